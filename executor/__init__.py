@@ -1,0 +1,1 @@
+"""Runs physical plans: the paged engine, verifiers and the runtime between them."""

@@ -1,0 +1,1 @@
+"""Watching what is decoded: stop strings over incremental text."""

@@ -1,0 +1,207 @@
+"""The engine: requests in, completions out, several models, one step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from qpdsl.executor.engine.batch import Batch, build
+from qpdsl.executor.engine.memory import Memory
+from qpdsl.executor.engine.model import PagedModel
+from qpdsl.executor.engine.request import Finish, GenerateRequest, ReadRequest, Request
+from qpdsl.executor.engine.sampler import Draw, sample
+from qpdsl.executor.engine.scheduler import Chunk, Scheduler
+from qpdsl.executor.engine.sequence import Sequence
+from qpdsl.executor.engine.ticket import EngineError, Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """`max_sequences` bounds a model's decode batch; `token_budget` the tokens of one step."""
+
+    max_sequences: int = 128
+    token_budget: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did: for a model, the prefill and decode tokens computed, the pages held and preemptions so far."""
+
+    model: str
+    prefill_tokens: int
+    decode_tokens: int
+    waiting: int
+    pages_held: int
+    pages: int
+    preemptions: int
+
+
+class Engine:
+    """Serves requests to named models. `step()` by hand, or `drive()` inside an asyncio loop.
+
+    `on_step` is called with a report after every step.
+    """
+
+    def __init__(
+        self,
+        models: dict[str, PagedModel],
+        config: EngineConfig | None = None,
+        on_step: Callable[[StepReport], None] | None = None,
+    ) -> None:
+        config = config or EngineConfig()
+        self._models = models
+        self._schedulers = {
+            name: Scheduler(
+                Memory(model.pages, model.page_size, model.cache.copy_page), config.max_sequences, config.token_budget
+            )
+            for name, model in models.items()
+        }
+        self._turn = list(models)
+        self._on_step = on_step
+        self._arrived = asyncio.Event()
+
+    @property
+    def has_work(self) -> bool:
+        return any(scheduler.has_work for scheduler in self._schedulers.values())
+
+    def submit(self, model: str, request: Request) -> Ticket:
+        """Queues a request. Raises EngineError where it can never fit the model's context."""
+        paged, scheduler = self._models[model], self._schedulers[model]
+        sequence_tokens = request.prompt if isinstance(request, GenerateRequest) else request.tokens
+        spare = 1 if isinstance(request, GenerateRequest) else 0
+        if len(sequence_tokens) + spare > paged.max_positions:
+            raise EngineError(
+                f"the context has {len(sequence_tokens)} tokens, {model} takes {paged.max_positions - spare}"
+            )
+        ticket = Ticket(request, scheduler.cancel)
+        scheduler.add(Sequence.of(ticket, request))
+        self._arrived.set()
+        return ticket
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """One forward of one model that has work, the models taking turns."""
+        name = self._pick()
+        scheduler, model = self._schedulers[name], self._models[name]
+        chunks = scheduler.schedule()
+        if not chunks:
+            return
+        batch = build(chunks, model.page_size, model.fold, model.device)
+        hidden = model.forward(batch)
+        for chunk in chunks:
+            chunk.sequence.computed += chunk.count
+        self._resolve_reads(scheduler, model, batch, hidden)
+        self._resolve_draws(scheduler, model, batch, hidden)
+        self._report(name, chunks)
+
+    async def drive(self) -> None:
+        """Steps for as long as the task lives, letting the awaiting coroutines run in between."""
+        while True:
+            if self.has_work:
+                self.step()
+                # One turn of the loop wakes the coroutines whose tickets resolved, a second lets them submit.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            else:
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    def check_integrity(self) -> None:
+        """AssertionError unless the page accounts of every model balance."""
+        for scheduler in self._schedulers.values():
+            scheduler.memory.check_integrity([*scheduler.running, *scheduler.waiting])
+
+    def _pick(self) -> str:
+        for name in self._turn:
+            if self._schedulers[name].has_work:
+                self._turn.remove(name)
+                self._turn.append(name)
+                return name
+        raise RuntimeError("the engine has no work")
+
+    def _resolve_reads(self, scheduler: Scheduler, model: PagedModel, batch: Batch, hidden: torch.Tensor) -> None:
+        at = 0
+        for chunk, rows in batch.readers:
+            sequence, request = chunk.sequence, chunk.sequence.request
+            if isinstance(request, ReadRequest):
+                logits = model.head.gather(hidden[at : at + rows], request.ids)
+                sequence.logits.extend(tuple(row) for row in logits.tolist())
+                if len(sequence.logits) == len(request.positions):
+                    scheduler.finish(sequence)
+                    sequence.ticket.read(sequence)
+            at += rows
+
+    def _resolve_draws(self, scheduler: Scheduler, model: PagedModel, batch: Batch, hidden: torch.Tensor) -> None:
+        rows: list[int] = []
+        sequences: list[Sequence] = []
+        at = 0
+        for chunk, count in batch.readers:
+            if isinstance(chunk.sequence.request, GenerateRequest):
+                drawn = scheduler.fork(chunk.sequence) if chunk.sequence.unforked else [chunk.sequence]
+                sequences.extend(drawn)
+                rows.extend([at] * len(drawn))
+            at += count
+        if not sequences:
+            return
+        draw = _draw(model, hidden, rows, sequences)
+        tokens, logprobs, near = draw.tokens.tolist(), draw.logprobs.tolist(), draw.near_ties.tolist()
+        for index, sequence in enumerate(sequences):
+            sequence.tokens.append(tokens[index])
+            sequence.logprob += logprobs[index]
+            sequence.near_ties += near[index]
+            finish = self._finish(model, sequence, tokens[index])
+            if finish is not None:
+                scheduler.finish(sequence)
+                sequence.ticket.finished(sequence, sequence.sample(finish))
+
+    def _finish(self, model: PagedModel, sequence: Sequence, token: int) -> Finish | None:
+        request = sequence.request
+        assert isinstance(request, GenerateRequest)
+        if token in request.eos:
+            return "eos"
+        if sequence.watch is not None and sequence.watch.push(token):
+            return "stop"
+        drawn = len(sequence.tokens) - sequence.prompt_length
+        if drawn == request.max_tokens or len(sequence.tokens) == model.max_positions:
+            return "length"
+        return None
+
+    def _report(self, name: str, chunks: list[Chunk]) -> None:
+        if self._on_step is None:
+            return
+        scheduler = self._schedulers[name]
+        decodes = sum(chunk.count == 1 for chunk in chunks)
+        total = sum(chunk.count for chunk in chunks)
+        memory = scheduler.memory
+        self._on_step(
+            StepReport(
+                name,
+                total - decodes,
+                decodes,
+                len(scheduler.waiting),
+                memory.held,
+                memory.pool.capacity,
+                scheduler.preemptions,
+            )
+        )
+
+
+def _draw(model: PagedModel, hidden: torch.Tensor, rows: list[int], sequences: list[Sequence]) -> Draw:
+    """One token for each sequence; `rows` says which hidden state each reads (forks share one)."""
+    requests = [sequence.request for sequence in sequences]
+    assert all(isinstance(request, GenerateRequest) for request in requests)
+    unique = sorted(set(rows))
+    logits = model.logits(hidden[unique])
+    if len(unique) != len(rows):
+        place = {row: index for index, row in enumerate(unique)}
+        logits = logits[[place[row] for row in rows]]
+    generate = [request for request in requests if isinstance(request, GenerateRequest)]
+    return sample(
+        logits,
+        [request.sampling for request in generate],
+        [request.keys[sequence.index] for request, sequence in zip(generate, sequences, strict=True)],
+        [len(sequence.tokens) - sequence.prompt_length for sequence in sequences],
+    )

@@ -1,0 +1,189 @@
+"""A transformers causal model behind paged attention.
+
+The model's own layers run unchanged; only attention is ours, registered through transformers' attention interface and
+handed the batch as a keyword argument of the forward, so nothing is process-wide but a stateless function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+
+from qpdsl.executor.engine.batch import MIN_ROWS, Batch
+from qpdsl.executor.engine.kv import KVCache
+from qpdsl.executor.kernels.attention import Group, paged_attention, write_kv
+
+ATTENTION = "qpdsl_paged"
+
+
+class UnsupportedModel(Exception):
+    """A model that cannot run on the paged engine; the message says why."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """What one forward hands to each attention layer. `probe` records the calls of the check at load time."""
+
+    cache: KVCache
+    slots: torch.Tensor
+    groups: list[Group]
+    probe: list[dict[str, Any]] | None = None
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    qpdsl: _Call | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function: query [1, H, T, D], key and value [1, KV, T, D], positions already rotated in."""
+    assert qpdsl is not None, "a paged model runs through the engine only"
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    if qpdsl.probe is not None:
+        qpdsl.probe.append({"layer": layer, "mask": attention_mask, **others})
+    keys, values = qpdsl.cache.keys[layer], qpdsl.cache.values[layer]
+    write_kv(keys, key[0].transpose(0, 1), qpdsl.slots)
+    write_kv(values, value[0].transpose(0, 1), qpdsl.slots)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = paged_attention(query[0].transpose(0, 1), keys, values, qpdsl.groups, scale, sliding_window, softcap)
+    return out[None], None
+
+
+AttentionInterface.register(ATTENTION, _attend)
+
+
+class LogitHead:
+    """Hidden states to logits, with what some architectures do after the projection (soft-cap, scale)."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        projection = model.get_output_embeddings()
+        if not isinstance(projection, torch.nn.Linear):
+            raise UnsupportedModel("it has no linear output head, so it is no causal language model")
+        self.projection = projection
+        config = model.config.get_text_config()
+        self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self.scale: float = getattr(config, "logit_scale", None) or 1.0
+        self.scale /= getattr(config, "logits_scaling", None) or 1.0
+
+    def dense(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits float32 [N, V] of hidden states [N, d]."""
+        return self._finish(self.projection(hidden))
+
+    def gather(self, hidden: torch.Tensor, ids: tuple[int, ...]) -> torch.Tensor:
+        """Logits float32 [N, K] of the K given ids only.
+
+        A sum of products a pair rather than a matrix product, so that a score's bits do not depend on N.
+        """
+        rows = torch.tensor(ids, device=hidden.device)
+        logits = (hidden[:, None, :].float() * self.projection.weight[rows].float()).sum(dim=-1)
+        if self.projection.bias is not None:
+            logits = logits + self.projection.bias[rows].float()
+        return self._finish(logits)
+
+    def _finish(self, logits: torch.Tensor) -> torch.Tensor:
+        logits = logits.float() * self.scale
+        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+
+
+class PagedModel:
+    """A loaded model with its KV cache. Raises UnsupportedModel where paged attention cannot reproduce it."""
+
+    def __init__(self, model: PreTrainedModel, kv_bytes: int, page_size: int = 16) -> None:
+        config = model.config.get_text_config()
+        self.device = str(model.device)
+        self.dtype: torch.dtype = model.dtype
+        self.page_size = page_size
+        self.vocabulary: int = config.vocab_size
+        self.max_positions: int = getattr(config, "max_position_embeddings", None) or 1 << 30
+        heads = config.num_attention_heads
+        kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        layers = config.num_hidden_layers
+        self.fold = heads // kv_heads
+        self.page_bytes = KVCache.page_bytes(layers, page_size, kv_heads, dim, self.dtype)
+        # Page 0 is scratch and beyond the budget.
+        self.pages = max(1, kv_bytes // self.page_bytes) + 1
+        self._inner = _switch_attention(model)
+        self.head = LogitHead(model)
+        _probe(model, self._inner, self.head, layers, (kv_heads, dim), page_size)
+        self.cache = KVCache(layers, self.pages, page_size, kv_heads, dim, self.dtype, self.device)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Runs one batch and returns the hidden states [W, d] of its wanted rows; their KV is in the cache after it."""
+        call = _Call(self.cache, batch.slots, batch.groups)
+        hidden = _run(self._inner, batch.tokens, batch.positions, call)
+        return hidden[0].index_select(0, batch.wanted)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits float32 [N, V] of hidden states [N, d]: one row's bits do not depend on N."""
+        count = hidden.shape[0]
+        if count < MIN_ROWS:
+            hidden = torch.nn.functional.pad(hidden, (0, 0, 0, MIN_ROWS - count))
+        return self.head.dense(hidden)[:count]
+
+
+def _run(inner: torch.nn.Module, tokens: torch.Tensor, positions: torch.Tensor, call: _Call) -> torch.Tensor:
+    hidden: torch.Tensor = inner(input_ids=tokens, position_ids=positions, use_cache=False, qpdsl=call)[0]
+    return hidden
+
+
+def _switch_attention(model: PreTrainedModel) -> torch.nn.Module:
+    try:
+        model.set_attn_implementation(ATTENTION)
+    except ValueError as error:
+        raise UnsupportedModel(f"its attention cannot be replaced: {error}") from error
+    inner = model.base_model
+    if inner is model:
+        raise UnsupportedModel("it has no inner model apart from its head")
+    return inner  # type: ignore[no-any-return]
+
+
+@torch.inference_mode()
+def _probe(
+    model: PreTrainedModel,
+    inner: torch.nn.Module,
+    head: LogitHead,
+    layers: int,
+    kv_shape: tuple[int, int],
+    page_size: int,
+) -> None:
+    """Runs a few tokens both ways and refuses the model unless every layer came by and the logits are its own."""
+    count = min(8, page_size)
+    device = model.device
+    cache = KVCache(layers, 2, page_size, *kv_shape, model.dtype, str(device))
+    rows = torch.arange(count, device=device)
+    tokens = (rows * 7 + 3) % model.config.get_text_config().vocab_size
+    pages = torch.ones(1, dtype=torch.long, device=device)
+    call = _Call(cache, rows + page_size, [Group(1, count, rows, None, rows[None], pages)], probe=[])
+    assert call.probe is not None
+    try:
+        hidden = _run(inner, tokens[None], rows[None], call)
+        expected = model(input_ids=tokens[None], position_ids=rows[None], use_cache=False, qpdsl=call).logits[0]
+    except (TypeError, RuntimeError, IndexError, AttributeError) as error:
+        raise UnsupportedModel(f"a trial run failed: {type(error).__name__}: {error}") from error
+    seen = sorted(entry["layer"] for entry in call.probe)
+    if seen != sorted([*range(layers)] * 2):
+        reached = len(set(seen))
+        raise UnsupportedModel(f"paged attention reaches {reached} of its {layers} layers")
+    for entry in call.probe:
+        if entry["mask"] is not None:
+            raise UnsupportedModel("it builds an attention mask of its own")
+        if entry.get("s_aux") is not None:
+            raise UnsupportedModel("it uses attention sinks, which paged attention does not compute")
+        if entry.get("is_causal") is False:
+            raise UnsupportedModel("its attention is not causal")
+    tolerance = 1e-3 if model.dtype == torch.float32 else 0.1
+    worst = (head.dense(hidden[0]) - expected.float()).abs().max().item()
+    if not worst <= tolerance * max(1.0, expected.abs().max().item()):
+        raise UnsupportedModel(f"its output head does more than project: logits differ by {worst:.3g}")

@@ -1,0 +1,109 @@
+"""What the engine takes and gives back. Token ids only: text and plans stay outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal as OneOf
+from typing import Protocol
+
+Finish = OneOf["eos", "stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one token is drawn from the logits. Filters apply in the order top-k, top-p, min-p; None switches one off."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be at least 0, not {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be at least 1, not {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], not {self.top_p}")
+        if self.min_p is not None and not 0 <= self.min_p < 1:
+            raise ValueError(f"min_p must be in [0, 1), not {self.min_p}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def filtered(self) -> bool:
+        return self.top_k is not None or self.top_p is not None or self.min_p is not None
+
+
+class Watch(Protocol):
+    """Follows one sample and says when it is to stop, such as at a stop string."""
+
+    def push(self, token: int) -> bool:
+        """Takes the next sampled token (eos excepted); True ends the sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """Samples continuations of one prompt; the prompt is prefilled once, then forked.
+
+    `keys` holds a 64-bit noise key for each sample wanted; `watch` makes a fresh `Watch` for each.
+    """
+
+    prompt: tuple[int, ...]
+    keys: tuple[int, ...]
+    sampling: SamplingParams
+    max_tokens: int
+    eos: frozenset[int] = frozenset()
+    watch: Callable[[], Watch] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("a prompt needs at least one token")
+        if not self.keys or self.max_tokens < 1:
+            raise ValueError("a request needs at least one sample of at least one token")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Prefills `tokens` and reads the logits of `ids` at `positions` (ascending, each below len(tokens))."""
+
+    tokens: tuple[int, ...]
+    positions: tuple[int, ...]
+    ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        ascending = all(a < b for a, b in zip(self.positions, self.positions[1:], strict=False))
+        if not self.positions or not ascending or not 0 <= self.positions[0] <= self.positions[-1] < len(self.tokens):
+            raise ValueError("positions must be ascending and lie inside the tokens")
+
+
+Request = GenerateRequest | ReadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One continuation: its tokens (eos included), why it ended, and the sum of its tokens' log-probabilities
+
+    under the model's distribution at temperature 1. `near_ties` counts draws that floating point could have decided.
+    """
+
+    tokens: tuple[int, ...]
+    finish: Finish
+    logprob: float
+    near_ties: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The answer to one request.
+
+    A `GenerateRequest` fills `samples`, in the order of its keys; a `ReadRequest` fills `logits`, one tuple of
+    len(ids) floats a position. `cached` counts prompt tokens whose KV was found in the prefix cache.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    logits: tuple[tuple[float, ...], ...] = ()
+    cached: int = 0

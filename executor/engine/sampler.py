@@ -1,0 +1,103 @@
+"""Drawing tokens from logits: Gumbel-max with noise that is a pure function of key, position and token id.
+
+Source of the method: Gumbel-max sampling is exact for the softmax (Gumbel, 1954; Maddison et al., 2014), and a noise
+that does not depend on the batch makes a row's tokens its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from qpdsl.executor.engine.request import SamplingParams
+from qpdsl.executor.kernels.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel, philox4x32
+
+# A draw that floating point could have decided (see the language reference, "What a plan may change").
+NEAR_TIE_GAP = 1e-4
+NEAR_CUT_PROBABILITY = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Per row: the token (int64 [B]), its log-probability at temperature 1 (float32 [B]), and whether it was a near tie
+
+    (bool [B]).
+    """
+
+    tokens: torch.Tensor
+    logprobs: torch.Tensor
+    near_ties: torch.Tensor
+
+
+def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], positions: list[int]) -> Draw:
+    """Draws one token for each row of `logits` (float32 [B, V]).
+
+    `keys`: 64-bit noise keys; `positions`: tokens that the row has drawn under its key so far.
+    """
+    scores = logits
+    if not all(p.greedy for p in params):
+        temperature = torch.tensor([p.temperature or 1.0 for p in params], device=logits.device)
+        scores = logits / temperature[:, None]
+    near = torch.zeros(len(params), dtype=torch.bool, device=logits.device)
+    filtered = [row for row, p in enumerate(params) if p.filtered and not p.greedy]
+    if filtered:
+        scores = scores.clone()
+        scores[filtered], near[filtered] = _filter(scores[filtered], [params[row] for row in filtered])
+    noisy = [row for row, p in enumerate(params) if not p.greedy]
+    if len(noisy) == len(params):
+        scores = _perturb(scores, keys, positions)
+    elif noisy:
+        rows = torch.tensor(noisy, device=logits.device)
+        scores = scores.clone()
+        scores[rows] = _perturb(scores[rows], [keys[row] for row in noisy], [positions[row] for row in noisy])
+    top, ids = scores.topk(min(2, scores.shape[-1]), dim=-1)
+    tokens = ids[:, 0]
+    near |= (top[:, 0] - top[:, -1] < NEAR_TIE_GAP) & (top.shape[-1] > 1)
+    logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
+    return Draw(tokens, logprobs, near)
+
+
+def _perturb(scores: torch.Tensor, keys: list[int], positions: list[int]) -> torch.Tensor:
+    """Adds Gumbel noise where it can win; ids too far below the row's maximum become −inf."""
+    batch, vocabulary = scores.shape
+    padding = -vocabulary % 4
+    if padding:
+        scores = torch.nn.functional.pad(scores, (0, padding), value=float("-inf"))
+    threshold = scores.amax(dim=-1, keepdim=True) - (GUMBEL_MAX - GUMBEL_MIN)
+    blocks = scores.view(batch, -1, 4)
+    rows, at = ((blocks >= threshold[:, :, None]).any(dim=-1)).nonzero(as_tuple=True)
+    key = torch.tensor([k - (1 << 64) if k >> 63 else k for k in keys], device=scores.device)
+    position = torch.tensor(positions, device=scores.device)
+    noise = gumbel(philox4x32(key[rows], at, position[rows]))
+    perturbed = torch.full_like(blocks, float("-inf"))
+    perturbed[rows, at] = (blocks[rows, at].double() + noise).to(scores.dtype)
+    return perturbed.view(batch, -1)[:, :vocabulary]
+
+
+def _filter(scores: torch.Tensor, params: list[SamplingParams]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Top-k, top-p and min-p of rows [F, V], each over what the one before left; ids that fall out become −inf.
+
+    Also says (bool [F]) whether a probability lies so close to a cut that rounding could have moved it.
+    """
+    vocabulary, device = scores.shape[-1], scores.device
+    top_k = torch.tensor([min(p.top_k or vocabulary, vocabulary) for p in params], device=device)[:, None]
+    top_p = torch.tensor([2.0 if p.top_p in (None, 1) else p.top_p for p in params], device=device).double()[:, None]
+    min_p = torch.tensor([p.min_p or 0.0 for p in params], device=device).double()[:, None]
+    ordered, order = scores.sort(dim=-1, descending=True, stable=True)
+
+    # Equal scores at the top-k cut all stay, so that the kept set does not hang on the order of a sort.
+    last, next_ = ordered.gather(1, top_k - 1), ordered.gather(1, top_k.clamp(max=vocabulary - 1))
+    near = (top_k < vocabulary) & (last != next_) & (last - next_ < NEAR_TIE_GAP)
+    ordered = ordered.masked_fill(ordered < last, float("-inf"))
+
+    probabilities = ordered.double().softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    near |= ((before - top_p).abs() < NEAR_CUT_PROBABILITY).any(dim=-1, keepdim=True)
+    ordered = ordered.masked_fill(before >= top_p, float("-inf"))
+
+    probabilities = ordered.double().softmax(dim=-1)
+    cut = min_p * probabilities[:, :1]
+    near |= ((probabilities - cut).abs() < NEAR_CUT_PROBABILITY).any(dim=-1, keepdim=True) & (min_p > 0)
+    ordered = ordered.masked_fill(probabilities < cut, float("-inf"))
+    return torch.empty_like(scores).scatter_(1, order, ordered), near[:, 0]

@@ -1,0 +1,71 @@
+"""One sequence of tokens in the engine: what is computed, and where its KV lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from qpdsl.executor.engine.request import Finish, GenerateRequest, ReadRequest, Request, Sample, Watch
+
+if TYPE_CHECKING:
+    from qpdsl.executor.engine.ticket import Ticket
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """`tokens[:computed]` have their KV in `pages`; the rest waits to be computed.
+
+    The scheduler fills `pages` and `computed`, the engine appends `tokens`. A sequence that has lost its pages
+    (preempted) starts over with `computed` 0 and the tokens it had sampled: prefill and decode differ only in how many
+    tokens are missing.
+    """
+
+    ticket: Ticket
+    request: Request
+    tokens: list[int]
+    index: int = 0
+    watch: Watch | None = None
+    pages: list[int] = field(default_factory=list)
+    computed: int = 0
+    logprob: float = 0.0
+    near_ties: int = 0
+    cached: int = 0
+    logits: list[tuple[float, ...]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, ticket: Ticket, request: Request) -> Sequence:
+        prompt = request.prompt if isinstance(request, GenerateRequest) else request.tokens
+        return cls(ticket, request, list(prompt))
+
+    @property
+    def missing(self) -> int:
+        """Tokens whose KV is still to be computed; a sequence that decodes misses one."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def prompt_length(self) -> int:
+        request = self.request
+        return len(request.prompt if isinstance(request, GenerateRequest) else request.tokens)
+
+    @property
+    def cacheable(self) -> int:
+        """How many leading tokens may come from the prefix cache: one at least must be computed to read anything."""
+        if isinstance(self.request, ReadRequest):
+            return self.request.positions[0]
+        return len(self.tokens) - 1
+
+    @property
+    def unforked(self) -> bool:
+        """True for a prompt that has not been split into its samples yet."""
+        return isinstance(self.request, GenerateRequest) and len(self.tokens) == self.prompt_length
+
+    def fork(self, index: int) -> Sequence:
+        """A sample of this prompt, without pages: the scheduler shares them."""
+        assert isinstance(self.request, GenerateRequest)
+        watch = self.request.watch() if self.request.watch else None
+        return Sequence(
+            self.ticket, self.request, list(self.tokens), index, watch, computed=self.computed, cached=self.cached
+        )
+
+    def sample(self, finish: Finish) -> Sample:
+        return Sample(tuple(self.tokens[self.prompt_length :]), finish, self.logprob, self.near_ties)

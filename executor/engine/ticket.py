@@ -1,0 +1,76 @@
+"""The handle of a submitted request: poll it after `step()`, or await it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+from qpdsl.executor.engine.request import Completion, GenerateRequest, Request, Sample
+
+if TYPE_CHECKING:
+    from qpdsl.executor.engine.sequence import Sequence
+
+
+class EngineError(Exception):
+    """A request that the engine cannot serve; the message says why, with the arithmetic."""
+
+
+class Ticket:
+    """Resolves to a `Completion`, or raises `EngineError`. Cancelling a task that awaits it frees its pages."""
+
+    def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
+        self.request = request
+        self._cancel = cancel
+        self._samples: list[Sample | None] = [None] * (
+            len(request.keys) if isinstance(request, GenerateRequest) else 1
+        )
+        self._completion: Completion | None = None
+        self._error: EngineError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._completion is not None or self._error is not None
+
+    def result(self) -> Completion:
+        """The completion; raises EngineError if the request failed, RuntimeError if it is not done."""
+        if self._error is not None:
+            raise self._error
+        if self._completion is None:
+            raise RuntimeError("the request is not done")
+        return self._completion
+
+    def finished(self, sequence: Sequence, sample: Sample) -> None:
+        """Engine side: one sample has ended; the last one resolves the ticket."""
+        self._samples[sequence.index] = sample
+        if all(sample is not None for sample in self._samples):
+            samples = tuple(sample for sample in self._samples if sample is not None)
+            self._resolve(Completion(samples=samples, cached=sequence.cached))
+
+    def read(self, sequence: Sequence) -> None:
+        """Engine side: all positions of a `ReadRequest` are read."""
+        self._resolve(Completion(logits=tuple(sequence.logits), cached=sequence.cached))
+
+    def fail(self, error: EngineError) -> None:
+        """Engine side: the request cannot be served."""
+        self._error = error
+        self._wake()
+
+    def _resolve(self, completion: Completion) -> None:
+        self._completion = completion
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def __await__(self) -> Generator[None, None, Completion]:
+        if not self.done:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                yield from self._waiter
+            except asyncio.CancelledError:
+                self._cancel(self)
+                raise
+        return self.result()

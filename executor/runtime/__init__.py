@@ -1,0 +1,1 @@
+"""Physical operators over candidate rows, and the events they emit."""

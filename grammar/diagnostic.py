@@ -1,0 +1,91 @@
+"""Errors and warnings: what is wrong, where, why, and what to write instead.
+
+    Exception
+    └── QpError            one or more diagnostics about one source, in source order
+
+A diagnostic is data; `render` and `to_json` are its two views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from typing import Literal as OneOf
+
+from qpdsl.grammar.source import Source, Span
+
+Severity = OneOf["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A second place in the source that says why."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A replacement that mends the source; an empty span inserts."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding. `label` stands under the primary span; `edit` shows the line that `help` proposes."""
+
+    code: str
+    message: str
+    span: Span
+    label: str = ""
+    secondary: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    help: str | None = None
+    edit: Edit | None = None
+    severity: Severity = "error"
+
+
+class QpError(Exception):
+    """A program that cannot be used as it stands: its diagnostics, and the source that they point into."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], source: Source) -> None:
+        self.diagnostics = in_order(diagnostics)
+        self.source = source
+        super().__init__(self.diagnostics, source)
+
+    def __str__(self) -> str:
+        from qpdsl.grammar.render import render
+
+        return "\n\n".join(render(diagnostic, self.source) for diagnostic in self.diagnostics)
+
+
+def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """The diagnostics in source order, each once."""
+    return tuple(sorted(dict.fromkeys(diagnostics), key=lambda d: (d.span.start, d.span.end, d.code)))
+
+
+def to_json(diagnostic: Diagnostic, source: Source) -> dict[str, Any]:
+    """The diagnostic as plain data with stable keys; lines and columns count from 1, the end is exclusive."""
+
+    def place(span: Span) -> dict[str, int]:
+        line, column = source.position(span.start)
+        end_line, end_column = source.position(span.end)
+        return {"line": line, "column": column, "end_line": end_line, "end_column": end_column}
+
+    edit = diagnostic.edit
+    return {
+        "code": diagnostic.code,
+        "severity": diagnostic.severity,
+        "message": diagnostic.message,
+        "file": source.name,
+        **place(diagnostic.span),
+        "label": diagnostic.label,
+        "related": [{**place(label.span), "label": label.text} for label in diagnostic.secondary],
+        "notes": list(diagnostic.notes),
+        "help": diagnostic.help,
+        "edit": None if edit is None else {**place(edit.span), "text": edit.text},
+    }

@@ -1,0 +1,1 @@
+"""From syntax tree to plan: lowering, checking, choosing, explaining. Imports no torch."""

@@ -1,0 +1,281 @@
+"""The counting task: word problems whose every solution step can be checked exactly.
+
+A problem tells a short story about objects that are bought, lost, multiplied and put together; its solution is
+one equation a step, steps parted by a blank line, and the last step states the answer::
+
+    Mia has 18 apples. Mia buys 24 more. Tom has 3 times as many as Mia. How many apples does Tom have?
+
+    18 + 24 = 42.
+
+    42 * 3 = 126. The answer is 126.
+
+Every step after the first works on the result of the step before it, so one wrong step makes all later ones wrong.
+Needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+STEP_SEPARATOR = "\n\n"
+LEVELS = (2, 3, 4, 5)
+"""Difficulty: the number of operations, which is also the number of steps."""
+
+LIMIT = 1000
+"""Every number in a problem and its solution is at least 0 and below this."""
+
+Split = Literal["train", "held-out"]
+
+_NAMES = ("Mia", "Tom", "Ann", "Ben", "Eva", "Sam", "Lena", "Max", "Nora", "Paul", "Rosa", "Tim")
+_OBJECTS = ("apples", "books", "coins", "pens", "cards", "shells", "stamps", "eggs", "stones", "balls")
+_STEP = re.compile(r"(\d+) ([+*-]) (\d+) = (\d+)\.(?: The answer is (\d+)\.)?")
+_ANSWER = re.compile(r"The answer is (\d+)\.")
+
+
+@dataclass(frozen=True)
+class Equation:
+    """`left operator right = result`; the operator is one of `+ - *`."""
+
+    left: int
+    operator: str
+    right: int
+    result: int
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.operator} {self.right} = {self.result}"
+
+    def says_the_same(self, other: Equation) -> bool:
+        """Equal, or equal after swapping the operands of `+` or `*`."""
+        if self == other:
+            return True
+        swapped = Equation(self.right, self.operator, self.left, self.result)
+        return self.operator in "+*" and swapped == other
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A word problem with its canonical solution."""
+
+    text: str
+    steps: tuple[str, ...]
+    answer: str
+    level: int
+
+    @property
+    def solution(self) -> str:
+        return STEP_SEPARATOR.join(self.steps)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `judge` found: one flag a step, the stated answer (None when there is none), and whether it is right."""
+
+    steps: list[bool]
+    answer: str | None
+    right: bool
+
+    @property
+    def first_wrong(self) -> int | None:
+        """Index of the first wrong step, None when every step is right."""
+        return self.steps.index(False) if False in self.steps else None
+
+
+def split_steps(text: str) -> list[str]:
+    """The steps of a solution text, stripped; empty ones (as after a trailing separator) are left out."""
+    return [step.strip() for step in text.split(STEP_SEPARATOR) if step.strip()]
+
+
+def parse_step(step: str) -> Equation | None:
+    """The equation of one step, or None when the step is not of the task's form."""
+    match = _STEP.fullmatch(step.strip())
+    if match is None:
+        return None
+    return Equation(int(match[1]), match[2], int(match[3]), int(match[4]))
+
+
+def extract_answer(text: str) -> str | None:
+    """The digits of the last "The answer is N." in `text`, or None."""
+    found = _ANSWER.findall(text)
+    return found[-1] if found else None
+
+
+def step_text(equation: Equation, last: bool) -> str:
+    """One solution step as the task writes it."""
+    return f"{equation}. The answer is {equation.result}." if last else f"{equation}."
+
+
+def judge(problem: Problem, text: str) -> Verdict:
+    """Check every step of `text` against the problem.
+
+    A step is right when it is well formed, states the equation the story calls for at that place (operands of `+`
+    and `*` may be swapped), states the answer exactly when it is the last one, and every step before it is right.
+    """
+    flags: list[bool] = []
+    sound = True
+    for index, step in enumerate(split_steps(text)):
+        sound = sound and index < len(problem.steps) and _step_matches(step, problem.steps[index])
+        flags.append(sound)
+    answer = extract_answer(text)
+    return Verdict(steps=flags, answer=answer, right=answer == problem.answer)
+
+
+def _step_matches(step: str, expected: str) -> bool:
+    found, wanted = parse_step(step), parse_step(expected)
+    if found is None or wanted is None:
+        return False
+    return found.says_the_same(wanted) and extract_answer(step) == extract_answer(expected)
+
+
+def held_out(text: str) -> bool:
+    """Whether the problem with this text is kept for evaluation: one in sixteen, by a hash of the text."""
+    return hashlib.blake2b(text.encode(), digest_size=1).digest()[0] % 16 == 0
+
+
+def make_problem(rng: random.Random, level: int) -> Problem:
+    """A random problem with `level` operations.
+
+    Raises ValueError when `level` is not in `LEVELS`.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"level must be one of {LEVELS}, found {level}")
+    story = _Story(rng)
+    while len(story.equations) < level:
+        story.extend()
+    steps = tuple(step_text(equation, last=i == level - 1) for i, equation in enumerate(story.equations))
+    return Problem(text=story.text(), steps=steps, answer=str(story.count), level=level)
+
+
+def problems(seed: int, split: Split = "train") -> Iterator[Problem]:
+    """An endless stream of problems of evenly mixed levels; the same seed and split give the same stream."""
+    rng = random.Random(f"{seed} {split}")
+    for level in itertools.cycle(LEVELS):
+        problem = make_problem(rng, level)
+        while held_out(problem.text) != (split == "held-out"):
+            problem = make_problem(rng, level)
+        yield problem
+
+
+class _Story:
+    """Grows a problem sentence by sentence, with the equation each sentence calls for."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._names = rng.sample(_NAMES, k=len(_NAMES))
+        self._things = rng.choice(_OBJECTS)
+        self._owner = self._names.pop()
+        self._other_count: int | None = None  # what the previous owner holds, when the owner has just changed
+        self._question = ""
+        self.equations: list[Equation] = []
+        if rng.random() < 0.25:
+            boxes, each = rng.randint(2, 9), rng.randint(3, 60)
+            self._sentences = [f"{self._owner} has {boxes} boxes with {each} {self._things} in each box."]
+            self.count = boxes
+            self._apply("*", each)
+        else:
+            self.count = rng.randint(5, 300)
+            self._sentences = [f"{self._owner} has {self.count} {self._things}."]
+
+    def text(self) -> str:
+        question = self._question or f"How many {self._things} does {self._owner} have?"
+        return " ".join([*self._sentences, question])
+
+    def extend(self) -> None:
+        """Add one sentence and its equation."""
+        choices = [self._gain, self._lose, self._gain, self._lose, self._compare, self._multiply, self._multiply]
+        if self._other_count is not None and self._other_count + self.count < LIMIT:
+            choices += [self._together] * 3
+        self._rng.choice(choices)()
+
+    def _apply(self, operator: str, right: int) -> None:
+        result = {"+": self.count + right, "-": self.count - right, "*": self.count * right}[operator]
+        self.equations.append(Equation(self.count, operator, right, result))
+        self.count = result
+
+    def _gain(self) -> None:
+        amount = self._amount(min(400, LIMIT - 1 - self.count))
+        if amount is None:
+            return
+        verb = self._rng.choice((f"{self._owner} buys {amount} more.", f"{self._owner} finds {amount} more."))
+        self._tell(verb, "+", amount)
+
+    def _lose(self) -> None:
+        amount = self._amount(self.count)
+        if amount is None:
+            return
+        verb = self._rng.choice(
+            (
+                f"{self._owner} loses {amount}.",
+                f"{self._owner} sells {amount}.",
+                f"{self._owner} gives {amount} to {self._names[0]}.",
+            )
+        )
+        self._tell(verb, "-", amount)
+
+    def _compare(self) -> None:
+        more = self._rng.random() < 0.5
+        amount = self._amount(min(400, LIMIT - 1 - self.count) if more else self.count)
+        if amount is None:
+            return
+        word = "more" if more else "fewer"
+        self._pass_on(f"{amount} {word} than", "+" if more else "-", amount)
+
+    def _multiply(self) -> None:
+        most = min(9, (LIMIT - 1) // self.count) if self.count else 0
+        if most < 2:
+            return
+        factor = self._rng.randint(2, most)
+        self._pass_on(f"{factor} times as many as", "*", factor)
+
+    def _together(self) -> None:
+        assert self._other_count is not None
+        self._tell(f"{self._owner} gets all the {self._things} of the other.", "+", self._other_count)
+
+    def _tell(self, sentence: str, operator: str, right: int) -> None:
+        self._sentences.append(sentence)
+        self._apply(operator, right)
+        self._other_count = None
+
+    def _pass_on(self, relation: str, operator: str, right: int) -> None:
+        before, owner = self.count, self._names.pop()
+        self._sentences.append(f"{owner} has {relation} {self._owner}.")
+        self._owner = owner
+        self._apply(operator, right)
+        self._other_count = before
+
+    def _amount(self, most: int) -> int | None:
+        return self._rng.randint(2, most) if most >= 2 else None
+
+
+def write_evaluation_set(path: Path, count: int = 500, seed: int = 500) -> None:
+    """Write `count` distinct held-out problems as JSON lines with the keys id, problem, answer and level."""
+    distinct: dict[str, Problem] = {}
+    for problem in problems(seed, "held-out"):
+        if len(distinct) == count:
+            break
+        distinct.setdefault(problem.text, problem)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for number, problem in enumerate(distinct.values(), start=1):
+            row = {"id": f"count-{number:03d}", "problem": problem.text, "answer": problem.answer, "level": problem.level}
+            file.write(json.dumps(row) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m qpdsl.zoo.task", description="write the counting evaluation set")
+    parser.add_argument("--write", type=Path, required=True, metavar="FILE", help="the JSON-lines file to write")
+    parser.add_argument("--count", type=int, default=500, help="number of problems (default 500)")
+    arguments = parser.parse_args()
+    write_evaluation_set(arguments.write, arguments.count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Small random-weight models of the supported architectures."""
+
+from __future__ import annotations
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GemmaConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from qpdsl.executor.engine.model import PagedModel
+
+VOCABULARY = 101
+_SHAPE = {
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 256,
+    # Large enough that greedy decoding does not fall into one repeated token.
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+_GROUPED = {**_SHAPE, "num_key_value_heads": 2}
+
+CONFIGS: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**_GROUPED),
+    "qwen2": Qwen2Config(**_GROUPED),
+    "qwen3": Qwen3Config(**_GROUPED, head_dim=12),
+    "mistral": MistralConfig(**_GROUPED, sliding_window=24),
+    "gemma": GemmaConfig(**_GROUPED, head_dim=12),
+    "gemma2": Gemma2Config(**_GROUPED, head_dim=12, sliding_window=24),
+    "gpt_neox": GPTNeoXConfig(**_SHAPE),
+}
+
+
+def random_model(name: str, seed: int = 0) -> PreTrainedModel:
+    """A float32 model of the named architecture; the same seed gives the same weights."""
+    torch.manual_seed(seed)
+    config = CONFIGS[name].__class__.from_dict(CONFIGS[name].to_dict())
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def paged(name: str, pages: int = 400, page_size: int = 16, seed: int = 0) -> PagedModel:
+    """The same model behind paged attention, with a KV budget of `pages` pages."""
+    model = random_model(name, seed)
+    config = model.config
+    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    page_bytes = 2 * config.num_hidden_layers * page_size * kv_heads * head_dim * 4
+    return PagedModel(model, pages * page_bytes, page_size)
