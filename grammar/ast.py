@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
+from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Source, Span
 
 
@@ -81,7 +82,7 @@ class Apply(Node):
 
     function: str
     args: tuple[Expr, ...]
-    name_span: Span = field(compare=False, repr=False)
+    name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 
 Expr = Literal | Name | Template | Unary | Binary | Matches | Apply
@@ -206,7 +207,7 @@ class Param(Node):
     name: str
     type: TypeRef
     default: Expr | None = None
-    name_span: Span = field(compare=False, repr=False)
+    name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ class Model(Node):
 
     name: str
     id: str
-    name_span: Span = field(compare=False, repr=False)
+    name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +225,19 @@ class Program(Node):
     params: tuple[Param, ...]
     returns: TypeRef | None
     body: tuple[Stage, ...]
-    name_span: Span = field(compare=False, repr=False)
+    name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class File(Node):
-    """One parsed `.qp` file. `complete` is False where a faulty line was left out to find further errors."""
+    """One parsed `.qp` file.
+
+    `errors` is what the parser found; a file with errors is fit for finding more of them and for nothing else.
+    `complete` is False where a faulty line was left out to get here.
+    """
 
     source: Source = field(compare=False, repr=False)
     models: tuple[Model, ...]
     programs: tuple[Program, ...]
     complete: bool = field(default=True, compare=False)
+    errors: tuple[Diagnostic, ...] = field(default=(), compare=False, repr=False)

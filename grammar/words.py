@@ -12,6 +12,17 @@ CLAUSES = frozenset("as via into by per until within prefer".split())
 # Words of the design that the language does not have yet; using one is told from a slip of the pen.
 ABSENT = frozenset("where split branch call schema use as via draft within prefer per".split())
 
+# The columns of every row, with their types.
+COLUMNS = {
+    "text": "text",
+    "step": "text",
+    "finish": "text",
+    "finished": "bool",
+    "logprob": "float",
+    "tokens": "int",
+    "group": "int",
+}
+
 TYPES = ("text", "int", "float", "bool")
 REDUCES = ("last", "min", "mean", "prod", "sum")
 ROLES = ("system", "user", "assistant")

@@ -46,22 +46,21 @@ class Engine:
     """
 
     def __init__(
-        self,
-        models: dict[str, PagedModel],
-        config: EngineConfig | None = None,
-        on_step: Callable[[StepReport], None] | None = None,
+        self, config: EngineConfig | None = None, on_step: Callable[[StepReport], None] | None = None
     ) -> None:
-        config = config or EngineConfig()
-        self._models = models
-        self._schedulers = {
-            name: Scheduler(
-                Memory(model.pages, model.page_size, model.cache.copy_page), config.max_sequences, config.token_budget
-            )
-            for name, model in models.items()
-        }
-        self._turn = list(models)
+        self._config = config or EngineConfig()
+        self._models: dict[str, PagedModel] = {}
+        self._schedulers: dict[str, Scheduler] = {}
+        self._turn: list[str] = []
         self._on_step = on_step
         self._arrived = asyncio.Event()
+
+    def add(self, name: str, model: PagedModel) -> None:
+        """Makes a model ready for requests under `name`."""
+        memory = Memory(model.pages, model.page_size, model.cache.copy_page)
+        self._models[name] = model
+        self._schedulers[name] = Scheduler(memory, self._config.max_sequences, self._config.token_budget)
+        self._turn.append(name)
 
     @property
     def has_work(self) -> bool:

@@ -41,6 +41,11 @@ class Ticket:
             raise RuntimeError("the request is not done")
         return self._completion
 
+    def cancel(self) -> None:
+        """Gives the request up and frees its pages; does nothing where it is done."""
+        if not self.done:
+            self._cancel(self)
+
     def finished(self, sequence: Sequence, sample: Sample) -> None:
         """Engine side: one sample has ended; the last one resolves the ticket."""
         self._samples[sequence.index] = sample
@@ -71,6 +76,6 @@ class Ticket:
             try:
                 yield from self._waiter
             except asyncio.CancelledError:
-                self._cancel(self)
+                self.cancel()
                 raise
         return self.result()

@@ -255,16 +255,21 @@ class _Story:
         return self._rng.randint(2, most) if most >= 2 else None
 
 
-def write_evaluation_set(path: Path, count: int = 500, seed: int = 500) -> None:
-    """Write `count` distinct held-out problems as JSON lines with the keys id, problem, answer and level."""
+def evaluation_problems(count: int = 500, seed: int = 500) -> list[Problem]:
+    """The first `count` distinct held-out problems of a seed; the defaults give the shipped evaluation set."""
     distinct: dict[str, Problem] = {}
     for problem in problems(seed, "held-out"):
         if len(distinct) == count:
             break
         distinct.setdefault(problem.text, problem)
+    return list(distinct.values())
+
+
+def write_evaluation_set(path: Path, count: int = 500) -> None:
+    """Write the evaluation set as JSON lines with the keys id, problem, answer and level."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for number, problem in enumerate(distinct.values(), start=1):
+        for number, problem in enumerate(evaluation_problems(count), start=1):
             row = {"id": f"count-{number:03d}", "problem": problem.text, "answer": problem.answer, "level": problem.level}
             file.write(json.dumps(row) + "\n")
 

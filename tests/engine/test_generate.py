@@ -22,7 +22,8 @@ def prompts(lengths: list[int]) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_equals_generate(name: str) -> None:
     reference = random_model(name)
-    engine = Engine({"m": paged(name)}, EngineConfig(token_budget=32))
+    engine = Engine(EngineConfig(token_budget=32))
+    engine.add("m", paged(name))
     requests = [
         GenerateRequest(prompt, (0,), GREEDY, max_tokens)
         for prompt, max_tokens in zip(prompts([1, 3, 16, 17, 50, 90]), [40, 7, 33, 20, 40, 12], strict=True)

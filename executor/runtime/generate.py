@@ -1,0 +1,118 @@
+"""The `generate` operator: each unfinished row becomes n rows, all sampled together."""
+
+from __future__ import annotations
+
+from qpdsl.executor.decoding.stop import StopWatch, cut_at_stop
+from qpdsl.executor.engine.request import GenerateRequest, Sample, SamplingParams
+from qpdsl.executor.engine.ticket import Ticket
+from qpdsl.executor.runtime.candidates import Candidates, Generated, Row
+from qpdsl.executor.runtime.context import ContextError, encode
+from qpdsl.executor.runtime.instance import Instance, RowError, gather
+from qpdsl.executor.runtime.loading import TextModel
+from qpdsl.planner import ops
+
+
+async def generate(op: ops.Generate, rows: Candidates, instance: Instance) -> Candidates:
+    """Raises RowError where an option's value or a context does not do."""
+    model = instance.services.models[op.model]
+    count = instance.whole(op.n, "`n`")
+    sampling = _sampling(op, instance)
+    stop = instance.option(op.stop)
+    if stop is not None and (not isinstance(stop, str) or not stop):
+        raise RowError("`stop` must be a text that is not empty")
+    bound = None if op.max_tokens is None else instance.whole(op.max_tokens, "`max_tokens`")
+    pending: list[tuple[Row, Ticket | None]] = []
+    for row in rows:
+        prompt = () if row.columns["finished"] else _prompt(row, model, instance)
+        room = model.paged.max_positions - len(prompt)
+        if not prompt or (room < 1 and row.generated):
+            pending.append((row, None))
+            continue
+        paths = [(*row.path, index) for index in range(count)]
+        request = GenerateRequest(
+            prompt,
+            tuple(instance.key(op.stage, path) for path in paths),
+            sampling,
+            max(1, room if bound is None else min(bound, room)),
+            model.eos,
+            None if stop is None else lambda: StopWatch(model.backend, stop),
+        )
+        instance.usage.prompt_tokens += len(prompt)
+        pending.append((row, instance.services.engine.submit(model.name, request)))
+    completions = iter(await gather([ticket for _, ticket in pending if ticket is not None]))
+    made: list[Row] = []
+    for row, ticket in pending:
+        if ticket is None:
+            made.append(row if row.columns["finished"] else _full(row))
+            continue
+        for index, sample in enumerate(next(completions).samples):
+            instance.usage.sampled_tokens += len(sample.tokens)
+            instance.usage.near_ties += sample.near_ties
+            made.append(_child(row, index, sample, model, stop))
+    return tuple(made)
+
+
+def _sampling(op: ops.Generate, instance: Instance) -> SamplingParams:
+    values = [instance.option(expr) for expr in (op.temperature, op.top_k, op.top_p, op.min_p)]
+    for name, value in zip(("temperature", "top_k", "top_p", "min_p"), values, strict=True):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise RowError(f"`{name}` must be a number, not {value!r}")
+    temperature, top_k, top_p, min_p = (value if isinstance(value, (int, float)) else None for value in values)
+    try:
+        return SamplingParams(temperature or 0.0, None if top_k is None else int(top_k), top_p, min_p)
+    except ValueError as error:
+        raise RowError(str(error)) from error
+
+
+def _prompt(row: Row, model: TextModel, instance: Instance) -> tuple[int, ...]:
+    """The tokens a row goes on from: its context, then what was generated since."""
+    assert row.context is not None
+    context = instance.contexts.get((model.name, row.context))
+    if context is None:
+        try:
+            context = encode(model.tokenizer, row.context)
+        except ContextError as error:
+            raise RowError(f"model `{model.name}`: {error}") from error
+        if not context:
+            raise RowError("the context is empty: there is nothing to go on from")
+        instance.contexts[model.name, row.context] = context
+    return context + _generated(row, model)
+
+
+def _generated(row: Row, model: TextModel) -> tuple[int, ...]:
+    """What was generated since the context was set, in the tokens of `model`."""
+    if row.generated is None:
+        return ()
+    if row.generated.model == model.name:
+        return row.generated.tokens
+    return tuple(model.encode(str(row.columns["text"])))
+
+
+def _full(row: Row) -> Row:
+    """A row whose context has no room left."""
+    return row.with_column("finish", "length").with_column("finished", True)
+
+
+def _child(row: Row, index: int, sample: Sample, model: TextModel, stop: str | None) -> Row:
+    before, earlier = str(row.columns["text"]), _generated(row, model)
+    tokens = sample.tokens[:-1] if sample.finish == "eos" else sample.tokens
+    if stop is not None and sample.finish == "stop":
+        cut = cut_at_stop(model.backend, tokens, stop)
+        assert cut is not None
+        tokens = (*tokens[: cut.tokens], *model.encode(cut.tail)) if cut.tail else tokens
+    text = model.decode(earlier + tokens)
+    step = text[len(before) :]
+    if stop is not None and sample.finish == "stop":
+        step = step.removesuffix(stop)
+    tokens_before, logprob_before = row.columns["tokens"], row.columns["logprob"]
+    assert isinstance(tokens_before, int) and isinstance(logprob_before, float)
+    columns = {
+        **row.columns,
+        "text": text,
+        "step": step,
+        "finish": sample.finish,
+        "finished": sample.finish != "stop",
+        "logprob": logprob_before + sample.logprob,
+        "tokens": tokens_before + len(sample.tokens),
+    }
+    return Row(row.context, (*row.path, index), columns, Generated(model.name, earlier + tokens))

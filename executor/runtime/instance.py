@@ -1,0 +1,87 @@
+"""One program instance: what its operators share while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from qpdsl.executor.engine.engine import Engine
+from qpdsl.executor.engine.request import Completion
+from qpdsl.executor.engine.ticket import Ticket
+from qpdsl.executor.reward.verifier import Verifier
+from qpdsl.executor.runtime.candidates import Row
+from qpdsl.executor.runtime.context import Context
+from qpdsl.executor.runtime.events import EventStream
+from qpdsl.executor.runtime.keys import Rounds, noise_key
+from qpdsl.executor.runtime.loading import TextModel
+from qpdsl.grammar import ast
+from qpdsl.planner.expr import Value, evaluate
+
+
+class RowError(Exception):
+    """Why one program instance failed, in words for the user."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """What all instances of a run share: the engine and, by the names in the program, models and verifiers."""
+
+    engine: Engine
+    models: Mapping[str, TextModel]
+    verifiers: Mapping[str, Verifier]
+    events: EventStream
+
+
+@dataclass
+class Usage:
+    """Tokens as an API would bill them: the whole prompt of every request, and every token sampled."""
+
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    near_ties: int = 0
+
+
+@dataclass
+class Instance:
+    """`scores` maps (model, token prefix) to the score read at its end: equal content is scored once.
+
+    `contexts` maps (model, context) to the context's tokens.
+    """
+
+    name: str
+    services: Services
+    arguments: Mapping[str, Value]
+    seed: int
+    digest: bytes
+    rounds: Rounds = ()
+    usage: Usage = field(default_factory=Usage)
+    scores: dict[tuple[str, tuple[int, ...]], float] = field(default_factory=dict)
+    contexts: dict[tuple[str, Context], tuple[int, ...]] = field(default_factory=dict)
+
+    def key(self, stage: int, path: tuple[int, ...]) -> int:
+        return noise_key(self.seed, self.digest, stage, self.rounds, path)
+
+    def scope(self, row: Row) -> Mapping[str, Value]:
+        """What an expression over a row can name: parameters, and columns over them."""
+        return {**self.arguments, **row.columns}
+
+    def option(self, expr: ast.Expr | None) -> Value:
+        """The value of a stage option, which reads parameters only; None where the option is absent."""
+        return None if expr is None else evaluate(expr, self.arguments)
+
+    def whole(self, expr: ast.Expr, what: str) -> int:
+        """An option that must be a whole number of at least 1. Raises RowError."""
+        value = self.option(expr)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 1:
+            raise RowError(f"{what} must be a whole number of at least 1, not {value}")
+        return int(value)
+
+
+async def gather(tickets: list[Ticket]) -> list[Completion]:
+    """The completions in the order of their tickets. Where one fails or the task is cancelled, the rest are cancelled."""
+    try:
+        return [await ticket for ticket in tickets]
+    except BaseException:
+        for ticket in tickets:
+            ticket.cancel()
+        raise

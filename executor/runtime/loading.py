@@ -1,0 +1,115 @@
+"""Loading a model folder, or a hub id that the user named, into a `TextModel`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from qpdsl.executor.engine.model import PagedModel, UnsupportedModel
+
+
+class ModelError(Exception):
+    """A model that cannot be loaded or used; the message names it and says why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"model `{name}` cannot be loaded: {reason}")
+
+
+@dataclass
+class TextModel:
+    """A paged model with its tokenizer."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerFast
+    paged: PagedModel
+    eos: frozenset[int]
+
+    @cached_property
+    def backend(self) -> Tokenizer:
+        """The Rust tokenizer behind the transformers one."""
+        return self.tokenizer.backend_tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of generated text: no special token comes of it."""
+        return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+
+    def decode(self, tokens: tuple[int, ...]) -> str:
+        """The text of generated tokens, without special ones."""
+        return self.backend.decode(list(tokens), skip_special_tokens=True)
+
+
+def load(name: str, location: str | Path, device: str, dtype: str | None, kv_bytes: int) -> TextModel:
+    """Loads a folder (a Path) or a hub id (a str) and puts it behind paged attention.
+
+    `dtype` None means float32 on a CPU, the checkpoint's own elsewhere; `kv_bytes` is the KV cache's share of memory.
+    Safetensors only, and no code from the checkpoint. Raises ModelError.
+    """
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    if isinstance(location, Path):
+        _check_folder(name, location)
+    torch_dtype = _dtype(name, device, dtype)
+    try:
+        config = AutoConfig.from_pretrained(location, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            location, config=config, dtype=torch_dtype, use_safetensors=True, trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(location, trust_remote_code=False)
+        model.eval().to(device)
+    except Exception as error:  # from_pretrained raises whatever the checkpoint, the network or the disk provoke
+        raise ModelError(name, _first_line(error)) from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ModelError(name, "it has no fast tokenizer (tokenizer.json)")
+    try:
+        paged = PagedModel(model, kv_bytes)
+    except UnsupportedModel as error:
+        raise ModelError(name, f"{type(model).__name__} does not run on the paged engine: {error}") from error
+    return TextModel(name, tokenizer, paged, _eos(model, tokenizer))
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    if not folder.exists():
+        raise ModelError(name, f"there is no folder {folder}")
+    if not folder.is_dir():
+        raise ModelError(name, f"{folder} is a file, not a model folder")
+    config = folder / "config.json"
+    if not config.is_file():
+        raise ModelError(name, f"{folder} has no config.json, so it is no Hugging Face model folder")
+    try:
+        json.loads(config.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ModelError(name, f"{config} cannot be read: {_first_line(error)}") from error
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(name, f"{folder} has no .safetensors file (other weight formats can carry code)")
+
+
+def _dtype(name: str, device: str, dtype: str | None) -> torch.dtype | str:
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError(name, "no CUDA device is available; use --device cpu")
+    if dtype is not None:
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+    return torch.float32 if device == "cpu" else "auto"
+
+
+def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    generation = getattr(model, "generation_config", None)
+    eos = getattr(generation, "eos_token_id", None)
+    if eos is None:
+        eos = tokenizer.eos_token_id
+    if eos is None:
+        return frozenset()
+    return frozenset(eos if isinstance(eos, (list, tuple)) else [eos])
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,50 @@
+"""The `score` operator: step scores by prefill, each content scored once."""
+
+from __future__ import annotations
+
+from qpdsl.executor.engine.request import ReadRequest
+from qpdsl.executor.engine.ticket import Ticket
+from qpdsl.executor.reward.verifier import StepReads, reduce_scores
+from qpdsl.executor.runtime.candidates import Candidates
+from qpdsl.executor.runtime.context import ContextError
+from qpdsl.executor.runtime.instance import Instance, RowError, gather
+from qpdsl.planner import ops
+
+
+async def score(op: ops.Score, rows: Candidates, instance: Instance) -> Candidates:
+    """Adds the verifier's score of each row's text; none where a row has no step yet. Raises RowError."""
+    verifier = instance.services.verifiers[op.verifier]
+    model = instance.services.models[op.verifier]
+    reads: list[StepReads | None] = []
+    for row in rows:
+        assert row.context is not None
+        try:
+            reads.append(verifier.reads(row.context.problem, str(row.columns["text"])))
+        except ContextError as error:
+            raise RowError(f"verifier `{op.verifier}`: {error}") from error
+
+    def prefix(read: StepReads, position: int) -> tuple[str, tuple[int, ...]]:
+        return model.name, read.tokens[: position + 1]
+
+    pending: list[tuple[StepReads, tuple[int, ...], Ticket]] = []
+    claimed = set(instance.scores)
+    for read in filter(None, reads):
+        missing = tuple(at for at in read.positions if prefix(read, at) not in claimed)
+        if not missing:
+            continue
+        claimed.update(prefix(read, at) for at in missing)
+        tokens = read.tokens[: missing[-1] + 1]
+        ticket = instance.services.engine.submit(model.name, ReadRequest(tokens, missing, read.ids))
+        instance.usage.prompt_tokens += len(tokens)
+        pending.append((read, missing, ticket))
+    completions = await gather([ticket for _, _, ticket in pending])
+    for (read, missing, _), completion in zip(pending, completions, strict=True):
+        for at, logits in zip(missing, completion.logits, strict=True):
+            instance.scores[prefix(read, at)] = verifier.score(logits)
+    return tuple(
+        row.with_column(
+            op.into,
+            None if read is None else reduce_scores([instance.scores[prefix(read, at)] for at in read.positions], op.reduce),
+        )
+        for row, read in zip(rows, reads, strict=True)
+    )

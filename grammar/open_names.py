@@ -1,0 +1,100 @@
+"""The parameters of a `-e` pipeline: the names that it reads and no stage makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.words import COLUMNS
+
+_COUNTS = ("n", "top_k", "max_tokens")
+_RATES = ("temperature", "top_p", "min_p")
+_Use = tuple[ast.Name, str | None]
+
+
+def open_parameters(stages: tuple[ast.Stage, ...]) -> tuple[ast.Param, ...]:
+    """One parameter per open name in order of first use, of the first type that a use asks for, else text."""
+    made = {*COLUMNS, *_made(stages)}
+    uses: dict[str, list[_Use]] = {}
+    for name, wanted in _uses(stages):
+        if name.id not in made:
+            uses.setdefault(name.id, []).append((name, wanted))
+    params = []
+    for id, found in uses.items():
+        span = found[0][0].span
+        type_ = next((wanted for _, wanted in found if wanted), "text")
+        params.append(ast.Param(id, ast.TypeRef(type_, span=span), span=span, name_span=span))
+    return tuple(params)
+
+
+def _made(stages: tuple[ast.Stage, ...]) -> Iterator[str]:
+    for stage in stages:
+        if isinstance(stage, ast.Extract):
+            yield stage.column.id
+        elif isinstance(stage, ast.Score):
+            yield stage.into.id if stage.into else "score"
+        elif isinstance(stage, ast.Repeat):
+            yield from _made(stage.body)
+
+
+def _uses(stages: tuple[ast.Stage, ...]) -> Iterator[_Use]:
+    """Names in reading order, each with the type that its place asks for, None where any will do."""
+    for stage in stages:
+        match stage:
+            case ast.Prompt(text=text):
+                yield from _in(text, None)
+            case ast.Chat(turns=turns):
+                for turn in turns:
+                    yield from _in(turn.content, "text")
+            case ast.Generate():
+                for option in (*_COUNTS, *_RATES, "stop"):
+                    value = getattr(stage, option)
+                    if value is not None:
+                        yield from _in(value, "int" if option in _COUNTS else "float" if option in _RATES else "text")
+            case ast.Keep(count=count, by=by):
+                yield from _in(count, "int")
+                yield from _in(by, "float")
+            case ast.Best(by=by):
+                yield from _in(by, "float")
+            case ast.Vote(weight=weight) if weight is not None:
+                yield from _in(weight, "float")
+            case ast.Repeat(limit=limit, until=until, body=body):
+                yield from _in(limit, "int")
+                if until is not None:
+                    yield from _in(until, "bool")
+                yield from _uses(body)
+            case ast.Return(value=value):
+                yield from _in(value, None)
+
+
+def _in(expr: ast.Expr, wanted: str | None) -> Iterator[_Use]:
+    match expr:
+        case ast.Name():
+            yield expr, wanted
+        case ast.Template(parts=parts):
+            yield from ((part, None) for part in parts if isinstance(part, ast.Name))
+        case ast.Unary(op=op, operand=operand):
+            yield from _in(operand, "bool" if op == "not" else _number(wanted))
+        case ast.Binary(op=op, left=left, right=right):
+            inner = _operand_type(op, left, right, wanted)
+            yield from _in(left, inner)
+            yield from _in(right, inner)
+        case ast.Matches(subject=subject):
+            yield from _in(subject, "text")
+        case ast.Apply(function=function, args=args):
+            inner = "text" if function == "len" else "bool" if function in ("all", "any") else _number(wanted)
+            for arg in args:
+                yield from _in(arg, inner)
+
+
+def _operand_type(op: str, left: ast.Expr, right: ast.Expr, wanted: str | None) -> str | None:
+    if op in ("and", "or"):
+        return "bool"
+    if op in ("==", "!="):
+        numeric = any(isinstance(side, ast.Literal) and type(side.value) in (int, float) for side in (left, right))
+        return "float" if numeric else None
+    return _number(wanted)
+
+
+def _number(wanted: str | None) -> str:
+    return "int" if wanted == "int" else "float"

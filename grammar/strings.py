@@ -1,0 +1,94 @@
+"""String literals: escapes, `{name}` interpolation, and the dedent of triple-quoted text."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Sequence
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import Diagnostic, Edit
+from qpdsl.grammar.source import Span
+from qpdsl.grammar.words import RESERVED
+
+_SPECIAL = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)|\{([A-Za-z_][A-Za-z0-9_]*)\}", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "{": "{", "}": "}"}
+
+
+def template(raw: str, start: int) -> tuple[ast.Template, list[Diagnostic]]:
+    """The string literal `raw`, quotes and all, that stands at offset `start` of the source."""
+    text, offsets = _long(raw, start) if raw.startswith('"""') else (raw[1:-1], range(start + 1, start + len(raw)))
+    parts: list[str | ast.Name] = []
+    faults: list[Diagnostic] = []
+    done = 0
+
+    def add(piece: str) -> None:
+        if piece and parts and isinstance(parts[-1], str):
+            parts[-1] += piece
+        elif piece:
+            parts.append(piece)
+
+    for match in _SPECIAL.finditer(text):
+        add(text[done : match.start()])
+        done = match.end()
+        span = Span(offsets[match.start()], offsets[match.end() - 1] + 1)
+        point, letter, name = match.groups()
+        if name is not None:
+            if name in RESERVED:
+                add(match[0])
+            else:
+                parts.append(ast.Name(name, span=Span(span.start + 1, span.end - 1)))
+        elif point is not None:
+            char = chr(int(point, 16))
+            if "\ud800" <= char <= "\udfff":
+                faults.append(Diagnostic("QP108", f"`{match[0]}` is half of a character", span, "a surrogate"))
+            else:
+                add(char)
+        elif letter in _ESCAPES:
+            add(_ESCAPES[letter])
+        else:
+            faults.append(_unknown_escape(letter, span))
+    add(text[done:])
+    return ast.Template(tuple(parts), span=Span(start, start + len(raw))), faults
+
+
+def _unknown_escape(letter: str, span: Span) -> Diagnostic:
+    shown = f"`\\{letter}`" if letter.isprintable() else "a backslash before the end of the line"
+    return Diagnostic(
+        "QP108",
+        f"unknown escape {shown}",
+        span,
+        notes=(r"escapes are `\n`, `\t`, `\r`, `\\`, `\"`, `\{`, `\}` and `\uXXXX`",),
+        help="a backslash itself is written twice",
+        edit=Edit(Span(span.start, span.start + 1), "\\\\") if letter.isprintable() else None,
+    )
+
+
+def _long(raw: str, start: int) -> tuple[str, Sequence[int]]:
+    """The text between triple quotes without its common indentation, and the source offset of each character.
+
+    A first line with nothing on it is dropped, and so is a last one: the quotes may stand on lines of their own.
+    """
+    lines: list[tuple[str, int]] = []
+    offset = start + 3
+    for line in raw[3:-3].split("\n"):
+        lines.append((line.rstrip("\r"), offset))
+        offset += len(line) + 1
+    indented = [line for line, _ in lines[1:] if line.strip()]
+    if len(lines) > 1 and not lines[-1][0].strip():
+        indented.append(lines[-1][0] + "x")
+    margin = len(os.path.commonprefix([line[: len(line) - len(line.lstrip())] for line in indented]))
+    kept = [lines[0], *((line[margin:], at + min(margin, len(line))) for line, at in lines[1:])]
+    if len(kept) > 1 and not kept[-1][0].strip():
+        kept.pop()
+    if len(lines) > 1 and not kept[0][0].strip():
+        kept.pop(0)
+    text, offsets = [], []
+    for index, (line, at) in enumerate(kept):
+        blank = not line.strip() and index > 0
+        text.append("" if blank else line)
+        offsets += [] if blank else list(range(at, at + len(line)))
+        if index + 1 < len(kept):
+            text.append("\n")
+            offsets.append(at + len(line))
+    return "".join(text), offsets

@@ -1,0 +1,207 @@
+"""Why a text does not parse, in the language's own words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from qpdsl.grammar.diagnostic import Diagnostic, Edit
+from qpdsl.grammar.layout import Layout, Statement
+from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.suggest import closest
+from qpdsl.grammar.tokens import Token
+from qpdsl.grammar.words import ABSENT, DECLARATIONS, RESERVED, STAGES
+
+_EXPRESSION = frozenset("NUMBER STRING NAME LPAR MINUS NOT TRUE FALSE NONE".split())
+_OPERATORS = frozenset("EQ NE LE GE LT GT PLUS MINUS STAR SLASH PERCENT AND OR NOT _MATCHES LPAR".split())
+_WORDS = {
+    "NAME": "a name",
+    "NUMBER": "a number",
+    "STRING": "a string",
+    "REGEX": "a `/regex/`",
+    "PATH": "a `.json.path`",
+    "EQUAL": "`=`",
+    "LPAR": "`(`",
+    "RPAR": "`)`",
+    "LBRACE": "`{`",
+    "RBRACE": "`}`",
+    "COLON": "`:`",
+    "COMMA": "`,`",
+    "ARROW": "`->`",
+    "_BY": "`by`",
+    "_INTO": "`into`",
+    "_UNTIL": "`until`",
+}
+
+
+def explain(error: UnexpectedInput, layout: Layout, source: Source) -> tuple[Diagnostic, int]:
+    """The diagnostic for a failed parse, and an offset in the statement that is to blame."""
+    place = _place(error, layout)
+    diagnostic = _head(place) or _absent(place) or _special(place) or _expected(place)
+    return diagnostic, place.offset
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the parse failed: the token found (None at the end of a line or text), its statement, what could follow."""
+
+    offset: int
+    found: Token | None
+    before: Token | None
+    statement: Statement | None
+    expected: frozenset[str]
+    at_end: bool
+
+    @property
+    def word(self) -> str:
+        """The stage or declaration that the statement is."""
+        word = self.statement.tokens[0].text if self.statement else ""
+        return word if word in STAGES or word in DECLARATIONS else ""
+
+    @property
+    def span(self) -> Span:
+        """What to mark: the token, or the spot behind the last one where something is missing."""
+        if self.found:
+            return self.found.span
+        end = self.before.end if self.before else self.offset
+        return Span(end, end)
+
+    @property
+    def usage(self) -> tuple[str, ...]:
+        form = STAGES[self.word].usage if self.word in STAGES else DECLARATIONS.get(self.word)
+        return (f"form: {form}",) if form else ()
+
+
+def _place(error: UnexpectedInput, layout: Layout) -> _Place:
+    at_end = isinstance(error, UnexpectedToken) and error.token.type == "$END"
+    offset = len(layout.text) if at_end else error.pos_in_stream or 0
+    expected: Any = error.allowed if isinstance(error, UnexpectedCharacters) else error.accepts  # type: ignore[attr-defined]
+    found = None if at_end else layout.token_at(offset)
+    if found and found.kind == "newline":
+        found = None
+    before = next((t for t in reversed(layout.tokens) if t.end <= offset and t.kind != "newline"), None)
+    statement = layout.statement_at(offset)
+    return _Place(offset, found, before, statement, frozenset(expected or ()), at_end)
+
+
+def _head(place: _Place) -> Diagnostic | None:
+    """A statement that begins with the wrong word."""
+    token, statement = place.found, place.statement
+    if token is None or statement is None or token.start != statement.tokens[0].start:
+        return None
+    if "_SEP" in place.expected and place.before and place.before.text == "}":
+        return Diagnostic("QP109", f"expected a newline or `|` before `{token.text}`", token.span)
+    if token.kind != "word":
+        return None
+    word, inside = token.text, statement.depth > 0
+    if not inside and word in STAGES:
+        notes = (f"form: {DECLARATIONS['program']}",)
+        return Diagnostic("QP112", f"`{word}` stands outside a program", token.span, "stages belong in one", notes=notes)
+    if inside and word in DECLARATIONS:
+        message = f"`{word}` cannot stand among stages"
+        return Diagnostic("QP111", message, token.span, "declarations stand outside programs")
+    kind, code, known = ("stage", "QP110", STAGES) if inside else ("declaration", "QP111", DECLARATIONS)
+    near = None if word in ABSENT else closest(word, known)
+    notes = (f"{kind}s: {', '.join(known)}",)
+    label = "not part of the language as it is" if word in ABSENT else f"not a {kind}"
+    return Diagnostic(
+        code,
+        f"unknown {kind} `{word}`",
+        token.span,
+        label,
+        notes=notes,
+        help=f"did you mean `{near}`?" if near else None,
+        edit=Edit(token.span, near) if near else None,
+    )
+
+
+def _absent(place: _Place) -> Diagnostic | None:
+    """A clause of the language's design that the language does not have, or a reserved word as a name."""
+    token = place.found
+    if token is None or token.kind != "word":
+        return None
+    if token.text in ABSENT and (token.text in RESERVED or "NAME" not in _names_only(place)):
+        message = f"`{token.text}` is not part of the language as it is"
+        return Diagnostic("QP115", message, token.span, "unknown clause", notes=place.usage)
+    if token.text in RESERVED and "NAME" in place.expected and not place.expected & {"NUMBER", "_SEP"}:
+        message = f"`{token.text}` is a reserved word and names nothing"
+        reserved = ", ".join(sorted(RESERVED))
+        return Diagnostic("QP114", message, token.span, "expected a name", notes=(f"reserved words: {reserved}",))
+    return None
+
+
+def _names_only(place: _Place) -> frozenset[str]:
+    """What is expected, where a name would stand on its own and not begin an option."""
+    return frozenset() if "_SEP" in place.expected or "LBRACE" in place.expected else place.expected
+
+
+def _special(place: _Place) -> Diagnostic | None:
+    """Slips whose cause is known."""
+    token, statement = place.found, place.statement
+    if token is None or statement is None:
+        return None
+    index = next((i for i, t in enumerate(statement.tokens) if t.start == token.start), 0)
+    word = place.word
+    if token.text == "=" and word in ("generate", "score") and index == 2:
+        first = statement.tokens[1]
+        what = STAGES[word].first
+        return Diagnostic("QP109", f"expected {what} before the options", first.span, what, notes=place.usage)
+    if token.text == "(" and word == "score" and index == 2:
+        message = "a verifier is the name of a model; calls are not part of the language as it is"
+        return Diagnostic("QP115", message, token.span, "unknown clause", notes=place.usage)
+    if token.text == "=" and "EQ" in place.expected:
+        fix = Edit(token.span, "==")
+        return Diagnostic("QP109", "`=` sets an option and compares nothing", token.span, help="write `==`", edit=fix)
+    if word == "prompt" and index == 1 and token.kind == "word":
+        fix = Edit(token.span, f'"{{{token.text}}}"')
+        message = f"expected a string, found `{token.text}`"
+        return Diagnostic("QP109", message, token.span, help="put the name into a string", edit=fix)
+    if token.kind == "regex" and "NUMBER" in place.expected:
+        help = "a column from a regex is made by `extract NAME = /…/`" if word != "extract" else None
+        return Diagnostic("QP109", "expected an expression, found a regex", token.span, notes=place.usage, help=help)
+    return None
+
+
+def _expected(place: _Place) -> Diagnostic:
+    wanted = _wanted(place)
+    found = _found(place)
+    message = f"expected {wanted}, found {found}" if wanted else f"unexpected {found}"
+    label = f"expected {wanted}" if wanted and place.found else ""
+    return Diagnostic("QP109", message, place.span, label, notes=place.usage)
+
+
+def _found(place: _Place) -> str:
+    token = place.found
+    if token is None:
+        return "the end of the text" if place.at_end else "the end of the line"
+    return {"string": "a string", "regex": "a regex"}.get(token.kind, f"`{token.text}`")
+
+
+def _wanted(place: _Place) -> str:
+    before, expected = place.before, set(place.expected)
+    if before and place.statement and before.start == place.statement.tokens[0].start and place.word in STAGES:
+        return STAGES[place.word].first
+    if before and before.text in (":", "->"):
+        return "a type"
+    if place.word == "program" and before and before.text in ("(", ",") and "NAME" in expected:
+        return "a parameter" if "RPAR" not in expected else "a parameter or `)`"
+    wanted = []
+    if {"NUMBER", "NAME", "LPAR"} <= expected:
+        wanted.append("an expression")
+        expected -= _EXPRESSION
+    if "_SEP" in expected:
+        if "NAME" in expected:
+            wanted.append("an option")
+        wanted.append("the end of the stage" if place.word in STAGES else "the end of the line")
+        expected -= {"_SEP", "RBRACE", "NAME", "$END"}
+    expected -= _OPERATORS
+    if len(expected) > 6:
+        return ", ".join(wanted) or "a stage"
+    wanted[:0] = [_WORDS[name] for name in _WORDS if name in expected]
+    return _either(wanted) if wanted else ""
+
+
+def _either(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} or {parts[-1]}"

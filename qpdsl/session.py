@@ -1,0 +1,129 @@
+"""A session: loaded models, one engine, and the programs that run on them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import torch
+
+from qpdsl import zoo
+from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
+from qpdsl.executor.reward.rlhflow import RlhflowVerifier
+from qpdsl.executor.reward.verifier import Verifier
+from qpdsl.executor.runtime.context import ContextError
+from qpdsl.executor.runtime.events import EngineStepped, EventStream
+from qpdsl.executor.runtime.instance import Services
+from qpdsl.executor.runtime.loading import ModelError, TextModel, load
+from qpdsl.executor.runtime.run import Result, run
+from qpdsl.planner import ops
+from qpdsl.planner.expr import Value
+from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+
+
+class Session:
+    """Runs plans on `device` ("cpu", "cuda", "cuda:1"…).
+
+    `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for KV caches in
+    all; by default a quarter of what is free, on a CPU 2 GiB at the most.
+    """
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        dtype: str | None = None,
+        kv_bytes: int | None = None,
+        config: EngineConfig | None = None,
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.events = EventStream()
+        self._kv_bytes = kv_bytes
+        self._engine = Engine(config, self._stepped)
+        self._models: dict[str, TextModel] = {}
+        self._verifiers: dict[str, Verifier] = {}
+
+    def load(self, plan: PhysicalPlan) -> None:
+        """Loads the models of a plan that are not loaded yet. Raises ModelError."""
+        new = [model for model in dict.fromkeys(plan.models.values()) if model not in self._models]
+        budget = self._kv_bytes if self._kv_bytes is not None else _default_kv_bytes(self.device)
+        for model in new:
+            loaded = load(model, locate(model), self.device, self.dtype, budget // len(new))
+            self._models[model] = loaded
+            self._engine.add(model, loaded.paged)
+        for name in _verifier_names(plan.ops):
+            model = plan.models[name]
+            if model not in self._verifiers:
+                try:
+                    self._verifiers[model] = RlhflowVerifier(self._models[model].tokenizer)
+                except ContextError as error:
+                    raise ModelError(model, f"as a verifier: {error}") from error
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keeps the engine stepping while the block runs; `run` needs it. An error of the engine ends the block."""
+        task = asyncio.current_task()
+        driver = asyncio.create_task(self._engine.drive())
+        failures: list[BaseException] = []
+
+        def stopped(driver: asyncio.Task[None]) -> None:
+            if not driver.cancelled() and task is not None:
+                failures.append(driver.exception() or RuntimeError("the engine stopped"))
+                task.cancel()
+
+        driver.add_done_callback(stopped)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if failures:
+                raise failures[0] from None
+            raise
+        finally:
+            driver.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await driver
+
+    async def run(self, plan: PhysicalPlan, arguments: Mapping[str, Value], seed: int = 0, name: str = "") -> Result:
+        """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events."""
+        models = {name: self._models[model] for name, model in plan.models.items()}
+        verifiers = {
+            name: self._verifiers[model] for name, model in plan.models.items() if model in self._verifiers
+        }
+        return await run(plan, arguments, seed, Services(self._engine, models, verifiers, self.events), name)
+
+    def _stepped(self, report: StepReport) -> None:
+        self.events.emit(EngineStepped(report=report))
+
+
+def locate(model: str) -> Path | str:
+    """Where a model id points: a built-in or local folder (a Path), or else a hub id (the string itself).
+
+    A path that does not exist comes back as a Path too, for the loader to refuse.
+    """
+    if model.startswith("zoo/"):
+        try:
+            return zoo.path(model)
+        except ValueError as error:
+            raise ModelError(model, str(error)) from error
+    path = Path(model).expanduser()
+    looks_like_path = path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1
+    return path if looks_like_path or path.exists() else model
+
+
+def _verifier_names(nodes: tuple[PhysicalOp, ...]) -> list[str]:
+    names = []
+    for node in nodes:
+        if isinstance(node.op, ops.Score):
+            names.append(node.op.verifier)
+        names += _verifier_names(node.body)
+    return names
+
+
+def _default_kv_bytes(device: str) -> int:
+    if device.startswith("cuda") and torch.cuda.is_available():
+        return int(torch.cuda.mem_get_info(torch.device(device))[0] // 4)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(free // 4, 2 << 30)

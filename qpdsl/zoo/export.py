@@ -1,0 +1,41 @@
+"""Write a trained model as an ordinary Hugging Face folder."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+
+def rounded_to_float16(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """A float32 copy with the weights that the written folder will hold, free of the training attention."""
+    copied = copy.deepcopy(model).half().float().eval()
+    copied.set_attn_implementation("sdpa")
+    return copied
+
+
+def save_folder(out: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, card: str) -> None:
+    """Write float16 weights, config, tokenizer and README.md to `out`, replacing an earlier folder at once."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    half = rounded_to_float16(model).half()
+    half.config.dtype = torch.float16
+    half.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False
+    )
+    half.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    (partial / "README.md").write_text(card, encoding="utf-8", newline="\n")
+    for file in partial.iterdir():
+        file.chmod(0o644)
+    partial.chmod(0o755)
+    retired = partial.with_name(partial.name + "-old")
+    if out.exists():
+        os.rename(out, retired)
+    os.rename(partial, out)
+    shutil.rmtree(retired, ignore_errors=True)
