@@ -233,7 +233,7 @@ class File(Node):
     """One parsed `.qp` file.
 
     `errors` is what the parser found; a file with errors is fit for finding more of them and for nothing else.
-    `complete` is False where a faulty line was left out to get here.
+    `complete` is False where faulty lines were left out to get here; `gaps` says where they stood.
     """
 
     source: Source = field(compare=False, repr=False)
@@ -241,3 +241,4 @@ class File(Node):
     programs: tuple[Program, ...]
     complete: bool = field(default=True, compare=False)
     errors: tuple[Diagnostic, ...] = field(default=(), compare=False, repr=False)
+    gaps: tuple[Span, ...] = field(default=(), compare=False, repr=False)

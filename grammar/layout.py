@@ -186,7 +186,7 @@ class _Builder:
                     self.suspect = self.suspect or start
             return
         message = f"this `{token.text}` closes nothing"
-        secondary = ()
+        secondary: tuple[Label, ...] = ()
         if self.stack and self.stack[-1].text != "{":
             inner = self.stack.pop()
             message = f"expected the bracket that closes `{inner.text}`, found `{token.text}`"

@@ -33,13 +33,13 @@ _lock = Lock()
 
 def parse_file(source: Source) -> ast.File:
     """Parses a `.qp` file. What is wrong with it is in the file's `errors`, which `lower` raises with its own."""
-    items, errors, complete = _parse(source, "file")
+    items, errors, gaps = _parse(source, "file")
     models = tuple(item for item in items if isinstance(item, ast.Model))
     programs = tuple(item for item in items if isinstance(item, ast.Program))
     if not programs and not errors:
         start = Span(0, 0)
         errors = (Diagnostic("QP120", "no program in this file", start, notes=("form: program NAME(…) { … }",)),)
-    return ast.File(source, models, programs, complete, errors, span=Span(0, len(source.text)))
+    return ast.File(source, models, programs, not gaps, errors, gaps, span=Span(0, len(source.text)))
 
 
 def parse_pipeline(source: Source) -> ast.File:
@@ -47,20 +47,21 @@ def parse_pipeline(source: Source) -> ast.File:
 
     The names that no stage makes are its parameters, typed by where they are used.
     """
-    stages, errors, complete = _parse(source, "pipeline")
+    stages, errors, gaps = _parse(source, "pipeline")
     span = Span(0, len(source.text))
     if not stages and not errors:
         errors = (Diagnostic("QP121", "expected a stage, found nothing", Span(0, 0)),)
     models = tuple(ast.Model(name, id, span=span, name_span=span) for name, id in BUILT_IN_MODELS.items())
     program = ast.Program("main", open_parameters(stages), None, stages, span=span, name_span=Span(0, 0))
-    return ast.File(source, models, (program,), complete, errors, span=span)
+    return ast.File(source, models, (program,), not gaps, errors, gaps, span=span)
 
 
-def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnostic, ...], bool]:
+def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnostic, ...], tuple[Span, ...]]:
     _refuse(source)
     text = source.text
     faults: list[Diagnostic] = []
     headless: set[int] = set()
+    gaps: list[Span] = []
     while True:
         layout = lay_out(source, text, pipeline=entry == "pipeline", headless=headless)
         found = [(fault, fault.span.start) for fault in layout.faults]
@@ -77,13 +78,13 @@ def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnosti
             if statement is not None:
                 block = layout.block_after(statement)
                 headless |= {block.start} if block else set()
+                gaps.append(statement.span)
                 text = replace(layout, text=text).without(statement)
         if layout.broken or text == before or len(faults) >= MAX_ERRORS:
-            return (), in_order(faults), False
-    to_ast = ToAst(source, frozenset(headless))
+            return (), in_order(faults), (Span(0, len(text)),)
+    to_ast = ToAst(headless, gaps)
     items = to_ast.transform(tree)
-    complete = not faults and not to_ast.incomplete
-    return items, in_order([*faults, *to_ast.faults]), complete
+    return items, in_order([*faults, *to_ast.faults]), tuple(to_ast.gaps)
 
 
 def _refuse(source: Source) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 import re
 from collections.abc import Sequence
 
@@ -77,7 +76,7 @@ def _long(raw: str, start: int) -> tuple[str, Sequence[int]]:
     indented = [line for line, _ in lines[1:] if line.strip()]
     if len(lines) > 1 and not lines[-1][0].strip():
         indented.append(lines[-1][0] + "x")
-    margin = len(os.path.commonprefix([line[: len(line) - len(line.lstrip())] for line in indented]))
+    margin = _common([line[: len(line) - len(line.lstrip())] for line in indented])
     kept = [lines[0], *((line[margin:], at + min(margin, len(line))) for line, at in lines[1:])]
     if len(kept) > 1 and not kept[-1][0].strip():
         kept.pop()
@@ -92,3 +91,11 @@ def _long(raw: str, start: int) -> tuple[str, Sequence[int]]:
             text.append("\n")
             offsets.append(at + len(line))
     return "".join(text), offsets
+
+
+def _common(texts: list[str]) -> int:
+    """The length of the longest beginning that all texts share."""
+    if not texts:
+        return 0
+    low, high = min(texts), max(texts)
+    return next((index for index, char in enumerate(low) if high[index] != char), len(low))

@@ -14,8 +14,27 @@ from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.tokens import Token
 from qpdsl.grammar.words import ABSENT, DECLARATIONS, RESERVED, STAGES
 
-_EXPRESSION = frozenset("NUMBER STRING NAME LPAR MINUS NOT TRUE FALSE NONE".split())
-_OPERATORS = frozenset("EQ NE LE GE LT GT PLUS MINUS STAR SLASH PERCENT AND OR NOT _MATCHES LPAR".split())
+_EXPRESSION = frozenset({"NUMBER", "STRING", "NAME", "LPAR", "MINUS", "NOT", "TRUE", "FALSE", "NONE"})
+_OPERATORS = frozenset(
+    {
+        "EQ",
+        "NE",
+        "LE",
+        "GE",
+        "LT",
+        "GT",
+        "PLUS",
+        "MINUS",
+        "STAR",
+        "SLASH",
+        "PERCENT",
+        "AND",
+        "OR",
+        "NOT",
+        "_MATCHES",
+        "LPAR",
+    }
+)
 _WORDS = {
     "NAME": "a name",
     "NUMBER": "a number",
@@ -98,7 +117,9 @@ def _head(place: _Place) -> Diagnostic | None:
     word, inside = token.text, statement.depth > 0
     if not inside and word in STAGES:
         notes = (f"form: {DECLARATIONS['program']}",)
-        return Diagnostic("QP112", f"`{word}` stands outside a program", token.span, "stages belong in one", notes=notes)
+        return Diagnostic(
+            "QP112", f"`{word}` stands outside a program", token.span, "stages belong in one", notes=notes
+        )
     if inside and word in DECLARATIONS:
         message = f"`{word}` cannot stand among stages"
         return Diagnostic("QP111", message, token.span, "declarations stand outside programs")

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RESERVED = frozenset("as via into by per until and or not matches true false none within prefer".split())
+RESERVED = frozenset(
+    {
+        "as",
+        "via",
+        "into",
+        "by",
+        "per",
+        "until",
+        "and",
+        "or",
+        "not",
+        "matches",
+        "true",
+        "false",
+        "none",
+        "within",
+        "prefer",
+    }
+)
 
 # A line that starts with one of these goes on with the stage above it.
-CLAUSES = frozenset("as via into by per until within prefer".split())
+CLAUSES = frozenset({"as", "via", "into", "by", "per", "until", "within", "prefer"})
 
 # Words of the design that the language does not have yet; using one is told from a slip of the pen.
-ABSENT = frozenset("where split branch call schema use as via draft within prefer per".split())
+ABSENT = frozenset(
+    {"where", "split", "branch", "call", "schema", "use", "as", "via", "draft", "within", "prefer", "per"}
+)
 
 # The columns of every row, with their types.
 COLUMNS = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import networkx as nx
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.planner.ops import Operator
 
 
@@ -28,14 +29,16 @@ class LogicalPlan:
     Every operator but `Start` has one producer; `root` is the last operator.
     """
 
-    graph: nx.DiGraph
+    graph: nx.DiGraph[str]
     root: str
 
     def op(self, node: str) -> Operator:
-        return self.graph.nodes[node]["op"]
+        op: Operator = self.graph.nodes[node]["op"]
+        return op
 
     def columns(self, node: str) -> Mapping[str, str]:
-        return self.graph.nodes[node]["columns"]
+        columns: Mapping[str, str] = self.graph.nodes[node]["columns"]
+        return columns
 
     def inputs(self, node: str) -> tuple[str, ...]:
         return tuple(self.graph.predecessors(node))
@@ -50,7 +53,8 @@ class LogicalProgram:
     """One program, lowered and checked: what `planner.physical.plan` takes.
 
     `models` maps the names used in the program to model ids, in order of first use. `score_column` names the column
-    that a row's score is reported from (the last `score` stage's), None without one.
+    that a row's score is reported from (the last `score` stage's), None without one. `warnings` is what the checker
+    would have said otherwise.
     """
 
     name: str
@@ -61,3 +65,4 @@ class LogicalProgram:
     returns: str
     score_column: str | None = None
     syntax: ast.Program | None = field(default=None, repr=False, compare=False)
+    warnings: tuple[Diagnostic, ...] = field(default=(), repr=False, compare=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 
 from qpdsl.executor.engine.batch import MIN_ROWS, Batch
 from qpdsl.executor.engine.kv import KVCache
@@ -104,10 +104,7 @@ class PagedModel:
         self.page_size = page_size
         self.vocabulary: int = config.vocab_size
         self.max_positions: int = getattr(config, "max_position_embeddings", None) or 1 << 30
-        heads = config.num_attention_heads
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        layers = config.num_hidden_layers
+        layers, heads, kv_heads, dim = _attention_shape(config)
         self.fold = heads // kv_heads
         self.page_bytes = KVCache.page_bytes(layers, page_size, kv_heads, dim, self.dtype)
         # Page 0 is scratch and beyond the budget.
@@ -131,6 +128,17 @@ class PagedModel:
         if count < MIN_ROWS:
             hidden = torch.nn.functional.pad(hidden, (0, 0, 0, MIN_ROWS - count))
         return self.head.dense(hidden)[:count]
+
+
+def _attention_shape(config: PretrainedConfig) -> tuple[int, int, int, int]:
+    """Layers, query heads, KV heads and head width. Raises UnsupportedModel where layers differ or have no attention."""
+    try:
+        heads = config.num_attention_heads
+        kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return config.num_hidden_layers, heads, kv_heads, dim
+    except AttributeError as error:
+        raise UnsupportedModel(f"its configuration names no attention shape common to all layers: {error}") from error
 
 
 def _run(inner: torch.nn.Module, tokens: torch.Tensor, positions: torch.Tensor, call: _Call) -> torch.Tensor:

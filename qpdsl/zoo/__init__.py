@@ -33,7 +33,7 @@ BUILTIN: tuple[BuiltinModel, ...] = (
         name="zoo/counting-prm",
         role="verifier",
         description="scores each step of a counting solution (process reward model, RLHFlow chat form)",
-        parameters=2_336_064,
+        parameters=2_337_600,
     ),
 )
 

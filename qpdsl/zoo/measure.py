@@ -54,7 +54,9 @@ def share(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags)
 
 
-def generator_numbers(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, sampled: Sampled) -> dict[str, float]:
+def generator_numbers(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, sampled: Sampled
+) -> dict[str, float]:
     """Shares of evaluation problems answered right, by the way the answer is chosen."""
     chosen = sampled.problems
     greedy = solve(model, tokenizer, [problem.text for problem in chosen])

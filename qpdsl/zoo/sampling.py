@@ -11,7 +11,6 @@ from qpdsl.zoo.batches import prompt_text
 from qpdsl.zoo.task import split_steps
 
 
-@torch.no_grad()
 def solve(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
@@ -25,7 +24,7 @@ def solve(
         prompts = [prompt_text(problem) for problem in problems[start : start + rows]]
         encoded = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
         how = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
-        out = model.generate(  # type: ignore[operator]
+        out = model.generate(
             input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"], max_new_tokens=96, **how
         )
         new = out[:, encoded["input_ids"].shape[1] :]
@@ -39,17 +38,17 @@ def verifier_text(problem: str, steps: Sequence[str]) -> str:
     return "".join(f"<|user|>{turn}<|end|><|assistant|>+<|end|>" for turn in turns)
 
 
-@torch.no_grad()
 def step_scores(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, pairs: Sequence[tuple[str, str]], rows: int = 250
 ) -> list[list[float]]:
-    """For every (problem, solution) pair the probability of "+" after each step; one score even for an empty solution."""
+    """For every (problem, solution) pair the probability of "+" after each step; at least one score."""
     plus, minus, assistant = tokenizer.convert_tokens_to_ids(["+", "-", "<|assistant|>"])
     scores: list[list[float]] = []
     for start in range(0, len(pairs), rows):
         texts = [verifier_text(problem, split_steps(text)) for problem, text in pairs[start : start + rows]]
         ids = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right")["input_ids"]
-        logits = model(input_ids=ids, use_cache=False).logits
+        with torch.no_grad():
+            logits = model(input_ids=ids, use_cache=False).logits
         right = (logits[..., plus] - logits[..., minus]).float().sigmoid()
         scores += [row[marks].tolist() for row, marks in zip(right, ids == assistant, strict=True)]
     return scores

@@ -270,7 +270,12 @@ def write_evaluation_set(path: Path, count: int = 500) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for number, problem in enumerate(evaluation_problems(count), start=1):
-            row = {"id": f"count-{number:03d}", "problem": problem.text, "answer": problem.answer, "level": problem.level}
+            row = {
+                "id": f"count-{number:03d}",
+                "problem": problem.text,
+                "answer": problem.answer,
+                "level": problem.level,
+            }
             file.write(json.dumps(row) + "\n")
 
 

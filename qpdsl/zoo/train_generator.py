@@ -32,11 +32,12 @@ def evaluation_batch(tokenizer: PreTrainedTokenizerFast, count: int) -> Batch:
     return pad_rows(solution_rows(tokenizer, sample), int(tokenizer.pad_token_id or 0))
 
 
-@torch.no_grad()
 def greedy_share(model: LlamaForCausalLM, batch: Batch) -> float:
     """The share of problems whose greedy continuation is exactly the canonical solution, by one forward pass."""
-    best = model(input_ids=batch.ids, use_cache=False).logits.argmax(-1)
-    return ((best == batch.targets) | (batch.targets == IGNORED)).all(-1).float().mean().item()
+    with torch.no_grad():
+        best = model(input_ids=batch.ids, use_cache=False).logits.argmax(-1)
+    exact = ((best == batch.targets) | (batch.targets == IGNORED)).all(-1)
+    return float(exact.float().mean())
 
 
 def train_generator(out: Path, limit: Limit, seed: int, until: float | None, compiled: bool) -> None:
@@ -56,7 +57,7 @@ def train_generator(out: Path, limit: Limit, seed: int, until: float | None, com
             break
         with torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(model, batch.ids, batch.targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizers.step(rate(step, progress))
         step += 1

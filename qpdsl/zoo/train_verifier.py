@@ -31,7 +31,7 @@ LONGEST = 160
 _POOL = 16
 
 
-class VerifierTrainee(nn.Module):
+class VerifierTrainee(nn.Module):  # type: ignore[misc]
     """The model that ships, and a probe that is only trained beside it.
 
     The probe reads two yes-or-no facts at every token: is this token the first wrong one of its step, and was
@@ -74,12 +74,14 @@ def _probe_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (each * used).sum() / used.sum()
 
 
-@torch.no_grad()
-def step_accuracy(trainee: VerifierTrainee, batches: Sequence[VerifierBatch], plus: int, minus: int) -> tuple[float, float]:
+def step_accuracy(
+    trainee: VerifierTrainee, batches: Sequence[VerifierBatch], plus: int, minus: int
+) -> tuple[float, float]:
     """The share of steps judged as the checker does: over all steps, and balanced over right and wrong ones."""
     hits: dict[int, list[bool]] = {plus: [], minus: []}
     for batch in batches:
-        logits, _ = trainee(batch.ids)
+        with torch.no_grad():
+            logits, _ = trainee(batch.ids)
         says_plus = logits[..., plus] > logits[..., minus]
         for label in (plus, minus):
             hits[label] += (says_plus[batch.labels == label] == (label == plus)).tolist()
@@ -163,7 +165,7 @@ def train_verifier(
             break
         with torch.autocast("cpu", torch.bfloat16):
             losses = loss_of(trainee, batch)
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+        losses.sum().backward()
         torch.nn.utils.clip_grad_norm_(trainee.parameters(), 1.0)
         optimizers.step(rate(step, progress))
         step += 1

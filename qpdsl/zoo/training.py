@@ -25,9 +25,7 @@ def _float32_sdpa(
     with torch.autocast("cpu", enabled=False):
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        out = nn.functional.scaled_dot_product_attention(
-            q.float(), k.float(), v.float(), is_causal=True, scale=scaling
-        )
+        out = nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, scale=scaling)
     return out.to(q.dtype).transpose(1, 2), None
 
 

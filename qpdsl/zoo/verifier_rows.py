@@ -23,7 +23,8 @@ class VerifierRow:
     """Four lists of one length, a value a position, `IGNORED` where there is nothing to learn.
 
     `words`: the id a careful solver would write next. `labels`: "+" or "-" at generation prompts.
-    `slips`: 1 where the token is the first wrong one of its step, 0 where it is right. `spoiled`: 1 once anything was wrong.
+    `slips`: 1 where the token is the first wrong one of its step, 0 where it is right. `spoiled`: 1 once anything was
+    wrong.
     """
 
     ids: list[int]
@@ -76,7 +77,9 @@ class RowMaker:
         ids: list[int] = self._tokenizer(text)["input_ids"]
         return ids
 
-    def _add(self, row: VerifierRow, token: int, label: int = IGNORED, slip: int = IGNORED, spoiled: int = IGNORED) -> None:
+    def _add(
+        self, row: VerifierRow, token: int, label: int = IGNORED, slip: int = IGNORED, spoiled: int = IGNORED
+    ) -> None:
         row.ids.append(token)
         row.words.append(IGNORED)
         row.labels.append(label)

@@ -51,8 +51,8 @@ def test_any_text_comes_back_exactly(text: str) -> None:
 @settings(max_examples=100, deadline=None)
 def test_the_chat_template_only_appends(messages: list[tuple[str, str]], data: st.DataObject) -> None:
     conversation = [{"role": role, "content": content} for role, content in messages]
-    cut = data.draw(st.integers(0, len(conversation) - 1))
-    conversation[cut]["role"] = "assistant"
+    cut = data.draw(st.integers(1, len(conversation)))
+    conversation[cut:cut] = [{"role": "assistant", "content": data.draw(UNICODE)}]
     shorter = SHIPPED.apply_chat_template(
         conversation[:cut], add_generation_prompt=True, tokenize=True, return_dict=False
     )

@@ -1,0 +1,168 @@
+"""A physical plan as text and as data: what will run, and how many rows are expected. Estimates only.
+
+The last operator is the root, at the top. Under a `repeat` stand the operators of its body, last first, and at the
+end, as `from …`, what its first round starts with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.format import format_expr, format_pattern
+from qpdsl.planner import ops
+from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+
+Values = Mapping[str, ast.Expr]
+_GAP = 3
+
+
+def explain(plan: PhysicalPlan) -> str:
+    """The plan as a tree, a summary first, without a trailing newline."""
+    values = _defaults(plan)
+    lines = list(_tree(plan.ops, values, "", ""))
+    width = max(len(text) for text, _ in lines)
+    counts = [_rows(op.rows) for _, op in lines]
+    count_width = max(map(len, counts))
+    out = [_summary(plan)]
+    for (text, op), count in zip(lines, counts, strict=True):
+        how = "" if op.implementation == "rows" else op.implementation
+        out.append(f"{text:<{width + _GAP}}{count:>{count_width}}{' ' * _GAP}{how}".rstrip())
+    out.append(f"columns: {', '.join(plan.ops[-1].columns)}")
+    out.append(_footnote(plan))
+    return "\n".join(out)
+
+
+def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
+    """The same as data, with stable keys; operators in running order."""
+    return {
+        "program": plan.name,
+        "source": plan.source_name,
+        "equivalence": plan.equivalence,
+        "returns": plan.returns,
+        "models": dict(plan.models),
+        "parameters": [
+            {
+                "name": param.name,
+                "type": param.type,
+                "default": None if param.default is None else format_expr(param.default),
+            }
+            for param in plan.params
+        ],
+        "operators": [_operator_json(op, _defaults(plan)) for op in plan.ops],
+    }
+
+
+def describe(op: ops.Operator, values: Values) -> str:
+    """One operator in the words of the language, parameters shown as their defaults where they have one."""
+
+    def show(expr: ast.Expr) -> str:
+        return format_expr(expr, values)
+
+    match op:
+        case ops.SetContext(prompt=prompt) if prompt is not None:
+            return f"prompt {format_expr(prompt)}"
+        case ops.SetContext(turns=turns):
+            return " ".join(["chat", *(f"{turn.role}={format_expr(turn.content)}" for turn in turns)])
+        case ops.Generate():
+            return " ".join(["generate", op.model, *_options(op, values)])
+        case ops.Score(verifier=verifier, reduce=reduce, into=into):
+            shown = "" if reduce == "last" else f" reduce={reduce}"
+            return f"score {verifier}{shown}" + ("" if into == "score" else f" into {into}")
+        case ops.Extract(column=column, pattern=pattern):
+            return f"extract {column} = {format_pattern(pattern)}"
+        case ops.TopK(k=ast.Literal(value=1), by=by):
+            return f"best by {show(by)}"
+        case ops.TopK(k=k, by=by):
+            return f"keep {show(k)} by {show(by)}"
+        case ops.Vote(column=column, weight=weight):
+            return f"vote {column}" + (f" weight={show(weight)}" if weight is not None else "")
+        case ops.Repeat(limit=limit, until=until):
+            return f"repeat ≤{show(limit)}" + (f" until {show(until)}" if until is not None else "")
+        case ops.Return(value=value):
+            return f"return {show(value)}"
+    raise TypeError(f"no words for {type(op).__name__}")
+
+
+def _options(op: ops.Generate, values: Values) -> Iterator[str]:
+    for name in ("n", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens"):
+        value = getattr(op, name)
+        if value is not None:
+            yield f"{name}={format_expr(value, values)}"
+
+
+def _tree(
+    chain: tuple[PhysicalOp, ...], values: Values, first: str, rest: str, word: str = ""
+) -> Iterator[tuple[str, PhysicalOp]]:
+    """Lines with their operators. `first` leads the first line, `rest` those below it."""
+    last, before = chain[-1], chain[:-1]
+    yield f"{first}{word}{describe(last.op, values)}", last
+    below = list(reversed(last.body))
+    for index, op in enumerate(below):
+        closes = index == len(below) - 1 and not before
+        lead, under = ("└ ", "  ") if closes else ("├ ", "│ ")
+        yield from _tree((op,), values, rest + lead, rest + under)
+    if before:
+        yield from _tree(before, values, f"{rest}└ ", f"{rest}  ", "from " if below else "")
+
+
+def _summary(plan: PhysicalPlan) -> str:
+    work = []
+    for kind, word in ((ops.Generate, "samples"), (ops.Score, "scores")):
+        found = [op.rows for op in _all(plan.ops) if isinstance(op.op, kind)]
+        if found:
+            total = None if None in found else sum(rows for rows in found if rows is not None)
+            noun = word[:-1] if total == 1 else word
+            work.append(f"≤{_count(total)} {noun}" if total is not None else f"{word} unknown")
+    name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
+    return (" " * _GAP).join([name.rsplit("/", 1)[-1], *work, f"within {plan.equivalence}", "estimates only"])
+
+
+def _footnote(plan: PhysicalPlan) -> str:
+    open_ = [param.name for param in plan.params if param.default is None and param.type in ("int", "float")]
+    text = "rows: the most that parameters at their defaults can give, over all rounds"
+    if any(op.rows is None for op in _all(plan.ops)):
+        text += f"; ? hangs on a parameter without one ({', '.join(open_)})"
+    return text
+
+
+def _operator_json(op: PhysicalOp, values: Values) -> dict[str, Any]:
+    return {
+        "id": op.id,
+        "operator": type(op.op).__name__,
+        "stage": op.op.stage,
+        "text": describe(op.op, values),
+        "implementation": op.implementation,
+        "equivalence": op.equivalence,
+        "rows": op.rows,
+        "inputs": list(op.inputs),
+        "columns": dict(op.columns),
+        "body": [_operator_json(inner, values) for inner in op.body],
+    }
+
+
+def _all(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
+    for op in chain:
+        yield op
+        yield from _all(op.body)
+
+
+def _defaults(plan: PhysicalPlan) -> dict[str, ast.Expr]:
+    return {param.name: param.default for param in plan.params if param.default is not None}
+
+
+def _rows(rows: float | None) -> str:
+    if rows is None:
+        return "? rows"
+    return "1 row" if rows == 1 else f"{_count(rows)} rows"
+
+
+def _count(rows: float) -> str:
+    if rows < 10_000:
+        return f"{rows:.0f}"
+    for unit in ("k", "M", "G"):
+        rows /= 1000
+        if rows < 1000:
+            return f"{rows:.1f}{unit}"
+    return "over 1000G"

@@ -1,0 +1,163 @@
+"""Types of expressions.
+
+Where an expression stands says what it may read: an option parameters only; `by` and `weight` the columns of one row;
+`until` columns inside aggregates; `return` both, a bare column being the first row's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import Edit
+from qpdsl.grammar.suggest import closest
+from qpdsl.grammar.words import FUNCTIONS
+from qpdsl.planner.scope import NUMBERS, Scope, Type, stage_word
+
+Reads = OneOf["parameters", "row", "aggregates", "first row"]
+_AGGREGATES = ("min", "max", "mean", "all", "any")
+
+
+def fits(actual: Type, wanted: frozenset[str] | str) -> bool:
+    """Whether a value of one type can stand where another is wanted: an int is a float too."""
+    wanted = frozenset({wanted}) if isinstance(wanted, str) else wanted
+    return actual == "unknown" or actual in wanted or (actual == "int" and "float" in wanted)
+
+
+@dataclass(slots=True)
+class Typer:
+    """Types the expressions of one stage; `place` names the spot for messages, as in "`n`" or "`by`"."""
+
+    scope: Scope
+    stage: ast.Stage
+    reads: Reads
+    place: str
+    upto: int | None = None
+    _inside: bool = False
+
+    def expect(self, expr: ast.Expr, wanted: frozenset[str] | str, what: str) -> Type:
+        """The type of `expr`, reported where it is not one of `wanted`, which `what` puts in words."""
+        actual = self.type(expr)
+        if fits(actual, wanted):
+            return actual
+        shown = "none" if actual == "none" else f"{'an' if actual == 'int' else 'a'} {actual}"
+        self.scope.error("QP209", f"{self.place} takes {what}, found {shown}", expr.span, f"this is {shown}")
+        return "unknown"
+
+    def type(self, expr: ast.Expr) -> Type:
+        match expr:
+            case ast.Literal(value=value):
+                return "none" if value is None else type(value).__name__  # type: ignore[return-value]
+            case ast.Template(parts=parts):
+                for part in parts:
+                    if isinstance(part, ast.Name):
+                        self._name(part)
+                return "text"
+            case ast.Name():
+                return self._name(expr)
+            case ast.Matches(subject=subject):
+                self._operand(subject, "text", "`matches` searches a text")
+                return "bool"
+            case ast.Unary(op="not", operand=operand):
+                self._operand(operand, "bool", "`not` takes a bool")
+                return "bool"
+            case ast.Unary(operand=operand):
+                return self._operand(operand, NUMBERS, "`-` takes a number")
+            case ast.Binary():
+                return self._binary(expr)
+            case ast.Apply():
+                return self._apply(expr)
+
+    def _name(self, name: ast.Name) -> Type:
+        if self.reads == "parameters":
+            return self.scope.parameter(name, self.place)
+        if self.reads == "aggregates" and not self._inside and name.id in self.scope.columns:
+            choice = "all" if self.scope.columns[name.id].type == "bool" else "max"
+            self.scope.error(
+                "QP212",
+                f"{self.place} looks at all rows, but `{name.id}` is a column of each one",
+                name.span,
+                "needs an aggregate",
+                help=f"say over which rows: {', '.join(f'`{f}`' for f in _AGGREGATES)}",
+                edit=Edit(name.span, f"{choice}({name.id})"),
+            )
+            return self.scope.columns[name.id].type
+        return self.scope.column(name, self.stage, upto=self.upto)
+
+    def _operand(self, expr: ast.Expr, wanted: frozenset[str] | str, rule: str) -> Type:
+        actual = self.type(expr)
+        if fits(actual, wanted):
+            return actual
+        self.scope.error("QP209", f"{rule}, found {actual}", expr.span, f"this is {actual}")
+        return "unknown"
+
+    def _binary(self, expr: ast.Binary) -> Type:
+        if expr.op in ("and", "or"):
+            self._operand(expr.left, "bool", f"`{expr.op}` takes bools")
+            self._operand(expr.right, "bool", f"`{expr.op}` takes bools")
+            return "bool"
+        left, right = self.type(expr.left), self.type(expr.right)
+        compares = expr.op in ("==", "!=", "<", "<=", ">", ">=")
+        if "unknown" in (left, right):
+            return "bool" if compares else "unknown"
+        if expr.op in ("==", "!="):
+            same = left == right or {left, right} <= NUMBERS or "none" in (left, right)
+            return "bool" if same else self._mismatch(expr, left, right)
+        if {left, right} <= NUMBERS:
+            return "bool" if compares else "int" if left == right == "int" and expr.op != "/" else "float"
+        if left == right == "text" and (compares or expr.op == "+"):
+            return "bool" if compares else "text"
+        return self._mismatch(expr, left, right)
+
+    def _mismatch(self, expr: ast.Binary, left: Type, right: Type) -> Type:
+        verb = "compare" if expr.op in ("==", "!=", "<", "<=", ">", ">=") else "apply"
+        between = f"{left} with {right}" if verb == "compare" else f"`{expr.op}` to {left} and {right}"
+        self.scope.error("QP209", f"cannot {verb} {between}", expr.span, f"{left} {expr.op} {right}")
+        return "unknown"
+
+    def _apply(self, call: ast.Apply) -> Type:
+        name, count = call.function, len(call.args)
+        if name not in FUNCTIONS:
+            near = closest(name, FUNCTIONS)
+            fix = {"help": f"did you mean `{near}`?", "edit": Edit(call.name_span, near)} if near else {}
+            notes = (f"functions: {', '.join(FUNCTIONS)}",)
+            self.scope.error("QP205", f"unknown function `{name}`", call.name_span, notes=notes, **fix)  # type: ignore[arg-type]
+            return "unknown"
+        if count == 0 or (count > 1 and name not in ("min", "max")):
+            takes = "arguments" if name in ("min", "max") else "one argument"
+            self.scope.error("QP219", f"`{name}` takes {takes}, found {count}", call.span)
+            return "unknown"
+        if name == "len":
+            self._operand(call.args[0], "text", "`len` takes a text")
+            return "int"
+        if count == 1:
+            return self._aggregate(call)
+        types = [self._operand(arg, NUMBERS, f"`{name}` takes numbers") for arg in call.args]
+        return "unknown" if "unknown" in types else "int" if set(types) == {"int"} else "float"
+
+    def _aggregate(self, call: ast.Apply) -> Type:
+        name, argument = call.function, call.args[0]
+        if self._inside:
+            self.scope.error("QP211", f"`{name}` stands inside another aggregate", call.name_span, "one is enough")
+            return "unknown"
+        if self.reads in ("parameters", "row"):
+            message = f"{self.place} looks at one row, but `{name}` looks at all"
+            if self.reads == "parameters":
+                message = f"{self.place} reads no rows, but `{name}` looks at all"
+            notes = ("aggregates stand in `until` and `return`",)
+            self.scope.error("QP211", message, call.span, "an aggregate", notes=notes)
+            return "unknown"
+        self._inside = True
+        if name in ("all", "any"):
+            self._operand(argument, "bool", f"`{name}` takes a bool")
+            result: Type = "bool"
+        else:
+            actual = self._operand(argument, NUMBERS, f"`{name}` takes a number")
+            result = "float" if name == "mean" else actual
+        self._inside = False
+        return result
+
+
+def reader(scope: Scope, stage: ast.Stage, reads: Reads, place: str | None = None, upto: int | None = None) -> Typer:
+    return Typer(scope, stage, reads, place or f"`{stage_word(stage)}`", upto)

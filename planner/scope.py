@@ -1,0 +1,135 @@
+"""The names that an expression may read at one point of a program, with their types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from typing import Literal as OneOf
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
+from qpdsl.grammar.source import Span
+from qpdsl.grammar.suggest import closest
+from qpdsl.grammar.words import COLUMNS
+
+# "none" is the type of the literal alone, "unknown" that of an expression with an error in it, which fits anywhere.
+Type = OneOf["text", "int", "float", "bool", "none", "unknown"]
+NUMBERS = frozenset({"int", "float"})
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column and the stage that made it, None where every row has it."""
+
+    type: Type
+    maker: ast.Stage | None = None
+
+
+@dataclass(slots=True)
+class Scope:
+    """`columns` is empty until a context starts. `later` holds, by name, the first stage of all that makes a column."""
+
+    params: Mapping[str, ast.Param]
+    report: Callable[[Diagnostic], None]
+    gaps: tuple[Span, ...] = ()
+    later: Mapping[str, ast.Stage] = field(default_factory=dict)
+    columns: dict[str, Column] = field(default_factory=dict)
+
+    def start_context(self) -> None:
+        self.columns.update({name: Column(type) for name, type in COLUMNS.items()})  # type: ignore[arg-type]
+
+    def types(self) -> dict[str, str]:
+        return {name: column.type for name, column in self.columns.items()}
+
+    def gap_before(self, offset: int) -> bool:
+        """Whether a faulty stage was left out before this point, so that what is missing may be its."""
+        return any(gap.start < offset for gap in self.gaps)
+
+    def error(self, code: str, message: str, span: Span, label: str = "", **more: Any) -> None:
+        self.report(Diagnostic(code, message, span, label, **more))
+
+    def column(self, name: ast.Name, reader: ast.Stage, *, upto: int | None = None) -> Type:
+        """The type of a column or parameter that the stage `reader` reads; reports an unknown one."""
+        if name.id in self.columns:
+            return self.columns[name.id].type
+        if name.id in self.params:
+            return param_type(self.params[name.id])
+        if not self.gap_before(name.span.start if upto is None else upto):
+            self._unknown_column(name, reader)
+        return "unknown"
+
+    def parameter(self, name: ast.Name, place: str) -> Type:
+        """The type of a parameter read in `place` (say "`n`"), where columns cannot be read."""
+        if name.id in self.params:
+            return param_type(self.params[name.id])
+        known = ", ".join(self.params) or "none"
+        if name.id in self.columns:
+            message = f"{place} reads the column `{name.id}`, but it can read parameters only"
+            notes = ("it is the same for all rows", f"parameters: {known}")
+            self.error("QP210", message, name.span, "a column", notes=notes)
+            return "unknown"
+        near = closest(name.id, self.params)
+        self.error(
+            "QP204",
+            f"unknown parameter `{name.id}`",
+            name.span,
+            "not declared",
+            notes=(f"parameters: {known}",),
+            **_fix(name, near),
+        )
+        return "unknown"
+
+    def _unknown_column(self, name: ast.Name, reader: ast.Stage) -> None:
+        word = stage_word(reader)
+        message = f"`{word}` reads `{name.id}`, but no stage before it makes `{name.id}`"
+        near = closest(name.id, [*self.columns, *self.params])
+        secondary: tuple[Label, ...] = ()
+        more = _fix(name, near)
+        if name.id in self.later:
+            secondary = (Label(self.later[name.id].span, f"this stage makes `{name.id}`, too late"),)
+            more = {}
+        elif near is not None:
+            secondary = self._made(near)
+        else:
+            wanted, what = (ast.Extract, "column") if word == "vote" else (ast.Score, "score")
+            made = [id for id, column in self.columns.items() if isinstance(column.maker, wanted)]
+            if made:
+                secondary = self._made(made[-1])
+                more = {"help": f"use the {what} made above", "edit": Edit(name.span, made[-1])}
+        notes: tuple[str, ...] = (f"columns here: {', '.join(self.columns)}",) if self.columns else ()
+        notes += (f"parameters: {', '.join(self.params)}",) if self.params else ()
+        self.error("QP203", message, name.span, "unknown column", secondary=secondary, notes=notes, **more)
+
+    def _made(self, id: str) -> tuple[Label, ...]:
+        maker = self.columns[id].maker if id in self.columns else None
+        if maker is None:
+            return ()
+        named = made_name(maker)
+        return (Label(named.span if named else maker.span, f"this stage makes `{id}`"),)
+
+
+def param_type(param: ast.Param) -> Type:
+    """The declared type; "unknown" where there is no such type, which is reported where it is declared."""
+    name = param.type.name
+    return name if name in ("text", "int", "float", "bool") else "unknown"  # type: ignore[return-value]
+
+
+def made_name(stage: ast.Stage) -> ast.Name | None:
+    """Where a stage spells the name of the column that it makes, if it does."""
+    if isinstance(stage, ast.Extract):
+        return stage.column
+    return stage.into if isinstance(stage, ast.Score) else None
+
+
+def stage_word(stage: ast.Stage) -> str:
+    return type(stage).__name__.lower()
+
+
+def word_span(stage: ast.Stage) -> Span:
+    """The span of the stage's first word."""
+    return Span(stage.span.start, stage.span.start + len(stage_word(stage)))
+
+
+def _fix(name: ast.Name, near: str | None) -> dict[str, Any]:
+    return {"help": f"did you mean `{near}`?", "edit": Edit(name.span, near)} if near else {}

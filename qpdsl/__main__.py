@@ -1,0 +1,7 @@
+"""`python -m qpdsl`."""
+
+import sys
+
+from qpdsl.cli import main
+
+sys.exit(main())

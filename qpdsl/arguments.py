@@ -1,0 +1,135 @@
+"""Values for a program's parameters: from the command line as text, or from JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.source import Span
+from qpdsl.grammar.suggest import closest, listed
+from qpdsl.planner.expr import Value, evaluate
+from qpdsl.planner.logical import LogicalProgram, Parameter
+
+_KINDS = {"text": "text", "int": "a whole number", "float": "a number", "bool": "`true` or `false`"}
+_LARGEST = 2**63 - 1
+_NOWHERE = Span(0, 0)
+
+
+class ArgumentError(ValueError):
+    """A value that a parameter does not take; the message names the parameter and what it takes."""
+
+
+def from_text(param: Parameter, text: str) -> Value:
+    """The value that a command-line string stands for. Raises ArgumentError."""
+    if param.type == "text":
+        return _checked(param, text)
+    word = text.strip()
+    value: object = text
+    if param.type == "bool":
+        value = {"true": True, "false": False}.get(word.lower(), text)
+    else:
+        try:
+            value = int(word) if param.type == "int" else float(word)
+        except ValueError:
+            value = text
+    return _checked(param, value)
+
+
+def from_json(param: Parameter, value: object) -> Value:
+    """The value that a JSON value stands for. Raises ArgumentError."""
+    return _checked(param, value)
+
+
+def parse_settings(params: Iterable[Parameter], settings: Iterable[str], program: str) -> dict[str, Value]:
+    """The values of `name=value` strings; of two for one name the later counts. Raises ArgumentError."""
+    known = {param.name: param for param in params}
+    values: dict[str, Value] = {}
+    for setting in settings:
+        name, sign, text = setting.partition("=")
+        name = name.strip()
+        if not sign or not name:
+            raise ArgumentError(f"`--set` takes name=value, not `{shorten(setting)}`")
+        if name not in known:
+            raise ArgumentError(unknown(name, known, f"program `{program}` has no parameter"))
+        values[name] = from_text(known[name], text)
+    return values
+
+
+def with_defaults(program: LogicalProgram, values: Mapping[str, Value]) -> LogicalProgram:
+    """The program with values in place of its parameters' defaults."""
+
+    def literal(value: Value) -> ast.Expr:
+        return ast.Template((value,), span=_NOWHERE) if isinstance(value, str) else ast.Literal(value, span=_NOWHERE)
+
+    params = (
+        replace(param, default=literal(values[param.name])) if param.name in values else param
+        for param in program.params
+    )
+    return replace(program, params=tuple(params))
+
+
+def bind(params: Iterable[Parameter], given: Mapping[str, Value]) -> dict[str, Value]:
+    """All arguments in the order of the declaration, defaults filled in. Raises ArgumentError where one is missing."""
+    bound: dict[str, Value] = {}
+    for param in params:
+        if param.name in given:
+            bound[param.name] = given[param.name]
+        elif param.default is not None:
+            bound[param.name] = _checked(param, evaluate(param.default, bound))
+        else:
+            raise ArgumentError(f"no value for `{param.name}`, which takes {_KINDS[param.type]}")
+    return bound
+
+
+def unknown(name: str, known: Iterable[str], lead: str) -> str:
+    """`lead` `name`, with what was likely meant, or else with all that there is."""
+    names = list(known)
+    guess = closest(name, names)
+    if guess is not None:
+        return f"{lead} `{shorten(name)}`; did you mean `{guess}`?"
+    return f"{lead} `{shorten(name)}`" + (f"; there is {listed(names, last='and')}" if names else "")
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """A text short enough to stand in a message, on one line."""
+    line = "".join(char if char.isprintable() else " " for char in text)
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _checked(param: Parameter, value: object) -> Value:
+    match param.type, value:
+        case "text", str():
+            if any("\ud800" <= char <= "\udfff" for char in value):
+                raise ArgumentError(f"`{param.name}` holds bytes that are not UTF-8 text")
+            return value
+        case "bool", bool():
+            return value
+        case "int", int() if not isinstance(value, bool):
+            if abs(value) > _LARGEST:
+                raise ArgumentError(f"`{param.name}` takes a whole number of up to 64 bits, not one this large")
+            return value
+        case "float", int() | float() if not isinstance(value, bool):
+            try:
+                number = float(value)
+            except OverflowError:
+                number = math.inf
+            if math.isfinite(number):
+                return number
+    raise ArgumentError(f"`{param.name}` takes {_KINDS[param.type]}, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f'the text "{shorten(value)}"'
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+    return shorten(str(value))

@@ -1,0 +1,39 @@
+"""The exit codes of every command."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What a command's exit status says."""
+
+    OK = 0
+    ROW_FAILED = 1
+    USAGE = 2
+    DATA = 3
+    MODEL = 4
+    INTERNAL = 70
+    INTERRUPTED = 130
+    CLOSED = 141
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Exit.OK: "ok",
+    Exit.ROW_FAILED: "a row failed, the others are done",
+    Exit.USAGE: "bad usage, a bad program, or a file that cannot be written",
+    Exit.DATA: "bad input data",
+    Exit.MODEL: "a model cannot be loaded",
+    Exit.INTERNAL: "a fault in qpdsl itself",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; finished rows are kept",
+    Exit.CLOSED: "whoever read stdout has gone",
+}
+
+
+def table() -> str:
+    """The codes as a block of text for a command's help."""
+    return "\n".join(f"{code.value:>5}  {code.meaning}" for code in Exit)

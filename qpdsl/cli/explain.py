@@ -1,0 +1,39 @@
+"""`qpdsl explain`: the plan of a program."""
+
+from __future__ import annotations
+
+import click
+
+from qpdsl.cli.exits import Exit
+
+
+@click.command(short_help="Show the plan of a program, without loading a model.")
+@click.argument("target", metavar="[FILE|NAME]", required=False)
+@click.option("-e", "pipeline", metavar="PIPELINE", help="Explain stages given here, parted by `|`, instead of a file.")
+@click.option("--program", metavar="NAME", help="Which program of a file that has several.")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="A value to estimate with.")
+@click.option("--model", "models", metavar="NAME=ID|PATH", multiple=True, help="Put a model on another id or folder.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(
+    target: str | None,
+    pipeline: str | None,
+    program: str | None,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    form: str,
+) -> Exit:
+    """Show how a program will run: its operators as a tree, last first, with estimates of the rows they make."""
+    import json
+
+    from qpdsl.arguments import parse_settings, with_defaults
+    from qpdsl.cli.sources import load_program
+    from qpdsl.planner.explain import explain, explain_json
+    from qpdsl.planner.plan import plan
+
+    lowered = load_program(target, pipeline, program, models)
+    physical = plan(with_defaults(lowered, parse_settings(lowered.params, settings, lowered.name)))
+    if form == "json":
+        click.echo(json.dumps(explain_json(physical), ensure_ascii=False, indent=2))
+    else:
+        click.echo(explain(physical))
+    return Exit.OK

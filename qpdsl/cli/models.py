@@ -1,0 +1,44 @@
+"""`qpdsl models`: the models that come with the package."""
+
+from __future__ import annotations
+
+import click
+
+from qpdsl.cli.exits import Exit
+
+_OWN = """\
+A model of your own: any Hugging Face decoder with safetensors weights, by its folder or its hub id.
+  in a program:         model llm = "Qwen/Qwen3-0.6B"
+  for a shipped one:    qpdsl run beam_search --model llm=./my-model --set problem="…\""""
+
+
+@click.command(short_help="List the models that come with qpdsl.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(form: str) -> Exit:
+    """List the models that come with qpdsl, and say how to use one of your own."""
+    import json
+
+    from qpdsl import zoo
+
+    rows = []
+    for model in zoo.BUILTIN:
+        folder = zoo.path(model.name)
+        size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) if folder.is_dir() else 0
+        rows.append(
+            {
+                "name": model.name,
+                "role": model.role,
+                "parameters": model.parameters,
+                "bytes": size,
+                "description": model.description,
+            }
+        )
+    if form == "json":
+        click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        return Exit.OK
+    for model, row in zip(zoo.BUILTIN, rows, strict=True):
+        parameters, megabytes = model.parameters / 1e6, int(str(row["bytes"])) / 1e6
+        click.echo(f"{model.name:<18} {model.role:<10} {parameters:5.1f}M parameters {megabytes:6.1f} MB")
+        click.echo(f"    {model.description}")
+    click.echo(f"\n{_OWN}")
+    return Exit.OK

@@ -1,0 +1,160 @@
+"""`qpdsl run`: one answer, or one for every row of a file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qpdsl.cli.exits import Exit, table
+from qpdsl.cli.signals import terminates_like_interrupt
+from qpdsl.errors import UsageError
+
+if TYPE_CHECKING:
+    from qpdsl.batch import Work
+    from qpdsl.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options as they were given; the command below says what each means."""
+
+    target: str | None
+    pipeline: str | None
+    program: str | None
+    settings: tuple[str, ...]
+    models: tuple[str, ...]
+    input: str | None
+    output: str | None
+    seed: int
+    json: bool
+    rows: bool
+    timing: bool
+    device: str
+    dtype: str | None
+    threads: int | None
+    resume: bool
+    overwrite: bool
+    concurrency: int
+    greedy: bool
+
+
+def open_session(options: RunOptions, work: Work) -> Session:
+    """A session with the models of the work loaded. Raises ModelError."""
+    import torch
+
+    from qpdsl.session import Session
+
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    session = Session(options.device, options.dtype)
+    session.load(work.plan)
+    if work.greedy is not None:
+        session.load(work.greedy)
+    return session
+
+
+def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
+        raise click.BadParameter(f"`{value}` is no device; there is `cpu`, `cuda` and `cuda:N`")
+    return value
+
+
+@click.command(
+    epilog=f"""\b
+exit codes:
+{table()}""",
+    short_help="Run a program: one answer, or one for every row of a file.",
+)
+@click.argument("target", metavar="[FILE|NAME]", required=False)
+@click.option("-e", "pipeline", metavar="PIPELINE", help="Run stages given here, parted by `|`, instead of a file.")
+@click.option("--program", metavar="NAME", help="Which program of a file that has several.")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="The value of a parameter.")
+@click.option(
+    "--model",
+    "models",
+    metavar="NAME=ID|PATH",
+    multiple=True,
+    help="Put a model of the program on another Hugging Face id or folder.",
+)
+@click.option(
+    "--input",
+    metavar="FILE",
+    help="Run every line of a file of JSON objects, one row of parameters each. A line's own value goes before --set. "
+    "`id` names a row, else its line number does; `answer`, if it is no parameter, is what accuracy is measured "
+    "against (equal text or equal number). `counting-500` means the problems shipped.",
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Where the results of --input go, whole or not at all; until then FILE.journal keeps every finished row. "
+    "Without it they go to stdout.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same tokens.")
+@click.option("--json", is_flag=True, help="Print JSON. With --input: the summary; the records are JSON anyway.")
+@click.option("--rows", is_flag=True, help="Give all final rows with all their columns too.")
+@click.option("--timing", is_flag=True, help="Give seconds, and tokens a second.")
+@click.option("--greedy/--no-greedy", default=True, help="Compare with greedy decoding.  [default: yes]")
+@click.option("--resume", is_flag=True, help="Go on with the unfinished run of --output.")
+@click.option("--overwrite", is_flag=True, help="Drop the unfinished run of --output and start over.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=32, show_default=True, help="Rows of --input in flight."
+)
+@click.option("--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="What to compute in.  [default: float32 on a CPU, else the model's own]",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads that torch uses.  [default: torch's choice]")
+def command(**given: Any) -> Exit:
+    """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline.
+
+    The answer goes to stdout, notes go to stderr. Ctrl-C keeps the rows that are finished.
+
+    \b
+    qpdsl run beam_search --set problem="Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
+    qpdsl run beam_search --input counting-500 --output out.jsonl
+    qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --set problem="…"
+    qpdsl run -e 'chat user=q | generate llm n=8 temperature=0.8 | extract a=/(\\d+)\\.$/ | vote a' --set q="…"
+    """
+    options = RunOptions(**given)
+    _check(options)
+    with terminates_like_interrupt():
+        return _run(options)
+
+
+def _check(options: RunOptions) -> None:
+    if options.input is None:
+        for name in ("output", "resume", "overwrite"):
+            if getattr(options, name):
+                raise UsageError(f"--{name} needs --input")
+    elif options.output is None:
+        for name in ("resume", "overwrite"):
+            if getattr(options, name):
+                raise UsageError(f"--{name} needs --output")
+    if options.resume and options.overwrite:
+        raise UsageError("--resume goes on with the unfinished run and --overwrite drops it; give one of them")
+
+
+def _run(options: RunOptions) -> Exit:
+    from qpdsl.arguments import parse_settings
+    from qpdsl.batch import Work
+    from qpdsl.cli.sources import load_program
+    from qpdsl.planner.baseline import greedy_of
+    from qpdsl.planner.plan import plan
+
+    program = load_program(options.target, options.pipeline, options.program, options.models)
+    given = parse_settings(program.params, options.settings, program.name)
+    baseline = greedy_of(program) if options.greedy else None
+    work = Work(plan(program), None if baseline is None else plan(baseline), options.seed, options.rows)
+    if options.input is None:
+        from qpdsl.cli.run_one import answer
+
+        return answer(options, work, given)
+    from qpdsl.cli.run_rows import answer_rows
+
+    assert program.syntax is not None
+    return answer_rows(options, work, given, repr(program.syntax))

@@ -1,0 +1,103 @@
+"""A single run: its answer for people, or as one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qpdsl.arguments import bind
+from qpdsl.batch import Work, run_one
+from qpdsl.cli import say
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.run import RunOptions, open_session
+from qpdsl.cli.signals import run_until_interrupted
+from qpdsl.outcome import dumps, plain, plain_rows
+from qpdsl.planner.expr import Value, format_value
+from qpdsl.rows import InputRow
+from qpdsl.summary import aligned
+
+if TYPE_CHECKING:
+    from qpdsl.executor.runtime.run import Result
+    from qpdsl.session import Session
+
+
+def answer(options: RunOptions, work: Work, given: Mapping[str, Value]) -> Exit:
+    """Runs the program once and prints what it gave."""
+    row = InputRow(work.plan.name, bind(work.plan.params, given))
+    session = open_session(options, work)
+    result, greedy = run_until_interrupted(_run(session, work, row))
+    if options.json:
+        click.echo(dumps(_as_json(options, work, result, greedy)))
+    elif result.error is None:
+        click.echo("\n".join(_lines(options, result, greedy)))
+    if result.error is not None:
+        say(f"error: {result.error}")
+        return Exit.ROW_FAILED
+    return Exit.OK
+
+
+async def _run(session: Session, work: Work, row: InputRow) -> tuple[Result, Result | None]:
+    async with session.running():
+        return await run_one(session, work, row)
+
+
+def _lines(options: RunOptions, result: Result, greedy: Result | None) -> list[str]:
+    answer = format_value(plain(result.value))
+    facts = [("answer", _first_line(answer))]
+    if result.score is not None:
+        facts.append(("score", f"{plain(result.score)}"))
+    facts.append(("tokens", f"{result.prompt_tokens:,} in, {result.sampled_tokens:,} out"))
+    if greedy is not None:
+        given = _first_line(format_value(plain(greedy.value))) if greedy.error is None else f"failed: {greedy.error}"
+        facts.append(("greedy", f"{given} ({greedy.sampled_tokens:,} tokens out)"))
+    if options.timing:
+        facts.append(("seconds", f"{result.seconds:.2f} ({_rate(result):,.0f} tokens/s)"))
+    lines = aligned(facts)
+    text = str(result.rows[0].columns.get("text") or "")
+    if "\n" in answer.strip():
+        lines += ["", _shown(answer.strip())]
+    if text.strip() and text.strip() != answer.strip():
+        lines += ["", _shown(text.strip())]
+    if options.rows:
+        for number, columns in enumerate(plain_rows(result.rows), 1):
+            lines += ["", f"row {number}"]
+            lines += aligned((f"  {name}", _first_line(format_value(value))) for name, value in columns.items())
+    return lines
+
+
+def _as_json(options: RunOptions, work: Work, result: Result, greedy: Result | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "program": work.plan.name,
+        "answer": plain(result.value),
+        "score": None if result.score is None else plain(result.score),
+        "tokens_in": result.prompt_tokens,
+        "tokens_out": result.sampled_tokens,
+        "near_ties": result.near_ties,
+        "text": result.rows[0].columns.get("text") if result.rows else None,
+    }
+    if greedy is not None:
+        found["greedy"] = {"answer": plain(greedy.value), "tokens_out": greedy.sampled_tokens}
+    if result.error is not None:
+        found["error"] = result.error
+    if options.timing:
+        found |= {"seconds": round(result.seconds, 3), "tokens_per_second": round(_rate(result), 1)}
+    if options.rows:
+        found["rows"] = plain_rows(result.rows)
+    return found
+
+
+def _rate(result: Result) -> float:
+    return result.sampled_tokens / result.seconds if result.seconds else 0.0
+
+
+def _first_line(text: str) -> str:
+    """One line for a column of facts; what is left out is marked."""
+    line, *more = text.strip().split("\n")
+    return _shown(line) + (" …" if more else "")
+
+
+def _shown(text: str) -> str:
+    """Text of a model, harmless to a terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,0 +1,175 @@
+"""A run over the rows of a file: journal, results in order, summary."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qpdsl import __version__
+from qpdsl.batch import Work, run_rows
+from qpdsl.cli import say
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.run import RunOptions, open_session
+from qpdsl.cli.signals import run_until_interrupted
+from qpdsl.cli.sources import input_path
+from qpdsl.errors import UsageError
+from qpdsl.fingerprint import Fingerprint, digest, location_digest
+from qpdsl.journal import Journal, journal_path
+from qpdsl.outcome import Outcome, dumps
+from qpdsl.output import OrderedLines, check_writable, write_whole
+from qpdsl.planner.expr import Value
+from qpdsl.rows import InputData, read_rows
+from qpdsl.summary import Summary
+
+if TYPE_CHECKING:
+    from qpdsl.session import Session
+
+
+def answer_rows(options: RunOptions, work: Work, given: Mapping[str, Value], program: str) -> Exit:
+    """Runs every row of the input. `program` is the program in a form that equal programs share."""
+    assert options.input is not None
+    path = input_path(options.input)
+    output = None if options.output is None else check_writable(Path(options.output), path)
+    if output is not None:
+        _check_unfinished(options, output)
+    data = read_rows(path, work.plan.params, given)
+    if output is not None and options.resume and not journal_path(output).exists() and output.exists():
+        return _finished_before(output, data)
+    return _Run(options, work, data, output).run(digest([program, work.plan.name]), digest(dict(given)))
+
+
+class _Run:
+    """One run: what it is to do, and what has come of it so far (`outcomes`, by row number, as they came)."""
+
+    def __init__(self, options: RunOptions, work: Work, data: InputData, output: Path | None) -> None:
+        self.options = options
+        self.work = work
+        self.data = data
+        self.output = output
+        self.outcomes: dict[int, Outcome] = {}
+        self._journal: Journal | None = None
+        self._session: Session | None = None
+
+    def run(self, program: str, arguments: str) -> Exit:
+        if self.output is not None:
+            self._journal = self._open_journal(self.output, self._fingerprint(program, arguments))
+            self.outcomes = self._journal.done
+        earlier = set(self.outcomes)
+        try:
+            seconds = self._work_off()
+            lines = (self._line(number) for number in range(len(self.data.rows)))
+            if self._journal is not None and self.output is not None:
+                write_whole(self.output, lines)
+                self._journal.remove()
+        except KeyboardInterrupt:
+            return self._interrupted()
+        finally:
+            if self._journal is not None:
+                self._journal.close()
+                if not self._journal.done:
+                    # Nothing to go on with, such as when no model could be loaded.
+                    self._journal.remove()
+        sampled = sum(outcome.tokens_out for number, outcome in self.outcomes.items() if number not in earlier)
+        return self._report(Summary([self.outcomes[number] for number in sorted(self.outcomes)], seconds, sampled))
+
+    def _fingerprint(self, program: str, arguments: str) -> Fingerprint:
+        options = self.options
+        recorded = {"rows": options.rows, "timing": options.timing, "greedy": options.greedy}
+        return {
+            "version": __version__,
+            "program": program,
+            "arguments": arguments,
+            "seed": str(options.seed),
+            "input": self.data.digest,
+            "device": options.device,
+            "dtype": options.dtype or "default",
+            "options": ", ".join(name for name, on in recorded.items() if on) or "answers",
+            **{f"model `{name}`": held for name, held in self._model_digests().items()},
+        }
+
+    def _model_digests(self) -> dict[str, str]:
+        from qpdsl.session import locate
+
+        locations = {name: locate(model) for name, model in self.work.models.items()}
+        if not all(isinstance(location, Path) and location.is_dir() for location in locations.values()):
+            # Which version of a hub model this is shows only once it is in the cache; a missing folder is refused here.
+            self._session = open_session(self.options, self.work)
+        return {name: location_digest(location) for name, location in locations.items()}
+
+    def _open_journal(self, output: Path, fingerprint: Fingerprint) -> Journal:
+        path = journal_path(output)
+        if self.options.resume and path.exists():
+            return Journal.resume(path, fingerprint)
+        return Journal.begin(path, fingerprint)
+
+    def _work_off(self) -> float:
+        """Runs the rows that are left; returns the seconds it took, loading aside."""
+        rest = [(number, row) for number, row in enumerate(self.data.rows) if number not in self.outcomes]
+        if not rest:
+            return 0.0
+        from qpdsl.progress import progress_bar
+
+        session = self._session or open_session(self.options, self.work)
+        stream = OrderedLines(sys.stdout) if self.output is None else None
+        on_screen = stream is not None and sys.stdout.isatty()
+        start = time.monotonic()
+        done = len(self.outcomes)
+        with progress_bar(session.events, len(self.data.rows), done, wanted=not on_screen) as bar:
+
+            def finished(number: int, outcome: Outcome) -> None:
+                if self._journal is not None:
+                    self._journal.add(number, outcome)
+                self.outcomes[number] = outcome
+                if stream is not None:
+                    stream.put(number, self._line(number))
+                if bar is not None:
+                    bar.row_done()
+
+            run_until_interrupted(run_rows(session, self.work, rest, self.options.concurrency, finished))
+        return time.monotonic() - start
+
+    def _line(self, number: int) -> str:
+        return dumps(self.outcomes[number].record(timing=self.options.timing))
+
+    def _interrupted(self) -> Exit:
+        done, total = len(self.outcomes), len(self.data.rows)
+        say(f"interrupted: {done} of {total} rows are finished")
+        if self._journal is not None:
+            say(f"help: they are kept in `{self._journal.path}`; the same command with --resume goes on from there")
+        return Exit.INTERRUPTED
+
+    def _report(self, summary: Summary) -> Exit:
+        say("\n".join(summary.lines()))
+        if self.options.json and self.output is not None:
+            click.echo(dumps(summary.to_json(timing=self.options.timing)))
+        return Exit.ROW_FAILED if summary.failed else Exit.OK
+
+
+def _check_unfinished(options: RunOptions, output: Path) -> None:
+    journal = journal_path(output)
+    if journal.exists() and not (options.resume or options.overwrite):
+        raise UsageError(
+            f"an unfinished run is in `{journal}`", help="--resume goes on with it, --overwrite drops it and starts over"
+        )
+
+
+def _finished_before(output: Path, data: InputData) -> Exit:
+    """There is an output and no journal: that run came to its end, if it was this one at all."""
+    try:
+        with output.open(encoding="utf-8") as file:
+            ids = [json.loads(line)["id"] for line in file]
+    except (OSError, ValueError, TypeError, KeyError):
+        ids = []
+    if ids != [row.id for row in data.rows]:
+        raise UsageError(
+            f"there is nothing to resume: `{output}` holds no results of this input, and there is no journal beside it",
+            help="leave out --resume to replace it",
+        )
+    say(f"`{output}` is finished, nothing is left to resume; without --resume it is run again")
+    return Exit.OK

@@ -1,0 +1,127 @@
+"""Finding a program: a file, a shipped program by its name, or a pipeline on the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.abc import Traversable
+from importlib.resources import files
+from pathlib import Path
+
+from qpdsl.arguments import shorten, unknown
+from qpdsl.cli.diagnostics import show
+from qpdsl.errors import UsageError, reason
+from qpdsl.grammar import ast
+from qpdsl.grammar.parse import parse_file, parse_pipeline
+from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source
+from qpdsl.grammar.suggest import closest, listed
+from qpdsl.planner.logical import LogicalProgram
+from qpdsl.planner.lower import lower
+
+
+def load_program(
+    target: str | None, pipeline: str | None, program: str | None, models: Sequence[str] = ()
+) -> LogicalProgram:
+    """The program that the command line means, checked; its warnings go to stderr.
+
+    `models` are `NAME=ID` replacements of declared models. Raises UsageError and QpError.
+    """
+    if (target is None) == (pipeline is None):
+        raise UsageError("give a program: a FILE, the NAME of a shipped one, or -e and a pipeline, and one of them only")
+    if pipeline is not None:
+        file = parse_pipeline(Source("-e", pipeline))
+    else:
+        assert target is not None
+        file = parse_file(find_source(target))
+    replacements = _replacements(models)
+    file = _with_models(file, replacements, open_=pipeline is not None)
+    lowered = lower(file, program)
+    for name in replacements if pipeline is not None else ():
+        if name not in lowered.models:
+            raise UsageError(f"--model: {unknown(name, lowered.models, 'the pipeline uses no model')}")
+    show(lowered.warnings, file.source)
+    return lowered
+
+
+def find_source(target: str) -> Source:
+    """The text of a program file, or of a shipped program. Raises UsageError."""
+    path = Path(target)
+    shipped = shipped_programs()
+    if target in shipped and not path.is_file():
+        return Source(f"{target}.qp", shipped[target].read_text("utf-8"))
+    if not os.path.lexists(target):
+        raise _not_found(target, path, list(shipped))
+    return Source(target, _read(path))
+
+
+def shipped_programs() -> dict[str, Traversable]:
+    """The programs that come with the package, by name."""
+    found = {entry.name: entry for entry in files("qpdsl.programs").iterdir() if entry.name.endswith(".qp")}
+    return {name.removesuffix(".qp"): found[name] for name in sorted(found)}
+
+
+def input_path(name: str) -> Path:
+    """The file of input data that a name means: a path, or a shipped set of problems where there is no such file."""
+    path = Path(name)
+    shipped = files("qpdsl.programs") / "data" / f"{name}.jsonl"
+    if not os.path.lexists(path) and path.name == name and shipped.is_file():
+        return Path(str(shipped))
+    return path
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise UsageError(f"`{path}` is a folder, not a program file")
+        with path.open("rb") as file:
+            data = file.read(MAX_SOURCE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {reason(error)}") from error
+    if len(data) > MAX_SOURCE_BYTES:
+        raise UsageError(f"`{path}` is larger than a program may be ({MAX_SOURCE_BYTES:,} bytes)")
+    if not data.strip():
+        raise UsageError(f"`{path}` is empty, it holds no program")
+    try:
+        text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"`{path}` is not a program file: byte {error.start + 1} is not UTF-8 text") from error
+    if "\0" in text:
+        raise UsageError(f"`{path}` is a binary file, not a program file")
+    return text
+
+
+def _not_found(target: str, path: Path, shipped: list[str]) -> UsageError:
+    looks_like_path = path.suffix == ".qp" or path.name != target
+    beside: list[str] = []
+    if path.parent.is_dir():
+        beside = [str(path.parent / entry.name) for entry in path.parent.glob("*.qp")]
+    guess = closest(target, [*beside, *shipped]) or closest(path.stem, shipped)
+    what = "file" if looks_like_path else "file or shipped program"
+    meant = f"; did you mean `{guess}`?" if guess else ""
+    return UsageError(f"there is no {what} `{shorten(target)}`{meant}", f"shipped programs: {listed(shipped, last='and')}")
+
+
+def _replacements(models: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for setting in models:
+        name, sign, id_ = (part.strip() for part in setting.partition("="))
+        if not sign or not name or not id_:
+            raise UsageError(f"--model takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
+        found[name] = id_
+    return found
+
+
+def _with_models(file: ast.File, replacements: dict[str, str], *, open_: bool) -> ast.File:
+    """The file with other model ids. A pipeline may be given names that it does not declare."""
+    declared = {model.name: model for model in file.models}
+    if file.errors:
+        return file
+    for name, id_ in replacements.items():
+        if name in declared:
+            declared[name] = replace(declared[name], id=id_)
+        elif open_:
+            declared[name] = ast.Model(name, id_, span=file.span, name_span=file.span)
+        else:
+            raise UsageError(f"--model: {unknown(name, declared, f'`{file.source.name}` declares no model')}")
+    return replace(file, models=tuple(declared.values()))

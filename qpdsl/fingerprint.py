@@ -1,0 +1,88 @@
+"""What a run's results depend on, digested, so that an unfinished run is only gone on with as the same run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+Fingerprint = Mapping[str, str]
+
+_WHOLE = 64 << 20
+_BLOCK = 64 << 10
+_SAMPLES = 32
+_TEXT_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
+
+# How a part of the fingerprint is called in messages, and whether its value says something to the user.
+_PARTS = {
+    "version": ("the qpdsl version", True),
+    "program": ("the program", False),
+    "arguments": ("the arguments", False),
+    "seed": ("the seed", True),
+    "input": ("the input data", False),
+    "device": ("the device", True),
+    "dtype": ("the dtype", True),
+    "options": ("what is recorded", True),
+}
+
+
+def digest(value: object) -> str:
+    """A short digest of plain data; the order of a mapping's keys does not count."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def changes(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """In words, every part in which two fingerprints differ."""
+    found = []
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key), new.get(key)
+        if before == after:
+            continue
+        name, telling = _PARTS.get(key, (key.replace("model ", "the model "), False))
+        values = f" (it was {before}, now it is {after})" if telling else ""
+        found.append(f"{name} has changed{values}")
+    return found
+
+
+def model_digest(folder: Path) -> str:
+    """A digest of a model folder's content: quick for weights of any size.
+
+    Configuration and tokenizer files count in full, and so do weight files up to 64 MiB. Of larger ones the size, the
+    header (every tensor's name, type, shape and place) and 32 blocks spread evenly over the file count.
+    """
+    state = blake2b(digest_size=16)
+    for path in sorted(folder.iterdir()):
+        weights = path.suffix == ".safetensors"
+        if not path.is_file() or not (weights or path.suffix in _TEXT_SUFFIXES):
+            continue
+        size = path.stat().st_size
+        state.update(f"{path.name}\0{size}\0".encode())
+        with path.open("rb") as file:
+            for start, length in _pieces(size, _header_length(file.read(8)) if weights else 0):
+                file.seek(start)
+                state.update(file.read(length))
+    return state.hexdigest()
+
+
+def _header_length(first: bytes) -> int:
+    """A safetensors file starts with the length of its JSON header, which cannot exceed 100 MB."""
+    return 8 + min(int.from_bytes(first, "little"), 100_000_000)
+
+
+def _pieces(size: int, header: int) -> Iterable[tuple[int, int]]:
+    if size <= _WHOLE:
+        return [(0, size)]
+    step = (size - _BLOCK) // (_SAMPLES - 1)
+    return [(0, header), *((index * step, _BLOCK) for index in range(_SAMPLES))]
+
+
+def location_digest(location: Path | str) -> str:
+    """A digest of what a located model holds: a folder, or a hub id whose files are in the cache by now."""
+    if isinstance(location, Path):
+        return model_digest(location)
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(location, "config.json")
+    return model_digest(Path(config).parent) if isinstance(config, str) else "unknown"

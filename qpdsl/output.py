@@ -1,0 +1,82 @@
+"""Writing results: a file that is whole or not there, or records on a stream in the order of the input."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TextIO
+
+from qpdsl.errors import UsageError, reason
+
+
+def check_writable(path: Path, input_path: Path | None = None) -> Path:
+    """The file to write, links followed, if it can be written. Raises UsageError where it cannot, before any work."""
+    target = Path(os.path.realpath(path))
+    folder = target.parent
+    if target.is_dir():
+        raise UsageError(f"cannot write `{path}`: it is a folder")
+    if not folder.is_dir():
+        there = "is not a folder" if folder.exists() else "does not exist"
+        raise UsageError(f"cannot write `{path}`: the folder `{folder}` {there}")
+    if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+        raise UsageError(f"cannot write `{path}`: it is not a regular file", help="leave out --output to use stdout")
+    if input_path is not None and target.exists() and input_path.exists() and target.samefile(input_path):
+        raise UsageError(f"`{path}` is the input data; --output must be another file")
+    try:
+        # The one way that also finds a read-only file system, and holds for root.
+        probe = _beside(target)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write in `{folder}`: {reason(error)}") from error
+    return target
+
+
+def write_whole(path: Path, lines: Iterable[str]) -> None:
+    """Writes a file so that a reader, or a power cut, finds either all of it or what stood there before."""
+    part = _beside(path)
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{line}\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {reason(error)}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names made, changed or removed in a folder durable, where the file system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class OrderedLines:
+    """Passes lines on to a stream in the order of their numbers, each as soon as those before it are there."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._waiting: dict[int, str] = {}
+        self._next = 0
+
+    def put(self, number: int, line: str) -> None:
+        self._waiting[number] = line
+        while self._next in self._waiting:
+            self._stream.write(self._waiting.pop(self._next) + "\n")
+            self._next += 1
+        self._stream.flush()
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.part")

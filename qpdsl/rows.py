@@ -1,0 +1,128 @@
+"""The input data: JSON lines, one row of arguments each, read and checked as a whole before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from qpdsl.arguments import ArgumentError, bind, from_json, shorten
+from qpdsl.errors import DataError, reason
+from qpdsl.planner.expr import Value, format_value
+from qpdsl.planner.logical import Parameter
+
+MAX_FINDINGS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """One row to run. `reference` is the right answer, where the data has one."""
+
+    id: str
+    arguments: Mapping[str, Value]
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputData:
+    """All rows in order, and a digest of the bytes that they were read from."""
+
+    rows: tuple[InputRow, ...]
+    digest: str
+
+
+def read_rows(path: Path, params: tuple[Parameter, ...], given: Mapping[str, Value]) -> InputData:
+    """Reads a file of JSON lines; `given` holds values for rows that do not have their own. Raises DataError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read the input data `{path}`: {reason(error)}") from error
+    rows: list[InputRow] = []
+    findings: list[str] = []
+    first_lines: dict[str, int] = {}
+    for number, line in _lines(path, data):
+        try:
+            row = _row(number, line, params, given)
+            if row.id in first_lines:
+                raise ValueError(f"the id `{shorten(row.id)}` stands on line {first_lines[row.id]} already")
+            first_lines[row.id] = number
+            rows.append(row)
+        except ValueError as error:
+            findings.append(f"{path}:{number}: {error}")
+    if findings:
+        rest = len(findings) - MAX_FINDINGS
+        more = [f"{path}: {rest} more lines with errors" if rest > 1 else findings[-1]] if rest > 0 else []
+        raise DataError("\n".join(findings[:MAX_FINDINGS] + more))
+    if not rows:
+        raise DataError(f"{path}: the file is empty, it holds no row")
+    return InputData(tuple(rows), blake2b(data, digest_size=16).hexdigest())
+
+
+def _lines(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers."""
+    if b"\0" in data:
+        raise DataError(f"{path}: this is a binary file, not JSON lines")
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if line.strip():
+            yield number, line
+
+
+def _row(number: int, line: bytes, params: tuple[Parameter, ...], given: Mapping[str, Value]) -> InputRow:
+    """Raises ValueError with what is wrong with the line."""
+    fields = _object(line)
+    own = {param.name: from_json(param, fields[param.name]) for param in params if param.name in fields}
+    try:
+        arguments = bind(params, {**given, **own})
+    except ArgumentError as error:
+        near = f"; the fields here are {', '.join(f'`{shorten(name, 24)}`' for name in list(fields)[:8])}"
+        raise ArgumentError(f"{error}{near if fields else ''}") from error
+    is_reference = "answer" in fields and all(param.name != "answer" for param in params)
+    return InputRow(_id(fields, number), arguments, _reference(fields["answer"]) if is_reference else None)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        text = line.decode("utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the line is not UTF-8 text (byte {error.start + 1})") from error
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"broken JSON at column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}") from error
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deep") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"the line must be a JSON object, not `{shorten(text.strip(), 40)}`")
+    return value
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"broken JSON: `{word}` is no JSON value")
+
+
+def _id(fields: Mapping[str, Any], number: int) -> str:
+    match fields.get("id"):
+        case None:
+            return str(number)
+        case bool() | float() | list() | dict():
+            raise ValueError("`id` must be text or a whole number")
+        case id_:
+            return _text(str(id_), "id")
+
+
+def _reference(value: object) -> str | None:
+    match value:
+        case None:
+            return None
+        case str() | int() | float():
+            return _text(format_value(value), "answer")
+    raise ValueError("`answer` must be text or a number")
+
+
+def _text(text: str, field: str) -> str:
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise ValueError(f"`{field}` holds half of a surrogate pair, which is no text")
+    return text

@@ -1,0 +1,104 @@
+"""A sample's tokens are its own: no batch, neighbour, chunking, fork, cache or preemption changes them."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+
+from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
+from qpdsl.executor.engine.request import GenerateRequest, Sample, SamplingParams
+from tests.engine.models import VOCABULARY, paged
+
+SAMPLING = [
+    SamplingParams(0.8),
+    SamplingParams(1.3, top_k=12),
+    SamplingParams(1.0, top_p=0.8),
+    SamplingParams(1.5, min_p=0.05, top_p=0.95),
+    SamplingParams(0.0),
+]
+
+
+@cache
+def requests() -> tuple[GenerateRequest, ...]:
+    """64 samples in 32 requests, with prompts that share prefixes."""
+    rng = random.Random(3)
+    stem = [rng.randrange(1, VOCABULARY) for _ in range(40)]
+    made = []
+    for index in range(32):
+        prompt = stem[: rng.choice([0, 16, 33, 40])] + [rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 30))]
+        keys = (1000 + 2 * index, (1 << 63) + index)
+        made.append(GenerateRequest(tuple(prompt), keys, SAMPLING[index % 5], rng.randint(1, 40)))
+    return tuple(made)
+
+
+def served(engine: Engine, batch: tuple[GenerateRequest, ...]) -> list[tuple[Sample, ...]]:
+    tickets = [engine.submit("m", request) for request in batch]
+    while engine.has_work:
+        engine.step()
+        engine.check_integrity()
+    return [ticket.result().samples for ticket in tickets]
+
+
+@cache
+def alone() -> list[tuple[Sample, ...]]:
+    """Each sample computed on an engine of its own, with nothing cached."""
+    model = paged("llama")
+    made = []
+    for request in requests():
+        samples: list[Sample] = []
+        for key in request.keys:
+            engine = Engine()
+            engine.add("m", model)
+            single = GenerateRequest(request.prompt, (key,), request.sampling, request.max_tokens)
+            samples += served(engine, (single,))[0]
+        made.append(tuple(samples))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("pages", "config"),
+    [
+        (400, EngineConfig()),
+        (400, EngineConfig(token_budget=20)),
+        (400, EngineConfig(max_sequences=3)),
+        (30, EngineConfig()),
+        (8, EngineConfig(token_budget=37)),
+    ],
+    ids=["batch-64", "chunked", "three-at-a-time", "little-memory", "least-memory"],
+)
+def test_tokens_are_those_of_the_sample_alone(pages: int, config: EngineConfig) -> None:
+    reports: list[StepReport] = []
+    engine = Engine(config, reports.append)
+    engine.add("m", paged("llama", pages))
+    assert served(engine, requests()) == alone()
+    if pages < 100:
+        assert reports[-1].preemptions > 0
+
+
+def test_tokens_are_the_same_from_a_warm_cache() -> None:
+    engine = Engine()
+    engine.add("m", paged("llama"))
+    assert served(engine, requests()) == alone()
+    assert served(engine, requests()[::-1]) == alone()[::-1]
+
+
+def test_a_fan_out_prefills_its_prompt_once_and_shares_its_pages() -> None:
+    reports: list[StepReport] = []
+    engine = Engine(on_step=reports.append)
+    engine.add("m", paged("llama"))
+    prompt = tuple(range(1, 91))
+    engine.submit("m", GenerateRequest(prompt, tuple(range(64)), SamplingParams(1.0), 2))
+    engine.step()
+    assert reports[0].prefill_tokens == 90
+    engine.step()
+    # Five whole pages of 16 shared by all, and a last one of its own for each sample.
+    assert reports[1].decode_tokens == 64 and reports[1].pages_held <= 5 + 64
+
+
+def test_different_keys_give_different_samples() -> None:
+    engine = Engine()
+    engine.add("m", paged("llama"))
+    (samples,) = served(engine, (GenerateRequest((1, 2, 3), tuple(range(20)), SamplingParams(1.0), 12),))
+    assert len({sample.tokens for sample in samples}) > 15

@@ -1,0 +1,73 @@
+"""Paged attention against plain attention over the same keys, computed row by row in float64."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from qpdsl.executor.engine.batch import build
+from qpdsl.executor.engine.request import GenerateRequest, SamplingParams
+from qpdsl.executor.engine.scheduler import Chunk
+from qpdsl.executor.engine.sequence import Sequence
+from qpdsl.executor.engine.ticket import Ticket
+from qpdsl.executor.kernels.attention import paged_attention, write_kv
+
+LENGTHS = [(1, 0), (1, 37), (1, 5), (7, 0), (20, 33), (1, 63), (16, 16), (33, 2)]
+
+
+def plain(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None, softcap: float | None
+) -> torch.Tensor:
+    """Attention of the last len(query) positions: query [Q, H, D], keys and values [L, KV, D]."""
+    fold = query.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(fold, 1).double(), values.repeat_interleave(fold, 1).double()
+    scores = torch.einsum("qhd,lhd->hql", query.double(), keys) * query.shape[-1] ** -0.5
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    at = torch.arange(len(keys) - len(query), len(keys))[:, None] - torch.arange(len(keys))
+    allowed = (at >= 0) & (at < (window or len(keys)))
+    weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
+    return torch.einsum("hql,lhd->qhd", weights, values).float()
+
+
+@pytest.mark.parametrize("page_size", [4, 16])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (4, 1)])
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (9, None), (None, 2.0), (9, 2.0)])
+def test_equals_plain_attention(
+    page_size: int, heads: int, kv_heads: int, window: int | None, softcap: float | None
+) -> None:
+    torch.manual_seed(0)
+    rng = random.Random(0)
+    dim = 8
+    chunks, contexts = [], []
+    free = list(range(1, 200))
+    rng.shuffle(free)
+    keys = torch.randn(200, page_size, kv_heads, dim)
+    values = torch.randn(200, page_size, kv_heads, dim)
+    for count, computed in LENGTHS:
+        length = count + computed
+        request = GenerateRequest(tuple(range(length)), (0,), SamplingParams(), 1)
+        sequence = Sequence(Ticket(request, lambda ticket: None), request, list(range(length)), computed=computed)
+        sequence.pages = [free.pop() for _ in range(-(-length // page_size))]
+        context_keys, context_values = torch.randn(2, length, kv_heads, dim)
+        slots = torch.tensor([sequence.pages[at // page_size] * page_size + at % page_size for at in range(computed)])
+        write_kv(keys, context_keys[:computed], slots.long())
+        write_kv(values, context_values[:computed], slots.long())
+        chunks.append(Chunk(sequence, count))
+        contexts.append((context_keys, context_values))
+    batch = build(chunks, page_size, heads // kv_heads, "cpu")
+    query = torch.randn(batch.tokens.shape[1], heads, dim)
+    row = 0
+    for (count, computed), (context_keys, context_values) in zip(LENGTHS, contexts, strict=True):
+        new = batch.slots[row : row + count]
+        write_kv(keys, context_keys[computed:], new)
+        write_kv(values, context_values[computed:], new)
+        row += count
+    out = paged_attention(query, keys, values, batch.groups, dim**-0.5, window, softcap)
+    row = 0
+    for (count, _), (context_keys, context_values) in zip(LENGTHS, contexts, strict=True):
+        expected = plain(query[row : row + count], context_keys, context_values, window, softcap)
+        assert torch.allclose(out[row : row + count], expected, atol=1e-5)
+        row += count
