@@ -16,6 +16,7 @@ from typing import Literal as OneOf
 from qpdsl.grammar.source import Source, Span
 
 Severity = OneOf["error", "warning"]
+MAX_DIAGNOSTICS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +51,23 @@ class Diagnostic:
 
 
 class QpError(Exception):
-    """A program that cannot be used as it stands: its diagnostics, and the source that they point into."""
+    """A program that cannot be used as it stands: its diagnostics, and the source that they point into.
+
+    Of very many diagnostics the first `MAX_DIAGNOSTICS` are kept; `more` counts the rest.
+    """
 
     def __init__(self, diagnostics: Iterable[Diagnostic], source: Source) -> None:
-        self.diagnostics = in_order(diagnostics)
+        found = in_order(diagnostics)
+        self.diagnostics = found[:MAX_DIAGNOSTICS]
+        self.more = len(found) - len(self.diagnostics)
         self.source = source
         super().__init__(self.diagnostics, source)
 
     def __str__(self) -> str:
         from qpdsl.grammar.render import render
 
-        return "\n\n".join(render(diagnostic, self.source) for diagnostic in self.diagnostics)
+        shown = [render(diagnostic, self.source) for diagnostic in self.diagnostics]
+        return "\n\n".join([*shown, f"and {self.more} more"] if self.more else shown)
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

@@ -7,6 +7,7 @@ take each newline that is left for a separator. Offsets stay those of the source
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
@@ -14,10 +15,11 @@ from dataclasses import dataclass, field
 
 from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
 from qpdsl.grammar.source import Source, Span
-from qpdsl.grammar.tokens import Token, scan
+from qpdsl.grammar.tokens import MAX_FAULTS, Token, scan
 from qpdsl.grammar.words import CLAUSES, DECLARATIONS, STAGES
 
 MAX_NESTING = 64
+_VISIBLE = re.compile(r"[^\n]")
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
@@ -84,11 +86,13 @@ class Layout:
         return blank(self.text, spans)
 
 
-def blank(text: str, spans: Iterable[Span]) -> str:
-    """The text with spaces in place of the spans; newlines stay, and so does the length."""
+def blank(text: str, spans: Iterable[Span], *, newlines: bool = True) -> str:
+    """The text with spaces in place of the spans, as long as before; `newlines` says that newlines in them stay."""
     pieces, done = [], 0
     for span in sorted(spans, key=lambda span: span.start):
-        pieces += [text[done : span.start], *("\n" if c == "\n" else " " for c in text[span.start : span.end])]
+        pieces += [text[done : span.start], _VISIBLE.sub(" ", text[span.start : span.end])]
+        if not newlines:
+            pieces[-1] = pieces[-1].replace("\n", " ")
         done = span.end
     return "".join([*pieces, text[done:]])
 
@@ -105,10 +109,7 @@ def lay_out(source: Source, text: str, *, pipeline: bool, headless: AbstractSet[
     layout.broken = any(fault.code == "QP105" and fault.span.end - fault.span.start == 3 for fault in faults)
     builder = _Builder(source, layout, 1 if pipeline else 0, headless)
     joined = builder.run()
-    chars = list(blank(text, spaces).replace("\ufeff", " "))
-    for offset in joined:
-        chars[offset] = " "
-    layout.text = "".join(chars)
+    layout.text = blank(text, [*spaces, *joined], newlines=False).replace("\ufeff", " ")
     return layout
 
 
@@ -126,15 +127,15 @@ class _Builder:
         self.previous: Token | None = None
         self.significant = _next_significant(self.tokens)
 
-    def run(self) -> list[int]:
-        """Builds the statements; returns the offsets of the newlines that end nothing."""
-        joined: list[int] = []
+    def run(self) -> list[Span]:
+        """Builds the statements; returns the newlines that end nothing."""
+        joined: list[Span] = []
         for index, token in enumerate(self.tokens):
             if token.kind == "newline":
                 if self._in_brackets() and self._starts_stage(index + 1):
                     self._unclosed_brackets()
                 if self._in_brackets() or self._goes_on(index):
-                    joined.append(token.start)
+                    joined.append(token.span)
                 else:
                     self._end()
             elif token.kind != "sign":
@@ -252,7 +253,8 @@ class _Builder:
         help: str | None = None,
         fatal: bool = False,
     ) -> None:
-        self.layout.faults.append(Diagnostic(code, message, token.span, label, secondary, help=help))
+        if len(self.layout.faults) < MAX_FAULTS:
+            self.layout.faults.append(Diagnostic(code, message, token.span, label, secondary, help=help))
         self.layout.broken |= fatal
 
 

@@ -19,13 +19,15 @@ from lark.exceptions import UnexpectedInput
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, QpError, in_order
-from qpdsl.grammar.layout import lay_out
+from qpdsl.grammar.layout import Statement, lay_out
 from qpdsl.grammar.open_names import open_parameters
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source, Span
 from qpdsl.grammar.syntax import explain
 from qpdsl.grammar.transform import ToAst
 
 MAX_ERRORS = 20
+# How many characters are read again to find further errors: a large source is read but a few times.
+_REREAD = 4_000_000
 BUILT_IN_MODELS = {"llm": "zoo/counting", "prm": "zoo/counting-prm", "slm": "zoo/counting-mini"}
 _BINARY = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 _lock = Lock()
@@ -62,6 +64,7 @@ def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnosti
     faults: list[Diagnostic] = []
     headless: set[int] = set()
     gaps: list[Span] = []
+    reread = 0
     while True:
         layout = lay_out(source, text, pipeline=entry == "pipeline", headless=headless)
         found = [(fault, fault.span.start) for fault in layout.faults]
@@ -73,14 +76,17 @@ def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnosti
                 found = [explain(error, layout, source)]
         faults += [fault for fault, _ in found]
         text, before = layout.text, text
+        done: list[Statement] = []
         for _, offset in found:
             statement = layout.statement_at(offset)
-            if statement is not None:
+            if statement is not None and not (done and statement is done[-1]):
+                done.append(statement)
                 block = layout.block_after(statement)
                 headless |= {block.start} if block else set()
                 gaps.append(statement.span)
                 text = replace(layout, text=text).without(statement)
-        if layout.broken or text == before or len(faults) >= MAX_ERRORS:
+        reread += len(text)
+        if layout.broken or text == before or len(faults) >= MAX_ERRORS or reread > _REREAD:
             return (), in_order(faults), (Span(0, len(text)),)
     to_ast = ToAst(headless, gaps)
     items = to_ast.transform(tree)

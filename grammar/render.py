@@ -46,7 +46,7 @@ def render(diagnostic: Diagnostic, source: Source, *, colour: bool = False) -> s
     ]
     shown = 0
     for mark in marks:
-        text, offset = _window(source.line(mark.line), mark)
+        text, offset = _window(source.line(mark.line), mark.start)
         if mark.line != shown:
             lines.append(f"{paint(f' {mark.line:>{width}} |', 'gutter')} {_clean(text)}".rstrip())
             shown = mark.line
@@ -58,7 +58,9 @@ def render(diagnostic: Diagnostic, source: Source, *, colour: bool = False) -> s
         if diagnostic.edit is not None:
             lines.append(bar)
             first = source.position(diagnostic.edit.span.start)[0]
-            for number, text in enumerate(_edited(diagnostic, source), first):
+            at = source.position(diagnostic.edit.span.start)[1] - 1
+            for number, edited in enumerate(_edited(diagnostic, source), first):
+                text, _ = _window(edited, at)
                 lines.append(f"{paint(f' {number:>{width}} |', 'gutter')} {_clean(text)}".rstrip())
     return "\n".join(lines)
 
@@ -71,11 +73,11 @@ def _mark(source: Source, span: Span, text: str, *, primary: bool) -> _Mark:
     return _Mark(line, column - 1, max(stop, column), text, primary)
 
 
-def _window(text: str, mark: _Mark) -> tuple[str, int]:
-    """The line, cut to what a screen can hold around the mark, and the column where it was cut."""
+def _window(text: str, column: int) -> tuple[str, int]:
+    """The line, cut to what a screen can hold around a column, and the column where it was cut."""
     if len(text) <= WINDOW:
         return text, 0
-    start = max(0, min(mark.start - WINDOW // 2, len(text) - WINDOW))
+    start = max(0, min(column - WINDOW // 2, len(text) - WINDOW))
     cut = text[start : start + WINDOW]
     head = "…" if start else ""
     tail = "…" if start + WINDOW < len(text) else ""

@@ -32,7 +32,7 @@ class Token:
 _TOKEN = re.compile(
     r"""
     (?P<space>[ \t\f\r\ufeff]+)
-  | (?P<newline>\n)
+  | (?P<newline>\n(?:[ \t\f\r\ufeff]*\n)*)
   | (?P<comment>\#[^\n]*)
   | (?P<string>\"\"\"(?:[^\\]|\\.)*?\"\"\"|"(?!"")(?:[^"\\\n]|\\[^\n])*")
   | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
@@ -44,6 +44,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+MAX_FAULTS = 20
 _REGEX = re.compile(r"/(?:[^/\\\n]|\\[^\n])*/")
 _CLOSERS = frozenset(")]")
 _LOOKALIKES = dict.fromkeys("“”„«»", '"') | dict.fromkeys("‘’", '"') | {"–": "-", "—": "-", "−": "-", "\u00a0": " "}
@@ -58,7 +59,10 @@ _ADVICE = {
 
 
 def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
-    """All tokens of `text` (the source, perhaps with faulty parts blanked), and what is wrong with single ones."""
+    """All tokens of `text` (the source, perhaps with faulty parts blanked), and what is wrong with the first of them.
+
+    A newline token is a run of newlines with nothing between them.
+    """
     tokens: list[Token] = []
     faults: list[Diagnostic] = []
     last: Token | None = None
@@ -68,7 +72,7 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
         if text[offset] == "/" and (head == "extract" or not _is_operand(last)):
             last, fault = _regex(text, offset)
             tokens.append(last)
-            faults += fault
+            faults += fault[: MAX_FAULTS - len(faults)]
             offset = last.end
             continue
         match = _TOKEN.match(text, offset)
@@ -79,10 +83,12 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
         if kind in ("open", "open_text"):
             long = kind == "open_text"
             offset = len(text) if long else _line_end(text, start)
-            faults.append(_unclosed_string(text, start, offset, long=long))
+            fault = [_unclosed_string(text, start, offset, long=long)]
+            faults += fault[: MAX_FAULTS - len(faults)]
             kind = "string"
         elif kind == "stray":
-            faults.append(_stray(text, start))
+            if len(faults) < MAX_FAULTS:
+                faults.append(_stray(text, start))
             continue
         token = Token(kind, text[start:offset], start, offset)  # type: ignore[arg-type]
         tokens.append(token)

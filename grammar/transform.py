@@ -62,7 +62,8 @@ class ToAst(Parts, Transformer_NonRecursive[Token, Any]):
 
     def param(self, meta: Any, children: list[Any]) -> ast.Param:
         name, type_, default = children
-        self._check_depth(default)
+        if default is not None and not self._shallow(default):
+            default = None
         return ast.Param(str(name), type_, default, span=span_of(meta), name_span=at(name))
 
     def type(self, meta: Any, children: list[Any]) -> ast.TypeRef:
@@ -174,8 +175,8 @@ class ToAst(Parts, Transformer_NonRecursive[Token, Any]):
                 self._headless(child, "a block belongs to a `repeat`", STAGES["repeat"].usage)
                 yield from self._stages(child.stages)
             else:
-                self._check_depth(child)
-                yield child
+                if self._shallow(child):
+                    yield child
 
     def _headless(self, block: _Block, message: str, usage: str) -> None:
         self.gaps.append(block.span)
@@ -183,15 +184,18 @@ class ToAst(Parts, Transformer_NonRecursive[Token, Any]):
             span = Span(block.span.start, block.span.start + 1)
             self.fault("QP122", message, span, "nothing says what this block is for", notes=(f"form: {usage}",))
 
-    def _check_depth(self, node: Any) -> None:
-        """Refuses expressions too deep to walk: long chains nest to the left."""
+    def _shallow(self, node: ast.Node) -> bool:
+        """Leaves out what is too deep to walk: long chains of operators nest to the left."""
         level = [node]
         for _ in range(MAX_DEPTH + 1):
             level = [child for parent in level for child in _children(parent)]
             if not level:
-                return
-        self.fault("QP103", f"this nests over {MAX_DEPTH} deep", node.span)
+                return True
+        self.fault(
+            "QP103", f"this nests over {MAX_DEPTH} deep", Span(node.span.start, node.span.start + 1), "from here"
+        )
         self.gaps.append(node.span)
+        return False
 
 
 class _Block:

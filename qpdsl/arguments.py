@@ -102,7 +102,7 @@ def _checked(param: Parameter, value: object) -> Value:
     match param.type, value:
         case "text", str():
             if any("\ud800" <= char <= "\udfff" for char in value):
-                raise ArgumentError(f"`{param.name}` holds bytes that are not UTF-8 text")
+                raise ArgumentError(f"`{param.name}` is not text that UTF-8 can hold")
             return value
         case "bool", bool():
             return value

@@ -40,9 +40,9 @@ def changes(old: Fingerprint, new: Fingerprint) -> list[str]:
         before, after = old.get(key), new.get(key)
         if before == after:
             continue
-        name, telling = _PARTS.get(key, (key.replace("model ", "the model "), False))
-        values = f" (it was {before}, now it is {after})" if telling else ""
-        found.append(f"{name} has changed{values}")
+        name, telling = _PARTS.get(key, (f"the {key}", False))
+        values = f" (was {before}, is {after})" if telling else ""
+        found.append(f"{name}{values}")
     return found
 
 
@@ -74,8 +74,8 @@ def _header_length(first: bytes) -> int:
 def _pieces(size: int, header: int) -> Iterable[tuple[int, int]]:
     if size <= _WHOLE:
         return [(0, size)]
-    step = (size - _BLOCK) // (_SAMPLES - 1)
-    return [(0, header), *((index * step, _BLOCK) for index in range(_SAMPLES))]
+    last = size - _BLOCK
+    return [(0, header), *((index * last // (_SAMPLES - 1), _BLOCK) for index in range(_SAMPLES))]
 
 
 def location_digest(location: Path | str) -> str:

@@ -120,7 +120,7 @@ def _check(path: Path, header: Mapping[str, Any], fingerprint: Fingerprint) -> N
     changed = changes(found, fingerprint)
     if changed:
         raise UsageError(
-            f"cannot resume the run in `{path}`: {' and '.join(changed)}",
+            f"cannot resume the run in `{path}`; changed since it began: {', '.join(changed)}",
             help="give what it was started with, or start over with --overwrite",
         )
 

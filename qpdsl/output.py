@@ -14,7 +14,7 @@ from qpdsl.errors import UsageError, reason
 
 def check_writable(path: Path, input_path: Path | None = None) -> Path:
     """The file to write, links followed, if it can be written. Raises UsageError where it cannot, before any work."""
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
     folder = target.parent
     if target.is_dir():
         raise UsageError(f"cannot write `{path}`: it is a folder")

@@ -89,9 +89,7 @@ class Session:
     async def run(self, plan: PhysicalPlan, arguments: Mapping[str, Value], seed: int = 0, name: str = "") -> Result:
         """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events."""
         models = {name: self._models[model] for name, model in plan.models.items()}
-        verifiers = {
-            name: self._verifiers[model] for name, model in plan.models.items() if model in self._verifiers
-        }
+        verifiers = {name: self._verifiers[model] for name, model in plan.models.items() if model in self._verifiers}
         return await run(plan, arguments, seed, Services(self._engine, models, verifiers, self.events), name)
 
     def _stepped(self, report: StepReport) -> None:

@@ -53,7 +53,7 @@ class Engine:
         self._schedulers: dict[str, Scheduler] = {}
         self._turn: list[str] = []
         self._on_step = on_step
-        self._arrived = asyncio.Event()
+        self._arrived: asyncio.Event | None = None
 
     def add(self, name: str, model: PagedModel) -> None:
         """Makes a model ready for requests under `name`."""
@@ -77,7 +77,8 @@ class Engine:
             )
         ticket = Ticket(request, scheduler.cancel)
         scheduler.add(Sequence.of(ticket, request))
-        self._arrived.set()
+        if self._arrived is not None:
+            self._arrived.set()
         return ticket
 
     @torch.inference_mode()
@@ -98,6 +99,8 @@ class Engine:
 
     async def drive(self) -> None:
         """Steps for as long as the task lives, letting the awaiting coroutines run in between."""
+        # An event belongs to one loop, an engine may see several.
+        self._arrived = asyncio.Event()
         while True:
             if self.has_work:
                 self.step()

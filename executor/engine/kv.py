@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 
 
@@ -13,8 +16,8 @@ class KVCache:
     ) -> None:
         # Zeros, not empty: a masked-out slot is multiplied by a zero weight, and zero times garbage can be NaN.
         shape = (layers, pages, page_size, kv_heads, head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.keys = _zeros(shape, dtype, device)
+        self.values = _zeros(shape, dtype, device)
         self.page_size = page_size
 
     @staticmethod
@@ -26,3 +29,10 @@ class KVCache:
         """Copies one page in every layer (copy-on-write)."""
         self.keys[:, target] = self.keys[:, source]
         self.values[:, target] = self.values[:, source]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
+    if device != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # torch writes its zeros, seconds for gigabytes; the operating system gives them page by page as they are touched.
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)

@@ -54,7 +54,8 @@ def load(name: str, location: str | Path, device: str, dtype: str | None, kv_byt
     """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("transformers").setLevel(logging.ERROR)
+    for library in ("transformers", "huggingface_hub"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     if isinstance(location, Path):
         _check_folder(name, location)
     torch_dtype = _dtype(name, device, dtype)

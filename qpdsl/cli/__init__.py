@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -13,9 +14,11 @@ import click
 
 from qpdsl import __version__
 from qpdsl.cli.exits import Exit, table
-from qpdsl.errors import DataError, UserError
+from qpdsl.errors import DataError, UserError, reason
 
 _COMMANDS = ("run", "check", "explain", "models")
+# Files are written by functions that report their own failures; these are stdout's.
+_STDOUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class _Commands(click.Group):
@@ -65,20 +68,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             # A terminal that cannot show a character shows its escape instead of failing.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        code = cli.main(list(sys.argv[1:] if argv is None else argv), prog_name="qpdsl", standalone_mode=False)
+        with cli.make_context("qpdsl", list(sys.argv[1:] if argv is None else argv)) as ctx:
+            code = cli.invoke(ctx)
         sys.stdout.flush()
         return int(code or 0)
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except click.ClickException as error:
         _say_usage(error)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         say("interrupted")
         return Exit.INTERRUPTED
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in _STDOUT_FAILURES:
+            return _fail(error)
         # Python flushes stdout once more at exit; that must not fail again.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.CLOSED
+        if error.errno == errno.EPIPE:
+            return Exit.CLOSED
+        say(f"error: cannot write to stdout: {reason(error)}")
+        return Exit.USAGE
     except Exception as error:
         return _fail(error)
 
@@ -121,8 +132,17 @@ def _fail(error: Exception) -> int:
 
 def _say_usage(error: click.ClickException) -> None:
     """Click's messages in the look of ours."""
-    message = error.format_message().rstrip(".").replace("'", "`").replace(". Did you mean", "; did you mean")
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        say(error.format_message())
+        return
+    if isinstance(error, click.NoSuchOption) and ctx is not None:
+        from qpdsl.arguments import unknown
+
+        options = [name for param in ctx.command.get_params(ctx) for name in param.opts if name.startswith("--")]
+        message = unknown(error.option_name, options, "there is no option")
+    else:
+        message = error.format_message().rstrip(".").replace("'", "`")
     say(f"error: {message[:1].lower()}{message[1:]}")
-    ctx = getattr(error, "ctx", None)
     if ctx is not None:
         say(f"help: `{ctx.command_path} --help` lists what there is")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qpdsl.cli.exits import Exit, table
-from qpdsl.cli.signals import terminates_like_interrupt
+from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def command(**given: Any) -> Exit:
     """
     options = RunOptions(**given)
     _check(options)
-    with terminates_like_interrupt():
+    with interruptible():
         return _run(options)
 
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.arguments import bind
+from qpdsl.arguments import ArgumentError, bind
 from qpdsl.batch import Work, run_one
 from qpdsl.cli import say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.run import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
+from qpdsl.errors import UsageError
 from qpdsl.outcome import dumps, plain, plain_rows
 from qpdsl.planner.expr import Value, format_value
 from qpdsl.rows import InputRow
@@ -25,15 +26,21 @@ if TYPE_CHECKING:
 
 def answer(options: RunOptions, work: Work, given: Mapping[str, Value]) -> Exit:
     """Runs the program once and prints what it gave."""
-    row = InputRow(work.plan.name, bind(work.plan.params, given))
+    try:
+        arguments = bind(work.plan.params, given)
+    except ArgumentError as error:
+        raise UsageError(str(error), "--set NAME=VALUE gives a value, --input many rows of them") from error
+    row = InputRow(work.plan.name, arguments)
     session = open_session(options, work)
     result, greedy = run_until_interrupted(_run(session, work, row))
     if options.json:
         click.echo(dumps(_as_json(options, work, result, greedy)))
-    elif result.error is None:
+    elif result.error is None or options.rows:
         click.echo("\n".join(_lines(options, result, greedy)))
     if result.error is not None:
         say(f"error: {result.error}")
+        if result.rows and not options.rows:
+            say("help: --rows shows what was generated")
         return Exit.ROW_FAILED
     return Exit.OK
 
@@ -62,9 +69,17 @@ def _lines(options: RunOptions, result: Result, greedy: Result | None) -> list[s
         lines += ["", _shown(text.strip())]
     if options.rows:
         for number, columns in enumerate(plain_rows(result.rows), 1):
-            lines += ["", f"row {number}"]
-            lines += aligned((f"  {name}", _first_line(format_value(value))) for name, value in columns.items())
+            lines += ["", f"row {number}", *_row(columns)]
     return lines
+
+
+def _row(columns: Mapping[str, Value]) -> list[str]:
+    """Every column of a row, indented, the further lines of a text under its first."""
+    width = max(map(len, columns)) + 4
+    texts = {
+        name: _shown(format_value(value).strip()).replace("\n", "\n" + " " * width) for name, value in columns.items()
+    }
+    return aligned((f"  {name}", text) for name, text in texts.items())
 
 
 def _as_json(options: RunOptions, work: Work, result: Result, greedy: Result | None) -> dict[str, Any]:

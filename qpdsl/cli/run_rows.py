@@ -71,10 +71,8 @@ class _Run:
             return self._interrupted()
         finally:
             if self._journal is not None:
-                self._journal.close()
-                if not self._journal.done:
-                    # Nothing to go on with, such as when no model could be loaded.
-                    self._journal.remove()
+                # Without a row there is nothing to go on with, such as when no model could be loaded.
+                (self._journal.close if self._journal.done else self._journal.remove)()
         sampled = sum(outcome.tokens_out for number, outcome in self.outcomes.items() if number not in earlier)
         return self._report(Summary([self.outcomes[number] for number in sorted(self.outcomes)], seconds, sampled))
 
@@ -155,7 +153,8 @@ def _check_unfinished(options: RunOptions, output: Path) -> None:
     journal = journal_path(output)
     if journal.exists() and not (options.resume or options.overwrite):
         raise UsageError(
-            f"an unfinished run is in `{journal}`", help="--resume goes on with it, --overwrite drops it and starts over"
+            f"an unfinished run is in `{journal}`",
+            help="--resume goes on with it, --overwrite drops it and starts over",
         )
 
 

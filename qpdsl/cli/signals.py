@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -10,9 +9,12 @@ import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qpdsl.cli.exits import Exit
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 _SHOW_CURSOR = b"\033[?25h"
@@ -21,6 +23,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def run_until_interrupted(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine; a signal cancels it, which comes out as KeyboardInterrupt."""
+    import asyncio
+
     interrupted = threading.Event()
 
     async def guarded() -> T:
@@ -38,8 +42,8 @@ def run_until_interrupted(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @contextlib.contextmanager
-def terminates_like_interrupt() -> Iterator[None]:
-    """Inside the block SIGTERM is a KeyboardInterrupt, as SIGINT is."""
+def interruptible() -> Iterator[None]:
+    """Inside the block both signals raise KeyboardInterrupt, also in a job that a shell has put in the background."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -47,11 +51,12 @@ def terminates_like_interrupt() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

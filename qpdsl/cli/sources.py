@@ -28,7 +28,9 @@ def load_program(
     `models` are `NAME=ID` replacements of declared models. Raises UsageError and QpError.
     """
     if (target is None) == (pipeline is None):
-        raise UsageError("give a program: a FILE, the NAME of a shipped one, or -e and a pipeline, and one of them only")
+        raise UsageError(
+            "give a program: a FILE, the NAME of a shipped one, or -e and a pipeline, and one of them only"
+        )
     if pipeline is not None:
         file = parse_pipeline(Source("-e", pipeline))
     else:
@@ -99,7 +101,9 @@ def _not_found(target: str, path: Path, shipped: list[str]) -> UsageError:
     guess = closest(target, [*beside, *shipped]) or closest(path.stem, shipped)
     what = "file" if looks_like_path else "file or shipped program"
     meant = f"; did you mean `{guess}`?" if guess else ""
-    return UsageError(f"there is no {what} `{shorten(target)}`{meant}", f"shipped programs: {listed(shipped, last='and')}")
+    return UsageError(
+        f"there is no {what} `{shorten(target)}`{meant}", f"shipped programs: {listed(shipped, last='and')}"
+    )
 
 
 def _replacements(models: Sequence[str]) -> dict[str, str]:

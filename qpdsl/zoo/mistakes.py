@@ -6,9 +6,10 @@ The verifier learns from both: the labels say which steps are wrong, the intende
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 
-from qpdsl.zoo.task import Equation, Problem, judge, parse_step, split_steps, step_text
+from qpdsl.zoo.task import STEP_SEPARATOR, Equation, Problem, judge, parse_step, split_steps, step_text
 
 _MAKE = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
 
@@ -33,25 +34,33 @@ def judged(problem: Problem, text: str) -> list[JudgedStep]:
     return steps
 
 
-def corrupted_solution(problem: Problem, rng: random.Random) -> str:
-    """The canonical solution with one mistake at a random step, carried on consistently from there."""
+def corrupted(problem: Problem, rng: random.Random) -> list[JudgedStep]:
+    """The canonical solution with at least one mistake, each carried on consistently into the steps after it.
+
+    After a mistake the intended text is what follows from the numbers as they were written, as long as that is clear.
+    """
     equations = [equation for step in problem.steps if (equation := parse_step(step)) is not None]
-    place = rng.randrange(len(equations))
-    steps: list[str] = []
+    first = rng.randrange(len(equations))
+    texts: list[str] = []
+    intended: list[str | None] = []
     carried = equations[0].left
     for index, equation in enumerate(equations):
         last = index == len(equations) - 1
         result = _MAKE[equation.operator](carried, equation.right)
         current = Equation(carried, equation.operator, equation.right, abs(result) % 10_000)
-        if index == place:
+        stated_in_story = re.search(rf"\b{equation.right}\b", problem.text) is not None
+        clear = index <= first or (stated_in_story and result == current.result)
+        intended.append(step_text(current, last) if clear else None)
+        stated = None
+        if index == first or (index > first and rng.random() < 0.3):
             if last and rng.random() < 0.1:
                 stated = change_digit(current.result, rng)
-                steps.append(f"{current}. The answer is {stated}.")
-                break
-            current = corrupt(current, equations, rng)
-        steps.append(step_text(current, last))
+            else:
+                current = corrupt(current, equations, rng)
+        texts.append(f"{current}. The answer is {stated}." if stated is not None else step_text(current, last))
         carried = current.result
-    return "\n\n".join(steps)
+    flags = judge(problem, STEP_SEPARATOR.join(texts)).steps
+    return [JudgedStep(*step) for step in zip(texts, flags, intended, strict=True)]
 
 
 def corrupt(equation: Equation, story: list[Equation], rng: random.Random) -> Equation:

@@ -14,13 +14,14 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from qpdsl.zoo.batches import IGNORED
+from qpdsl.zoo.comparator import build_comparator
 from qpdsl.zoo.export import rounded_to_float16, save_folder
 from qpdsl.zoo.measure import generator_numbers, sample_evaluation_set, verifier_card, verifier_numbers
-from qpdsl.zoo.mistakes import corrupted_solution, judged
+from qpdsl.zoo.mistakes import corrupted, judged
 from qpdsl.zoo.sampling import solve
 from qpdsl.zoo.task import Problem, Split, problems
 from qpdsl.zoo.tokenizer import build_tokenizer
-from qpdsl.zoo.training import Checkpoint, Limit, Optimizers, new_model, note, rate
+from qpdsl.zoo.training import ATTENTION, Checkpoint, Limit, Optimizers, new_model, note, rate
 from qpdsl.zoo.verifier_rows import RowMaker, VerifierBatch, VerifierRow, pad_verifier_rows
 
 LAYERS = 7
@@ -48,13 +49,30 @@ class VerifierTrainee(nn.Module):  # type: ignore[misc]
         return self.model.lm_head(hidden), self.probe_head(hidden)
 
 
-def grown(generator: LlamaForCausalLM, layers: int, seed: int) -> LlamaForCausalLM:
-    """A deeper model that computes exactly what `generator` does: the added layers start by adding nothing."""
+def settle(generator: LlamaForCausalLM, batches: Iterator[VerifierBatch], steps: int) -> None:
+    """Accustom a generator to the verifier's chat form: what comes next, with mistakes around, loss on words only."""
+    generator.set_attn_implementation(ATTENTION)
+    optimizers = Optimizers(generator, muon_rate=1e-3)
+    for step, batch in enumerate(islice(batches, steps)):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = generator(input_ids=batch.ids, use_cache=False).logits
+        loss = F.cross_entropy(logits.float().flatten(0, 1), batch.words.flatten(), ignore_index=IGNORED)
+        loss.backward()
+        optimizers.step(rate(step, step / steps))
+        if step % 50 == 0:
+            note(f"settling, step {step}  words {loss.item():.3f}")
+
+
+def grown(generator: LlamaForCausalLM, layers: int, example: VerifierBatch, seed: int) -> LlamaForCausalLM:
+    """A deeper model over the generator's layers: a comparator, then layers that start by adding nothing."""
     model = new_model(layers, width=int(generator.config.hidden_size), seed=seed)
     model.load_state_dict(generator.state_dict(), strict=False)
-    for layer in model.model.layers[len(generator.model.layers) :]:
+    first = len(generator.model.layers)
+    for layer in model.model.layers[first + 1 :]:
         nn.init.zeros_(layer.self_attn.o_proj.weight)
         nn.init.zeros_(layer.mlp.down_proj.weight)
+    compared = example.slips != IGNORED
+    build_comparator(model, first, example.ids, compared, torch.unique(example.ids[compared]).tolist())
     return model
 
 
@@ -105,11 +123,12 @@ class VerifierData:
             kind = rng.random()
             if self._sampled and kind < 0.4:
                 problem, text = rng.choice(self._sampled)
+                steps = judged(problem, text)
             elif kind < 0.8:
-                text = corrupted_solution(problem, rng)
+                steps = corrupted(problem, rng)
             else:
-                text = problem.solution
-            row = self.maker.row(problem.text, judged(problem, text), empty_last=rng.random() < 0.05)
+                steps = judged(problem, problem.solution)
+            row = self.maker.row(problem.text, steps, empty_last=rng.random() < 0.05)
             if len(row.ids) <= LONGEST:
                 made.append(row)
         return made
@@ -139,7 +158,14 @@ def sample_solutions(
 
 
 def train_verifier(
-    out: Path, start: Path, generator: Path, limit: Limit, seed: int, compiled: bool, samples: int = 12_000
+    out: Path,
+    start: Path,
+    generator: Path,
+    limit: Limit,
+    seed: int,
+    compiled: bool,
+    samples: int = 12_000,
+    settle_steps: int = 300,
 ) -> None:
     """Grow the model in `start`, teach it to judge steps, and write the folder `out`.
 
@@ -147,12 +173,18 @@ def train_verifier(
     """
     tokenizer = build_tokenizer()
     writer = LlamaForCausalLM.from_pretrained(generator, dtype=torch.float32).eval()
-    trainee = VerifierTrainee(grown(LlamaForCausalLM.from_pretrained(start, dtype=torch.float32), LAYERS, seed))
+    note(f"sampling {samples} solutions")
+    data = VerifierData(tokenizer, seed, sample_solutions(writer, tokenizer, samples, seed=seed))
+    trainee = VerifierTrainee(new_model(LAYERS, seed=seed))
     optimizers = Optimizers(trainee)
     checkpoint = Checkpoint(out.with_name(out.name + ".checkpoint.pt"), trainee, optimizers)
     step, seconds = checkpoint.resume()
-    note(f"{trainee.model.num_parameters():,} parameters, starting at step {step}; sampling {samples} solutions")
-    data = VerifierData(tokenizer, seed, sample_solutions(writer, tokenizer, samples, seed=seed))
+    note(f"{trainee.model.num_parameters():,} parameters, starting at step {step}")
+    if step == 0:
+        solver = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
+        settle(solver, VerifierData(tokenizer, seed + 1, []).batches(0), settle_steps)
+        example = pad_verifier_rows(data.rows(problems(seed), 160, random.Random(seed)), data.maker.pad)
+        trainee.model.load_state_dict(grown(solver, LAYERS, example, seed).state_dict())
     fresh = sample_solutions(writer, tokenizer, 256, seed=901, split="held-out")
     held_out = [data.maker.row(problem.text, judged(problem, text)) for problem, text in fresh]
     held_out_batches = [pad_verifier_rows(held_out[i : i + 64], data.maker.pad) for i in range(0, len(held_out), 64)]

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
-_ATTENTION = "zoo_float32_sdpa"
+ATTENTION = "zoo_float32_sdpa"
 _WARMUP_STEPS = 100
 _DECAY_SHARE = 0.2
 
@@ -29,7 +29,7 @@ def _float32_sdpa(
     return out.to(q.dtype).transpose(1, 2), None
 
 
-AttentionInterface.register(_ATTENTION, _float32_sdpa)
+AttentionInterface.register(ATTENTION, _float32_sdpa)
 
 
 def new_model(layers: int, width: int = 192, seed: int = 0) -> LlamaForCausalLM:
@@ -49,7 +49,7 @@ def new_model(layers: int, width: int = 192, seed: int = 0) -> LlamaForCausalLM:
         eos_token_id=4,
     )
     model = LlamaForCausalLM(config)
-    model.set_attn_implementation(_ATTENTION)
+    model.set_attn_implementation(ATTENTION)
     return model
 
 

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
-from qpdsl.executor.engine.request import GenerateRequest, Sample, SamplingParams
+from qpdsl.executor.engine.request import GenerateRequest, ReadRequest, Sample, SamplingParams
 from tests.engine.models import VOCABULARY, paged
 
 SAMPLING = [
@@ -102,3 +102,23 @@ def test_different_keys_give_different_samples() -> None:
     engine.add("m", paged("llama"))
     (samples,) = served(engine, (GenerateRequest((1, 2, 3), tuple(range(20)), SamplingParams(1.0), 12),))
     assert len({sample.tokens for sample in samples}) > 15
+
+
+def test_a_read_that_is_preempted_half_way_reads_each_position_once() -> None:
+    rng = random.Random(11)
+    writer = GenerateRequest(tuple(rng.randrange(1, VOCABULARY) for _ in range(16)), (1,), SamplingParams(1.0), 60)
+    tokens = tuple(rng.randrange(1, VOCABULARY) for _ in range(90))
+    read = ReadRequest(tokens, (3, 33, 89), (3, 4))
+    results = []
+    for pages in (400, 6):
+        reports: list[StepReport] = []
+        engine = Engine(EngineConfig(token_budget=8), reports.append)
+        engine.add("m", paged("llama", pages))
+        tickets = [engine.submit("m", request) for request in (writer, read)]
+        while engine.has_work:
+            engine.step()
+            engine.check_integrity()
+        results.append([ticket.result() for ticket in tickets])
+    assert reports[-1].preemptions > 0
+    assert [result.samples for result in results[0]] == [result.samples for result in results[1]]
+    assert results[0][1].logits == results[1][1].logits

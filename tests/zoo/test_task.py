@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.zoo.mistakes import corrupted_solution
+from qpdsl.zoo.mistakes import corrupted
 from qpdsl.zoo.task import (
     LEVELS,
     LIMIT,
+    STEP_SEPARATOR,
     Problem,
     evaluation_problems,
     extract_answer,
@@ -85,7 +86,7 @@ def test_what_the_checker_says(text: str, steps: list[bool], answer: str | None)
 def test_one_mistake_makes_its_step_and_all_later_steps_wrong() -> None:
     rng = random.Random(6)
     for problem in islice(problems(6), 2000):
-        verdict = judge(problem, corrupted_solution(problem, rng))
+        verdict = judge(problem, STEP_SEPARATOR.join(step.text for step in corrupted(problem, rng)))
         first = verdict.first_wrong
         assert first is not None
         assert verdict.steps == [True] * first + [False] * (len(verdict.steps) - first)

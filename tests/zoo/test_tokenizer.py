@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from qpdsl import zoo
 from qpdsl.zoo.tokenizer import SPECIAL_TOKENS, VOCABULARY, build_tokenizer
 
+BUILT = build_tokenizer()
 SHIPPED: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
 MESSAGES = st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), UNICODE), min_size=1, max_size=5)
@@ -19,11 +20,11 @@ def ids_of(text: str) -> list[int]:
 
 @pytest.mark.parametrize("model", zoo.BUILTIN, ids=lambda model: model.name)
 def test_every_shipped_tokenizer_is_the_one_the_code_builds(model: zoo.BuiltinModel) -> None:
-    shipped, built = AutoTokenizer.from_pretrained(zoo.path(model.name)), build_tokenizer()
-    assert shipped.get_vocab() == built.get_vocab()
-    assert shipped.chat_template == built.chat_template
+    shipped = AutoTokenizer.from_pretrained(zoo.path(model.name))
+    assert shipped.get_vocab() == BUILT.get_vocab()
+    assert shipped.chat_template == BUILT.chat_template
     text = "Mia has 18 apples.\n\n18 + 24 = 42. The answer is 42."
-    assert shipped(text)["input_ids"] == built(text)["input_ids"]
+    assert shipped(text)["input_ids"] == BUILT(text)["input_ids"]
 
 
 def test_vocabulary_and_special_tokens() -> None:

@@ -1,0 +1,36 @@
+"""What a benchmark ran on: a line to stand beside its figures."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import torch
+import transformers
+
+
+def describe() -> dict[str, str | int]:
+    """Processor, cores, threads and versions."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return {
+        "processor": model,
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def sentence() -> str:
+    """`describe()` in one line."""
+    found = describe()
+    return (
+        f"{found['processor']}, {found['cores']} cores, {found['threads']} torch thread(s), "
+        f"Python {found['python']}, torch {found['torch']}, transformers {found['transformers']}"
+    )

@@ -1,0 +1,107 @@
+"""Programs on the built-in models: what they give does not depend on how they are run."""
+
+from __future__ import annotations
+
+import pytest
+
+from qpdsl.executor.engine.engine import EngineConfig
+from qpdsl.executor.runtime.run import Result
+from qpdsl.planner.expr import Value
+from qpdsl.session import Session
+from tests.runtime.programs import HEADER, SHIPPED, arguments, compiled, run_all, shipped, texts
+
+SMALL: dict[str, dict[str, Value]] = {
+    "greedy": {},
+    "self_consistency": {"n": 5},
+    "best_of_n": {"n": 4},
+    "weighted_best_of_n": {"n": 4},
+    "beam_search": {"width": 2, "expand": 3, "depth": 12},
+}
+
+
+def seen(result: Result) -> tuple[object, ...]:
+    """Everything of a result but its wall time."""
+    rows = [(row.path, dict(row.columns), row.generated) for row in result.rows]
+    tokens = (result.prompt_tokens, result.sampled_tokens, result.near_ties)
+    return result.value, result.score, rows, tokens, result.error
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_row_is_the_same_alone_beside_others_and_short_of_memory(name: str) -> None:
+    plan = shipped(name)
+    rows = [arguments(plan, problem=text, **SMALL[name]) for text in texts(5)]
+    together = [seen(result) for result in run_all(plan, rows)]
+    alone = [seen(run_all(plan, [row])[0]) for row in rows]
+    starved = run_all(plan, rows, EngineConfig(max_sequences=3, token_budget=50), kv_bytes=(1 << 19) * len(plan.models))
+    assert together == alone
+    assert [seen(result) for result in starved] == together
+    assert all(error is None for *_, error in together)
+
+
+def test_seed_and_arguments_change_the_samples() -> None:
+    plan = compiled(
+        HEADER + "program p(problem: text, n: int = 3) -> text {\n chat user=problem\n"
+        " generate llm n=n temperature=3 max_tokens=30\n return text\n}"
+    )
+    (text,) = texts(1)
+    base, again, other_seed = (
+        run_all(plan, [arguments(plan, problem=text)], seed=seed)[0].rows for seed in (0, 0, 1)
+    )
+    (other_argument,) = run_all(plan, [arguments(plan, problem=text, n=2)])
+    assert base == again
+    assert {row.columns["text"] for row in base}.isdisjoint(row.columns["text"] for row in other_seed)
+    assert base[0].columns["text"] != other_argument.rows[0].columns["text"]
+
+
+def test_layout_and_names_of_programs_do_not_change_the_samples() -> None:
+    body = 'chat user=problem{0}generate llm n=2 temperature=0.9 stop="\\n\\n"{0}generate llm n=2 max_tokens=8'
+    rows = []
+    for text in (
+        HEADER + "program p(problem: text) -> text {\n" + body.format("\n") + "\n}",
+        HEADER + "# a comment\nprogram other(problem: text) -> text { " + body.format(" | ") + " }",
+    ):
+        plan = compiled(text)
+        rows.append(run_all(plan, [arguments(plan, problem=texts(1)[0])])[0].rows)
+    assert rows[0] == rows[1] and len(rows[0]) == 4
+
+
+def test_stop_strings_part_the_steps_and_the_text_goes_on() -> None:
+    plan = compiled(
+        HEADER + 'program p(problem: text) -> text {\n chat user=problem\n generate llm stop="\\n\\n" temperature=0\n'
+        ' generate llm stop="\\n\\n" temperature=0\n}'
+    )
+    whole = compiled(HEADER + "program p(problem: text) -> text {\n chat user=problem\n generate llm temperature=0\n}")
+    for text in texts(4):
+        (stepwise,) = run_all(plan, [{"problem": text}])[0].rows
+        (sample,) = run_all(whole, [{"problem": text}])[0].rows
+        full, two = str(sample.columns["text"]), str(stepwise.columns["text"])
+        parts = full.split("\n\n")
+        assert full.startswith(two)
+        assert two == "\n\n".join(parts[:2]) + ("\n\n" if len(parts) > 2 else "")
+        assert stepwise.columns["step"] == parts[1]
+        assert stepwise.columns["finished"] == (len(parts) <= 2)
+
+
+def test_a_token_that_crosses_a_stop_string_is_cut() -> None:
+    # The tokenizer has one token for a blank line, so the first newline ends inside it.
+    plan = compiled(
+        HEADER + 'program p(problem: text) -> text {\n chat user=problem\n generate llm stop="\\n" temperature=0\n}'
+    )
+    session = Session()
+    for text in texts(3):
+        (row,) = run_all(plan, [{"problem": text}], session=session)[0].rows
+        assert str(row.columns["text"]).count("\n") == 1 and str(row.columns["text"]).endswith("\n")
+        assert row.columns["step"] == str(row.columns["text"])[:-1]
+        assert row.generated is not None
+        tokenizer = session._models["zoo/counting"]
+        assert tokenizer.decode(row.generated.tokens) == row.columns["text"]
+
+
+def test_failures_are_told_per_row() -> None:
+    plan = compiled(
+        HEADER + "program p(problem: text) -> text {\n chat user=problem\n generate llm max_tokens=5 temperature=0\n"
+        " extract answer = /no such thing/\n vote answer\n}"
+    )
+    good, empty = run_all(plan, [{"problem": texts(1)[0]}, {"problem": "word " * 2000}])
+    assert good.error == "no row is left" and good.value is None
+    assert empty.error is not None and "tokens, zoo/counting takes" in empty.error
