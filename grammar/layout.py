@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
 from qpdsl.grammar.source import Source, Span
-from qpdsl.grammar.tokens import MAX_FAULTS, Token, scan
-from qpdsl.grammar.words import CLAUSES, DECLARATIONS, STAGES
+from qpdsl.grammar.tokens import MAX_FAULTS, Token, next_significant, scan
+from qpdsl.grammar.words import ABSENT, CLAUSES, DECLARATIONS, STAGES
 
 MAX_NESTING = 64
 _VISIBLE = re.compile(r"[^\n]")
@@ -72,11 +72,11 @@ class Layout:
     def without(self, statement: Statement) -> str:
         """The text with a statement blanked, and one `|` beside it, so that no empty stage is left.
 
-        The block behind a faulty head stays, to find the errors in it, but for that of an unknown declaration.
+        The block behind a faulty head stays, to find the errors in it, but for one that holds no stages.
         """
         spans = [statement.span]
-        block = self.block_after(statement)
-        if block and statement.depth == 0 and statement.tokens[0].text not in DECLARATIONS:
+        block, word = self.block_after(statement), statement.tokens[0].text
+        if block and (word in ABSENT or (statement.depth == 0 and word not in DECLARATIONS)):
             spans.append(block)
         index = self.tokens.index(statement.tokens[0])
         after = self.tokens.index(statement.tokens[-1], index) + 1
@@ -125,7 +125,7 @@ class _Builder:
         self.current: list[Token] = []
         self.suspect: Token | None = None
         self.previous: Token | None = None
-        self.significant = _next_significant(self.tokens)
+        self.significant = next_significant(self.tokens)
 
     def run(self) -> list[Span]:
         """Builds the statements; returns the newlines that end nothing."""
@@ -157,7 +157,7 @@ class _Builder:
                 self.previous = token
         self._unclosed_brackets()
         self._end()
-        if self.stack:
+        if self.stack and not self.layout.broken:
             opener = self.suspect or self.stack[-1]
             self._fault("QP107", "this `{` is never closed", opener, "opened here", fatal=True)
         return joined
@@ -256,11 +256,3 @@ class _Builder:
         if len(self.layout.faults) < MAX_FAULTS:
             self.layout.faults.append(Diagnostic(code, message, token.span, label, secondary, help=help))
         self.layout.broken |= fatal
-
-
-def _next_significant(tokens: list[Token]) -> list[int]:
-    """For each index, the first one from there on that is not a newline."""
-    following = [len(tokens)] * (len(tokens) + 1)
-    for index in range(len(tokens) - 1, -1, -1):
-        following[index] = following[index + 1] if tokens[index].kind == "newline" else index
-    return following

@@ -8,6 +8,7 @@ text at all (binary, too large, nested too deep) is refused at once.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -44,8 +45,8 @@ def parse_file(source: Source) -> ast.File:
     return ast.File(source, models, programs, not gaps, errors, gaps, span=Span(0, len(source.text)))
 
 
-def parse_pipeline(source: Source) -> ast.File:
-    """Parses the stages given to `-e` as a program `main` over the built-in models.
+def parse_pipeline(source: Source, models: Mapping[str, str] | None = None) -> ast.File:
+    """Parses the stages given to `-e` as a program `main` over the built-in models, and over `models` (name → id).
 
     The names that no stage makes are its parameters, typed by where they are used.
     """
@@ -53,9 +54,10 @@ def parse_pipeline(source: Source) -> ast.File:
     span = Span(0, len(source.text))
     if not stages and not errors:
         errors = (Diagnostic("QP121", "expected a stage, found nothing", Span(0, 0)),)
-    models = tuple(ast.Model(name, id, span=span, name_span=span) for name, id in BUILT_IN_MODELS.items())
+    known = {**BUILT_IN_MODELS, **(models or {})}
+    declared = tuple(ast.Model(name, id, span=span, name_span=span) for name, id in known.items())
     program = ast.Program("main", open_parameters(stages), None, stages, span=span, name_span=Span(0, 0))
-    return ast.File(source, models, (program,), not gaps, errors, gaps, span=span)
+    return ast.File(source, declared, (program,), not gaps, errors, gaps, span=span)
 
 
 def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnostic, ...], tuple[Span, ...]]:
@@ -77,7 +79,10 @@ def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnosti
         faults += [fault for fault, _ in found]
         text, before = layout.text, text
         done: list[Statement] = []
-        for _, offset in found:
+        for fault, offset in found:
+            if fault.code == "QP113":
+                text = f"{text[:offset]}\n{text[offset + 1 :]}"
+                continue
             statement = layout.statement_at(offset)
             if statement is not None and not (done and statement is done[-1]):
                 done.append(statement)

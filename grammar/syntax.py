@@ -143,19 +143,17 @@ def _absent(place: _Place) -> Diagnostic | None:
     token = place.found
     if token is None or token.kind != "word":
         return None
-    if token.text in ABSENT and (token.text in RESERVED or "NAME" not in _names_only(place)):
-        message = f"`{token.text}` is not part of the language as it is"
-        return Diagnostic("QP115", message, token.span, "unknown clause", notes=place.usage)
     if token.text in RESERVED and "NAME" in place.expected and not place.expected & {"NUMBER", "_SEP"}:
         message = f"`{token.text}` is a reserved word and names nothing"
         reserved = ", ".join(sorted(RESERVED))
         return Diagnostic("QP114", message, token.span, "expected a name", notes=(f"reserved words: {reserved}",))
-    return None
-
-
-def _names_only(place: _Place) -> frozenset[str]:
-    """What is expected, where a name would stand on its own and not begin an option."""
-    return frozenset() if "_SEP" in place.expected or "LBRACE" in place.expected else place.expected
+    before = place.before
+    if before and before.text in ABSENT and place.expected == {"EQUAL"}:
+        token = before
+    elif token.text not in ABSENT or (token.text not in RESERVED and not place.expected & {"_SEP", "LBRACE"}):
+        return None
+    message = f"`{token.text}` is not part of the language as it is"
+    return Diagnostic("QP115", message, token.span, "unknown clause", notes=place.usage)
 
 
 def _special(place: _Place) -> Diagnostic | None:

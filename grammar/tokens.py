@@ -66,10 +66,10 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
     tokens: list[Token] = []
     faults: list[Diagnostic] = []
     last: Token | None = None
-    head = ""
+    head: Token | None = None
     offset = 0
     while offset < len(text):
-        if text[offset] == "/" and (head == "extract" or not _is_operand(last)):
+        if text[offset] == "/" and (head is None or last is head or head.text == "extract" or not _is_operand(last)):
             last, fault = _regex(text, offset)
             tokens.append(last)
             faults += fault[: MAX_FAULTS - len(faults)]
@@ -95,11 +95,19 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
         if kind == "comment":
             continue
         if kind == "newline" or token.text in ("|", "{", "}"):
-            head = ""
-        elif not head:
-            head = token.text
+            head = None
+        elif head is None:
+            head = token
         last = token
     return tokens, faults
+
+
+def next_significant(tokens: list[Token]) -> list[int]:
+    """For each index, the first one from there on that is not a newline."""
+    following = [len(tokens)] * (len(tokens) + 1)
+    for index in range(len(tokens) - 1, -1, -1):
+        following[index] = following[index + 1] if tokens[index].kind == "newline" else index
+    return following
 
 
 def _is_operand(token: Token | None) -> bool:

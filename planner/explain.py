@@ -66,10 +66,10 @@ def describe(op: ops.Operator, values: Values) -> str:
         case ops.SetContext(turns=turns):
             return " ".join(["chat", *(f"{turn.role}={format_expr(turn.content)}" for turn in turns)])
         case ops.Generate():
-            return " ".join(["generate", op.model, *_options(op, values)])
+            return " ".join(["generate", _model(op.model), *_options(op, values)])
         case ops.Score(verifier=verifier, reduce=reduce, into=into):
             shown = "" if reduce == "last" else f" reduce={reduce}"
-            return f"score {verifier}{shown}" + ("" if into == "score" else f" into {into}")
+            return f"score {_model(verifier)}{shown}" + ("" if into == "score" else f" into {into}")
         case ops.Extract(column=column, pattern=pattern):
             return f"extract {column} = {format_pattern(pattern)}"
         case ops.TopK(k=ast.Literal(value=1), by=by):
@@ -83,6 +83,11 @@ def describe(op: ops.Operator, values: Values) -> str:
         case ops.Return(value=value):
             return f"return {show(value)}"
     raise TypeError(f"no words for {type(op).__name__}")
+
+
+def _model(name: str) -> str:
+    """A declared name as it stands, a model id in quotes."""
+    return name if name.isidentifier() else f'"{name}"'
 
 
 def _options(op: ops.Generate, values: Values) -> Iterator[str]:
@@ -165,4 +170,4 @@ def _count(rows: float) -> str:
         rows /= 1000
         if rows < 1000:
             return f"{rows:.1f}{unit}"
-    return "over 1000G"
+    return "1T+"

@@ -34,9 +34,7 @@ def split_template(template: ast.Template, scope: Scope) -> list[tuple[str, bool
 
     is not the author's).
     """
-    return [
-        (part, True) if isinstance(part, str) else (format_value(scope[part.id]), False) for part in template.parts
-    ]
+    return [(part, True) if isinstance(part, str) else (format_value(scope[part.id]), False) for part in template.parts]
 
 
 class _Evaluator:
@@ -55,8 +53,8 @@ class _Evaluator:
             case ast.Unary(op="not", operand=operand):
                 return not self.value(operand)
             case ast.Unary(operand=operand):
-                value = self.value(operand)
-                return -value if isinstance(value, (int, float)) else None
+                number = self.value(operand)
+                return -number if isinstance(number, (int, float)) else None
             case ast.Binary(op="and", left=left, right=right):
                 return bool(self.value(left)) and bool(self.value(right))
             case ast.Binary(op="or", left=left, right=right):

@@ -129,7 +129,8 @@ class _Lowering:
             return actual
         self._check_type(declared)
         if declared.name in TYPES and actual != "none" and not fits(actual, declared.name) and not self.gaps:
-            last = self.syntax.body[-1]
+            body = self.syntax.body
+            last = next((stage for stage in body if isinstance(stage, ast.Return)), body[-1])
             message = f"program `{self.syntax.name}` is declared to give {declared.name}, but it gives {actual}"
             why = (Label(last.span, f"this gives {actual}"),)
             self.found.append(Diagnostic("QP214", message, declared.span, f"declared {declared.name}", why))
@@ -161,6 +162,8 @@ def _choose(file: ast.File, name: str | None, found: list[Diagnostic]) -> ast.Pr
     names = ", ".join(program.name for program in programs)
     others = tuple(Label(program.name_span, "") for program in programs[1:])
     first = programs[0].name_span
+    if name is None and any(diagnostic.severity == "error" for diagnostic in found):
+        return None
     if name is None:
         message = f"the file has {len(programs)} programs; say which one"
         found.append(Diagnostic("QP220", message, first, "", others, notes=(f"programs: {names}",)))

@@ -87,7 +87,8 @@ class Scope:
         secondary: tuple[Label, ...] = ()
         more = _fix(name, near)
         if name.id in self.later:
-            secondary = (Label(self.later[name.id].span, f"this stage makes `{name.id}`, too late"),)
+            maker = self.later[name.id]
+            secondary = (Label((made_name(maker) or maker).span, f"this stage makes `{name.id}`, too late"),)
             more = {}
         elif near is not None:
             secondary = self._made(near)

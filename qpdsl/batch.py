@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,7 @@ async def run_one(session: Session, work: Work, row: InputRow) -> tuple[Result, 
 async def run_rows(
     session: Session,
     work: Work,
-    rows: Iterable[tuple[int, InputRow]],
+    rows: Sequence[tuple[int, InputRow]],
     concurrency: int,
     done: Callable[[int, Outcome], None],
 ) -> None:
@@ -63,7 +63,7 @@ async def run_rows(
     async with session.running():
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(concurrency):
+                for _ in range(min(concurrency, len(rows))):
                     group.create_task(work_off())
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None

@@ -23,6 +23,9 @@ from qpdsl.planner import ops
 from qpdsl.planner.expr import Value
 from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
 
+# Parameters up to which a step is too short for many threads to share.
+_SMALL_MODEL = 30_000_000
+
 
 class Session:
     """Runs plans on `device` ("cpu", "cuda", "cuda:1"…).
@@ -37,7 +40,9 @@ class Session:
         dtype: str | None = None,
         kv_bytes: int | None = None,
         config: EngineConfig | None = None,
+        threads: int | None = None,
     ) -> None:
+        self._threads = threads
         self.device = device
         self.dtype = dtype
         self.events = EventStream()
@@ -54,6 +59,7 @@ class Session:
             loaded = load(model, locate(model), self.device, self.dtype, budget // len(new))
             self._models[model] = loaded
             self._engine.add(model, loaded.paged)
+        self._set_threads()
         for name in _verifier_names(plan.ops):
             model = plan.models[name]
             if model not in self._verifiers:
@@ -91,6 +97,14 @@ class Session:
         models = {name: self._models[model] for name, model in plan.models.items()}
         verifiers = {name: self._verifiers[model] for name, model in plan.models.items() if model in self._verifiers}
         return await run(plan, arguments, seed, Services(self._engine, models, verifiers, self.events), name)
+
+    def _set_threads(self) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        elif "OMP_NUM_THREADS" not in os.environ:
+            small = all(model.paged.parameters <= _SMALL_MODEL for model in self._models.values())
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            torch.set_num_threads(min(cores, 4) if small else cores)
 
     def _stepped(self, report: StepReport) -> None:
         self.events.emit(EngineStepped(report=report))

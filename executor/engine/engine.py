@@ -45,9 +45,7 @@ class Engine:
     `on_step` is called with a report after every step.
     """
 
-    def __init__(
-        self, config: EngineConfig | None = None, on_step: Callable[[StepReport], None] | None = None
-    ) -> None:
+    def __init__(self, config: EngineConfig | None = None, on_step: Callable[[StepReport], None] | None = None) -> None:
         self._config = config or EngineConfig()
         self._models: dict[str, PagedModel] = {}
         self._schedulers: dict[str, Scheduler] = {}

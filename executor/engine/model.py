@@ -102,7 +102,7 @@ class PagedModel:
         self.device = str(model.device)
         self.dtype: torch.dtype = model.dtype
         self.page_size = page_size
-        self.vocabulary: int = config.vocab_size
+        self.parameters: int = model.num_parameters()
         self.max_positions: int = getattr(config, "max_position_embeddings", None) or 1 << 30
         layers, heads, kv_heads, dim = _attention_shape(config)
         self.fold = heads // kv_heads
@@ -131,7 +131,7 @@ class PagedModel:
 
 
 def _attention_shape(config: PretrainedConfig) -> tuple[int, int, int, int]:
-    """Layers, query heads, KV heads and head width. Raises UnsupportedModel where layers differ or have no attention."""
+    """Layers, query heads, KV heads, head width. Raises UnsupportedModel where layers differ or have no attention."""
     try:
         heads = config.num_attention_heads
         kv_heads = getattr(config, "num_key_value_heads", None) or heads

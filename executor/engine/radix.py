@@ -1,6 +1,7 @@
 """The prefix tree: finished KV pages, found again by the tokens they hold (the idea of SGLang's RadixAttention).
 
-One node is one page. A node with fewer tokens than a page holds is a leaf; a request that goes on from it takes a copy. Pages in the tree are never written.
+One node is one page. A node with fewer tokens than a page holds is a leaf; a request that goes on from it takes a copy.
+Pages in the tree are never written.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class PrefixTree:
             node = child
             pages.append(child.page)
             start += self._page_size
-        # What is left is less than a page, or no stored page has all of it: a stored page that it begins with is copied.
+        # The rest fills no stored page whole; a stored page that it begins with can be copied.
         end = min(limit, start + self._page_size)
         for stop in range(end, start, -1):
             leaf = node.children.get(tuple(tokens[start:stop]))

@@ -24,7 +24,7 @@ class Chunk:
 
 
 class Scheduler:
-    """Waiting and running sequences of one model. `max_sequences` bounds the batch, `token_budget` the tokens a step."""
+    """Waiting and running sequences of one model. `max_sequences` bounds the batch, `token_budget` a step."""
 
     def __init__(self, memory: Memory, max_sequences: int, token_budget: int) -> None:
         self.memory = memory
@@ -139,8 +139,8 @@ class Scheduler:
         needs = memory.pages_for(sequence.computed + count)
         sequence.ticket.fail(
             EngineError(
-                f"a sequence of {sequence.computed + count} tokens needs {needs} KV pages of {memory.page_size} tokens, "
-                f"the budget is {memory.pool.capacity} pages; give more KV memory or shorten it"
+                f"a sequence of {sequence.computed + count} tokens needs {needs} KV pages of {memory.page_size} tokens, the "
+                f"budget is {memory.pool.capacity} pages; give more KV memory or shorten it"
             )
         )
         self.cancel(sequence.ticket)

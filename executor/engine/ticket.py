@@ -22,9 +22,7 @@ class Ticket:
     def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
         self.request = request
         self._cancel = cancel
-        self._samples: list[Sample | None] = [None] * (
-            len(request.keys) if isinstance(request, GenerateRequest) else 1
-        )
+        self._samples: list[Sample | None] = [None] * (len(request.keys) if isinstance(request, GenerateRequest) else 1)
         self._completion: Completion | None = None
         self._error: EngineError | None = None
         self._waiter: asyncio.Future[None] | None = None

@@ -22,7 +22,7 @@ def philox4x32(keys: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor) -> torch.
     """Philox4x32-10 blocks with counter (c0, c1, 0, 0).
 
     Args: int64 tensors of one shape [n]; `keys` are 64-bit keys (low word first), c0 and c1 in [0, 2**32).
-    Returns int64 [n, 4], every entry in [0, 2**32). Products wrap modulo 2**64 in int64, which leaves both halves right.
+    Returns int64 [n, 4], every entry in [0, 2**32). Products wrap modulo 2**64 in int64: both halves come out right.
     """
     k0, k1 = keys & _MASK, (keys >> 32) & _MASK
     c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)

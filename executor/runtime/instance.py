@@ -78,7 +78,7 @@ class Instance:
 
 
 async def gather(tickets: list[Ticket]) -> list[Completion]:
-    """The completions in the order of their tickets. Where one fails or the task is cancelled, the rest are cancelled."""
+    """The completions in the order of their tickets. Where one fails or the task is cancelled, so are the rest."""
     try:
         return [await ticket for ticket in tickets]
     except BaseException:

@@ -35,11 +35,13 @@ class TextModel:
     @cached_property
     def backend(self) -> Tokenizer:
         """The Rust tokenizer behind the transformers one."""
-        return self.tokenizer.backend_tokenizer
+        backend: Tokenizer = self.tokenizer.backend_tokenizer
+        return backend
 
     def encode(self, text: str) -> list[int]:
         """Token ids of generated text: no special token comes of it."""
-        return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        return ids
 
     def decode(self, tokens: tuple[int, ...]) -> str:
         """The text of generated tokens, without special ones."""

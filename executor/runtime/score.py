@@ -44,7 +44,9 @@ async def score(op: ops.Score, rows: Candidates, instance: Instance) -> Candidat
     return tuple(
         row.with_column(
             op.into,
-            None if read is None else reduce_scores([instance.scores[prefix(read, at)] for at in read.positions], op.reduce),
+            None
+            if read is None
+            else reduce_scores([instance.scores[prefix(read, at)] for at in read.positions], op.reduce),
         )
         for row, read in zip(rows, reads, strict=True)
     )

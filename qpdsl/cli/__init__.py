@@ -2,147 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import sys
-import traceback
 from collections.abc import Sequence
-from importlib import import_module
-
-import click
-
-from qpdsl import __version__
-from qpdsl.cli.exits import Exit, table
-from qpdsl.errors import DataError, UserError, reason
-
-_COMMANDS = ("run", "check", "explain", "models")
-# Files are written by functions that report their own failures; these are stdout's.
-_STDOUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
-
-
-class _Commands(click.Group):
-    """Finds commands by name in `qpdsl.cli.<name>`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = import_module(f"qpdsl.cli.{cmd_name}").command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
-            from qpdsl.arguments import unknown
-
-            ctx.fail(unknown(args[0], _COMMANDS, "there is no command"))
-        return super().resolve_command(ctx, args)
-
-
-@click.group(
-    cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=f"\b\nexit codes:\n{table()}",
-)
-@click.version_option(__version__, message="%(prog)s %(version)s")
-def cli() -> None:
-    """A query planner for test-time compute.
-
-    Search and sampling strategies over language models, written as small `.qp` programs, planned and run here.
-
-    \b
-    qpdsl run beam_search --set problem="Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
-    qpdsl run beam_search --input counting-500 --output out.jsonl
-    qpdsl explain beam_search
-    """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns its exit code; the user never sees a traceback unless QPDSL_DEBUG is set."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError):
-            # A terminal that cannot show a character shows its escape instead of failing.
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    """Runs a command line, this process's own by default, and returns its exit code.
+
+    The user never sees a traceback unless QPDSL_DEBUG is set.
+    """
     try:
-        with cli.make_context("qpdsl", list(sys.argv[1:] if argv is None else argv)) as ctx:
-            code = cli.invoke(ctx)
-        sys.stdout.flush()
-        return int(code or 0)
-    except click.exceptions.Exit as done:
-        return done.exit_code
-    except click.ClickException as error:
-        _say_usage(error)
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        say("interrupted")
-        return Exit.INTERRUPTED
-    except OSError as error:
-        if error.errno not in _STDOUT_FAILURES:
-            return _fail(error)
-        # Python flushes stdout once more at exit; that must not fail again.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno == errno.EPIPE:
-            return Exit.CLOSED
-        say(f"error: cannot write to stdout: {reason(error)}")
-        return Exit.USAGE
-    except Exception as error:
-        return _fail(error)
+        # Imported here, so that an interrupt during the imports is reported like any other.
+        from qpdsl.cli.app import dispatch
 
+        return dispatch(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+    from qpdsl.cli.exits import Exit
 
-def say(text: str) -> None:
-    """A note to the user, on stderr."""
-    click.echo(text, err=True)
-
-
-def _fail(error: Exception) -> int:
-    """Reports an error and gives the exit code that it stands for."""
-    from qpdsl.arguments import ArgumentError
-    from qpdsl.grammar.diagnostic import QpError
-
-    if isinstance(error, QpError):
-        from qpdsl.cli.diagnostics import show
-
-        show(error.diagnostics, error.source)
-        return Exit.USAGE
-    if isinstance(error, UserError):
-        lines = error.message.splitlines()
-        say("\n".join(f"error: {line}" for line in lines))
-        if error.help is not None:
-            say(f"help: {error.help}")
-        return Exit.DATA if isinstance(error, DataError) else Exit.USAGE
-    if isinstance(error, ArgumentError):
-        say(f"error: {error}")
-        return Exit.USAGE
-    loading = sys.modules.get("qpdsl.executor.runtime.loading")
-    if loading is not None and isinstance(error, loading.ModelError):
-        say(f"error: {error}")
-        return Exit.MODEL
-    if os.environ.get("QPDSL_DEBUG"):
-        traceback.print_exception(error)
-    hint = "" if os.environ.get("QPDSL_DEBUG") else "; QPDSL_DEBUG=1 shows where"
-    what = " ".join(f"{type(error).__name__}: {error}".split())
-    say(f"internal error: {what} (please report it{hint})")
-    return Exit.INTERNAL
-
-
-def _say_usage(error: click.ClickException) -> None:
-    """Click's messages in the look of ours."""
-    ctx = error.ctx if isinstance(error, click.UsageError) else None
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        say(error.format_message())
-        return
-    if isinstance(error, click.NoSuchOption) and ctx is not None:
-        from qpdsl.arguments import unknown
-
-        options = [name for param in ctx.command.get_params(ctx) for name in param.opts if name.startswith("--")]
-        message = unknown(error.option_name, options, "there is no option")
-    else:
-        message = error.format_message().rstrip(".").replace("'", "`")
-    say(f"error: {message[:1].lower()}{message[1:]}")
-    if ctx is not None:
-        say(f"help: `{ctx.command_path} --help` lists what there is")
+    if argv is None:
+        # Where the interrupt went through an `exec`, as in many an import, Python would end itself by the signal.
+        os._exit(Exit.INTERRUPTED)
+    return Exit.INTERRUPTED

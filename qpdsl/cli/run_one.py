@@ -9,8 +9,8 @@ import click
 
 from qpdsl.arguments import ArgumentError, bind
 from qpdsl.batch import Work, run_one
-from qpdsl.cli import say
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.notes import say
 from qpdsl.cli.run import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.errors import UsageError

@@ -13,8 +13,8 @@ import click
 
 from qpdsl import __version__
 from qpdsl.batch import Work, run_rows
-from qpdsl.cli import say
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.notes import say
 from qpdsl.cli.run import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.cli.sources import input_path
@@ -138,7 +138,7 @@ class _Run:
     def _interrupted(self) -> Exit:
         done, total = len(self.outcomes), len(self.data.rows)
         say(f"interrupted: {done} of {total} rows are finished")
-        if self._journal is not None:
+        if self._journal is not None and done:
             say(f"help: they are kept in `{self._journal.path}`; the same command with --resume goes on from there")
         return Exit.INTERRUPTED
 

@@ -1,4 +1,4 @@
-"""The page accounts and the prefix tree, driven without a model: a fake forward keeps each slot's token instead of KV."""
+"""The page accounts and the prefix tree, driven without a model: a fake forward keeps tokens, not KV."""
 
 from __future__ import annotations
 

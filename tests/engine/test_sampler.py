@@ -66,7 +66,9 @@ def test_noise_changes_with_key_and_position() -> None:
     logits = torch.zeros(1, 400)
     params = [SamplingParams(1.0)]
     drawn = {
-        (key, position): int(sample(logits, params, [key], [position]).tokens) for key in range(12) for position in range(12)
+        (key, position): int(sample(logits, params, [key], [position]).tokens)
+        for key in range(12)
+        for position in range(12)
     }
     assert len(set(drawn.values())) > 90
 

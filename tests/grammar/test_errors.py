@@ -63,9 +63,9 @@ def test_every_code_is_documented_and_has_an_example() -> None:
         ("é" * (MAX_SOURCE_BYTES // 2 + 1), "QP102"),
         ("program p() { return " + "(" * 65 + "1", "QP103"),
         ("{" * 65, "QP103"),
-        ("program p() { chat user=\"x\" | return " + "1+" * 70 + "1 }", "QP103"),
-        ("program p() { chat user=\"x\" | return " + "not " * 5000 + "true }", "QP103"),
-        ("program p(n: int = " + "-" * 5000 + "1) { chat user=\"x\" }", "QP103"),
+        ('program p() { chat user="x" | return ' + "1+" * 70 + "1 }", "QP103"),
+        ('program p() { chat user="x" | return ' + "not " * 5000 + "true }", "QP103"),
+        ("program p(n: int = " + "-" * 5000 + '1) { chat user="x" }', "QP103"),
     ],
 )
 def test_refused(text: str, code: str) -> None:
@@ -75,7 +75,7 @@ def test_refused(text: str, code: str) -> None:
 
 
 def test_nesting_up_to_the_limit_is_fine() -> None:
-    nested = "program p() { chat user=\"x\" | return " + "(" * 60 + "1" + ")" * 60 + " }"
+    nested = 'program p() { chat user="x" | return ' + "(" * 60 + "1" + ")" * 60 + " }"
     assert lower(parse_file(Source("p.qp", nested))).returns == "int"
     blocks = "repeat 2 { " * 60 + 'generate "m"' + " }" * 60
     assert lower(parse_pipeline(Source("-e", 'chat user="x" | ' + blocks))).returns == "text"

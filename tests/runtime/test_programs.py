@@ -44,9 +44,7 @@ def test_seed_and_arguments_change_the_samples() -> None:
         " generate llm n=n temperature=3 max_tokens=30\n return text\n}"
     )
     (text,) = texts(1)
-    base, again, other_seed = (
-        run_all(plan, [arguments(plan, problem=text)], seed=seed)[0].rows for seed in (0, 0, 1)
-    )
+    base, again, other_seed = (run_all(plan, [arguments(plan, problem=text)], seed=seed)[0].rows for seed in (0, 0, 1))
     (other_argument,) = run_all(plan, [arguments(plan, problem=text, n=2)])
     assert base == again
     assert {row.columns["text"] for row in base}.isdisjoint(row.columns["text"] for row in other_seed)

@@ -1,0 +1,59 @@
+"""Plans of the shipped programs, and of those in `plans/`, as EXPLAIN shows them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qpdsl.grammar.parse import parse_file
+from qpdsl.grammar.source import Source
+from qpdsl.planner.explain import explain, explain_json
+from qpdsl.planner.logical import LogicalProgram
+from qpdsl.planner.lower import lower
+from qpdsl.planner.physical import PhysicalOp
+from qpdsl.planner.plan import plan
+from tests.grammar.golden import check
+
+PLANS = Path(__file__).parent / "plans"
+PROGRAMS = Path(__file__).parents[2] / "programs"
+CASES = sorted([*PLANS.glob("*.qp"), *PROGRAMS.glob("*.qp")])
+
+
+def lowered(path: Path) -> LogicalProgram:
+    return lower(parse_file(Source(path.name, path.read_text("utf-8"))))
+
+
+def flat(ops: tuple[PhysicalOp, ...]) -> list[PhysicalOp]:
+    return [inner for op in ops for inner in (op, *flat(op.body))]
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_explain(path: Path) -> None:
+    check(PLANS / f"{path.stem}.txt", explain(plan(lowered(path))))
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_explain_json_tells_the_same(path: Path) -> None:
+    physical = plan(lowered(path))
+    data = json.loads(json.dumps(explain_json(physical)))
+    assert data["program"] == path.stem
+    assert data["equivalence"] == "exact"
+    assert [op["id"] for op in data["operators"]] == [op.id for op in physical.ops]
+    assert all(op["text"] in explain(physical) for op in data["operators"])
+
+
+def test_operators_of_a_beam_search() -> None:
+    physical = plan(lowered(PROGRAMS / "beam_search.qp"))
+    found = [(op.id, type(op.op).__name__, op.op.stage, op.rows, op.inputs) for op in flat(physical.ops)]
+    assert found == [
+        ("0", "SetContext", 0, 1, ()),
+        ("1", "Repeat", 1, 4, ("0",)),
+        ("1.0", "Generate", 2, 628, ()),
+        ("1.1", "Score", 3, 628, ("1.0",)),
+        ("1.2", "TopK", 4, 160, ("1.1",)),
+        ("2", "TopK", 5, 1, ("1",)),
+        ("3", "Extract", 6, 1, ("2",)),
+        ("4", "Return", 7, 1, ("3",)),
+    ]
+    assert list(physical.ops[-1].columns)[-2:] == ["score", "answer"]
+    assert physical.score_column == "score"
