@@ -36,7 +36,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """One chunk's place in the batch: its rows start at `row`, padded to `queries` rows over `pages` pages to attend."""
+    """One chunk's place in the batch: rows from `row` on, padded to `queries` rows over `pages` pages to attend."""
 
     chunk: Chunk
     row: int

@@ -139,8 +139,8 @@ class Scheduler:
         needs = memory.pages_for(sequence.computed + count)
         sequence.ticket.fail(
             EngineError(
-                f"a sequence of {sequence.computed + count} tokens needs {needs} KV pages of {memory.page_size} tokens, the "
-                f"budget is {memory.pool.capacity} pages; give more KV memory or shorten it"
+                f"a sequence of {sequence.computed + count} tokens needs {needs} KV pages of {memory.page_size}, "
+                f"the budget is {memory.pool.capacity} pages; give more KV memory or shorten it"
             )
         )
         self.cancel(sequence.ticket)

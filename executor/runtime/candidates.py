@@ -12,20 +12,27 @@ from qpdsl.planner.expr import Value
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Tokens that `model` has added to a row since its context was set (eos left out)."""
+    """What a row has been given since its context was set, whatever its columns say: a program may assign those.
 
-    model: str
+    `tokens` are of `model`, eos left out; `text` is theirs. `logprob` sums over the `sampled` tokens.
+    """
+
+    model: str = ""
     tokens: tuple[int, ...] = ()
+    text: str = ""
+    finished: bool = False
+    logprob: float = 0.0
+    sampled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One candidate: its context, its path through the fan-outs, and its columns."""
+    """One candidate: its context, its path through the fan-outs, its columns, and what they were made from."""
 
     context: Context | None
     path: Path
     columns: Mapping[str, Value]
-    generated: Generated | None = None
+    generated: Generated = Generated()
 
     def with_column(self, name: str, value: Value) -> Row:
         return replace(self, columns={**self.columns, name: value})

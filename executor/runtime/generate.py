@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qpdsl.executor.decoding.stop import StopWatch, cut_at_stop
 from qpdsl.executor.engine.request import GenerateRequest, Sample, SamplingParams
 from qpdsl.executor.engine.ticket import Ticket
@@ -23,9 +25,9 @@ async def generate(op: ops.Generate, rows: Candidates, instance: Instance) -> Ca
     bound = None if op.max_tokens is None else instance.whole(op.max_tokens, "`max_tokens`")
     pending: list[tuple[Row, Ticket | None]] = []
     for row in rows:
-        prompt = () if row.columns["finished"] else _prompt(row, model, instance)
+        prompt = () if row.generated.finished else _prompt(row, model, instance)
         room = model.paged.max_positions - len(prompt)
-        if not prompt or (room < 1 and row.generated):
+        if not prompt or (room < 1 and row.generated.sampled):
             pending.append((row, None))
             continue
         paths = [(*row.path, index) for index in range(count)]
@@ -43,7 +45,7 @@ async def generate(op: ops.Generate, rows: Candidates, instance: Instance) -> Ca
     made: list[Row] = []
     for row, ticket in pending:
         if ticket is None:
-            made.append(row if row.columns["finished"] else _full(row))
+            made.append(row if row.generated.finished else _full(row))
             continue
         for index, sample in enumerate(next(completions).samples):
             instance.usage.sampled_tokens += len(sample.tokens)
@@ -81,38 +83,47 @@ def _prompt(row: Row, model: TextModel, instance: Instance) -> tuple[int, ...]:
 
 def _generated(row: Row, model: TextModel) -> tuple[int, ...]:
     """What was generated since the context was set, in the tokens of `model`."""
-    if row.generated is None:
-        return ()
     if row.generated.model == model.name:
         return row.generated.tokens
-    return tuple(model.encode(str(row.columns["text"])))
+    return tuple(model.encode(row.generated.text))
 
 
 def _full(row: Row) -> Row:
     """A row whose context has no room left."""
-    return row.with_column("finish", "length").with_column("finished", True)
+    return replace(
+        row,
+        columns={**row.columns, "finish": "length", "finished": True},
+        generated=replace(row.generated, finished=True),
+    )
 
 
 def _child(row: Row, index: int, sample: Sample, model: TextModel, stop: str | None) -> Row:
-    before, earlier = str(row.columns["text"]), _generated(row, model)
+    before = row.generated
     tokens = sample.tokens[:-1] if sample.finish == "eos" else sample.tokens
     if stop is not None and sample.finish == "stop":
         cut = cut_at_stop(model.backend, tokens, stop)
         assert cut is not None
         tokens = (*tokens[: cut.tokens], *model.encode(cut.tail)) if cut.tail else tokens
-    text = model.decode(earlier + tokens)
-    step = text[len(before) :]
+    tokens = _generated(row, model) + tokens
+    text = model.decode(tokens)
+    step = text[len(before.text) :]
     if stop is not None and sample.finish == "stop":
         step = step.removesuffix(stop)
-    tokens_before, logprob_before = row.columns["tokens"], row.columns["logprob"]
-    assert isinstance(tokens_before, int) and isinstance(logprob_before, float)
+    generated = Generated(
+        model.name,
+        tokens,
+        text,
+        sample.finish != "stop",
+        before.logprob + sample.logprob,
+        before.sampled + len(sample.tokens),
+    )
     columns = {
         **row.columns,
         "text": text,
         "step": step,
         "finish": sample.finish,
-        "finished": sample.finish != "stop",
-        "logprob": logprob_before + sample.logprob,
-        "tokens": tokens_before + len(sample.tokens),
+        "finished": generated.finished,
+        "logprob": generated.logprob,
+        "tokens": generated.sampled,
     }
-    return Row(row.context, (*row.path, index), columns, Generated(model.name, earlier + tokens))
+    return Row(row.context, (*row.path, index), columns, generated)

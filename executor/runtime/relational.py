@@ -27,7 +27,7 @@ async def set_context(op: ops.SetContext, rows: Candidates, instance: Instance) 
 
 
 async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Candidates:
-    return tuple(row.with_column(op.column, _extracted(op.pattern, str(row.columns["text"]))) for row in rows)
+    return tuple(row.with_column(op.column, _extracted(op.pattern, row.generated.text)) for row in rows)
 
 
 async def top_k(op: ops.TopK, rows: Candidates, instance: Instance) -> Candidates:

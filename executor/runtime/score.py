@@ -19,7 +19,7 @@ async def score(op: ops.Score, rows: Candidates, instance: Instance) -> Candidat
     for row in rows:
         assert row.context is not None
         try:
-            reads.append(verifier.reads(row.context.problem, str(row.columns["text"])))
+            reads.append(verifier.reads(row.context.problem, row.generated.text))
         except ContextError as error:
             raise RowError(f"verifier `{op.verifier}`: {error}") from error
 

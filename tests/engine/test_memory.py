@@ -127,7 +127,7 @@ def test_a_sequence_that_can_never_fit_is_refused_with_the_arithmetic() -> None:
     try:
         ticket.result()
     except Exception as error:
-        assert "20 tokens needs 5 KV pages of 4 tokens, the budget is 3 pages" in str(error)
+        assert "20 tokens needs 5 KV pages of 4, the budget is 3 pages" in str(error)
     else:
         raise AssertionError("it was served")
 

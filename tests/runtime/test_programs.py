@@ -90,7 +90,6 @@ def test_a_token_that_crosses_a_stop_string_is_cut() -> None:
         (row,) = run_all(plan, [{"problem": text}], session=session)[0].rows
         assert str(row.columns["text"]).count("\n") == 1 and str(row.columns["text"]).endswith("\n")
         assert row.columns["step"] == str(row.columns["text"])[:-1]
-        assert row.generated is not None
         tokenizer = session._models["zoo/counting"]
         assert tokenizer.decode(row.generated.tokens) == row.columns["text"]
 

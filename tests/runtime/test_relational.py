@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qpdsl.executor.engine.engine import Engine
-from qpdsl.executor.runtime.candidates import Candidates, Row
+from qpdsl.executor.runtime.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.events import EventStream
 from qpdsl.executor.runtime.instance import Instance, Services
 from qpdsl.executor.runtime.relational import extract, top_k, vote
@@ -84,7 +84,8 @@ def test_a_vote_of_nothing_but_none_leaves_no_row() -> None:
 )
 def test_extract(pattern: ast.Regex | ast.JsonPath, text: str, value: str | None) -> None:
     op = ops.Extract(stage=0, span=NOWHERE, column="x", pattern=pattern)
-    (row,) = asyncio.run(extract(op, rows({"text": text}), instance()))
+    given = Row(None, (), {}, Generated(text=text))
+    (row,) = asyncio.run(extract(op, (given,), instance()))
     assert row.columns["x"] == value
 
 
