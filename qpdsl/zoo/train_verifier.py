@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from qpdsl.zoo.batches import IGNORED
-from qpdsl.zoo.comparator import build_comparator
+from qpdsl.zoo.comparator import with_comparator
 from qpdsl.zoo.export import rounded_to_float16, save_folder
 from qpdsl.zoo.measure import generator_numbers, sample_evaluation_set, verifier_card, verifier_numbers
 from qpdsl.zoo.mistakes import corrupted, judged
@@ -61,19 +61,6 @@ def settle(generator: LlamaForCausalLM, batches: Iterator[VerifierBatch], steps:
         optimizers.step(rate(step, step / steps))
         if step % 50 == 0:
             note(f"settling, step {step}  words {loss.item():.3f}")
-
-
-def grown(generator: LlamaForCausalLM, layers: int, example: VerifierBatch, seed: int) -> LlamaForCausalLM:
-    """A deeper model over the generator's layers: a comparator, then layers that start by adding nothing."""
-    model = new_model(layers, width=int(generator.config.hidden_size), seed=seed)
-    model.load_state_dict(generator.state_dict(), strict=False)
-    first = len(generator.model.layers)
-    for layer in model.model.layers[first + 1 :]:
-        nn.init.zeros_(layer.self_attn.o_proj.weight)
-        nn.init.zeros_(layer.mlp.down_proj.weight)
-    compared = example.slips != IGNORED
-    build_comparator(model, first, example.ids, compared, torch.unique(example.ids[compared]).tolist())
-    return model
 
 
 def verifier_loss(trainee: VerifierTrainee, batch: VerifierBatch) -> torch.Tensor:
@@ -184,7 +171,8 @@ def train_verifier(
         solver = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
         settle(solver, VerifierData(tokenizer, seed + 1, []).batches(0), settle_steps)
         example = pad_verifier_rows(data.rows(problems(seed), 160, random.Random(seed)), data.maker.pad)
-        trainee.model.load_state_dict(grown(solver, LAYERS, example, seed).state_dict())
+        model = with_comparator(solver, LAYERS, example.ids, example.slips != IGNORED, seed)
+        trainee.model.load_state_dict(model.state_dict())
     fresh = sample_solutions(writer, tokenizer, 256, seed=901, split="held-out")
     held_out = [data.maker.row(problem.text, judged(problem, text)) for problem, text in fresh]
     held_out_batches = [pad_verifier_rows(held_out[i : i + 64], data.maker.pad) for i in range(0, len(held_out), 64)]
