@@ -28,7 +28,7 @@ _HEAD = 32
 _CARRIER = 1
 # The weight of each RoPE frequency in the previous-token head, chosen so that no other distance up to 170 comes near.
 _STRENGTHS = (0.64, 0.08, 0.07, 0.035, 0.08, 0.035, 0.06)
-_SHARPNESS = 200.0
+_SHARPNESS = 300.0
 _GATE = 12.0
 _RIDGE = 0.1
 
@@ -105,7 +105,7 @@ def _carry(model: LlamaForCausalLM, later: Sequence[int], ids: torch.Tensor, mar
     seen = _normed(stream)
     readers = _ridge(seen[real], wanted[real]).T
     constant = readers[-1]
-    amplitude = 0.3 * float(stream[real].norm(dim=-1).mean())
+    amplitude = 0.25 * float(stream[real].norm(dim=-1).mean())
     mlp = model.model.layers[_CARRIER].mlp
     mlp.gate_proj.weight[: len(readers)] = _GATE * (readers - 0.4 * constant)
     mlp.up_proj.weight[: len(readers)] = constant
@@ -169,5 +169,5 @@ def _look_back(
         query[index] = constant * strength * _SHARPNESS * math.cos(angle)
         query[half + index] = -constant * strength * _SHARPNESS * math.sin(angle)
     readers = model.lm_head.weight[list(tokens)] * model.model.norm.weight
-    attention.v_proj.weight[: len(tokens)] = (readers - readers.mean(0)) / 10.0
+    attention.v_proj.weight[: len(tokens)] = (readers - readers.mean(0)) / 4.0
     attention.o_proj.weight[:, : len(tokens)] = free.T
