@@ -1,4 +1,4 @@
-"""What the documents show is true: their programs compile (those marked as failing do not), and CI runs what they say."""
+"""What documents show is true: their programs compile, those marked as failing do not, and CI runs what they say."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from qpdsl.planner.plan import plan
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```qp( fails)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = [
     pytest.param(match[2], match[1] == " fails", id=f"{document.name}-{index}")
     for document in DOCUMENTS
-    for index, match in enumerate(
-        re.finditer(r"^```qp( fails)?\n(.*?)^```$", document.read_text(encoding="utf-8"), re.M | re.S)
-    )
+    for index, match in enumerate(BLOCK.finditer(document.read_text(encoding="utf-8")))
 ]
 
 

@@ -17,12 +17,12 @@ from qpdsl.planner import ops
 async def generate(op: ops.Generate, rows: Candidates, instance: Instance) -> Candidates:
     """Raises RowError where an option's value or a context does not do."""
     model = instance.services.models[op.model]
-    count = instance.whole(op.n, "`n`")
+    count = instance.whole("n", op.n)
     sampling = _sampling(op, instance)
     stop = instance.option(op.stop)
     if stop is not None and (not isinstance(stop, str) or not stop):
         raise RowError("`stop` must be a text that is not empty")
-    bound = None if op.max_tokens is None else instance.whole(op.max_tokens, "`max_tokens`")
+    bound = None if op.max_tokens is None else instance.whole("max_tokens", op.max_tokens)
     pending: list[tuple[Row, Ticket | None]] = []
     for row in rows:
         prompt = () if row.generated.finished else _prompt(row, model, instance)
@@ -55,15 +55,12 @@ async def generate(op: ops.Generate, rows: Candidates, instance: Instance) -> Ca
 
 
 def _sampling(op: ops.Generate, instance: Instance) -> SamplingParams:
-    values = [instance.option(expr) for expr in (op.temperature, op.top_k, op.top_p, op.min_p)]
-    for name, value in zip(("temperature", "top_k", "top_p", "min_p"), values, strict=True):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise RowError(f"`{name}` must be a number, not {value!r}")
-    temperature, top_k, top_p, min_p = (value if isinstance(value, (int, float)) else None for value in values)
-    try:
-        return SamplingParams(temperature or 0.0, None if top_k is None else int(top_k), top_p, min_p)
-    except ValueError as error:
-        raise RowError(str(error)) from error
+    return SamplingParams(
+        instance.number("temperature", op.temperature) or 0.0,
+        None if op.top_k is None else instance.whole("top_k", op.top_k),
+        instance.number("top_p", op.top_p),
+        instance.number("min_p", op.min_p),
+    )
 
 
 def _prompt(row: Row, model: TextModel, instance: Instance) -> tuple[int, ...]:

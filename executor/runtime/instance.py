@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +16,10 @@ from qpdsl.executor.runtime.events import EventStream
 from qpdsl.executor.runtime.keys import Rounds, noise_key
 from qpdsl.executor.runtime.loading import TextModel
 from qpdsl.grammar import ast
-from qpdsl.planner.expr import Value, evaluate
+from qpdsl.planner.expr import Value, evaluate, format_value
+from qpdsl.planner.options import RANGES
+
+_KINDS = {"int": "a whole number", "float": "a number"}
 
 
 class RowError(Exception):
@@ -69,12 +73,20 @@ class Instance:
         """The value of a stage option, which reads parameters only; None where the option is absent."""
         return None if expr is None else evaluate(expr, self.arguments)
 
-    def whole(self, expr: ast.Expr, what: str) -> int:
-        """An option that must be a whole number of at least 1. Raises RowError."""
-        value = self.option(expr)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 1:
-            raise RowError(f"{what} must be a whole number of at least 1, not {value}")
-        return int(value)
+    def whole(self, name: str, expr: ast.Expr) -> int:
+        """A stage option that counts something, within the language's bounds for `name`. Raises RowError."""
+        return int(self._checked(name, self.option(expr)))
+
+    def number(self, name: str, expr: ast.Expr | None) -> float | None:
+        """A stage option that is a number, as `whole` checks it; None where absent. Raises RowError."""
+        return None if expr is None else self._checked(name, self.option(expr))
+
+    def _checked(self, name: str, value: Value) -> float:
+        bounds = RANGES[name]
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or (bounds.type == "int" and value != int(value)) or not bounds.holds(value):
+            raise RowError(f"`{name}` must be {_KINDS[bounds.type]} of {bounds}, not {format_value(value)}")
+        return value
 
 
 async def gather(tickets: list[Ticket]) -> list[Completion]:

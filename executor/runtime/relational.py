@@ -31,7 +31,7 @@ async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Cand
 
 
 async def top_k(op: ops.TopK, rows: Candidates, instance: Instance) -> Candidates:
-    k = instance.whole(op.k, "the number of rows to keep")
+    k = instance.whole("keep", op.k)
     ranked = [(evaluate(op.by, instance.scope(row)), row) for row in rows]
     # Python's sort is stable, so that ties stay in row order; a row without a value sorts after all others.
     ranked.sort(key=lambda pair: _order(pair[0]), reverse=True)

@@ -111,7 +111,7 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
 
 async def _repeat(node: PhysicalOp, op: ops.Repeat, rows: Candidates, instance: Instance) -> Candidates:
     outer = instance.rounds
-    for index in range(instance.whole(op.limit, "the number of rounds")):
+    for index in range(instance.whole("repeat", op.limit)):
         if op.until is not None and evaluate_rows(op.until, [instance.scope(row) for row in rows], instance.arguments):
             break
         instance.rounds = (*outer, index)

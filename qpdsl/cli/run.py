@@ -43,13 +43,9 @@ class RunOptions:
 
 def open_session(options: RunOptions, work: Work) -> Session:
     """A session with the models of the work loaded. Raises ModelError."""
-    import torch
-
     from qpdsl.session import Session
 
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    session = Session(options.device, options.dtype)
+    session = Session(options.device, options.dtype, threads=options.threads)
     session.load(work.plan)
     if work.greedy is not None:
         session.load(work.greedy)
@@ -108,7 +104,9 @@ exit codes:
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="What to compute in.  [default: float32 on a CPU, else the model's own]",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads that torch uses.  [default: torch's choice]")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: one a core, at most 4 for small models]"
+)
 def command(**given: Any) -> Exit:
     """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline.
 

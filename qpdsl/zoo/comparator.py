@@ -105,7 +105,7 @@ def _carry(model: LlamaForCausalLM, later: Sequence[int], ids: torch.Tensor, mar
     seen = _normed(stream)
     readers = _ridge(seen[real], wanted[real]).T
     constant = readers[-1]
-    amplitude = 0.25 * float(stream[real].norm(dim=-1).mean())
+    amplitude = 0.15 * float(stream[real].norm(dim=-1).mean())
     mlp = model.model.layers[_CARRIER].mlp
     mlp.gate_proj.weight[: len(readers)] = _GATE * (readers - 0.4 * constant)
     mlp.up_proj.weight[: len(readers)] = constant

@@ -102,3 +102,20 @@ def test_failures_are_told_per_row() -> None:
     good, empty = run_all(plan, [{"problem": texts(1)[0]}, {"problem": "word " * 2000}])
     assert good.error == "no row is left" and good.value is None
     assert empty.error is not None and "tokens, zoo/counting takes" in empty.error
+
+
+@pytest.mark.parametrize(
+    ("stages", "reason"),
+    [
+        ("generate llm n=k", "`n` must be a whole number of at least 1 and at most 65536, not 100000"),
+        ("generate llm top_k=k - 100000", "`top_k` must be a whole number of at least 1, not 0"),
+        ("generate llm temperature=0 - k", "`temperature` must be a number of at least 0, not -100000"),
+        ("generate llm max_tokens=k / 0", "`max_tokens` must be a whole number of at least 1, not none"),
+        ("generate llm max_tokens=1 | keep k / 3 by logprob", "`keep` must be a whole number of at least 1"),
+        ("repeat k - k { generate llm }", "`repeat` must be a whole number of at least 1, not 0"),
+    ],
+)
+def test_an_options_value_is_checked_where_only_the_run_knows_it(stages: str, reason: str) -> None:
+    plan = compiled(HEADER + f"program p(problem: text, k: int) -> text {{\n chat user=problem\n {stages}\n}}")
+    (result,) = run_all(plan, [{"problem": "x", "k": 100000}])
+    assert result.error is not None and result.error.startswith(reason)

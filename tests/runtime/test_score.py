@@ -1,4 +1,4 @@
-"""Step scores in the RLHFlow format against a straight transformers computation of the same, and what is computed once."""
+"""Step scores in the RLHFlow format against a straight transformers computation, and what is computed only once."""
 
 from __future__ import annotations
 
