@@ -83,10 +83,11 @@ class Instance:
 
     def _checked(self, name: str, value: Value) -> float:
         bounds = RANGES[name]
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or (bounds.type == "int" and value != int(value)) or not bounds.holds(value):
-            raise RowError(f"`{name}` must be {_KINDS[bounds.type]} of {bounds}, not {format_value(value)}")
-        return value
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            whole = bounds.type != "int" or value == int(value)
+            if whole and bounds.holds(value):
+                return value
+        raise RowError(f"`{name}` must be {_KINDS[bounds.type]} of {bounds}, not {format_value(value)}")
 
 
 async def gather(tickets: list[Ticket]) -> list[Completion]:

@@ -82,14 +82,16 @@ def _normed(stream: torch.Tensor) -> torch.Tensor:
 
 def _ridge(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     penalty = _RIDGE * torch.eye(inputs.shape[1])
-    return torch.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ outputs)
+    solution: torch.Tensor = torch.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ outputs)
+    return solution
 
 
 def _quiet_directions(streams: Sequence[torch.Tensor], count: int) -> torch.Tensor:
     """The `count` orthonormal directions that all the streams [places, hidden] use least, as rows."""
     shares = [stream.T @ stream / stream.pow(2).sum() for stream in streams]
     _, vectors = torch.linalg.eigh(torch.stack(shares).sum(0))
-    return vectors[:, :count].T.contiguous()
+    quiet: torch.Tensor = vectors[:, :count].T.contiguous()
+    return quiet
 
 
 def _carry(model: LlamaForCausalLM, later: Sequence[int], ids: torch.Tensor, marks: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,8 @@ import random
 import re
 from dataclasses import dataclass
 
-from qpdsl.zoo.task import STEP_SEPARATOR, Equation, Problem, judge, parse_step, split_steps, step_text
+from qpdsl.zoo.stories import Equation
+from qpdsl.zoo.task import STEP_SEPARATOR, Problem, judge, parse_step, split_steps, step_text
 
 _MAKE = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
 

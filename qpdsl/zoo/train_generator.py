@@ -57,7 +57,7 @@ def train_generator(out: Path, limit: Limit, seed: int, until: float | None, com
             break
         with torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(model, batch.ids, batch.targets)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizers.step(rate(step, progress))
         step += 1

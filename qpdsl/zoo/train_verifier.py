@@ -32,7 +32,7 @@ LONGEST = 160
 _POOL = 16
 
 
-class VerifierTrainee(nn.Module):  # type: ignore[misc]
+class VerifierTrainee(nn.Module):
     """The model that ships, and a probe that is only trained beside it.
 
     The probe reads two yes-or-no facts at every token: is this token the first wrong one of its step, and was
@@ -57,7 +57,7 @@ def settle(generator: LlamaForCausalLM, batches: Iterator[VerifierBatch], steps:
         with torch.autocast("cpu", torch.bfloat16):
             logits = generator(input_ids=batch.ids, use_cache=False).logits
         loss = F.cross_entropy(logits.float().flatten(0, 1), batch.words.flatten(), ignore_index=IGNORED)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizers.step(rate(step, step / steps))
         if step % 50 == 0:
             note(f"settling, step {step}  words {loss.item():.3f}")
@@ -185,7 +185,7 @@ def train_verifier(
             break
         with torch.autocast("cpu", torch.bfloat16):
             losses = loss_of(trainee, batch)
-        losses.sum().backward()
+        losses.sum().backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(trainee.parameters(), 1.0)
         optimizers.step(rate(step, progress))
         step += 1

@@ -15,7 +15,7 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 ATTENTION = "zoo_float32_sdpa"
 _WARMUP_STEPS = 100
-_DECAY_SHARE = 0.2
+_DECAY_SHARE = 0.5
 
 
 def _float32_sdpa(
@@ -68,7 +68,7 @@ class Limit:
 
 
 def rate(step: int, progress: float) -> float:
-    """Learning-rate factor: a linear warm-up, flat, and a linear fall to zero over the last fifth."""
+    """Learning-rate factor: a linear warm-up, flat, and a linear fall to zero over the second half."""
     return min(1.0, (step + 1) / _WARMUP_STEPS, max(0.0, (1.0 - progress) / _DECAY_SHARE))
 
 

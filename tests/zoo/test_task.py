@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from qpdsl.zoo.mistakes import corrupted
+from qpdsl.zoo.stories import LIMIT
 from qpdsl.zoo.task import (
     LEVELS,
-    LIMIT,
     STEP_SEPARATOR,
     Problem,
     evaluation_problems,
