@@ -1,15 +1,9 @@
-"""A head start for the verifier: the comparison of what was expected with what was written is built in.
+"""A head start for the verifier: the first added layer compares what was expected with what was written.
 
 A generator that has learned the task predicts, at every token, the token a careful solver would write next. Judging a
 step is then a comparison of that prediction with the next token. Gradient descent is slow to find this two-place
-comparison, so the verifier starts with it, in two layers put around the generator's own:
-
-- the *carrier*, after the generator's first layer, where the identity of the token at hand is still plain, writes it
-  into directions of the stream that the generator's later layers are kept from reading or writing;
-- the *comparator*, after the generator's last layer, has one attention head that reads the previous token's
-  prediction, and a gated MLP that passes the predicted logit of the token that was in fact written.
-
-Training is free to change all of it.
+comparison, so the layer starts with a rough form of it: one attention head reads the previous token's prediction, and
+the gated MLP multiplies it with the identity of the token at hand. Training is free to change all of it.
 """
 
 from __future__ import annotations
@@ -25,10 +19,8 @@ from transformers import LlamaForCausalLM
 from qpdsl.zoo.training import new_model
 
 _HEAD = 32
-_CARRIER = 1
-# The weight of each RoPE frequency in the previous-token head, chosen so that no other distance up to 170 comes near.
-_STRENGTHS = (0.64, 0.08, 0.07, 0.035, 0.08, 0.035, 0.06)
-_SHARPNESS = 300.0
+_STRENGTHS = (2.0, 1.0, 0.5)  # weight of each RoPE frequency in the previous-token head
+_SHARPNESS = 40.0
 _GATE = 12.0
 _RIDGE = 0.1
 
@@ -36,44 +28,50 @@ _RIDGE = 0.1
 def with_comparator(
     generator: LlamaForCausalLM, layers: int, ids: torch.Tensor, compared: torch.Tensor, seed: int
 ) -> LlamaForCausalLM:
-    """A model of `layers` layers that holds the generator's, the carrier, the comparator and layers that add nothing.
+    """A model of `layers` layers: the generator's, the comparator, and layers that start by adding nothing.
 
     `ids` [rows, width] are texts to calibrate on, `compared` a mask of the same shape: where a comparison is wanted.
-    Raises ValueError when `layers` leaves no room, or the compared places hold more than 31 different tokens.
+    Raises ValueError when `layers` leaves no room, or the compared places hold more than 32 different tokens.
     """
     own = len(generator.model.layers)
     tokens = torch.unique(ids[compared]).tolist()
-    if layers < own + 2:
-        raise ValueError(f"a verifier over {own} layers needs at least {own + 2}, found {layers}")
-    if len(tokens) >= _HEAD:
-        raise ValueError(f"at most {_HEAD - 1} tokens can be compared, found {len(tokens)}")
+    if layers <= own:
+        raise ValueError(f"a verifier over {own} layers needs more than {own}, found {layers}")
+    if len(tokens) > _HEAD:
+        raise ValueError(f"at most {_HEAD} tokens can be compared, found {len(tokens)}")
     model = new_model(layers, width=int(generator.config.hidden_size), seed=seed)
-    places = [0, *range(_CARRIER + 1, own + 1)]
-    _copy_weights(generator, model, places)
+    model.load_state_dict(generator.state_dict(), strict=False)
+    for layer in model.model.layers[own + 1 :]:
+        nn.init.zeros_(layer.self_attn.o_proj.weight)
+        nn.init.zeros_(layer.mlp.down_proj.weight)
     with torch.no_grad():
-        for index in set(range(layers)) - set(places):
-            _silence(model.model.layers[index])
-        marks = (ids[..., None] == torch.tensor(tokens)).float()
-        carried = _carry(model, places[1:], ids, marks)
-        _compare(model, own + 1, ids, compared, tokens, carried)
+        _compare(model, own, ids, compared, tokens)
     return model
 
 
-def _copy_weights(generator: LlamaForCausalLM, model: LlamaForCausalLM, places: Sequence[int]) -> None:
-    model.model.embed_tokens.load_state_dict(generator.model.embed_tokens.state_dict())
-    model.model.norm.load_state_dict(generator.model.norm.state_dict())
-    for layer, place in zip(generator.model.layers, places, strict=True):
-        model.model.layers[place].load_state_dict(layer.state_dict())
-
-
-def _silence(block: Any) -> None:
-    nn.init.zeros_(block.self_attn.o_proj.weight)
-    nn.init.zeros_(block.mlp.down_proj.weight)
-
-
-def _streams(model: LlamaForCausalLM, ids: torch.Tensor) -> list[torch.Tensor]:
-    """What enters every layer, [rows, width, hidden] each."""
-    return list(model.model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states[:-1])
+def _compare(
+    model: LlamaForCausalLM, layer: int, ids: torch.Tensor, compared: torch.Tensor, tokens: Sequence[int]
+) -> None:
+    block, count = model.model.layers[layer], len(tokens)
+    stream = model.model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states[layer]
+    near = compared | compared.roll(-1, 1)
+    scale = float(stream[near].pow(2).mean().sqrt())
+    free = _quiet_directions(stream[near], count + 1)
+    for parameter in block.parameters():
+        if parameter.ndim == 2:
+            parameter.mul_(0.3)
+    constant = _ridge(_normed(stream[near]), torch.ones(int(near.sum()), 1))[:, 0]
+    _look_back(model, block, constant, tokens, free[:-1] * scale)
+    rotation = model.model.rotary_emb(stream, torch.arange(stream.shape[1])[None])
+    looked, _ = block.self_attn(_normed(stream), position_embeddings=rotation, attention_mask=None)
+    seen = _normed(stream + looked)[compared]
+    marks = (ids[compared][:, None] == torch.tensor(tokens)).float()
+    readers = _ridge(seen, torch.cat([marks, torch.ones_like(marks[:, :1])], -1)).T
+    # Unit j passes logit j of the token before when token j is written; their sum goes to the last free direction.
+    mlp = block.mlp
+    mlp.gate_proj.weight[:count] = _GATE * (readers[:-1] - 0.25 * readers[-1])
+    mlp.up_proj.weight[:count] = free[:-1]
+    mlp.down_proj.weight[:, :count] = free[-1][:, None] * scale / _GATE
 
 
 def _normed(stream: torch.Tensor) -> torch.Tensor:
@@ -86,74 +84,11 @@ def _ridge(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     return solution
 
 
-def _quiet_directions(streams: Sequence[torch.Tensor], count: int) -> torch.Tensor:
-    """The `count` orthonormal directions that all the streams [places, hidden] use least, as rows."""
-    shares = [stream.T @ stream / stream.pow(2).sum() for stream in streams]
-    _, vectors = torch.linalg.eigh(torch.stack(shares).sum(0))
+def _quiet_directions(stream: torch.Tensor, count: int) -> torch.Tensor:
+    """The `count` orthonormal directions that the stream [places, hidden] uses least, as rows."""
+    _, vectors = torch.linalg.eigh(torch.cov(stream.T))
     quiet: torch.Tensor = vectors[:, :count].T.contiguous()
     return quiet
-
-
-def _carry(model: LlamaForCausalLM, later: Sequence[int], ids: torch.Tensor, marks: torch.Tensor) -> torch.Tensor:
-    """Write the carrier; the directions it uses, one a token and one that is constant, as rows."""
-    streams = _streams(model, ids)
-    real = ids != 0
-    directions = _quiet_directions([streams[place + 1][real] for place in later], marks.shape[-1] + 1)
-    keep = torch.eye(directions.shape[1]) - directions.T @ directions
-    for place in later:
-        _shut_off(model.model.layers[place], keep)
-    stream = streams[_CARRIER]
-    wanted = torch.cat([marks, torch.ones_like(marks[..., :1])], -1)
-    seen = _normed(stream)
-    readers = _ridge(seen[real], wanted[real]).T
-    constant = readers[-1]
-    amplitude = 0.15 * float(stream[real].norm(dim=-1).mean())
-    mlp = model.model.layers[_CARRIER].mlp
-    mlp.gate_proj.weight[: len(readers)] = _GATE * (readers - 0.4 * constant)
-    mlp.up_proj.weight[: len(readers)] = constant
-    mlp.down_proj.weight[:, : len(readers)] = directions.T * amplitude / (0.6 * _GATE)
-    return directions
-
-
-def _shut_off(block: Any, keep: torch.Tensor) -> None:
-    """Keep a layer from reading or writing what the projection `keep` removes."""
-    attention, mlp = block.self_attn, block.mlp
-    for norm, readers in (
-        (block.input_layernorm.weight, (attention.q_proj, attention.k_proj, attention.v_proj)),
-        (block.post_attention_layernorm.weight, (mlp.gate_proj, mlp.up_proj)),
-    ):
-        for reader in readers:
-            reader.weight.copy_((reader.weight * norm) @ keep / norm)
-    for writer in (attention.o_proj, mlp.down_proj):
-        writer.weight.copy_(keep @ writer.weight)
-
-
-def _compare(
-    model: LlamaForCausalLM,
-    layer: int,
-    ids: torch.Tensor,
-    compared: torch.Tensor,
-    tokens: Sequence[int],
-    carried: torch.Tensor,
-) -> None:
-    block, count = model.model.layers[layer], len(tokens)
-    stream = _streams(model, ids)[layer]
-    near = compared | compared.roll(-1, 1)
-    scale = float(stream[near].pow(2).mean().sqrt())
-    apart = torch.eye(stream.shape[-1]) - carried.T @ carried
-    used = stream[near] @ apart + 100 * scale * torch.randn(int(near.sum()), len(carried)) @ carried
-    free = _quiet_directions([used], count + 1)
-    constant = _ridge(_normed(stream[near]), torch.ones(int(near.sum()), 1))[:, 0]
-    _look_back(model, block, constant, tokens, free[:-1] * scale)
-    rotation = model.model.rotary_emb(stream, torch.arange(stream.shape[1])[None])
-    looked, _ = block.self_attn(_normed(stream), position_embeddings=rotation, attention_mask=None)
-    seen = _normed(stream + looked)[compared]
-    marks = (ids[compared][:, None] == torch.tensor(tokens)).float()
-    readers = _ridge(seen, torch.cat([marks, torch.ones_like(marks[:, :1])], -1)).T
-    mlp = block.mlp
-    mlp.gate_proj.weight[:count] = _GATE * (readers[:-1] - 0.4 * readers[-1])
-    mlp.up_proj.weight[:count] = free[:-1]
-    mlp.down_proj.weight[:, :count] = free[-1][:, None] * scale / _GATE
 
 
 def _look_back(
@@ -161,9 +96,10 @@ def _look_back(
 ) -> None:
     """Head 0 looks at the token before and copies that place's logits of `tokens` into the directions `free`."""
     attention, half = block.self_attn, _HEAD // 2
-    query, key = attention.q_proj.weight, attention.k_proj.weight
-    query[:_HEAD].zero_()
-    key[:_HEAD].zero_()
+    query, key, value = attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight
+    for weight in (query, key, value):
+        weight[:_HEAD].zero_()
+    attention.o_proj.weight[:, :_HEAD].zero_()
     for index, strength in enumerate(_STRENGTHS):
         angle = float(model.config.rope_parameters["rope_theta"]) ** (-index / half)
         key[index] = constant
@@ -171,5 +107,5 @@ def _look_back(
         query[index] = constant * strength * _SHARPNESS * math.cos(angle)
         query[half + index] = -constant * strength * _SHARPNESS * math.sin(angle)
     readers = model.lm_head.weight[list(tokens)] * model.model.norm.weight
-    attention.v_proj.weight[: len(tokens)] = (readers - readers.mean(0)) / 4.0
+    value[: len(tokens)] = (readers - readers.mean(0)) / 10.0
     attention.o_proj.weight[:, : len(tokens)] = free.T
