@@ -7,7 +7,7 @@ arguments, the source stage, the rounds of the loops around it, and the row path
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from qpdsl.planner.expr import Value
@@ -16,10 +16,9 @@ Rounds = tuple[int, ...]
 Path = tuple[int, ...]
 
 
-def hash_arguments(arguments: Mapping[str, Value]) -> bytes:
-    """A digest of the arguments by name; their order does not count."""
-    text = json.dumps(dict(arguments), sort_keys=True, ensure_ascii=True, allow_nan=True)
-    return blake2b(text.encode(), digest_size=16).digest()
+def hash_arguments(values: Sequence[Value]) -> bytes:
+    """A digest of a program's arguments in the order of its parameters, whose names do not count."""
+    return blake2b(json.dumps(list(values), ensure_ascii=True).encode(), digest_size=16).digest()
 
 
 def noise_key(seed: int, arguments: bytes, stage: int, rounds: Rounds, path: Path) -> int:

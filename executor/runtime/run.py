@@ -41,7 +41,8 @@ async def run(
     plan: PhysicalPlan, arguments: Mapping[str, Value], seed: int, services: Services, name: str = ""
 ) -> Result:
     """Runs one instance. A failure of this instance alone is reported in the result, not raised."""
-    instance = Instance(name, services, arguments, seed, hash_arguments(arguments))
+    digest = hash_arguments([arguments.get(parameter.name) for parameter in plan.params])
+    instance = Instance(name, services, arguments, seed, digest)
     services.events.emit(InstanceStarted(instance=name))
     start = time.monotonic()
     rows: Candidates = (Row(None, (), {}),)

@@ -6,11 +6,11 @@ from qpdsl.executor.runtime.keys import hash_arguments, noise_key
 
 
 def test_every_part_changes_the_key() -> None:
-    arguments = hash_arguments({"problem": "x", "n": 3})
+    arguments = hash_arguments(["x", 3])
     keys = [
         noise_key(0, arguments, 1, (), (0,)),
         noise_key(1, arguments, 1, (), (0,)),
-        noise_key(0, hash_arguments({"problem": "x", "n": 4}), 1, (), (0,)),
+        noise_key(0, hash_arguments(["x", 4]), 1, (), (0,)),
         noise_key(0, arguments, 2, (), (0,)),
         noise_key(0, arguments, 1, (0,), (0,)),
         noise_key(0, arguments, 1, (), (1,)),
@@ -25,8 +25,9 @@ def test_every_part_changes_the_key() -> None:
 
 def test_keys_are_fixed_for_good() -> None:
     """A change here changes every published result for the same seed."""
-    assert noise_key(7, hash_arguments({"b": 1, "a": "é"}), 3, (1, 2), (0, 5)) == 6083774613596655881
+    assert noise_key(7, hash_arguments(["é", 1]), 3, (1, 2), (0, 5)) == 2161414530621298641
 
 
-def test_the_order_of_arguments_does_not_count() -> None:
-    assert hash_arguments({"a": 1, "b": 2}) == hash_arguments({"b": 2, "a": 1})
+def test_arguments_are_told_apart_by_place_and_type() -> None:
+    digests = {hash_arguments(values) for values in (["a", "b"], ["b", "a"], ["ab"], [1], ["1"], [1.0], [True], [None])}
+    assert len(digests) == 8

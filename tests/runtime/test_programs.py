@@ -56,10 +56,13 @@ def test_layout_and_names_of_programs_do_not_change_the_samples() -> None:
     rows = []
     for text in (
         HEADER + "program p(problem: text) -> text {\n" + body.format("\n") + "\n}",
-        HEADER + "# a comment\nprogram other(problem: text) -> text { " + body.format(" | ") + " }",
+        HEADER
+        + "# a comment\nprogram other(question: text) -> text { "
+        + body.format(" | ").replace("problem", "question")
+        + " }",
     ):
         plan = compiled(text)
-        rows.append(run_all(plan, [arguments(plan, problem=texts(1)[0])])[0].rows)
+        rows.append(run_all(plan, [{plan.params[0].name: texts(1)[0]}])[0].rows)
     assert rows[0] == rows[1] and len(rows[0]) == 4
 
 
