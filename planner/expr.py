@@ -30,10 +30,7 @@ def evaluate_rows(expr: ast.Expr, rows: Sequence[Scope], params: Scope) -> Value
 
 
 def split_template(template: ast.Template, scope: Scope) -> list[tuple[str, bool]]:
-    """The text of a template in order, each piece with whether the program's author wrote it (an interpolated value
-
-    is not the author's).
-    """
+    """The text of a template in pieces, each with whether the program's author wrote it or a value brought it in."""
     return [(part, True) if isinstance(part, str) else (format_value(scope[part.id]), False) for part in template.parts]
 
 

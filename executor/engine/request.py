@@ -85,9 +85,10 @@ Request = GenerateRequest | ReadRequest
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One continuation: its tokens (eos included), why it ended, and the sum of its tokens' log-probabilities
+    """One continuation: its tokens, eos included, and why it ended.
 
-    under the model's distribution at temperature 1. `near_ties` counts draws that floating point could have decided.
+    `logprob` sums the tokens' natural log-probabilities under the model's distribution at temperature 1; `near_ties`
+    counts draws that floating point could have decided.
     """
 
     tokens: tuple[int, ...]

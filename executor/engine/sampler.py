@@ -20,10 +20,7 @@ NEAR_CUT_PROBABILITY = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Per row: the token (int64 [B]), its log-probability at temperature 1 (float32 [B]), and whether it was a near tie
-
-    (bool [B]).
-    """
+    """Per row: the token int64 [B], its log-probability at temperature 1 float32 [B], near tie or not bool [B]."""
 
     tokens: torch.Tensor
     logprobs: torch.Tensor

@@ -72,9 +72,9 @@ def _automatic_prefix(tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 
 def chat_frame(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str | None]]) -> list[str | int]:
-    """The chat template rendered around turns (role, text): its text, with the numbers of the turns whose text is None
+    """The chat template rendered around turns (role, text), with the generation prompt after them.
 
-    where their texts go. Ends with the generation prompt.
+    Where a turn's text is None its number stands in the result in the text's place. Raises ContextError.
     """
     if not tokenizer.chat_template:
         raise ContextError("its tokenizer has no chat template; use `prompt` instead of `chat`")
