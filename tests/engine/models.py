@@ -45,10 +45,10 @@ CONFIGS: dict[str, PretrainedConfig] = {
 }
 
 
-def random_model(name: str, seed: int = 0) -> PreTrainedModel:
-    """A float32 model of the named architecture; the same seed gives the same weights."""
+def random_model(name: str, seed: int = 0, **changes: int) -> PreTrainedModel:
+    """A float32 model of the named architecture; seed and changes to its configuration decide the weights."""
     torch.manual_seed(seed)
-    config = CONFIGS[name].__class__.from_dict(CONFIGS[name].to_dict())
+    config = CONFIGS[name].__class__.from_dict({**CONFIGS[name].to_dict(), **changes})
     # Older releases of transformers give Gemma 2 an attention that leaves its soft-cap out.
     attention = "eager" if name == "gemma2" else None
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention).eval()
