@@ -20,7 +20,9 @@ CODES: dict[str, Code] = {
     "QP103": Code("nested too deep", "Brackets, blocks and expressions may nest 64 deep."),
     "QP104": Code("unexpected character", 'The character begins nothing in the language; quotes must be plain `"`.'),
     "QP105": Code("string not closed", 'A `"…"` string ends on its line; text over several lines stands in `"""…"""`.'),
-    "QP106": Code("regex not closed", "A `/…/` regex ends on its line; a slash inside it is written `\\/`."),
+    "QP106": Code(
+        "regex not closed", "A `/…/` regex ends on its line, at its first bare slash; one inside it is written `\\/`."
+    ),
     "QP107": Code("brackets do not pair", "Each `(`, `[` and `{` needs the bracket that closes it, in order."),
     "QP108": Code("unknown escape", 'A backslash in a string stands before one of `n t r \\ " { }` or `uXXXX`.'),
     "QP109": Code("syntax error", "Something else was expected here; the form of the stage is given beside it."),
@@ -33,7 +35,9 @@ CODES: dict[str, Code] = {
     "QP116": Code("unknown option", "Each stage has its own `key=` options."),
     "QP117": Code("option given twice", "An option is given at most once; `chat` alone may repeat its roles."),
     "QP118": Code("regex does not compile", "The regex is not well formed."),
-    "QP119": Code("outside the regex dialect", "The dialect is what Python's `re` and llguidance both take."),
+    "QP119": Code(
+        "outside the regex dialect", "The dialect is what Python's `re` and llguidance both take and mean the same by."
+    ),
     "QP120": Code("no program", "A file declares at least one program."),
     "QP121": Code("no stages", "A program, and the body of a `repeat`, has at least one stage."),
     "QP122": Code("block without a head", "A `{ … }` belongs to a program or a `repeat` that stands before it."),

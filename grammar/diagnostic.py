@@ -64,10 +64,16 @@ class QpError(Exception):
         super().__init__(self.diagnostics, source)
 
     def __str__(self) -> str:
-        from qpdsl.grammar.render import render
+        from qpdsl.grammar.render import render_all
 
-        shown = [render(diagnostic, self.source) for diagnostic in self.diagnostics]
-        return "\n\n".join([*shown, f"and {self.more} more"] if self.more else shown)
+        return render_all(self)
+
+
+def more_note(error: QpError) -> str | None:
+    """The line that counts the diagnostics beyond those kept, None where all are there."""
+    if not error.more:
+        return None
+    return f"… and {error.more} more {'error' if error.more == 1 else 'errors'}"
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

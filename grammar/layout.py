@@ -60,6 +60,9 @@ class Layout:
     def block_after(self, statement: Statement) -> Span | None:
         """The block that the statement is the head of, if it is one."""
         index = self.tokens.index(statement.tokens[-1]) + 1
+        if statement.tokens[0].text == "repeat":  # a slip: `repeat 3 | { … }`
+            while index < len(self.tokens) and self.tokens[index].text.strip() in ("", "|"):
+                index += 1
         if index == len(self.tokens) or self.tokens[index].text != "{":
             return None
         depth = 0

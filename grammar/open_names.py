@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.makers import makers
 from qpdsl.grammar.words import COLUMNS
 
 _COUNTS = ("n", "top_k", "max_tokens")
@@ -14,7 +15,7 @@ _Use = tuple[ast.Name, str | None]
 
 def open_parameters(stages: tuple[ast.Stage, ...]) -> tuple[ast.Param, ...]:
     """One parameter per open name in order of first use, of the first type that a use asks for, else text."""
-    made = {*COLUMNS, *_made(stages)}
+    made = {*COLUMNS, *(name for name, _ in makers(stages))}
     uses: dict[str, list[_Use]] = {}
     for name, wanted in _uses(stages):
         if name.id not in made:
@@ -25,16 +26,6 @@ def open_parameters(stages: tuple[ast.Stage, ...]) -> tuple[ast.Param, ...]:
         type_ = next((wanted for _, wanted in found if wanted), "text")
         params.append(ast.Param(id, ast.TypeRef(type_, span=span), span=span, name_span=span))
     return tuple(params)
-
-
-def _made(stages: tuple[ast.Stage, ...]) -> Iterator[str]:
-    for stage in stages:
-        if isinstance(stage, ast.Extract):
-            yield stage.column.id
-        elif isinstance(stage, ast.Score):
-            yield stage.into.id if stage.into else "score"
-        elif isinstance(stage, ast.Repeat):
-            yield from _made(stage.body)
 
 
 def _uses(stages: tuple[ast.Stage, ...]) -> Iterator[_Use]:

@@ -23,13 +23,13 @@ from qpdsl.grammar.diagnostic import Diagnostic, QpError, in_order
 from qpdsl.grammar.layout import Statement, lay_out
 from qpdsl.grammar.open_names import open_parameters
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source, Span
-from qpdsl.grammar.syntax import explain
+from qpdsl.grammar.syntax import explain, misspelt_words
 from qpdsl.grammar.transform import ToAst
 
 MAX_ERRORS = 20
 # How many characters are read again to find further errors: a large source is read but a few times.
 _REREAD = 4_000_000
-BUILT_IN_MODELS = {"llm": "zoo/counting", "prm": "zoo/counting-prm", "slm": "zoo/counting-mini"}
+BUILT_IN_MODELS = {"llm": "zoo/counting", "prm": "zoo/counting-prm"}
 _BINARY = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 _lock = Lock()
 
@@ -91,7 +91,9 @@ def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnosti
                 gaps.append(statement.span)
                 text = replace(layout, text=text).without(statement)
         reread += len(text)
-        if layout.broken or text == before or len(faults) >= MAX_ERRORS or reread > _REREAD:
+        if layout.broken:
+            return (), in_order([*faults, *misspelt_words(layout)]), (Span(0, len(text)),)
+        if text == before or len(faults) >= MAX_ERRORS or reread > _REREAD:
             return (), in_order(faults), (Span(0, len(text)),)
     to_ast = ToAst(headless, gaps)
     items = to_ast.transform(tree)

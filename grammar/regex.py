@@ -1,18 +1,21 @@
 """The regex dialect: what Python's `re` and llguidance's engine both take and mean the same by.
 
-No look-around, no back-references, no atomic or possessive groups.
+No look-around, no back-references, no atomic or possessive groups, no word boundaries; a brace that counts nothing is
+escaped.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.diagnostic import Diagnostic, Edit
 from qpdsl.grammar.source import Span
 
 MAX_NESTING = 64
 _FLAGS = re.compile(r"\(\?[imsx]*(?:-[imsx]+)?[:)]")
-_QUANTIFIER = re.compile(r"[*+?]|\{\d*,?\d*\}")
+_QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
+_UP_TO = re.compile(r"\{,(\d+)\}")
 _NAMED = re.compile(r"\(\?P<[A-Za-z_][A-Za-z0-9_]*>")
 _OUTSIDE = {
     "(?=": "look-ahead",
@@ -24,6 +27,30 @@ _OUTSIDE = {
     "(?>": "an atomic group",
     "(?#": "a comment",
 }
+# Escapes that llguidance refuses, or reads otherwise than Python, and what may stand in their place.
+_ESCAPES = {
+    "b": ("`\\b`", None),
+    "B": ("`\\B`", None),
+    "Z": ("`\\Z`", "$"),
+    "z": ("`\\z`", "$"),
+    "0": ("`\\0`", "\\x00"),
+    "N": ("`\\N`", None),
+    "<": ("an escaped `<`", "<"),
+    ">": ("an escaped `>`", ">"),
+}
+_LACKS = "the dialect has no look-around, no back-references, no possessive or atomic groups"
+_BOTH = "the dialect is what Python's `re` and llguidance both take and mean the same by"
+
+
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    """What stands outside the dialect, where in the pattern, and what to write in its place."""
+
+    what: str
+    start: int
+    end: int
+    fix: str | None = None
+    note: str = _LACKS
 
 
 def check(pattern: str, start: int) -> Diagnostic | None:
@@ -32,10 +59,16 @@ def check(pattern: str, start: int) -> Diagnostic | None:
         return Diagnostic("QP118", "the regex is empty", Span(start - 1, start + 1))
     outside = _outside(pattern)
     if outside is not None:
-        what, at, end = outside
-        message = f"{what} is outside the regex dialect"
-        notes = ("the dialect has no look-around, no back-references, no possessive or atomic groups",)
-        return Diagnostic("QP119", message, Span(start + at, start + end), notes=notes)
+        span = Span(start + outside.start, start + outside.end)
+        fix = outside.fix
+        return Diagnostic(
+            "QP119",
+            f"{outside.what} is outside the regex dialect",
+            span,
+            notes=(outside.note,),
+            help=f"write `{fix}`" if fix else None,
+            edit=Edit(span, fix) if fix else None,
+        )
     try:
         re.compile(pattern)
     except re.error as error:
@@ -46,20 +79,20 @@ def check(pattern: str, start: int) -> Diagnostic | None:
     return None
 
 
-def _outside(pattern: str) -> tuple[str, int, int] | None:
-    """The first construct that one of the two engines lacks, and where it stands."""
+def _outside(pattern: str) -> _Outside | None:
+    """The first construct that one of the two engines lacks or means otherwise."""
     index, depth, in_class, quantified = 0, 0, False, False
     while index < len(pattern):
         char, here = pattern[index], index
         was_quantified, quantified = quantified, False
         if char == "\\":
-            following = pattern[index + 1 : index + 2]
-            if not in_class and following.isdigit() and following != "0":
-                return "a back-reference", here, here + 2
+            found = _escape(pattern, index, in_class=in_class)
+            if found:
+                return found
             index += 2
         elif in_class:
             if char == "[" or pattern[index : index + 2] in ("--", "&&", "~~", "||"):
-                return f"an unescaped `{char}` in a character class", here, here + 1
+                return _Outside(f"an unescaped `{char}` in a character class", here, here + 1, f"\\{char}")
             in_class = char != "]"
             index += 1
         elif char == "[":
@@ -70,7 +103,7 @@ def _outside(pattern: str) -> tuple[str, int, int] | None:
         elif char == "(":
             depth += 1
             if depth > MAX_NESTING:
-                return f"nesting over {MAX_NESTING} deep", here, here + 1
+                return _Outside(f"nesting over {MAX_NESTING} deep", here, here + 1)
             if pattern[index + 1 : index + 2] == "?":
                 found = _group(pattern, index)
                 if found:
@@ -81,16 +114,40 @@ def _outside(pattern: str) -> tuple[str, int, int] | None:
             depth -= char == ")"
             quantifier = _QUANTIFIER.match(pattern, index)
             if quantifier and was_quantified and quantifier[0] == "+":
-                return "a possessive quantifier", here - 1, here + 1
+                return _Outside("a possessive quantifier", here - 1, here + 1)
+            if quantifier is None and char == "{":
+                return _brace(pattern, index)
             quantified = quantifier is not None and not was_quantified
             index = quantifier.end() if quantifier else index + 1
     return None
 
 
-def _group(pattern: str, index: int) -> tuple[str, int, int] | None:
+def _escape(pattern: str, index: int, *, in_class: bool) -> _Outside | None:
+    letter, end = pattern[index + 1 : index + 2], index + 2
+    if letter.isdigit() and letter != "0" and not in_class:
+        return _Outside("a back-reference", index, end)
+    if letter in _ESCAPES:
+        what, fix = _ESCAPES[letter]
+        return _Outside(what, index, end, fix, _BOTH)
+    if letter == "A" and index > 0 and not in_class:
+        return _Outside("`\\A` after the beginning", index, end, None, _BOTH)
+    if letter > "\x7f":
+        return _Outside(f"an escaped `{letter}`", index, end, letter, _BOTH)
+    return None
+
+
+def _brace(pattern: str, index: int) -> _Outside:
+    """A `{` that begins no quantifier: Python takes it as itself, llguidance does not."""
+    upto = _UP_TO.match(pattern, index)
+    if upto and index > 0:
+        return _Outside(f"`{upto[0]}`", index, upto.end(), f"{{0,{upto[1]}}}", _BOTH)
+    return _Outside("a `{` that counts nothing", index, index + 1, "\\{", _BOTH)
+
+
+def _group(pattern: str, index: int) -> _Outside | None:
     for opening, what in _OUTSIDE.items():
         if pattern.startswith(opening, index):
-            return what, index, index + len(opening)
+            return _Outside(what, index, index + len(opening))
     if _FLAGS.match(pattern, index) or _NAMED.match(pattern, index):
         return None
-    return f"`{pattern[index : index + 3]}`", index, min(index + 3, len(pattern))
+    return _Outside(f"`{pattern[index : index + 3]}`", index, min(index + 3, len(pattern)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from unicodedata import combining, east_asian_width
 
-from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.diagnostic import Diagnostic, QpError, more_note
 from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.width import cells
 
 TAB = "    "
 WINDOW = 140
@@ -24,6 +24,13 @@ class _Mark:
     end: int
     text: str
     primary: bool
+
+
+def render_all(error: QpError, *, colour: bool = False) -> str:
+    """All diagnostics of an error, a blank line between two, and a last line that counts those left out."""
+    shown = [render(diagnostic, error.source, colour=colour) for diagnostic in error.diagnostics]
+    note = more_note(error)
+    return "\n\n".join([*shown, note] if note else shown)
 
 
 def render(diagnostic: Diagnostic, source: Source, *, colour: bool = False) -> str:
@@ -44,10 +51,10 @@ def render(diagnostic: Diagnostic, source: Source, *, colour: bool = False) -> s
         f"{paint(' ' * (width + 1) + '-->', 'gutter')} {source.name}:{line}:{column}",
         bar,
     ]
-    shown = 0
+    shown, text, offset = 0, "", 0
     for mark in marks:
-        text, offset = _window(source.line(mark.line), mark.start)
-        if mark.line != shown:
+        if mark.line != shown or not offset <= mark.start <= offset + WINDOW:
+            text, offset = _window(source.line(mark.line), mark.start)
             lines.append(f"{paint(f' {mark.line:>{width}} |', 'gutter')} {_clean(text)}".rstrip())
             shown = mark.line
         underline = _underline(text, mark, offset)
@@ -86,9 +93,9 @@ def _window(text: str, column: int) -> tuple[str, int]:
 
 def _underline(text: str, mark: _Mark, offset: int) -> str:
     start, end = mark.start - offset, min(mark.end - offset, max(len(text), mark.start - offset + 1))
-    lead = " " * _cells(text[:start])
+    lead = " " * cells(_clean(text[:start]))
     sign = "^" if mark.primary else "-"
-    return f"{lead}{sign * max(1, _cells(text[start:end]))} {mark.text}".rstrip()
+    return f"{lead}{sign * max(1, cells(_clean(text[start:end])))} {mark.text}".rstrip()
 
 
 def _edited(diagnostic: Diagnostic, source: Source) -> list[str]:
@@ -102,11 +109,3 @@ def _edited(diagnostic: Diagnostic, source: Source) -> list[str]:
 def _clean(text: str) -> str:
     """Tabs widened, control characters made visible, so that carets stay under what they mark."""
     return "".join(TAB if c == "\t" else c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def _cells(text: str) -> int:
-    """How many terminal cells the cleaned text takes."""
-    cells = 0
-    for char in _clean(text):
-        cells += 0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1
-    return cells

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,26 +16,8 @@ from qpdsl.grammar.tokens import Token
 from qpdsl.grammar.words import ABSENT, DECLARATIONS, RESERVED, STAGES
 
 _EXPRESSION = frozenset({"NUMBER", "STRING", "NAME", "LPAR", "MINUS", "NOT", "TRUE", "FALSE", "NONE"})
-_OPERATORS = frozenset(
-    {
-        "EQ",
-        "NE",
-        "LE",
-        "GE",
-        "LT",
-        "GT",
-        "PLUS",
-        "MINUS",
-        "STAR",
-        "SLASH",
-        "PERCENT",
-        "AND",
-        "OR",
-        "NOT",
-        "_MATCHES",
-        "LPAR",
-    }
-)
+_COMPARISONS = frozenset({"EQ", "NE", "LE", "GE", "LT", "GT", "_MATCHES"})
+_OPERATORS = _COMPARISONS | {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "AND", "OR", "NOT"}
 _WORDS = {
     "NAME": "a name",
     "NUMBER": "a number",
@@ -60,6 +43,18 @@ def explain(error: UnexpectedInput, layout: Layout, source: Source) -> tuple[Dia
     place = _place(error, layout)
     diagnostic = _head(place) or _absent(place) or _special(place) or _expected(place)
     return diagnostic, place.offset
+
+
+def misspelt_words(layout: Layout) -> Iterator[Diagnostic]:
+    """The first words that are near to a stage or declaration: all that can be told where braces do not pair."""
+    for statement in layout.statements:
+        word = statement.tokens[0]
+        if word.kind != "word" or word.text in STAGES or word.text in DECLARATIONS or word.text in ABSENT:
+            continue
+        for kind, code, known in (("stage", "QP110", STAGES), ("declaration", "QP111", DECLARATIONS)):
+            if closest(word.text, known):
+                yield _unknown_word(word, kind, code, known)
+                break
 
 
 @dataclass(slots=True)
@@ -123,7 +118,13 @@ def _head(place: _Place) -> Diagnostic | None:
     if inside and word in DECLARATIONS:
         message = f"`{word}` cannot stand among stages"
         return Diagnostic("QP111", message, token.span, "declarations stand outside programs")
-    kind, code, known = ("stage", "QP110", STAGES) if inside else ("declaration", "QP111", DECLARATIONS)
+    if inside:
+        return _unknown_word(token, "stage", "QP110", STAGES)
+    return _unknown_word(token, "declaration", "QP111", DECLARATIONS)
+
+
+def _unknown_word(token: Token, kind: str, code: str, known: Iterable[str]) -> Diagnostic:
+    word = token.text
     near = None if word in ABSENT else closest(word, known)
     notes = (f"{kind}s: {', '.join(known)}",)
     label = "not part of the language as it is" if word in ABSENT else f"not a {kind}"
@@ -171,8 +172,13 @@ def _special(place: _Place) -> Diagnostic | None:
         message = "a verifier is the name of a model; calls are not part of the language as it is"
         return Diagnostic("QP115", message, token.span, "unknown clause", notes=place.usage)
     if token.text == "=" and "EQ" in place.expected:
-        fix = Edit(token.span, "==")
-        return Diagnostic("QP109", "`=` sets an option and compares nothing", token.span, help="write `==`", edit=fix)
+        return _equals(place, token, statement.tokens[:index])
+    if token.text == "==" and place.offset == token.start + 1:  # an `=` was wanted, and taken
+        fix = Edit(token.span, "=")
+        return Diagnostic("QP109", "`==` compares and sets no option", token.span, help="write `=`", edit=fix)
+    if token.text == "," and word in STAGES and "_SEP" in place.expected:
+        fix = Edit(token.span, "")
+        return Diagnostic("QP109", "options are parted by spaces", token.span, help="leave the comma out", edit=fix)
     if word == "prompt" and index == 1 and token.kind == "word":
         fix = Edit(token.span, f'"{{{token.text}}}"')
         message = f"expected a string, found `{token.text}`"
@@ -181,6 +187,19 @@ def _special(place: _Place) -> Diagnostic | None:
         help = "a column from a regex is made by `extract NAME = /…/`" if word != "extract" else None
         return Diagnostic("QP109", "expected an expression, found a regex", token.span, notes=place.usage, help=help)
     return None
+
+
+def _equals(place: _Place, token: Token, before: list[Token]) -> Diagnostic:
+    """A `=` behind a whole expression: the value of the option before is missing, or a comparison is meant."""
+    if len(before) > 2 and before[-2].text == "=":
+        option, end = before[-3].text, before[-2].end
+        return Diagnostic(
+            "QP109", f"option `{option}` has no value", Span(end, end), "expected an expression", notes=place.usage
+        )
+    texts = [one.text for one in before]
+    compares = not {"until", "by", "return"}.isdisjoint(texts) or texts.count("(") > texts.count(")")
+    fix = {"help": "write `==`", "edit": Edit(token.span, "==")} if compares and place.word in STAGES else {}
+    return Diagnostic("QP109", "`=` sets an option and compares nothing", token.span, notes=place.usage, **fix)  # type: ignore[arg-type]
 
 
 def _expected(place: _Place) -> Diagnostic:
@@ -215,7 +234,7 @@ def _wanted(place: _Place) -> str:
             wanted.append("an option")
         wanted.append("the end of the stage" if place.word in STAGES else "the end of the line")
         expected -= {"_SEP", "RBRACE", "NAME", "$END"}
-    expected -= _OPERATORS
+    expected -= _OPERATORS | ({"LPAR"} if "PLUS" in expected else set())
     if len(expected) > 6:
         return ", ".join(wanted) or "a stage"
     wanted[:0] = [_WORDS[name] for name in _WORDS if name in expected]

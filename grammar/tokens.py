@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from qpdsl.grammar.diagnostic import Diagnostic, Edit
+from qpdsl.grammar import slips
+from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import RESERVED
 
@@ -35,27 +36,20 @@ _TOKEN = re.compile(
   | (?P<newline>\n(?:[ \t\f\r\ufeff]*\n)*)
   | (?P<comment>\#[^\n]*)
   | (?P<string>\"\"\"(?:[^\\]|\\.)*?\"\"\"|"(?!"")(?:[^"\\\n]|\\[^\n])*")
+  | (?P<foreign>[A-Za-z0-9_]*[^\W\x00-\x7f]\w*)
   | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)
+  | (?P<number>\d\w*(?:\.\w*)?(?:(?<=[eE])[+-]\d+)?|\.\d\w*)
   | (?P<sign>->|[=!<>]=|[-+*/%=<>(){}\[\],:.|])
   | (?P<open_text>\"\"\")
   | (?P<open>")
-  | (?P<stray>.)
+  | (?P<stray>&+|.)
     """,
     re.VERBOSE | re.DOTALL,
 )
 MAX_FAULTS = 20
 _REGEX = re.compile(r"/(?:[^/\\\n]|\\[^\n])*/")
 _CLOSERS = frozenset(")]")
-_LOOKALIKES = dict.fromkeys("“”„«»", '"') | dict.fromkeys("‘’", '"') | {"–": "-", "—": "-", "−": "-", "\u00a0": " "}
-_ADVICE = {
-    "'": 'strings stand in double quotes: `"…"`',
-    ";": "stages end at a newline or `|`",
-    "&": "write `and`",
-    "!": "write `not`",
-    "$": "a parameter is its bare name; in a string, `{name}`",
-    "?": "an optional value is not part of the language as it is",
-}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
 def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
@@ -80,16 +74,21 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
         kind, start, offset = match.lastgroup, offset, match.end()
         if kind == "space":
             continue
+        fault = []
         if kind in ("open", "open_text"):
             long = kind == "open_text"
-            offset = len(text) if long else _line_end(text, start)
-            fault = [_unclosed_string(text, start, offset, long=long)]
-            faults += fault[: MAX_FAULTS - len(faults)]
+            offset = len(text) if long else slips.string_end(text, start, _line_end(text, start))
+            fault = [slips.unclosed_string(text, start, offset, long=long)]
             kind = "string"
+        elif kind == "number" and not _NUMBER.fullmatch(match[0]):
+            fault = [slips.odd_number(text, start, offset)]
+        elif kind == "foreign":
+            fault = [slips.foreign_name(text, start, offset)]
+            kind = "word"
         elif kind == "stray":
-            if len(faults) < MAX_FAULTS:
-                faults.append(_stray(text, start))
-            continue
+            fault = [slips.stray(text, start, offset)]
+            kind = "sign"
+        faults += fault[: MAX_FAULTS - len(faults)]
         token = Token(kind, text[start:offset], start, offset)  # type: ignore[arg-type]
         tokens.append(token)
         if kind == "comment":
@@ -128,42 +127,9 @@ def _line_end(text: str, start: int) -> int:
 
 def _regex(text: str, start: int) -> tuple[Token, list[Diagnostic]]:
     match = _REGEX.match(text, start)
+    if match and (end := slips.slash_end(text, match.end())):
+        return Token("regex", text[start:end], start, end), [slips.slash_in_regex(text, match.end(), end)]
     if match:
         return Token("regex", match[0], start, match.end()), []
     end = _line_end(text, start)
-    fault = Diagnostic(
-        "QP106",
-        "the regex that starts here is not closed on its line",
-        Span(start, end),
-        "no closing `/`",
-        notes=("inside a regex, a slash is written `\\/`",),
-        help="close it with `/`",
-        edit=Edit(Span(end, end), "/"),
-    )
-    return Token("regex", text[start:end], start, end), [fault]
-
-
-def _unclosed_string(text: str, start: int, end: int, *, long: bool) -> Diagnostic:
-    if long:
-        message, label = 'the `"""` that opens here is never closed', "opened here"
-        return Diagnostic("QP105", message, Span(start, start + 3), label, help='close it with `"""`')
-    return Diagnostic(
-        "QP105",
-        "the string that starts here is not closed on its line",
-        Span(start, end),
-        "no closing quote",
-        notes=('a string over several lines stands in `"""…"""`',),
-        help='close it with `"`',
-        edit=Edit(Span(end, end), '"'),
-    )
-
-
-def _stray(text: str, start: int) -> Diagnostic:
-    char, span = text[start], Span(start, start + 1)
-    if char in _LOOKALIKES:
-        plain = _LOOKALIKES[char]
-        advice = "write a plain space" if plain == " " else f"write `{plain}`"
-        shown = "U+00A0 (no-break space)" if plain == " " else f"`{char}`"
-        return Diagnostic("QP104", f"unexpected character {shown}", span, help=advice, edit=Edit(span, plain))
-    shown = f"`{char}`" if char.isprintable() and not char.isspace() else f"U+{ord(char):04X}"
-    return Diagnostic("QP104", f"unexpected character {shown}", span, help=_ADVICE.get(char))
+    return Token("regex", text[start:end], start, end), [slips.unclosed_regex(start, end)]

@@ -11,42 +11,51 @@ from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.format import format_expr, format_pattern
+from qpdsl.grammar.width import cells, shorten
 from qpdsl.planner import ops
 from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
 
 Values = Mapping[str, ast.Expr]
 _GAP = 3
+_WIDEST = 100
 
 
 def explain(plan: PhysicalPlan) -> str:
     """The plan as a tree, a summary first, without a trailing newline."""
     values = _defaults(plan)
     lines = list(_tree(plan.ops, values, "", ""))
-    width = max(len(text) for text, _ in lines)
+    width = max(cells(text) for text, _ in lines)
     counts = [_rows(op.rows) for _, op in lines]
     count_width = max(map(len, counts))
     out = [_summary(plan)]
     for (text, op), count in zip(lines, counts, strict=True):
         how = "" if op.implementation == "rows" else op.implementation
-        out.append(f"{text:<{width + _GAP}}{count:>{count_width}}{' ' * _GAP}{how}".rstrip())
+        space = " " * (width + _GAP - cells(text))
+        out.append(f"{text}{space}{count:>{count_width}}{' ' * _GAP}{how}".rstrip())
     out.append(f"columns: {', '.join(plan.ops[-1].columns)}")
     out.append(_footnote(plan))
     return "\n".join(out)
 
 
 def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
-    """The same as data, with stable keys; operators in running order."""
+    """The same as data, with stable keys; operators in running order.
+
+    Of a parameter, `default` is what the program declares and `value` what the estimates go by. `samples` and `scores`
+    are the most of each over all rounds, None where that is not known.
+    """
     return {
         "program": plan.name,
         "source": plan.source_name,
         "equivalence": plan.equivalence,
         "returns": plan.returns,
         "models": dict(plan.models),
+        **{word: _whole(total) for word, total in _totals(plan).items()},
         "parameters": [
             {
                 "name": param.name,
                 "type": param.type,
-                "default": None if param.default is None else format_expr(param.default),
+                "default": _shown(plan.declared.get(param.name)),
+                "value": _shown(param.default),
             }
             for param in plan.params
         ],
@@ -102,7 +111,7 @@ def _tree(
 ) -> Iterator[tuple[str, PhysicalOp]]:
     """Lines with their operators. `first` leads the first line, `rest` those below it."""
     last, before = chain[-1], chain[:-1]
-    yield f"{first}{word}{describe(last.op, values)}", last
+    yield f"{first}{word}{shorten(describe(last.op, values), _WIDEST)}", last
     below = list(reversed(last.body))
     for index, op in enumerate(below):
         closes = index == len(below) - 1 and not before
@@ -114,19 +123,28 @@ def _tree(
 
 def _summary(plan: PhysicalPlan) -> str:
     work = []
-    for kind, word in ((ops.Generate, "samples"), (ops.Score, "scores")):
-        found = [op.rows for op in _all(plan.ops) if isinstance(op.op, kind)]
-        if found:
-            total = None if None in found else sum(rows for rows in found if rows is not None)
+    for word, total in _totals(plan).items():
+        if total != 0:
             noun = word[:-1] if total == 1 else word
             work.append(f"≤{_count(total)} {noun}" if total is not None else f"{word} unknown")
     name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
     return (" " * _GAP).join([name.rsplit("/", 1)[-1], *work, f"within {plan.equivalence}", "estimates only"])
 
 
+def _totals(plan: PhysicalPlan) -> dict[str, float | None]:
+    """The most samples and scores over all rounds, None where that hangs on a parameter without a value."""
+    totals: dict[str, float | None] = {}
+    for kind, word in ((ops.Generate, "samples"), (ops.Score, "scores")):
+        found = [op.rows for op in _all(plan.ops) if isinstance(op.op, kind)]
+        totals[word] = None if None in found else sum(rows for rows in found if rows is not None)
+    return totals
+
+
 def _footnote(plan: PhysicalPlan) -> str:
     open_ = [param.name for param in plan.params if param.default is None and param.type in ("int", "float")]
-    text = "rows: the most that parameters at their defaults can give, over all rounds"
+    given = any(param.default != plan.declared.get(param.name) for param in plan.params)
+    at = "the values given" if given else "their defaults"
+    text = f"rows: the most that parameters at {at} can give, over all rounds"
     if any(op.rows is None for op in _all(plan.ops)):
         text += f"; ? hangs on a parameter without one ({', '.join(open_)})"
     return text
@@ -140,7 +158,7 @@ def _operator_json(op: PhysicalOp, values: Values) -> dict[str, Any]:
         "text": describe(op.op, values),
         "implementation": op.implementation,
         "equivalence": op.equivalence,
-        "rows": op.rows,
+        "rows": _whole(op.rows),
         "inputs": list(op.inputs),
         "columns": dict(op.columns),
         "body": [_operator_json(inner, values) for inner in op.body],
@@ -155,6 +173,15 @@ def _all(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
 
 def _defaults(plan: PhysicalPlan) -> dict[str, ast.Expr]:
     return {param.name: param.default for param in plan.params if param.default is not None}
+
+
+def _shown(value: ast.Expr | None) -> str | None:
+    return None if value is None else format_expr(value)
+
+
+def _whole(rows: float | None) -> int | float | None:
+    """A whole number as an int."""
+    return int(rows) if rows is not None and rows == int(rows) else rows
 
 
 def _rows(rows: float | None) -> str:

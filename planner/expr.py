@@ -78,7 +78,10 @@ class _Evaluator:
         else:
             values = [self.value(arg) for arg in args]
         numbers = [value for value in values if isinstance(value, (int, float))]
-        return _AGGREGATES[function](numbers) if numbers else None
+        try:
+            return _AGGREGATES[function](numbers) if numbers else None
+        except OverflowError:
+            return None
 
 
 _AGGREGATES: dict[str, Callable[[list[int | float]], Value]] = {

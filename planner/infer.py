@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.diagnostic import Edit
-from qpdsl.grammar.suggest import closest
+from qpdsl.grammar.diagnostic import Edit, Label
+from qpdsl.grammar.format import format_expr
+from qpdsl.grammar.suggest import closest, listed
 from qpdsl.grammar.words import FUNCTIONS
 from qpdsl.planner.scope import NUMBERS, Scope, Type, stage_word
 
 Reads = OneOf["parameters", "row", "aggregates", "first row"]
+_ALIASES = {"avg": "mean", "average": "mean", "length": "len"}
 _AGGREGATES = ("min", "max", "mean", "all", "any")
 
 
@@ -42,7 +44,15 @@ class Typer:
         if fits(actual, wanted):
             return actual
         shown = "none" if actual == "none" else f"{'an' if actual == 'int' else 'a'} {actual}"
-        self.scope.error("QP209", f"{self.place} takes {what}, found {shown}", expr.span, f"this is {shown}")
+        why: tuple[Label, ...] = ()
+        if isinstance(expr, ast.Name) and expr.id in self.scope.params and expr.id not in self.scope.columns:
+            param = self.scope.params[expr.id]
+            # A parameter of a `-e` pipeline is declared nowhere; its first use says what it is.
+            word = "declared" if param.type.span != param.name_span else "taken for"
+            if param.type.span != expr.span:
+                why = (Label(param.type.span, f"{word} {actual}"),)
+        message = f"{self.place} takes {what}, found {shown}"
+        self.scope.error("QP209", message, expr.span, f"this is {shown}", secondary=why)
         return "unknown"
 
     def type(self, expr: ast.Expr) -> Type:
@@ -57,7 +67,10 @@ class Typer:
             case ast.Name():
                 return self._name(expr)
             case ast.Matches(subject=subject):
-                self._operand(subject, "text", "`matches` searches a text")
+                if isinstance(subject, ast.Name) and self._bare(subject):
+                    self._needs_aggregate(subject, Edit(expr.span, f"any({format_expr(expr)})"))
+                else:
+                    self._operand(subject, "text", "`matches` searches a text")
                 return "bool"
             case ast.Unary(op="not", operand=operand):
                 self._operand(operand, "bool", "`not` takes a bool")
@@ -72,18 +85,22 @@ class Typer:
     def _name(self, name: ast.Name) -> Type:
         if self.reads == "parameters":
             return self.scope.parameter(name, self.place)
-        if self.reads == "aggregates" and not self._inside and name.id in self.scope.columns:
-            choice = "all" if self.scope.columns[name.id].type == "bool" else "max"
-            self.scope.error(
-                "QP212",
-                f"{self.place} looks at all rows, but `{name.id}` is a column of each one",
-                name.span,
-                "needs an aggregate",
-                help=f"say over which rows: {', '.join(f'`{f}`' for f in _AGGREGATES)}",
-                edit=Edit(name.span, f"{choice}({name.id})"),
-            )
-            return self.scope.columns[name.id].type
+        if self._bare(name):
+            type_ = self.scope.columns[name.id].type
+            choice = {"bool": "all", "int": "max", "float": "max"}.get(type_)
+            self._needs_aggregate(name, Edit(name.span, f"{choice}({name.id})") if choice else None)
+            return type_
         return self.scope.column(name, self.stage, upto=self.upto)
+
+    def _bare(self, name: ast.Name) -> bool:
+        return self.reads == "aggregates" and not self._inside and name.id in self.scope.columns
+
+    def _needs_aggregate(self, name: ast.Name, edit: Edit | None) -> None:
+        message = f"{self.place} looks at all rows, but `{name.id}` is a column of each one"
+        help = f"say over which rows: {listed(_AGGREGATES)}"
+        if self.scope.columns[name.id].type == "text":
+            help = "put `any(…)` or `all(…)` around the comparison"
+        self.scope.error("QP212", message, name.span, "needs an aggregate", help=help, edit=edit)
 
     def _operand(self, expr: ast.Expr, wanted: frozenset[str] | str, rule: str) -> Type:
         actual = self.type(expr)
@@ -119,7 +136,7 @@ class Typer:
     def _apply(self, call: ast.Apply) -> Type:
         name, count = call.function, len(call.args)
         if name not in FUNCTIONS:
-            near = closest(name, FUNCTIONS)
+            near = _ALIASES.get(name.lower()) or closest(name, FUNCTIONS)
             fix = {"help": f"did you mean `{near}`?", "edit": Edit(call.name_span, near)} if near else {}
             notes = (f"functions: {', '.join(FUNCTIONS)}",)
             self.scope.error("QP205", f"unknown function `{name}`", call.name_span, notes=notes, **fix)  # type: ignore[arg-type]

@@ -7,14 +7,18 @@ from pathlib import PurePath
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label, QpError, in_order
+from qpdsl.grammar.makers import makers
+from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import COLUMNS, TYPES
 from qpdsl.planner.infer import fits
 from qpdsl.planner.logical import LogicalProgram, Parameter
 from qpdsl.planner.options import constant
 from qpdsl.planner.scope import Scope, Type, param_type
-from qpdsl.planner.stages import StageChecker, makers
+from qpdsl.planner.stages import StageChecker
 from qpdsl.planner.verify import verify
+
+_TYPE_ALIASES = {"str": "text", "string": "text", "integer": "int", "number": "float", "boolean": "bool"}
 
 
 def lower(file: ast.File, program: str | None = None) -> LogicalProgram:
@@ -55,17 +59,20 @@ class _Lowering:
         self.file = file
         self.syntax = program
         self.found = found
+        self.faulty: set[Span] = {error.span for error in file.errors}
         body = program.span
         self.gaps = tuple(gap for gap in file.gaps if body.start <= gap.start < body.end)
 
     def run(self) -> LogicalProgram:
         program, before = self.syntax, len(self.found)
-        params = {param.name: param for param in program.params}
+        params: dict[str, ast.Param] = {}
         for param in program.params:
+            params.setdefault(param.name, param)
             self._check_param(param)
         _no_duplicates("parameter", program.params, self.found)
         later = dict(reversed(list(makers(program.body))))
-        scope = Scope(params, self.found.append, self.gaps, later)
+        gaps = tuple((gap.start, self.file.source.text[gap.start : gap.end]) for gap in self.gaps)
+        scope = Scope(params, self._report, gaps, later)
         models = {model.name: model.id for model in self.file.models}
         inside = [gap for gap in self.file.gaps if any(_covers(p, gap.start) for p in self.file.programs)]
         checker = StageChecker(scope, models, models_known=len(inside) == len(self.file.gaps))
@@ -86,6 +93,11 @@ class _Lowering:
             program,
             in_order(mine),
         )
+
+    def _report(self, diagnostic: Diagnostic) -> None:
+        """Takes a finding, but for one about what the parser has found faulty already."""
+        if diagnostic.span not in self.faulty:
+            self.found.append(diagnostic)
 
     def _check_param(self, param: ast.Param) -> None:
         self._check_type(param.type)
@@ -111,7 +123,7 @@ class _Lowering:
     def _check_type(self, type_: ast.TypeRef) -> None:
         if type_.name in TYPES:
             return
-        near = closest(type_.name, TYPES) or {"str": "text", "string": "text", "number": "float"}.get(type_.name)
+        near = _TYPE_ALIASES.get(type_.name.lower()) or closest(type_.name, TYPES)
         self.found.append(
             Diagnostic(
                 "QP206",

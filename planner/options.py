@@ -73,6 +73,8 @@ def check_range(name: str, expr: ast.Expr, scope: Scope) -> None:
     allowed = RANGES[name]
     if not isinstance(value, ast.Literal) or type(value.value) not in (int, float):
         return
+    if allowed.type == "int" and type(value.value) is float:  # a wrong type, which is another error
+        return
     if allowed.holds(value.value):  # type: ignore[arg-type]
         return
     shown = f"{value.value:,}" if isinstance(value.value, int) else f"{value.value}"

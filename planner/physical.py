@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
+from qpdsl.grammar import ast
 from qpdsl.planner.logical import Parameter
 from qpdsl.planner.ops import Operator
 
@@ -33,11 +34,15 @@ class PhysicalOp:
 
 @dataclass(frozen=True, slots=True)
 class PhysicalPlan:
-    """Operators in running order; the last one's rows are the program's."""
+    """Operators in running order; the last one's rows are the program's.
+
+    A parameter's `default` is the value that the estimates go by; `declared` holds the defaults of the program's text.
+    """
 
     name: str
     source_name: str
     params: tuple[Parameter, ...]
+    declared: Mapping[str, ast.Expr | None]
     models: Mapping[str, str]
     ops: tuple[PhysicalOp, ...]
     returns: str

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from qpdsl.grammar import ast
 from qpdsl.planner import ops
 from qpdsl.planner.logical import LogicalPlan, LogicalProgram
+from qpdsl.planner.options import constant
 from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
 from qpdsl.planner.rows import Estimate, estimate
 
@@ -26,12 +28,20 @@ def plan(program: LogicalProgram) -> PhysicalPlan:
         name=program.name,
         source_name=program.source_name,
         params=program.params,
+        declared=_declared(program),
         models=program.models,
         ops=_operators(program.plan, rows, ""),
         returns=program.returns,
         score_column=program.score_column,
         equivalence="exact",
     )
+
+
+def _declared(program: LogicalProgram) -> dict[str, ast.Expr | None]:
+    """The defaults as the program's text has them, also where the caller put values in their place."""
+    if program.syntax is None:
+        return {param.name: param.default for param in program.params}
+    return {param.name: constant(param.default) for param in program.syntax.params}
 
 
 def _operators(logical: LogicalPlan, rows: Estimate, prefix: str) -> tuple[PhysicalOp, ...]:

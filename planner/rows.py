@@ -21,7 +21,6 @@ class Estimate:
 
     rows: dict[str, Rows] = field(default_factory=dict)
     bodies: dict[str, Estimate] = field(default_factory=dict)
-    rounds: dict[str, Rows] = field(default_factory=dict)
 
 
 def estimate(plan: LogicalPlan, params: tuple[Parameter, ...]) -> Estimate:
@@ -37,7 +36,7 @@ def _run(plan: LogicalPlan, start: Rows, defaults: Mapping[str, ast.Expr | None]
         inputs = [result.rows[producer] for producer in plan.inputs(node)]
         before = inputs[0] if inputs else start
         if isinstance(op, ops.Repeat):
-            result.rounds[node] = rounds = _value(op.limit, defaults)
+            rounds = _value(op.limit, defaults)
             result.rows[node], result.bodies[node] = _repeat(op, before, rounds, defaults)
         else:
             result.rows[node] = _made(op, before, defaults)
@@ -81,7 +80,6 @@ def _scaled(estimate: Estimate, times: Rows) -> Estimate:
     return Estimate(
         {node: _capped(rows, times) for node, rows in estimate.rows.items()},
         {node: _scaled(body, times) for node, body in estimate.bodies.items()},
-        dict(estimate.rounds),
     )
 
 
@@ -90,7 +88,7 @@ def _sum(left: Estimate | None, right: Estimate) -> Estimate:
         return right
     rows = {node: _plus(left.rows[node], right.rows[node]) for node in right.rows}
     bodies = {node: _sum(left.bodies[node], right.bodies[node]) for node in right.bodies}
-    return Estimate(rows, bodies, right.rounds)
+    return Estimate(rows, bodies)
 
 
 def _plus(left: Rows, right: Rows) -> Rows:

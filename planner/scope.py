@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,13 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest
-from qpdsl.grammar.words import COLUMNS
+from qpdsl.grammar.words import COLUMNS, STAGES
 
 # "none" is the type of the literal alone, "unknown" that of an expression with an error in it, which fits anywhere.
 Type = OneOf["text", "int", "float", "bool", "none", "unknown"]
 NUMBERS = frozenset({"int", "float"})
+_MAKERS = ("extract", "score", "repeat")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,14 @@ class Column:
 
 @dataclass(slots=True)
 class Scope:
-    """`columns` is empty until a context starts. `later` holds, by name, the first stage of all that makes a column."""
+    """`columns` is empty until a context starts. `later` holds, by name, the first stage of all that makes a column.
+
+    `gaps` are the faulty parts that the parser left out: where each starts, and its text.
+    """
 
     params: Mapping[str, ast.Param]
     report: Callable[[Diagnostic], None]
-    gaps: tuple[Span, ...] = ()
+    gaps: tuple[tuple[int, str], ...] = ()
     later: Mapping[str, ast.Stage] = field(default_factory=dict)
     columns: dict[str, Column] = field(default_factory=dict)
 
@@ -42,9 +48,9 @@ class Scope:
     def types(self) -> dict[str, str]:
         return {name: column.type for name, column in self.columns.items()}
 
-    def gap_before(self, offset: int) -> bool:
-        """Whether a faulty stage was left out before this point, so that what is missing may be its."""
-        return any(gap.start < offset for gap in self.gaps)
+    def gap_before(self, offset: int, *words: str) -> bool:
+        """Whether a part was left out before this point that is no known stage, or holds one of these words."""
+        return any(start < offset and _may_hold(text, words) for start, text in self.gaps)
 
     def error(self, code: str, message: str, span: Span, label: str = "", **more: Any) -> None:
         self.report(Diagnostic(code, message, span, label, **more))
@@ -55,7 +61,7 @@ class Scope:
             return self.columns[name.id].type
         if name.id in self.params:
             return param_type(self.params[name.id])
-        if not self.gap_before(name.span.start if upto is None else upto):
+        if not self.gap_before(name.span.start if upto is None else upto, *_MAKERS, name.id):
             self._unknown_column(name, reader)
         return "unknown"
 
@@ -69,7 +75,7 @@ class Scope:
             notes = ("it is the same for all rows", f"parameters: {known}")
             self.error("QP210", message, name.span, "a column", notes=notes)
             return "unknown"
-        near = closest(name.id, self.params)
+        near = _literal(name) or closest(name.id, self.params)
         self.error(
             "QP204",
             f"unknown parameter `{name.id}`",
@@ -83,7 +89,7 @@ class Scope:
     def _unknown_column(self, name: ast.Name, reader: ast.Stage) -> None:
         word = stage_word(reader)
         message = f"`{word}` reads `{name.id}`, but no stage before it makes `{name.id}`"
-        near = closest(name.id, [*self.columns, *self.params])
+        near = _literal(name) or closest(name.id, [*self.columns, *self.params])
         secondary: tuple[Label, ...] = ()
         more = _fix(name, near)
         if name.id in self.later:
@@ -130,6 +136,18 @@ def stage_word(stage: ast.Stage) -> str:
 def word_span(stage: ast.Stage) -> Span:
     """The span of the stage's first word."""
     return Span(stage.span.start, stage.span.start + len(stage_word(stage)))
+
+
+def _literal(name: ast.Name) -> str | None:
+    """`true`, `false` or `none`, where a name is one of them in other letters."""
+    return name.id.lower() if name.id.lower() in ("true", "false", "none") else None
+
+
+def _may_hold(text: str, words: tuple[str, ...]) -> bool:
+    """A part that begins with no word, or with one that is no stage, may have been meant as any."""
+    found = _WORD.findall(text)
+    head = _WORD.match(text)
+    return head is None or head[0] not in STAGES or not set(found).isdisjoint(words)
 
 
 def _fix(name: ast.Name, near: str | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from qpdsl.grammar import ast
@@ -110,7 +110,7 @@ class StageChecker:
             for turn in stage.turns:
                 typer = reader(self.scope, stage, "parameters", f"`{turn.role}`")
                 typer.expect(turn.content, "text", "a text")
-        if self._context is not None:
+        if isinstance(self._context, (ast.Prompt, ast.Chat)):
             message = f"a second context: appending to one with `{word}` is not part of the language as it is"
             first = (Label(word_span(self._context), "the context starts here"),)
             self.scope.error("QP216", message, word_span(stage), "the context has started", secondary=first)
@@ -208,9 +208,9 @@ class StageChecker:
             self.scope.columns[name.id] = Column(type_, stage)
 
     def _needs_context(self, stage: ast.Stage) -> bool:
-        if self._context is None and not self.scope.gap_before(stage.span.start):
+        if self._context is None and not self.scope.gap_before(stage.span.start, "chat", "prompt"):
             message = f"`{stage_word(stage)}` needs a context, but no stage before it starts one"
-            help = 'start with `chat user=…` or `prompt "…"`'
+            help = 'write `chat user=…` or `prompt "…"` before it'
             self.scope.error("QP215", message, word_span(stage), "nothing to go on from", help=help)
         if self._context is None:
             self._context = stage
@@ -219,7 +219,8 @@ class StageChecker:
         return True
 
     def _needs_rows(self, stage: ast.Stage) -> None:
-        if not self._needs_context(stage) or self._generated or self.scope.gap_before(stage.span.start):
+        gap = self.scope.gap_before(stage.span.start, "generate", "repeat")
+        if not self._needs_context(stage) or self._generated or gap:
             return
         message = f"`{stage_word(stage)}` comes before anything is generated"
         self.scope.error("QP218", message, word_span(stage), "no `generate` before this stage")
@@ -239,14 +240,3 @@ class StageChecker:
         elif not self.declared:
             more = {"help": f'declare it above the program: `model {ref.name} = "…"`'}
         self.scope.error("QP201", f"unknown model `{ref.name}`", ref.span, "not declared", notes=notes, **more)
-
-
-def makers(stages: tuple[ast.Stage, ...]) -> Iterator[tuple[str, ast.Stage]]:
-    """The columns that stages make, with the stage, in reading order."""
-    for stage in stages:
-        if isinstance(stage, ast.Extract):
-            yield stage.column.id, stage
-        elif isinstance(stage, ast.Score):
-            yield (stage.into.id if stage.into else "score"), stage
-        elif isinstance(stage, ast.Repeat):
-            yield from makers(stage.body)

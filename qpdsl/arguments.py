@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -12,7 +13,10 @@ from qpdsl.grammar.suggest import closest, listed
 from qpdsl.planner.expr import Value, evaluate
 from qpdsl.planner.logical import LogicalProgram, Parameter
 
-_KINDS = {"text": "text", "int": "a whole number", "float": "a number", "bool": "`true` or `false`"}
+KINDS = {"text": "text", "int": "a whole number", "float": "a number", "bool": "`true` or `false`"}
+# A number as people and programs write it; Python's own functions take more, such as `1_000` and other scripts' digits.
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 _LARGEST = 2**63 - 1
 _NOWHERE = Span(0, 0)
 
@@ -29,11 +33,11 @@ def from_text(param: Parameter, text: str) -> Value:
     value: object = text
     if param.type == "bool":
         value = {"true": True, "false": False}.get(word.lower(), text)
-    else:
-        try:
-            value = int(word) if param.type == "int" else float(word)
-        except ValueError:
-            value = text
+    elif param.type == "int" and _WHOLE.fullmatch(word):
+        # Python refuses to read very many digits.
+        value = int(word) if len(word) < 1000 else _LARGEST + 1
+    elif param.type == "float" and NUMBER.fullmatch(word):
+        value = float(word)
     return _checked(param, value)
 
 
@@ -79,7 +83,7 @@ def bind(params: Iterable[Parameter], given: Mapping[str, Value]) -> dict[str, V
         elif param.default is not None:
             bound[param.name] = _checked(param, evaluate(param.default, bound))
         else:
-            raise ArgumentError(f"no value for `{param.name}`, which takes {_KINDS[param.type]}")
+            raise ArgumentError(f"no value for `{param.name}`, which takes {KINDS[param.type]}")
     return bound
 
 
@@ -117,7 +121,7 @@ def _checked(param: Parameter, value: object) -> Value:
                 number = math.inf
             if math.isfinite(number):
                 return number
-    raise ArgumentError(f"`{param.name}` takes {_KINDS[param.type]}, not {_shown(value)}")
+    raise ArgumentError(f"`{param.name}` takes {KINDS[param.type]}, not {_shown(value)}")
 
 
 def _shown(value: object) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
+from qpdsl.arguments import NUMBER
 from qpdsl.planner.expr import Value, format_value
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def same_answer(value: Value, reference: str) -> bool:
     given, wanted = format_value(value).strip(), reference.strip()
     if given == wanted:
         return True
+    if not NUMBER.fullmatch(given) or not NUMBER.fullmatch(wanted):
+        return False
     try:
         return Decimal(given) == Decimal(wanted)
     except InvalidOperation:

@@ -77,6 +77,12 @@ class OrderedLines:
             self._next += 1
         self._stream.flush()
 
+    def rest(self) -> None:
+        """Passes on what still waits for a line that will not come."""
+        self._stream.writelines(f"{self._waiting[number]}\n" for number in sorted(self._waiting))
+        self._waiting.clear()
+        self._stream.flush()
+
 
 def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = {"torch", "transformers", "triton", "tokenizers", "numpy"}
+HEAVY = {"torch", "transformers", "triton", "tokenizers", "numpy", "rich"}
 
 # Folder → what of this package it may import besides itself, and whether torch may be imported at all.
 LAYERS = {

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
+
+# A character has at most four bytes; what is still undecodable after this many tokens is no character to wait for.
+_LONGEST_CHARACTER = 4
+_UNDECODABLE = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,41 +23,45 @@ class Cut:
 
 
 class StopWatch:
-    """An engine `Watch` that ends a sample at the first occurrence of a stop string; `cut` says where."""
+    """An engine `Watch` that ends a sample at the first occurrence of a stop string; `cut` says where.
+
+    Text is decoded a token at a time behind the tokens before it, since a token's text can hang on them (vLLM's
+    incremental detokenization).
+    """
 
     def __init__(self, tokenizer: Tokenizer, stop: str) -> None:
         self._tokenizer = tokenizer
         self._stop = stop
-        self._stream = DecodeStream(skip_special_tokens=True)
         self._text = ""
-        self._seen = 0
-        # Tokens whose text is complete: a token may end inside a character, whose text then comes with a later one.
         self._decoded = 0
+        self._before: list[int] = []
+        self._pending: list[int] = []
         self.cut: Cut | None = None
 
     def push(self, token: int) -> bool:
-        self._seen += 1
-        piece = self._stream.step(self._tokenizer, token)
+        piece = self._piece(token)
         if not piece:
             return False
         before = len(self._text)
         self._text += piece
         found = self._text.find(self._stop, max(0, before - len(self._stop) + 1))
-        if found < 0:
-            self._decoded = self._seen
-            return False
-        end = found + len(self._stop)
-        if end == len(self._text):
-            self.cut = Cut(self._seen, "")
-        else:
-            self.cut = Cut(self._decoded, self._text[before:end])
-        return True
+        if found >= 0:
+            end = found + len(self._stop)
+            whole = end == len(self._text)
+            self.cut = Cut(self._decoded + len(self._pending), "") if whole else Cut(self._decoded, self._text[before:end])
+            return True
+        self._decoded += len(self._pending)
+        self._before, self._pending = self._pending, []
+        return False
 
+    def _piece(self, token: int) -> str:
+        """The text that this token completes; none while it ends inside a character."""
+        self._pending.append(token)
+        known = self._decode(self._before)
+        text = self._decode(self._before + self._pending)
+        if text.endswith(_UNDECODABLE) and len(self._pending) < _LONGEST_CHARACTER:
+            return ""
+        return text[len(known) :]
 
-def cut_at_stop(tokenizer: Tokenizer, tokens: tuple[int, ...], stop: str) -> Cut | None:
-    """The cut that a `StopWatch` finds in a whole sample, None where the stop string does not occur."""
-    watch = StopWatch(tokenizer, stop)
-    for token in tokens:
-        if watch.push(token):
-            return watch.cut
-    return None
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True) if tokens else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,7 +29,10 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step did: for a model, the prefill and decode tokens computed, the pages held and preemptions so far."""
+    """What one step of one model did: prefill and decode tokens computed; then its sequences waiting and pages held
+
+    after the step, the pages it has, and its preemptions so far.
+    """
 
     model: str
     prefill_tokens: int
@@ -65,7 +69,7 @@ class Engine:
         return any(scheduler.has_work for scheduler in self._schedulers.values())
 
     def submit(self, model: str, request: Request) -> Ticket:
-        """Queues a request. Raises EngineError where it can never fit the model's context."""
+        """Queues a request. Raises EngineError where the model's context or vocabulary does not hold it."""
         paged, scheduler = self._models[model], self._schedulers[model]
         sequence_tokens = request.prompt if isinstance(request, GenerateRequest) else request.tokens
         spare = 1 if isinstance(request, GenerateRequest) else 0
@@ -73,6 +77,8 @@ class Engine:
             raise EngineError(
                 f"the context has {len(sequence_tokens)} tokens, {model} takes {paged.max_positions - spare}"
             )
+        if max(sequence_tokens) >= paged.vocabulary:
+            raise EngineError(f"token {max(sequence_tokens)} is none of the {paged.vocabulary} that {model} knows")
         ticket = Ticket(request, scheduler.cancel)
         scheduler.add(Sequence.of(ticket, request))
         if self._arrived is not None:
@@ -127,9 +133,11 @@ class Engine:
         for chunk, rows in batch.readers:
             sequence, request = chunk.sequence, chunk.sequence.request
             if isinstance(request, ReadRequest):
-                logits = model.head.gather(hidden[at : at + rows], request.ids)
-                sequence.logits.extend(tuple(row) for row in logits.tolist())
-                if len(sequence.logits) == len(request.positions):
+                logits = model.head.gather(hidden[at : at + rows], request.ids).tolist()
+                sequence.logits.extend(tuple(row) for row in logits)
+                if not all(math.isfinite(value) for row in logits for value in row):
+                    _fail(scheduler, sequence)
+                elif len(sequence.logits) == len(request.positions):
                     scheduler.finish(sequence)
                     sequence.ticket.read(sequence)
             at += rows
@@ -149,6 +157,11 @@ class Engine:
         draw = _draw(model, hidden, rows, sequences)
         tokens, logprobs, near = draw.tokens.tolist(), draw.logprobs.tolist(), draw.near_ties.tolist()
         for index, sequence in enumerate(sequences):
+            if sequence.ticket.done:
+                continue
+            if not math.isfinite(logprobs[index]):
+                _fail(scheduler, sequence)
+                continue
             sequence.tokens.append(tokens[index])
             sequence.logprob += logprobs[index]
             sequence.near_ties += near[index]
@@ -164,8 +177,7 @@ class Engine:
             return "eos"
         if sequence.watch is not None and sequence.watch.push(token):
             return "stop"
-        drawn = len(sequence.tokens) - sequence.prompt_length
-        if drawn == request.max_tokens or len(sequence.tokens) == model.max_positions:
+        if sequence.drawn == request.max_tokens or len(sequence.tokens) == model.max_positions:
             return "length"
         return None
 
@@ -173,7 +185,7 @@ class Engine:
         if self._on_step is None:
             return
         scheduler = self._schedulers[name]
-        decodes = sum(chunk.count == 1 for chunk in chunks)
+        decodes = sum(chunk.count == 1 and chunk.sequence.drawn > 1 for chunk in chunks)
         total = sum(chunk.count for chunk in chunks)
         memory = scheduler.memory
         self._on_step(
@@ -187,6 +199,12 @@ class Engine:
                 scheduler.preemptions,
             )
         )
+
+
+def _fail(scheduler: Scheduler, sequence: Sequence) -> None:
+    """Gives up a request whose model has left the numbers: nothing can be drawn or scored from NaN or infinity."""
+    sequence.ticket.fail(EngineError("the model's logits are not finite numbers; a wider dtype may help"))
+    scheduler.cancel(sequence.ticket)
 
 
 def _draw(model: PagedModel, hidden: torch.Tensor, rows: list[int], sequences: list[Sequence]) -> Draw:
@@ -203,5 +221,5 @@ def _draw(model: PagedModel, hidden: torch.Tensor, rows: list[int], sequences: l
         logits,
         [request.sampling for request in generate],
         [request.keys[sequence.index] for request, sequence in zip(generate, sequences, strict=True)],
-        [len(sequence.tokens) - sequence.prompt_length for sequence in sequences],
+        [sequence.drawn for sequence in sequences],
     )

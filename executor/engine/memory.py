@@ -59,7 +59,10 @@ class Memory:
         more = self.pages_for(sequence.computed + count) - len(sequence.pages)
         copies = sequence.computed % self.page_size != 0 and self.pool.shared(sequence.pages[-1])
         if not self.reserve(more + copies):
-            return False
+            # A sibling that has ended may have left the tree the page that is written next: better its than a copy.
+            if not copies or not self.tree.forget(sequence.pages[-1]):
+                return False
+            return self.extend(sequence, count)
         if copies:
             page = self.pool.take()
             self._copy_page(sequence.pages[-1], page)

@@ -17,6 +17,7 @@ from qpdsl.executor.engine.kv import KVCache
 from qpdsl.executor.kernels.attention import Group, paged_attention, write_kv
 
 ATTENTION = "qpdsl_paged"
+_PROBE_TOKENS = 64
 
 
 class UnsupportedModel(Exception):
@@ -46,10 +47,11 @@ def _attend(
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function: query [1, H, T, D], key and value [1, KV, T, D], positions already rotated in."""
-    assert qpdsl is not None, "a paged model runs through the engine only"
+    if qpdsl is None:
+        raise UnsupportedModel("its layers do not hand a forward's keyword arguments on to attention")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     if qpdsl.probe is not None:
-        qpdsl.probe.append({"layer": layer, "mask": attention_mask, **others})
+        qpdsl.probe.append({"layer": layer, "mask": attention_mask, "window": sliding_window, **others})
     keys, values = qpdsl.cache.keys[layer], qpdsl.cache.values[layer]
     write_kv(keys, key[0].transpose(0, 1), qpdsl.slots)
     write_kv(values, value[0].transpose(0, 1), qpdsl.slots)
@@ -103,15 +105,20 @@ class PagedModel:
         self.dtype: torch.dtype = model.dtype
         self.page_size = page_size
         self.parameters: int = model.num_parameters()
+        self.vocabulary: int = model.get_input_embeddings().num_embeddings
         self.max_positions: int = getattr(config, "max_position_embeddings", None) or 1 << 30
         layers, heads, kv_heads, dim = _attention_shape(config)
         self.fold = heads // kv_heads
         self.page_bytes = KVCache.page_bytes(layers, page_size, kv_heads, dim, self.dtype)
         # Page 0 is scratch and beyond the budget.
         self.pages = max(1, kv_bytes // self.page_bytes) + 1
-        self._inner = _switch_attention(model)
         self.head = LogitHead(model)
-        _probe(model, self._inner, self.head, layers, (kv_heads, dim), page_size)
+        _refuse_batch_dependent(config)
+        tokens = _probe_tokens(model, self.max_positions)
+        expected = _expected(model, tokens)
+        self._inner = _switch_attention(model)
+        calls = _probe(self._inner, self.head, tokens, expected, (layers, kv_heads, dim), page_size)
+        _check_windows(config, calls)
         self.cache = KVCache(layers, self.pages, page_size, kv_heads, dim, self.dtype, self.device)
 
     @torch.inference_mode()
@@ -157,41 +164,77 @@ def _switch_attention(model: PreTrainedModel) -> torch.nn.Module:
     return inner  # type: ignore[no-any-return]
 
 
+def _refuse_batch_dependent(config: PretrainedConfig) -> None:
+    """Refuses position encodings that look at the longest sequence of a forward: a row's tokens would depend on others."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    if any(kind.get("rope_type", kind.get("type")) == "longrope" for kind in kinds):
+        raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
+
+
+def _probe_tokens(model: PreTrainedModel, max_positions: int) -> torch.Tensor:
+    rows = torch.arange(min(_PROBE_TOKENS, max_positions), device=model.device)
+    return (rows * 7 + 3) % model.config.get_text_config().vocab_size
+
+
+@torch.inference_mode()
+def _expected(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
+    """The model's own logits float32 [T, V], by its own attention."""
+    try:
+        return model(input_ids=tokens[None], use_cache=False).logits[0].float()
+    except Exception as error:  # whatever a model's own forward may raise
+        raise UnsupportedModel(f"a trial run failed: {type(error).__name__}: {error}") from error
+
+
 @torch.inference_mode()
 def _probe(
-    model: PreTrainedModel,
     inner: torch.nn.Module,
     head: LogitHead,
-    layers: int,
-    kv_shape: tuple[int, int],
+    tokens: torch.Tensor,
+    expected: torch.Tensor,
+    shape: tuple[int, int, int],
     page_size: int,
-) -> None:
-    """Runs a few tokens both ways and refuses the model unless every layer came by and the logits are its own."""
-    count = min(8, page_size)
-    device = model.device
-    cache = KVCache(layers, 2, page_size, *kv_shape, model.dtype, str(device))
+) -> list[dict[str, Any]]:
+    """Runs the tokens through paged attention; refuses the model unless every layer came by and the logits are its own.
+
+    `shape`: layers, KV heads, head width. Returns what each call of attention was given.
+    """
+    layers, kv_heads, dim = shape
+    count, device = len(tokens), tokens.device
+    pages = -(-count // page_size)
+    cache = KVCache(layers, pages + 1, page_size, kv_heads, dim, head.projection.weight.dtype, str(device))
     rows = torch.arange(count, device=device)
-    tokens = (rows * 7 + 3) % model.config.get_text_config().vocab_size
-    pages = torch.ones(1, dtype=torch.long, device=device)
-    call = _Call(cache, rows + page_size, [Group(1, count, rows, None, rows[None], pages)], probe=[])
-    assert call.probe is not None
+    group = Group(1, count, rows, None, rows[None], torch.arange(1, pages + 1, device=device))
+    calls: list[dict[str, Any]] = []
     try:
-        hidden = _run(inner, tokens[None], rows[None], call)
-        expected = model(input_ids=tokens[None], position_ids=rows[None], use_cache=False, qpdsl=call).logits[0]
-    except (TypeError, RuntimeError, IndexError, AttributeError) as error:
+        hidden = _run(inner, tokens[None], rows[None], _Call(cache, rows + page_size, [group], calls))
+    except UnsupportedModel:
+        raise
+    except Exception as error:  # whatever a model's own forward may raise
         raise UnsupportedModel(f"a trial run failed: {type(error).__name__}: {error}") from error
-    seen = sorted(entry["layer"] for entry in call.probe)
-    if seen != sorted([*range(layers)] * 2):
-        reached = len(set(seen))
+    if sorted(call["layer"] for call in calls) != [*range(layers)]:
+        reached = len({call["layer"] for call in calls})
         raise UnsupportedModel(f"paged attention reaches {reached} of its {layers} layers")
-    for entry in call.probe:
-        if entry["mask"] is not None:
+    for call in calls:
+        if call["mask"] is not None:
             raise UnsupportedModel("it builds an attention mask of its own")
-        if entry.get("s_aux") is not None:
+        if call.get("s_aux") is not None:
             raise UnsupportedModel("it uses attention sinks, which paged attention does not compute")
-        if entry.get("is_causal") is False:
+        if call.get("is_causal") is False:
             raise UnsupportedModel("its attention is not causal")
-    tolerance = 1e-3 if model.dtype == torch.float32 else 0.1
-    worst = (head.dense(hidden[0]) - expected.float()).abs().max().item()
+    tolerance = 1e-3 if head.projection.weight.dtype == torch.float32 else 0.1
+    worst = (head.dense(hidden[0]) - expected).abs().max().item()
     if not worst <= tolerance * max(1.0, expected.abs().max().item()):
-        raise UnsupportedModel(f"its output head does more than project: logits differ by {worst:.3g}")
+        raise UnsupportedModel(f"it computes more than paged attention and a projection: logits differ by {worst:.3g}")
+    return calls
+
+
+def _check_windows(config: PretrainedConfig, calls: list[dict[str, Any]]) -> None:
+    """Refuses a model whose layers slide a window that they do not tell attention of; the probe is too short to see it."""
+    window = getattr(config, "sliding_window", None)
+    if window is None or not getattr(config, "use_sliding_window", True):
+        return
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * len(calls)
+    for call in calls:
+        if kinds[call["layer"]] == "sliding_attention" and call["window"] is None:
+            raise UnsupportedModel(f"its layers do not tell attention of their window of {window} tokens")

@@ -86,15 +86,26 @@ class PrefixTree:
                 break
             if node.children or self._pool.shared(node.page):
                 continue
-            assert node.parent is not None
-            del node.parent.children[node.tokens]
-            del self._recency[node]
-            self._pool.release(node.page)
+            self._remove(node)
             freed += 1
         return freed
 
+    def forget(self, page: int) -> bool:
+        """Takes a page out that nothing in the tree builds on; False where it is not in the tree, or built on."""
+        for node in self._recency:
+            if node.page == page and not node.children:
+                self._remove(node)
+                return True
+        return False
+
     def pages(self) -> Iterator[int]:
         return (node.page for node in self._recency)
+
+    def _remove(self, leaf: _Node) -> None:
+        assert leaf.parent is not None
+        del leaf.parent.children[leaf.tokens]
+        del self._recency[leaf]
+        self._pool.release(leaf.page)
 
     def _touch(self, node: _Node | None) -> None:
         while node is not None and node is not self._root:

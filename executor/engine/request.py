@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal as OneOf
 from typing import Protocol
+
+# Below this temperature logits divided by it leave the range of float32, and any sampling has long become greedy.
+_COLDEST = 1e-6
 
 Finish = OneOf["eos", "stop", "length"]
 
@@ -31,7 +34,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0
+        return self.temperature < _COLDEST
 
     @property
     def filtered(self) -> bool:
@@ -88,13 +91,14 @@ class Sample:
     """One continuation: its tokens, eos included, and why it ended.
 
     `logprob` sums the tokens' natural log-probabilities under the model's distribution at temperature 1; `near_ties`
-    counts draws that floating point could have decided.
+    counts draws that floating point could have decided; `watch` is the request's watch on this sample.
     """
 
     tokens: tuple[int, ...]
     finish: Finish
     logprob: float
     near_ties: int
+    watch: Watch | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

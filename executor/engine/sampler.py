@@ -48,8 +48,9 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], 
         rows = torch.tensor(noisy, device=logits.device)
         scores = scores.clone()
         scores[rows] = _perturb(scores[rows], [keys[row] for row in noisy], [positions[row] for row in noisy])
-    top, ids = scores.topk(min(2, scores.shape[-1]), dim=-1)
-    tokens = ids[:, 0]
+    # Of equal scores `topk` may return any, `argmax` the first, as transformers' own greedy search does.
+    tokens = scores.argmax(dim=-1)
+    top = scores.topk(min(2, scores.shape[-1]), dim=-1).values
     near |= (top[:, 0] - top[:, -1] < NEAR_TIE_GAP) & (top.shape[-1] > 1)
     logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
     return Draw(tokens, logprobs, near)

@@ -10,7 +10,6 @@ from collections import deque
 from dataclasses import dataclass
 
 from qpdsl.executor.engine.memory import Memory
-from qpdsl.executor.engine.request import GenerateRequest
 from qpdsl.executor.engine.sequence import Sequence
 from qpdsl.executor.engine.ticket import EngineError, Ticket
 
@@ -49,17 +48,18 @@ class Scheduler:
         self._admit(chunks, budget)
         return chunks
 
-    def fork(self, parent: Sequence) -> list[Sequence]:
-        """The samples of a prefilled prompt: the prompt's own sequence goes on as the first."""
-        assert isinstance(parent.request, GenerateRequest)
-        self.memory.publish(parent)
-        parent.watch = parent.request.watch() if parent.request.watch else None
-        children = [parent.fork(index) for index in range(1, len(parent.request.keys))]
-        for child in children:
-            self.memory.share(parent, child)
-        at = self.running.index(parent) + 1
-        self.running[at:at] = children
-        return [parent, *children]
+    def fork(self, prompt: Sequence) -> list[Sequence]:
+        """As many samples of a prefilled prompt as have room in the batch; the others wait, first in the queue."""
+        self.memory.publish(prompt)
+        room = self.max_sequences - len(self.running) + 1
+        samples, rest = prompt.fork(min(prompt.copies, room))
+        for sample in samples[1:]:
+            self.memory.share(prompt, sample)
+        at = self.running.index(prompt) + 1
+        self.running[at:at] = samples[1:]
+        if rest is not None:
+            self.waiting.appendleft(rest)
+        return samples
 
     def finish(self, sequence: Sequence) -> None:
         """Ends a running sequence and keeps its KV for later requests."""
@@ -97,10 +97,9 @@ class Scheduler:
         return budget
 
     def _admit(self, chunks: list[Chunk], budget: int) -> None:
-        slots = self.max_sequences - sum(_width(sequence) for sequence in self.running)
-        while self.waiting and budget > 0:
+        while self.waiting and budget > 0 and len(self.running) < self.max_sequences:
             sequence = self.waiting[0]
-            if self.running and (_width(sequence) > slots or not self.memory.reserve(len(self.running))):
+            if self.running and not self.memory.reserve(len(self.running)):
                 break
             self.memory.attach(sequence)
             count = min(sequence.missing, budget)
@@ -113,7 +112,6 @@ class Scheduler:
             self.running.append(self.waiting.popleft())
             chunks.append(Chunk(sequence, count))
             budget -= count
-            slots -= _width(sequence)
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
         """Extends a running sequence, preempting younger ones; fails its request where it is alone and does not fit."""
@@ -145,8 +143,3 @@ class Scheduler:
         )
         self.cancel(sequence.ticket)
 
-
-def _width(sequence: Sequence) -> int:
-    """How many sequences this will be."""
-    request = sequence.request
-    return len(request.keys) if isinstance(request, GenerateRequest) and sequence.unforked else 1

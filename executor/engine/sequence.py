@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class Sequence:
     """`tokens[:computed]` have their KV in `pages`; the rest waits to be computed.
 
+    A prompt stands for `copies` samples of its request, from number `index` on, until it is forked.
+
     The scheduler fills `pages` and `computed`, the engine appends `tokens`. A sequence that has lost its pages
     (preempted) starts over with `computed` 0 and the tokens it had sampled: prefill and decode differ only in how many
     tokens are missing.
@@ -24,6 +26,7 @@ class Sequence:
     request: Request
     tokens: list[int]
     index: int = 0
+    copies: int = 1
     watch: Watch | None = None
     pages: list[int] = field(default_factory=list)
     computed: int = 0
@@ -34,8 +37,9 @@ class Sequence:
 
     @classmethod
     def of(cls, ticket: Ticket, request: Request) -> Sequence:
-        prompt = request.prompt if isinstance(request, GenerateRequest) else request.tokens
-        return cls(ticket, request, list(prompt))
+        if isinstance(request, GenerateRequest):
+            return cls(ticket, request, list(request.prompt), copies=len(request.keys))
+        return cls(ticket, request, list(request.tokens))
 
     @property
     def missing(self) -> int:
@@ -48,6 +52,11 @@ class Sequence:
         return len(request.prompt if isinstance(request, GenerateRequest) else request.tokens)
 
     @property
+    def drawn(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
     def cacheable(self) -> int:
         """How many leading tokens may come from the prefix cache: one at least must be computed to read anything."""
         if isinstance(self.request, ReadRequest):
@@ -57,15 +66,25 @@ class Sequence:
     @property
     def unforked(self) -> bool:
         """True for a prompt that has not been split into its samples yet."""
-        return isinstance(self.request, GenerateRequest) and len(self.tokens) == self.prompt_length
+        return isinstance(self.request, GenerateRequest) and self.drawn == 0
 
-    def fork(self, index: int) -> Sequence:
-        """A sample of this prompt, without pages: the scheduler shares them."""
-        assert isinstance(self.request, GenerateRequest)
-        watch = self.request.watch() if self.request.watch else None
-        return Sequence(
-            self.ticket, self.request, list(self.tokens), index, watch, computed=self.computed, cached=self.cached
-        )
+    def fork(self, count: int) -> tuple[list[Sequence], Sequence | None]:
+        """The next `count` samples of this prompt, itself the first, and a prompt for the rest where there is one.
+
+        The samples have no pages yet, nor has the rest: the scheduler shares them.
+        """
+        assert isinstance(self.request, GenerateRequest) and 1 <= count <= self.copies
+
+        def copy(index: int, copies: int) -> Sequence:
+            return Sequence(self.ticket, self.request, list(self.tokens), index, copies, cached=self.cached)
+
+        samples = [self, *(copy(self.index + offset, 1) for offset in range(1, count))]
+        rest = copy(self.index + count, self.copies - count) if count < self.copies else None
+        self.copies = 1
+        for sample in samples:
+            sample.computed = self.computed
+            sample.watch = self.request.watch() if self.request.watch else None
+        return samples, rest
 
     def sample(self, finish: Finish) -> Sample:
-        return Sample(tuple(self.tokens[self.prompt_length :]), finish, self.logprob, self.near_ties)
+        return Sample(tuple(self.tokens[self.prompt_length :]), finish, self.logprob, self.near_ties, self.watch)

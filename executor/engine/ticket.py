@@ -22,7 +22,8 @@ class Ticket:
     def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
         self.request = request
         self._cancel = cancel
-        self._samples: list[Sample | None] = [None] * (len(request.keys) if isinstance(request, GenerateRequest) else 1)
+        self._expected = len(request.keys) if isinstance(request, GenerateRequest) else 1
+        self._samples: dict[int, Sample] = {}
         self._completion: Completion | None = None
         self._error: EngineError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -47,8 +48,8 @@ class Ticket:
     def finished(self, sequence: Sequence, sample: Sample) -> None:
         """Engine side: one sample has ended; the last one resolves the ticket."""
         self._samples[sequence.index] = sample
-        if all(sample is not None for sample in self._samples):
-            samples = tuple(sample for sample in self._samples if sample is not None)
+        if len(self._samples) == self._expected:
+            samples = tuple(self._samples[index] for index in range(self._expected))
             self._resolve(Completion(samples=samples, cached=sequence.cached))
 
     def read(self, sequence: Sequence) -> None:

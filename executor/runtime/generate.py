@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qpdsl.executor.decoding.stop import StopWatch, cut_at_stop
+from qpdsl.executor.decoding.stop import StopWatch
 from qpdsl.executor.engine.request import GenerateRequest, Sample, SamplingParams
 from qpdsl.executor.engine.ticket import Ticket
 from qpdsl.executor.runtime.candidates import Candidates, Generated, Row
@@ -96,12 +96,12 @@ def _full(row: Row) -> Row:
 
 def _child(row: Row, index: int, sample: Sample, model: TextModel, stop: str | None) -> Row:
     before = row.generated
-    tokens = sample.tokens[:-1] if sample.finish == "eos" else sample.tokens
-    if stop is not None and sample.finish == "stop":
-        cut = cut_at_stop(model.backend, tokens, stop)
-        assert cut is not None
-        tokens = (*tokens[: cut.tokens], *model.encode(cut.tail)) if cut.tail else tokens
-    tokens = _generated(row, model) + tokens
+    earlier = _generated(row, model)
+    tokens = earlier + (sample.tokens[:-1] if sample.finish == "eos" else sample.tokens)
+    if isinstance(sample.watch, StopWatch) and sample.watch.cut is not None:
+        cut = sample.watch.cut
+        tokens = tokens[: len(earlier) + cut.tokens]
+        tokens += model.encode_after(tokens, cut.tail) if cut.tail else ()
     text = model.decode(tokens)
     step = text[len(before.text) :]
     if stop is not None and sample.finish == "stop":

@@ -43,6 +43,19 @@ class TextModel:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         return ids
 
+    def encode_after(self, tokens: tuple[int, ...], text: str) -> tuple[int, ...]:
+        """Token ids of text that goes on after `tokens`, such that both together decode to the text of both.
+
+        Some tokenizers put a space before whatever they encode; behind an anchor they do not.
+        """
+        wanted = self.decode(tokens) + text
+        alone = tuple(self.encode(text))
+        if self.decode(tokens + alone) == wanted:
+            return alone
+        anchor = self.encode("a")
+        anchored = tuple(self.encode("a" + text)[len(anchor) :])
+        return anchored if self.decode(tokens + anchored) == wanted else alone
+
     def decode(self, tokens: tuple[int, ...]) -> str:
         """The text of generated tokens, without special ones."""
         return self.backend.decode(list(tokens), skip_special_tokens=True)

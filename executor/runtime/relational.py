@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from qpdsl.executor.reward.verifier import SCORE_DIGITS
 from qpdsl.executor.runtime.candidates import FRESH, Candidates, Row
 from qpdsl.executor.runtime.context import Context
 from qpdsl.executor.runtime.instance import Instance
@@ -45,20 +46,21 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
         value = row.columns.get(op.column)
         if value is None:
             continue
-        weight = 1.0 if op.weight is None else evaluate(op.weight, instance.scope(row))
-        weight = float(weight) if isinstance(weight, (int, float)) else 0.0
+        weight = _order(1 if op.weight is None else evaluate(op.weight, instance.scope(row)))[1]
         totals[value] = totals.get(value, 0.0) + weight
         if value not in best or weight > best[value][0]:
             best[value] = (weight, index)
     if not totals:
         return ()
-    # `max` takes the first of equals, and the dictionary is in the order values were first seen.
-    winner = max(totals, key=lambda value: totals[value])
+    # `max` takes the first of equals, and the dictionary is in the order values were first seen. Rounded, since the
+    # rounding errors of a sum must not tell equal totals apart.
+    winner = max(totals, key=lambda value: round(totals[value], SCORE_DIGITS))
     return (rows[best[winner][1]],)
 
 
 def _order(value: Value) -> tuple[bool, float]:
-    return (True, float(value)) if isinstance(value, (int, float)) else (False, 0.0)
+    """A sort key: what is no number, or not a number, comes below all numbers."""
+    return (True, value) if isinstance(value, (int, float)) and value == value else (False, 0)
 
 
 def _extracted(pattern: ast.Regex | ast.JsonPath, text: str) -> Value:
@@ -75,8 +77,15 @@ def _at_path(steps: tuple[str | int, ...], text: str) -> Value:
     """The value at a path of the JSON document in `text`; texts as they are, other values as JSON."""
     try:
         value = json.loads(text)
-        for step in steps:
-            value = value[step]
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
+    for step in steps:
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        else:
+            return None
+    found = value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
+    # JSON can spell half a character, which no encoding of text can hold.
+    return found.encode("utf-8", "replace").decode() if isinstance(found, str) else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+
+from qpdsl.cli.exits import Exit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,12 +21,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported here, so that an interrupt during the imports is reported like any other.
         from qpdsl.cli.app import dispatch
 
-        return dispatch(sys.argv[1:] if argv is None else argv)
+        code = dispatch(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
-    from qpdsl.cli.exits import Exit
-
-    if argv is None:
+        code = Exit.INTERRUPTED
+    if argv is None and code == Exit.INTERRUPTED:
         # Where the interrupt went through an `exec`, as in many an import, Python would end itself by the signal.
-        os._exit(Exit.INTERRUPTED)
-    return Exit.INTERRUPTED
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code

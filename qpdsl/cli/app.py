@@ -98,9 +98,9 @@ def _fail(error: Exception) -> int:
     from qpdsl.grammar.diagnostic import QpError
 
     if isinstance(error, QpError):
-        from qpdsl.cli.diagnostics import show
+        from qpdsl.cli.diagnostics import show_error
 
-        show(error.diagnostics, error.source)
+        show_error(error)
         return Exit.USAGE
     if isinstance(error, UserError):
         lines = error.message.splitlines()

@@ -16,7 +16,7 @@ def command(targets: tuple[str, ...], form: str) -> Exit:
     Errors and warnings go to stderr, a line for each good file to stdout; with --format json all findings go to stdout
     as one list. Exits with 0 if no file has an error, else with 2.
     """
-    from qpdsl.cli.diagnostics import show
+    from qpdsl.cli.diagnostics import show, show_error, show_more
     from qpdsl.cli.sources import find_source
     from qpdsl.errors import UsageError
     from qpdsl.grammar.diagnostic import QpError, to_json
@@ -29,10 +29,15 @@ def command(targets: tuple[str, ...], form: str) -> Exit:
     for target in targets:
         try:
             source = find_source(target)
-            try:
-                diagnostics, good = check(parse_file(source)), True
-            except QpError as error:
-                diagnostics, good = error.diagnostics, False
+            diagnostics = check(parse_file(source))
+        except QpError as error:
+            code = Exit.USAGE
+            if form == "json":
+                found += [to_json(diagnostic, error.source) for diagnostic in error.diagnostics]
+                show_more(error)
+            else:
+                show_error(error)
+            continue
         except UsageError as error:
             click.echo(f"error: {error.message}" + (f"\nhelp: {error.help}" if error.help else ""), err=True)
             code = Exit.USAGE
@@ -41,10 +46,7 @@ def command(targets: tuple[str, ...], form: str) -> Exit:
             found += [to_json(diagnostic, source) for diagnostic in diagnostics]
         else:
             show(diagnostics, source)
-            if good:
-                click.echo(f"{source.name}: ok")
-        if not good:
-            code = Exit.USAGE
+            click.echo(f"{source.name}: ok")
     if form == "json":
         click.echo(dumps(found))
     return code

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import click
 
-from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.diagnostic import Diagnostic, QpError, more_note
 from qpdsl.grammar.render import render
 from qpdsl.grammar.source import Source
 
@@ -19,3 +19,16 @@ def show(diagnostics: Iterable[Diagnostic], source: Source) -> None:
     text = "\n\n".join(render(diagnostic, source, colour=colour) for diagnostic in diagnostics)
     if text:
         click.echo(text, err=True, color=colour)
+
+
+def show_error(error: QpError) -> None:
+    """All that is wrong with a program, and how much of it was left out."""
+    show(error.diagnostics, error.source)
+    show_more(error)
+
+
+def show_more(error: QpError) -> None:
+    """How many errors were left out, if any."""
+    note = more_note(error)
+    if note is not None:
+        click.echo(f"\n{note}", err=True)

@@ -25,13 +25,15 @@ def command(
     """Show how a program will run: its operators as a tree, last first, with estimates of the rows they make."""
     import json
 
-    from qpdsl.arguments import parse_settings, with_defaults
+    from qpdsl.arguments import bind, parse_settings, with_defaults
+    from qpdsl.bounds import check_options
     from qpdsl.cli.sources import load_program
     from qpdsl.planner.explain import explain, explain_json
     from qpdsl.planner.plan import plan
 
     lowered = load_program(target, pipeline, program, models)
     physical = plan(with_defaults(lowered, parse_settings(lowered.params, settings, lowered.name)))
+    check_options(physical, bind([param for param in physical.params if param.default is not None], {}))
     if form == "json":
         click.echo(json.dumps(explain_json(physical), ensure_ascii=False, indent=2))
     else:

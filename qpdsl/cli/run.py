@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,12 +44,21 @@ class RunOptions:
 
 def open_session(options: RunOptions, work: Work) -> Session:
     """A session with the models of the work loaded. Raises ModelError."""
-    from qpdsl.session import Session
+    from qpdsl.executor.runtime.loading import ModelError
+    from qpdsl.session import Session, locate
 
     session = Session(options.device, options.dtype, threads=options.threads)
-    session.load(work.plan)
-    if work.greedy is not None:
-        session.load(work.greedy)
+    try:
+        session.load(work.plan)
+        if work.greedy is not None:
+            session.load(work.greedy)
+    except ModelError as error:
+        for model in work.models.values():
+            lead = str(ModelError(model, ""))
+            if str(error).startswith(lead) and not isinstance(locate(model), Path):
+                why = str(error).removeprefix(lead)
+                raise ModelError(model, f"looked up as a hub id, as there is no such folder: {why}") from error
+        raise
     return session
 
 
@@ -80,7 +90,7 @@ exit codes:
     metavar="FILE",
     help="Run every line of a file of JSON objects, one row of parameters each. A line's own value goes before --set. "
     "`id` names a row, else its line number does; `answer`, if it is no parameter, is what accuracy is measured "
-    "against (equal text or equal number). `counting-500` means the problems shipped.",
+    "against (equal text or equal number). `counting-500` means the problems shipped, `-` standard input.",
 )
 @click.option(
     "--output",
@@ -89,7 +99,7 @@ exit codes:
     "Without it they go to stdout.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same tokens.")
-@click.option("--json", is_flag=True, help="Print JSON. With --input: the summary; the records are JSON anyway.")
+@click.option("--json", is_flag=True, help="Print JSON: with --input and --output the summary; records always are.")
 @click.option("--rows", is_flag=True, help="Give all final rows with all their columns too.")
 @click.option("--timing", is_flag=True, help="Give seconds, and tokens a second.")
 @click.option("--greedy/--no-greedy", default=True, help="Compare with greedy decoding.  [default: yes]")
@@ -133,6 +143,8 @@ def _check(options: RunOptions) -> None:
         for name in ("resume", "overwrite"):
             if getattr(options, name):
                 raise UsageError(f"--{name} needs --output")
+        if options.json:
+            raise UsageError("--json with --input needs --output", "without it, stdout has the records as JSON lines")
     if options.resume and options.overwrite:
         raise UsageError("--resume goes on with the unfinished run and --overwrite drops it; give one of them")
 
@@ -140,6 +152,7 @@ def _check(options: RunOptions) -> None:
 def _run(options: RunOptions) -> Exit:
     from qpdsl.arguments import parse_settings
     from qpdsl.batch import Work
+    from qpdsl.bounds import check_options
     from qpdsl.cli.sources import load_program
     from qpdsl.planner.baseline import greedy_of
     from qpdsl.planner.plan import plan
@@ -148,6 +161,7 @@ def _run(options: RunOptions) -> Exit:
     given = parse_settings(program.params, options.settings, program.name)
     baseline = greedy_of(program) if options.greedy else None
     work = Work(plan(program), None if baseline is None else plan(baseline), options.seed, options.rows)
+    check_options(work.plan, given)
     if options.input is None:
         from qpdsl.cli.run_one import answer
 

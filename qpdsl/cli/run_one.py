@@ -9,6 +9,7 @@ import click
 
 from qpdsl.arguments import ArgumentError, bind
 from qpdsl.batch import Work, run_one
+from qpdsl.bounds import check_options
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.notes import say
 from qpdsl.cli.run import RunOptions, open_session
@@ -30,6 +31,7 @@ def answer(options: RunOptions, work: Work, given: Mapping[str, Value]) -> Exit:
         arguments = bind(work.plan.params, given)
     except ArgumentError as error:
         raise UsageError(str(error), "--set NAME=VALUE gives a value, --input many rows of them") from error
+    check_options(work.plan, arguments)
     row = InputRow(work.plan.name, arguments)
     session = open_session(options, work)
     result, greedy = run_until_interrupted(_run(session, work, row))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -38,9 +37,7 @@ def answer_rows(options: RunOptions, work: Work, given: Mapping[str, Value], pro
     output = None if options.output is None else check_writable(Path(options.output), path)
     if output is not None:
         _check_unfinished(options, output)
-    data = read_rows(path, work.plan.params, given)
-    if output is not None and options.resume and not journal_path(output).exists() and output.exists():
-        return _finished_before(output, data)
+    data = read_rows(path, work.plan, given)
     return _Run(options, work, data, output).run(digest([program, work.plan.name]), digest(dict(given)))
 
 
@@ -129,7 +126,12 @@ class _Run:
                 if bar is not None:
                     bar.row_done()
 
-            run_until_interrupted(run_rows(session, self.work, rest, self.options.concurrency, finished))
+            try:
+                run_until_interrupted(run_rows(session, self.work, rest, self.options.concurrency, finished))
+            finally:
+                # However the run ends, what is finished gets out.
+                if stream is not None:
+                    stream.rest()
         return time.monotonic() - start
 
     def _line(self, number: int) -> str:
@@ -156,19 +158,8 @@ def _check_unfinished(options: RunOptions, output: Path) -> None:
             f"an unfinished run is in `{journal}`",
             help="--resume goes on with it, --overwrite drops it and starts over",
         )
-
-
-def _finished_before(output: Path, data: InputData) -> Exit:
-    """There is an output and no journal: that run came to its end, if it was this one at all."""
-    try:
-        with output.open(encoding="utf-8") as file:
-            ids = [json.loads(line)["id"] for line in file]
-    except (OSError, ValueError, TypeError, KeyError):
-        ids = []
-    if ids != [row.id for row in data.rows]:
+    if options.resume and output.exists() and not journal.exists():
         raise UsageError(
-            f"there is nothing to resume: `{output}` holds no results of this input, and there is no journal beside it",
-            help="leave out --resume to replace it",
+            f"there is no unfinished run beside `{output}`, and a finished file does not say what run made it",
+            help="leave out --resume to run it again",
         )
-    say(f"`{output}` is finished, nothing is left to resume; without --resume it is run again")
-    return Exit.OK

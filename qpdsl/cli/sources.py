@@ -63,8 +63,13 @@ def shipped_programs() -> dict[str, Traversable]:
     return {name.removesuffix(".qp"): found[name] for name in sorted(found)}
 
 
-def input_path(name: str) -> Path:
-    """The file of input data that a name means: a path, or a shipped set of problems where there is no such file."""
+def input_path(name: str) -> Path | None:
+    """The file of input data that a name means: a path, or a shipped set of problems where there is no such file.
+
+    None for `-`, which means standard input.
+    """
+    if name == "-":
+        return None
     path = Path(name)
     shipped = files("qpdsl.programs") / "data" / f"{name}.jsonl"
     if not os.path.lexists(path) and path.name == name and shipped.is_file():

@@ -45,5 +45,9 @@ def path(name: str) -> Path:
     """
     names = [model.name for model in BUILTIN]
     if name not in names:
-        raise ValueError(f"no built-in model is named {name!r}; there are {', '.join(names)}")
+        from qpdsl.grammar.suggest import closest, listed
+
+        guess = closest(name, names)
+        meant = f"; did you mean `{guess}`?" if guess else ""
+        raise ValueError(f"there is no built-in model `{name}`, only {listed(names, last='and')}{meant}")
     return _HERE / name.removeprefix("zoo/")

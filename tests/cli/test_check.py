@@ -76,6 +76,18 @@ def test_every_mistake_is_shown_with_its_place(qpdsl: Run, mistaken: Path) -> No
         assert "\033" not in ran.err
 
 
+def test_errors_beyond_a_hundred_are_counted(qpdsl: Run, tmp_path: Path) -> None:
+    path = tmp_path / "many.qp"
+    stages = "".join(f"  score v{number}\n" for number in range(105))
+    path.write_text(f'model llm = "zoo/counting"\nprogram p(q: text) {{\n  chat user=q\n  generate llm\n{stages}}}\n')
+    for command in ("check", "run", "explain"):
+        ran = qpdsl(command, path)
+        assert ran.code == Exit.USAGE
+        assert ran.err.count("error[QP") == 100 and ran.err.endswith("\n\n… and 5 more errors\n")
+    ran = qpdsl("check", path, "--format", "json")
+    assert len(json.loads(ran.out)) == 100 and ran.err == "\n… and 5 more errors\n"
+
+
 def test_diagnostics_as_json(qpdsl: Run, mistaken: Path) -> None:
     ran = qpdsl("check", "--format", "json", mistaken, "greedy")
     found = json.loads(ran.out)

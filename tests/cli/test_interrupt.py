@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,38 @@ from qpdsl.journal import journal_path
 from tests.cli.conftest import ROOT, Run, write_rows
 
 PATIENCE = 60.0
+
+INTERRUPTED_IMPORT = """\
+import sys
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "qpdsl.session":
+            exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(5)")
+
+sys.meta_path.insert(0, Finder())
+"""
+
+# The first row never ends; the signal comes when the five others have.
+INTERRUPTED_AFTER_FIVE = """\
+import asyncio, os, sys
+import qpdsl.batch
+from qpdsl.cli import main
+
+run_one, outcome, ended = qpdsl.batch.run_one, qpdsl.batch.outcome, []
+
+async def run(session, work, row):
+    return await (asyncio.sleep(3600) if row.id == "1" else run_one(session, work, row))
+
+def counted(*args, **named):
+    ended.append(1)
+    if len(ended) == 5:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), {signal})
+    return outcome(*args, **named)
+
+qpdsl.batch.run_one, qpdsl.batch.outcome = run, counted
+sys.exit(main())
+"""
 
 
 @pytest.fixture
@@ -84,6 +117,26 @@ def test_interrupted_while_loading(many: Path, tmp_path: Path) -> None:
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == Exit.INTERRUPTED and "Traceback" not in err
     assert not list(tmp_path.glob("out.jsonl*"))
+
+
+def test_interrupted_inside_an_import_of_a_run_over_rows(many: Path, tmp_path: Path) -> None:
+    """Python ends itself by the signal where the interrupt went through an `exec` of text, whoever caught it."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_IMPORT)
+    args = [sys.executable, "-m", "qpdsl", "run", "greedy", "--input", str(many)]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = subprocess.run(args, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert (process.returncode, process.stderr) == (Exit.INTERRUPTED, "interrupted: 0 of 40 rows are finished\n")
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
+def test_without_an_output_file_the_finished_rows_are_printed(tmp_path: Path, signal_: signal.Signals) -> None:
+    data = write_rows(tmp_path / "d.jsonl", [{"problem": f"Mia has {n} cards."} for n in range(6)])
+    script = INTERRUPTED_AFTER_FIVE.format(signal=int(signal_))
+    args = [sys.executable, "-c", script, "run", "greedy", "--input", str(data)]
+    process = subprocess.run(args, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert process.returncode == Exit.INTERRUPTED
+    assert [json.loads(line)["id"] for line in process.stdout.splitlines()] == ["2", "3", "4", "5", "6"]
+    assert process.stderr == "interrupted: 5 of 6 rows are finished\n"
 
 
 def test_the_bar_is_drawn_on_a_terminal_and_cleared_by_ctrl_c(many: Path, tmp_path: Path) -> None:

@@ -30,6 +30,17 @@ def test_lines_come_in_order_and_as_early_as_they_can(order: list[int]) -> None:
         assert stream.getvalue() == "".join(f"{line}\n" for line in range(ready))
 
 
+def test_lines_that_wait_for_one_that_never_comes_get_out_in_order() -> None:
+    stream = io.StringIO()
+    lines = OrderedLines(stream)
+    for number in (0, 5, 2, 11):
+        lines.put(number, str(number))
+    assert stream.getvalue() == "0\n"
+    lines.rest()
+    lines.rest()
+    assert stream.getvalue() == "0\n2\n5\n11\n"
+
+
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     write_whole(path, ["a", "b"])
@@ -66,6 +77,10 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
         ("x", "12", False),
         (None, "none", False),
         ("NaN", "1", False),
+        ("-.5e1", "-5", True),
+        ("1_000", "1000", False),
+        ("٣", "3", False),
+        ("Infinity", "inf", False),
     ],
 )
 def test_answers_are_equal_as_text_or_number(value: Value, reference: str, same: bool) -> None:

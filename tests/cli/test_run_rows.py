@@ -155,13 +155,12 @@ def test_resuming_what_is_finished_or_not_begun(qpdsl: Run, sampled: Path, probl
     args = ("run", sampled, "--input", problems, "--output", output, "--resume")
     assert qpdsl(*args).code == Exit.OK
     whole = output.read_bytes()
-    ran = qpdsl(*args)
-    assert ran.code == Exit.OK and "is finished, nothing is left to resume" in ran.err
-    assert output.read_bytes() == whole
-    output.write_text('{"id": "another"}\n')
-    ran = qpdsl(*args)
-    assert ran.code == Exit.USAGE and "there is nothing to resume" in ran.err
-    assert output.read_text() == '{"id": "another"}\n'
+    for changed in ([], ["--seed", "1"], ["--set", "n=3"]):
+        ran = qpdsl(*args, *changed)
+        assert (ran.code, ran.out) == (Exit.USAGE, "")
+        assert ran.err.startswith(f"error: there is no unfinished run beside `{output}`, and a finished file does not")
+        assert ran.err.endswith("help: leave out --resume to run it again\n")
+    assert output.read_bytes() == whole and not journal_path(output).exists()
 
 
 def test_a_full_disk_is_said_in_one_line(

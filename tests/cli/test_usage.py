@@ -35,6 +35,17 @@ from tests.cli.conftest import Run
         (["run", "greedy", "--output", "x"], "--output needs --input"),
         (["run", "greedy", "--input", "counting-500", "--resume"], "--resume needs --output"),
         (["run", "greedy", "--input", "counting-500", "--output", "x", "--resume", "--overwrite"], "give one of them"),
+        (
+            ["run", "greedy", "--input", "counting-500", "--json"],
+            "--json with --input needs --output",
+        ),
+        (["run", "best_of_n", "--set", "problem=x", "--set", "n=0"], "`n` takes a whole number of at least 1 and at"),
+        (["run", "best_of_n", "--set", "problem=x", "--set", "n=99999999"], "at most 65536, not 99999999"),
+        (["run", "best_of_n", "--input", "counting-500", "--set", "n=0"], "`n` takes a whole number of at least 1"),
+        (["run", "beam_search", "--set", "problem=x", "--set", "width=0"], "not 0, the value of `width`"),
+        (["run", "beam_search", "--set", "problem=x", "--set", "depth=-1"], "`repeat` takes a whole number"),
+        (["explain", "beam_search", "--set", "width=0"], "`keep` takes a whole number of at least 1"),
+        (["explain", "beam_search", "--set", "expand=0"], "`n` takes a whole number"),
         (["explain", "gredy"], "did you mean `greedy`?"),
         (["check", "nope.qp"], "there is no file `nope.qp`"),
     ],
@@ -88,7 +99,7 @@ def test_output_that_cannot_be_written(qpdsl: Run, tmp_path: Path) -> None:
     [
         ("/no/such/folder", "there is no folder"),
         ("{tmp}", "no config.json"),
-        ("zoo/countin", "no built-in model"),
+        ("zoo/countin", "`zoo/counting-prm`; did you mean `zoo/counting`?"),
     ],
 )
 @pytest.mark.parametrize("with_output", [False, True])
@@ -103,6 +114,43 @@ def test_models_that_cannot_be_loaded(
     assert ran.code == Exit.MODEL
     assert ran.err.startswith("error: model `") and message in ran.err and ran.err.count("\n") == 1
     assert not list(tmp_path.glob("*out.jsonl*"))
+
+
+@pytest.mark.parametrize(
+    ("option", "type_", "value", "message"),
+    [
+        ("temperature", "float", "0.5", "`temperature` takes a number of at least 0, not -0.5, the value of `x - 1`"),
+        ("top_p", "float", "1", "`top_p` takes a number of over 0 and at most 1, not 0.0, the value of `x - 1`"),
+        ("top_p", "float", "2.5", "not 1.5"),
+        ("min_p", "float", "2", "`min_p` takes a number of at least 0 and under 1, not 1.0"),
+        ("top_k", "int", "1", "`top_k` takes a whole number of at least 1, not 0"),
+        ("max_tokens", "int", "-9223372036854775807", "`max_tokens` takes a whole number of at least 1, not one this"),
+    ],
+)
+def test_every_option_is_held_against_its_range(
+    qpdsl: Run, tmp_path: Path, option: str, type_: str, value: str, message: str
+) -> None:
+    path = tmp_path / "p.qp"
+    path.write_text(
+        f'model llm = "zoo/counting"\nprogram p(x: {type_}) -> text {{\n  chat user="x"\n'
+        f"  generate llm {option}=x - 1\n  return text\n}}\n"
+    )
+    for command in ("run", "explain"):
+        ran = qpdsl(command, path, "--set", f"x={value}")
+        assert (ran.code, ran.out) == (Exit.USAGE, "") and message in ran.err
+
+
+def test_a_hub_model_that_is_not_found_was_looked_up_as_one(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qpdsl.executor.runtime.loading import ModelError
+
+    def offline(name: str, *_: object) -> None:
+        raise ModelError(name, "no connection")
+
+    monkeypatch.setattr("qpdsl.session.load", offline)
+    ran = qpdsl("run", "greedy", "--set", "problem=x", "--model", "llm=some/model")
+    assert ran.code == Exit.MODEL
+    why = "looked up as a hub id, as there is no such folder: no connection"
+    assert ran.err == f"error: model `some/model` cannot be loaded: {why}\n"
 
 
 def test_help_documents_every_exit_code(qpdsl: Run) -> None:

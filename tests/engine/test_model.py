@@ -78,7 +78,7 @@ def test_a_head_that_is_not_what_it_seems_is_refused() -> None:
         return output
 
     model.forward = forward
-    with pytest.raises(UnsupportedModel, match="more than project"):
+    with pytest.raises(UnsupportedModel, match="more than paged attention and a projection"):
         PagedModel(model, 1 << 20)
 
 

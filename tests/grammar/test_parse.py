@@ -198,7 +198,7 @@ def test_json_paths(pattern: str, steps: tuple[str | int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"a\/b", r"[#|{}\"]", r" \d+ ", r"(?i)x", r"(?P<n>x)(?:y)", "#", "a{2,3}?", r"[]\]]"]
+    "pattern", [r"a\/b", r"[#|{}\"]", r" \d+ ", r"(?i)x", r"(?P<n>x)(?:y)", "#", "a{2,3}?", r"[]\]]", r"\A[{}]}a{2,}\{"]
 )
 def test_regexes_are_taken_as_they_stand(pattern: str) -> None:
     stage = (

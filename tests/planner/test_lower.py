@@ -111,9 +111,9 @@ def test_columns_follow_the_stages() -> None:
 
 
 def test_models_in_order_of_use() -> None:
-    program = lowered('chat user=problem | generate slm | score prm | generate "a/b" | score "c/d" into e')
+    program = lowered('chat user=problem | generate llm | score prm | generate "a/b" | score "c/d" into e')
     assert list(program.models.items()) == [
-        ("slm", "zoo/counting-mini"),
+        ("llm", "zoo/counting"),
         ("prm", "zoo/counting-prm"),
         ("a/b", "a/b"),
         ("c/d", "c/d"),

@@ -1,12 +1,16 @@
 """Plans of the shipped programs, and of those in `plans/`, as EXPLAIN shows them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from qpdsl.grammar import ast
+from qpdsl.grammar.format import format_expr
 from qpdsl.grammar.parse import parse_file
-from qpdsl.grammar.source import Source
+from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.width import cells
 from qpdsl.planner.explain import explain, explain_json
 from qpdsl.planner.logical import LogicalProgram
 from qpdsl.planner.lower import lower
@@ -40,6 +44,29 @@ def test_explain_json_tells_the_same(path: Path) -> None:
     assert data["equivalence"] == "exact"
     assert [op["id"] for op in data["operators"]] == [op.id for op in physical.ops]
     assert all(op["text"] in explain(physical) for op in data["operators"])
+
+
+def test_the_values_given_and_the_defaults_declared() -> None:
+    program = lowered(PROGRAMS / "best_of_n.qp")
+    assert "parameters at their defaults" in explain(plan(program))
+    given = {"n": ast.Literal(3, span=Span(0, 0))}
+    params = tuple(replace(param, default=given.get(param.name, param.default)) for param in program.params)
+    physical = plan(replace(program, params=params))
+    data = explain_json(physical)
+    declared = next(param.default for param in program.params if param.name == "n")
+    assert {"name": "n", "type": "int", "default": format_expr(declared), "value": "3"} in data["parameters"]
+    assert (data["samples"], data["scores"]) == (3, 3)
+    assert all(type(op["rows"]) is int for op in data["operators"])
+    assert "parameters at the values given" in explain(physical)
+
+
+def test_columns_stand_under_each_other() -> None:
+    text = (
+        'program p() { prompt "日本語" | generate "m" max_tokens=9 | extract a = /' + "本" * 90 + "/ | best by tokens }"
+    )
+    lines = explain(plan(lower(parse_file(Source("p.qp", text))))).split("\n")[1:-2]
+    assert len({cells(line[: line.index(" row")]) for line in lines}) == 1
+    assert max(map(cells, lines)) < 150 and "本…" in lines[2]
 
 
 def test_operators_of_a_beam_search() -> None:

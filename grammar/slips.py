@@ -1,0 +1,121 @@
+"""Tokens that are not well formed: what is wrong with each, and what was likely meant."""
+
+from __future__ import annotations
+
+import re
+
+from qpdsl.grammar.diagnostic import Diagnostic, Edit
+from qpdsl.grammar.source import Span
+from qpdsl.grammar.width import shorten
+
+_LOOKALIKES = dict.fromkeys("“”„«»", '"') | dict.fromkeys("‘’", '"') | {"–": "-", "—": "-", "−": "-", "\u00a0": " "}
+_ADVICE = {
+    "'": 'strings stand in double quotes: `"…"`',
+    ";": "stages end at a newline or `|`",
+    "&": "write `and`",
+    "!": "write `not`",
+    "$": "a parameter is its bare name; in a string, `{name}`",
+    "?": "an optional value is not part of the language as it is",
+}
+_CONTINUED = re.compile(r'"(?:[^"\\\n]|\\.)*"', re.DOTALL)
+# What follows a regex that goes on after a slash: no space or sign that may stand there, and one more slash.
+_GOES_ON = re.compile(r"(?!(?:and|or)\b)[^\s|){}#,][^\n]*?/")
+_RUN = re.compile(r"[^\s|]*/")
+_BARE_SLASH = re.compile(r"\\.|(/)", re.DOTALL)
+
+
+def unclosed_regex(start: int, end: int) -> Diagnostic:
+    return Diagnostic(
+        "QP106",
+        "the regex that starts here is not closed on its line",
+        Span(start, end),
+        "no closing `/`",
+        notes=("inside a regex, a slash is written `\\/`",),
+        help="close it with `/`",
+        edit=Edit(Span(end, end), "/"),
+    )
+
+
+def slash_end(text: str, end: int) -> int | None:
+    """Where a regex likely ends whose first closing slash, right before `end`, seems to be a part of it."""
+    match = _GOES_ON.match(text, end)
+    run = _RUN.match(text, end)
+    return max(match.end(), run.end() if run else 0) if match else None
+
+
+def slash_in_regex(text: str, inner: int, end: int) -> Diagnostic:
+    """The slash before `inner` closes the regex too early: that and all up to the last one need a backslash."""
+    middle = text[inner - 1 : end - 1]
+    mended = _BARE_SLASH.sub(lambda match: "\\/" if match[1] else match[0], middle)
+    return Diagnostic(
+        "QP106",
+        "this slash ends the regex, and more of it follows",
+        Span(inner - 1, inner),
+        "the regex ends here",
+        help="a slash inside a regex is written `\\/`",
+        edit=Edit(Span(inner - 1, end - 1), mended),
+    )
+
+
+def string_end(text: str, start: int, line_end: int) -> int:
+    """Where a string ends that its line does not close: a backslash at the line's end may carry it on."""
+    match = _CONTINUED.match(text, start)
+    if match is None or "\\\n" not in match[0]:
+        return line_end
+    last = text.find("\n", match.end())
+    quotes = text.count('"', match.end(), last if last >= 0 else len(text))
+    return match.end() if quotes % 2 == 0 else line_end
+
+
+def unclosed_string(text: str, start: int, end: int, *, long: bool) -> Diagnostic:
+    if long:
+        message, label = 'the `"""` that opens here is never closed', "opened here"
+        return Diagnostic("QP105", message, Span(start, start + 3), label, help='close it with `"""`')
+    found = text[start:end]
+    help, edit = 'close it with `"`', Edit(Span(end, end), '"')
+    if "\\\n" in found:
+        help, edit = "write a line end as `\\n`", Edit(Span(start, end), found.replace("\\\n", "\\n"))
+    elif (len(found) - len(found.rstrip("\\"))) % 2:
+        help, edit = "a backslash itself is written twice", Edit(Span(end, end), '\\"')
+    return Diagnostic(
+        "QP105",
+        "the string that starts here is not closed on its line",
+        Span(start, end),
+        "no closing quote",
+        notes=('a string over several lines stands in `"""…"""`',),
+        help=help,
+        edit=edit,
+    )
+
+
+def odd_number(text: str, start: int, end: int) -> Diagnostic:
+    """Digits in a form that other languages take, or with letters behind them."""
+    found = text[start:end]
+    plain: str | None = None
+    if re.fullmatch(r"\d+\.", found):
+        plain = found[:-1]
+    elif re.fullmatch(r"\.\d+", found) and (start == 0 or not (text[start - 1].isalnum() or text[start - 1] in "_])")):
+        plain = f"0{found}"
+    elif re.fullmatch(r"\d[\d_]*(?:\.\d+)?", found):
+        plain = found.replace("_", "")
+    elif re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", found):
+        plain = str(int(found, 16))
+    help, edit = (f"write `{plain}`", Edit(Span(start, end), plain)) if plain and len(plain) < 40 else (None, None)
+    return Diagnostic("QP109", f"`{shorten(found, 40)}` is not a number", Span(start, end), help=help, edit=edit)
+
+
+def foreign_name(text: str, start: int, end: int) -> Diagnostic:
+    message = f"`{shorten(text[start:end], 40)}` cannot be a name"
+    notes = ("names are ASCII letters, digits and `_`",)
+    return Diagnostic("QP104", message, Span(start, end), "not ASCII", notes=notes)
+
+
+def stray(text: str, start: int, end: int) -> Diagnostic:
+    char, span = text[start], Span(start, end)
+    if char in _LOOKALIKES:
+        plain = _LOOKALIKES[char]
+        advice = "write a plain space" if plain == " " else f"write `{plain}`"
+        shown = "U+00A0 (no-break space)" if plain == " " else f"`{char}`"
+        return Diagnostic("QP104", f"unexpected character {shown}", span, help=advice, edit=Edit(span, plain))
+    shown = f"`{shorten(text[start:end], 40)}`" if char.isprintable() and not char.isspace() else f"U+{ord(char):04X}"
+    return Diagnostic("QP104", f"unexpected character {shown}", span, help=_ADVICE.get(char))

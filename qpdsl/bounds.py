@@ -1,0 +1,50 @@
+"""Stage options that arguments put out of range, found before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from qpdsl.arguments import KINDS, ArgumentError
+from qpdsl.grammar import ast
+from qpdsl.grammar.format import format_expr
+from qpdsl.planner import ops
+from qpdsl.planner.expr import Value, evaluate, format_value
+from qpdsl.planner.options import RANGES
+from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.reads import names
+
+_LARGEST = 2**63 - 1
+
+
+def check_options(plan: PhysicalPlan, values: Mapping[str, Value]) -> None:
+    """Checks every stage option that reads no parameter but those in `values`. Raises ArgumentError."""
+    for name, expr in _options(plan.ops):
+        if any(read.id not in values for read in names(expr)):
+            continue
+        value = evaluate(expr, values)
+        if not _holds(name, value):
+            allowed, text = RANGES[name], format_expr(expr)
+            shown = "one this large" if isinstance(value, int) and abs(value) > _LARGEST else format_value(value)
+            whose = "" if text == name else f", the value of `{text}`"
+            raise ArgumentError(f"`{name}` takes {KINDS[allowed.type]} of {allowed}, not {shown}{whose}")
+
+
+def _holds(name: str, value: Value) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST <= value <= _LARGEST:
+        return False
+    return RANGES[name].holds(value)
+
+
+def _options(nodes: tuple[PhysicalOp, ...]) -> Iterator[tuple[str, ast.Expr]]:
+    for node in nodes:
+        match node.op:
+            case ops.Generate() as op:
+                for name in ("n", "temperature", "top_p", "top_k", "min_p", "max_tokens"):
+                    expr = getattr(op, name)
+                    if expr is not None:
+                        yield name, expr
+            case ops.TopK(k=k):
+                yield "keep", k
+            case ops.Repeat(limit=limit):
+                yield "repeat", limit
+        yield from _options(node.body)
