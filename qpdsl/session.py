@@ -30,8 +30,8 @@ _SMALL_MODEL = 30_000_000
 class Session:
     """Runs plans on `device` ("cpu", "cuda", "cuda:1"…).
 
-    `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for KV caches in
-    all; by default a quarter of what is free, on a CPU 2 GiB at the most.
+    `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for the
+    KV caches of the models that one `load` brings in; by default a quarter of what is free, on a CPU 2 GiB at the most.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Session:
         self.events = EventStream()
         self._kv_bytes = kv_bytes
         self._engine = Engine(config, self._stepped)
+        self._running = False
         self._models: dict[str, TextModel] = {}
         self._verifiers: dict[str, Verifier] = {}
 
@@ -70,7 +71,13 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keeps the engine stepping while the block runs; `run` needs it. An error of the engine ends the block."""
+        """Keeps the engine stepping while the block runs; `run` needs it. An error of the engine ends the block.
+
+        Raises RuntimeError where such a block runs already.
+        """
+        if self._running:
+            raise RuntimeError("the session is running already")
+        self._running = True
         task = asyncio.current_task()
         driver = asyncio.create_task(self._engine.drive())
         failures: list[BaseException] = []
@@ -85,9 +92,12 @@ class Session:
             yield
         except asyncio.CancelledError:
             if failures:
+                if task is not None:
+                    task.uncancel()
                 raise failures[0] from None
             raise
         finally:
+            self._running = False
             driver.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await driver
@@ -137,5 +147,14 @@ def _verifier_names(nodes: tuple[PhysicalOp, ...]) -> list[str]:
 def _default_kv_bytes(device: str) -> int:
     if device.startswith("cuda") and torch.cuda.is_available():
         return int(torch.cuda.mem_get_info(torch.device(device))[0] // 4)
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(free // 4, 2 << 30)
+    return min(_free_memory() // 4, 2 << 30)
+
+
+def _free_memory() -> int:
+    """Bytes of main memory that can be had without swapping, or a cautious guess."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 4 << 30

@@ -47,8 +47,10 @@ class StopWatch:
         found = self._text.find(self._stop, max(0, before - len(self._stop) + 1))
         if found >= 0:
             end = found + len(self._stop)
-            whole = end == len(self._text)
-            self.cut = Cut(self._decoded + len(self._pending), "") if whole else Cut(self._decoded, self._text[before:end])
+            if end == len(self._text):
+                self.cut = Cut(self._decoded + len(self._pending), "")
+            else:
+                self.cut = Cut(self._decoded, self._text[before:end])
             return True
         self._decoded += len(self._pending)
         self._before, self._pending = self._pending, []

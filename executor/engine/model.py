@@ -165,7 +165,7 @@ def _switch_attention(model: PreTrainedModel) -> torch.nn.Module:
 
 
 def _refuse_batch_dependent(config: PretrainedConfig) -> None:
-    """Refuses position encodings that look at the longest sequence of a forward: a row's tokens would depend on others."""
+    """Refuses position encodings that look at the longest sequence of a forward: rows would depend on each other."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
     if any(kind.get("rope_type", kind.get("type")) == "longrope" for kind in kinds):
@@ -230,7 +230,7 @@ def _probe(
 
 
 def _check_windows(config: PretrainedConfig, calls: list[dict[str, Any]]) -> None:
-    """Refuses a model whose layers slide a window that they do not tell attention of; the probe is too short to see it."""
+    """Refuses a model whose layers slide a window and do not tell attention; the probe is too short to see it."""
     window = getattr(config, "sliding_window", None)
     if window is None or not getattr(config, "use_sliding_window", True):
         return

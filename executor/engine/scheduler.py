@@ -142,4 +142,3 @@ class Scheduler:
             )
         )
         self.cancel(sequence.ticket)
-

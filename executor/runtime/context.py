@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 Piece = tuple[str, bool]
@@ -30,45 +33,61 @@ class Context:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, context: Context) -> tuple[int, ...]:
-    """Token ids of a context, up to where the model's own text begins.
+    """Token ids of a context, up to where the model's own text begins. Raises ContextError.
 
-    Text that the program's author did not write never becomes a special token, so an input cannot forge a turn. Where
-    there is nothing to forge, the ids are those of `apply_chat_template` or of a plain call of the tokenizer.
+    Text that the program's author did not write never becomes an added token, so an input cannot forge a turn. Where
+    there is nothing to forge, the ids are those of `apply_chat_template`, or of the tokenizer's bos and the prompt.
     """
     if context.turns:
         return encode_pieces(tokenizer, _chat_pieces(tokenizer, context.turns))
-    return encode_pieces(tokenizer, list(context.prompt), automatic=True)
+    return _automatic_prefix(tokenizer) + encode_pieces(tokenizer, list(context.prompt))
 
 
-def encode_pieces(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], automatic: bool = False) -> tuple[int, ...]:
-    """Token ids of text in pieces, each with whether special tokens in it count as such.
+def encode_pieces(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tuple[int, ...]:
+    """Token ids of text in pieces, each with whether the tokenizer's added tokens (special or not) count in it."""
+    whole = tuple(tokenizer.encode("".join(text for text, _ in pieces), add_special_tokens=False))
+    added = tokenizer.added_tokens_decoder.keys()
+    theirs = [id for text, trusted in pieces if trusted for id in tokenizer.encode(text, add_special_tokens=False)]
+    # The added tokens that came out must be those of the trusted pieces by themselves, in number and order.
+    if [id for id in whole if id in added] == [id for id in theirs if id in added]:
+        return whole
+    return _encode_apart(tokenizer, pieces)
 
-    `automatic`: with the special tokens that the tokenizer puts around any text (such as a leading bos)."""
-    specials = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
-    whole = "".join(text for text, _ in pieces)
-    if not any(special in text for text, trusted in pieces if not trusted for special in specials):
-        return tuple(tokenizer.encode(whole, add_special_tokens=automatic))
-    ids = _automatic_prefix(tokenizer) if automatic else []
+
+def _encode_apart(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tuple[int, ...]:
+    """As `encode_pieces`, with everything between the trusted pieces' added tokens encoded as mere text."""
+    names = {token.content: id for id, token in tokenizer.added_tokens_decoder.items()}
+    pattern = re.compile("(" + "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) + ")")
+    plain = _without_added_tokens(tokenizer)
+    ids: list[int] = []
     run = ""
-    pattern = re.compile("(" + "|".join(re.escape(s) for s in sorted(specials, key=len, reverse=True)) + ")")
     for text, trusted in pieces:
         for part in pattern.split(text) if trusted else [text]:
-            if trusted and part in specials:
-                ids += _plain(tokenizer, run)
-                ids.append(tokenizer.convert_tokens_to_ids(part))
+            if trusted and part in names:
+                ids += [*plain.encode(run, add_special_tokens=False).ids, names[part]]
                 run = ""
             else:
                 run += part
-    return tuple(ids + _plain(tokenizer, run))
+    return tuple(ids + plain.encode(run, add_special_tokens=False).ids)
 
 
-def _plain(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) if text else []
+@lru_cache(maxsize=8)
+def _without_added_tokens(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    backend["added_tokens"] = []
+    # It names special tokens, which are gone.
+    backend["post_processor"] = None
+    return Tokenizer.from_str(json.dumps(backend))
 
 
-def _automatic_prefix(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    ids: list[int] = tokenizer.encode("", add_special_tokens=True)
-    return ids
+def _automatic_prefix(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
+    """What the tokenizer puts before any text, such as bos; what it puts after it would end the text."""
+    bare = tokenizer.encode("a", add_special_tokens=False)
+    ids = tokenizer.encode("a", add_special_tokens=True)
+    for start in range(len(ids) - len(bare) + 1):
+        if ids[start : start + len(bare)] == bare:
+            return tuple(ids[:start])
+    return ()
 
 
 def chat_frame(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str | None]]) -> list[str | int]:
@@ -89,12 +108,21 @@ def _chat_pieces(tokenizer: PreTrainedTokenizerFast, turns: tuple[tuple[str, str
     """The rendered chat template, the message texts in it marked as not the author's."""
     frame = chat_frame(tokenizer, [(role, None) for role, _ in turns])
     rendered = _render(tokenizer, list(turns))
-    # Some templates strip the messages, some do not.
-    for clean in (str, str.strip):
-        pieces = [(part, True) if isinstance(part, str) else (clean(turns[part][1]), False) for part in frame]
-        if "".join(text for text, _ in pieces) == rendered:
-            return pieces
-    raise ContextError("its chat template rewrites the messages, so their text cannot be told from its own")
+    pieces: list[Piece] = []
+    at = 0
+    for part in frame:
+        # Some templates strip the messages, of some roles or of all.
+        choices = [part] if isinstance(part, str) else [turns[part][1], turns[part][1].strip()]
+        for text in choices:
+            if rendered.startswith(text, at):
+                pieces.append((text, isinstance(part, str)))
+                at += len(text)
+                break
+        else:
+            break
+    if at != len(rendered) or len(pieces) != len(frame):
+        raise ContextError("its chat template rewrites the messages, so their text cannot be told from its own")
+    return pieces
 
 
 def _render(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]]) -> str:

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from qpdsl.executor.decoding.stop import StopWatch
 from qpdsl.executor.engine.request import GenerateRequest, Sample, SamplingParams
-from qpdsl.executor.engine.ticket import Ticket
 from qpdsl.executor.runtime.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.context import ContextError, encode
-from qpdsl.executor.runtime.instance import Instance, RowError, gather
+from qpdsl.executor.runtime.instance import Instance, RowError, Submissions
 from qpdsl.executor.runtime.loading import TextModel
 from qpdsl.planner import ops
 
@@ -23,28 +22,28 @@ async def generate(op: ops.Generate, rows: Candidates, instance: Instance) -> Ca
     if stop is not None and (not isinstance(stop, str) or not stop):
         raise RowError("`stop` must be a text that is not empty")
     bound = None if op.max_tokens is None else instance.whole("max_tokens", op.max_tokens)
-    pending: list[tuple[Row, Ticket | None]] = []
-    for row in rows:
-        prompt = () if row.generated.finished else _prompt(row, model, instance)
-        room = model.paged.max_positions - len(prompt)
-        if not prompt or (room < 1 and row.generated.sampled):
-            pending.append((row, None))
-            continue
-        paths = [(*row.path, index) for index in range(count)]
-        request = GenerateRequest(
-            prompt,
-            tuple(instance.key(op.stage, path) for path in paths),
-            sampling,
-            max(1, room if bound is None else min(bound, room)),
-            model.eos,
-            None if stop is None else lambda: StopWatch(model.backend, stop),
-        )
-        instance.usage.prompt_tokens += len(prompt)
-        pending.append((row, instance.services.engine.submit(model.name, request)))
-    completions = iter(await gather([ticket for _, ticket in pending if ticket is not None]))
+    submitted: list[bool] = []
+    with Submissions(instance.services.engine) as submissions:
+        for row in rows:
+            prompt = () if row.generated.finished else _prompt(row, model, instance)
+            room = model.paged.max_positions - len(prompt)
+            submitted.append(bool(prompt) and (room > 0 or not row.generated.sampled))
+            if submitted[-1]:
+                paths = [(*row.path, index) for index in range(count)]
+                request = GenerateRequest(
+                    prompt,
+                    tuple(instance.key(op.stage, path) for path in paths),
+                    sampling,
+                    max(1, room if bound is None else min(bound, room)),
+                    model.eos,
+                    None if stop is None else lambda: StopWatch(model.backend, stop),
+                )
+                submissions.submit(model.name, request)
+                instance.usage.prompt_tokens += len(prompt)
+        completions = iter(await submissions.completions())
     made: list[Row] = []
-    for row, ticket in pending:
-        if ticket is None:
+    for row, went in zip(rows, submitted, strict=True):
+        if not went:
             made.append(row if row.generated.finished else _full(row))
             continue
         for index, sample in enumerate(next(completions).samples):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from qpdsl.executor.engine.engine import Engine
-from qpdsl.executor.engine.request import Completion
+from qpdsl.executor.engine.request import Completion, Request
 from qpdsl.executor.engine.ticket import Ticket
 from qpdsl.executor.reward.verifier import Verifier
 from qpdsl.executor.runtime.candidates import Row
@@ -90,11 +90,24 @@ class Instance:
         raise RowError(f"`{name}` must be {_KINDS[bounds.type]} of {bounds}, not {format_value(value)}")
 
 
-async def gather(tickets: list[Ticket]) -> list[Completion]:
-    """The completions in the order of their tickets. Where one fails or the task is cancelled, so are the rest."""
-    try:
-        return [await ticket for ticket in tickets]
-    except BaseException:
-        for ticket in tickets:
+class Submissions:
+    """The requests of one operator: submitted in a `with` block, and given up together where the block fails."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._tickets: list[Ticket] = []
+
+    def __enter__(self) -> Submissions:
+        return self
+
+    def submit(self, model: str, request: Request) -> None:
+        self._tickets.append(self._engine.submit(model, request))
+
+    async def completions(self) -> list[Completion]:
+        """The completions of all requests, in the order they were submitted."""
+        return [await ticket for ticket in self._tickets]
+
+    def __exit__(self, *failure: object) -> None:
+        # A ticket that is done does not mind.
+        for ticket in self._tickets:
             ticket.cancel()
-        raise

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from qpdsl.executor.engine.request import ReadRequest
-from qpdsl.executor.engine.ticket import Ticket
 from qpdsl.executor.reward.verifier import StepReads, reduce_scores
 from qpdsl.executor.runtime.candidates import Candidates
 from qpdsl.executor.runtime.context import ContextError
-from qpdsl.executor.runtime.instance import Instance, RowError, gather
+from qpdsl.executor.runtime.instance import Instance, RowError, Submissions
 from qpdsl.planner import ops
 
 
@@ -26,19 +25,19 @@ async def score(op: ops.Score, rows: Candidates, instance: Instance) -> Candidat
     def prefix(read: StepReads, position: int) -> tuple[str, tuple[int, ...]]:
         return model.name, read.tokens[: position + 1]
 
-    pending: list[tuple[StepReads, tuple[int, ...], Ticket]] = []
+    pending: list[tuple[StepReads, tuple[int, ...]]] = []
     claimed = set(instance.scores)
-    for read in filter(None, reads):
-        missing = tuple(at for at in read.positions if prefix(read, at) not in claimed)
-        if not missing:
-            continue
-        claimed.update(prefix(read, at) for at in missing)
-        tokens = read.tokens[: missing[-1] + 1]
-        ticket = instance.services.engine.submit(model.name, ReadRequest(tokens, missing, read.ids))
-        instance.usage.prompt_tokens += len(tokens)
-        pending.append((read, missing, ticket))
-    completions = await gather([ticket for _, _, ticket in pending])
-    for (read, missing, _), completion in zip(pending, completions, strict=True):
+    with Submissions(instance.services.engine) as submissions:
+        for read in filter(None, reads):
+            missing = tuple(at for at in read.positions if prefix(read, at) not in claimed)
+            if missing:
+                claimed.update(prefix(read, at) for at in missing)
+                tokens = read.tokens[: missing[-1] + 1]
+                submissions.submit(model.name, ReadRequest(tokens, missing, read.ids))
+                instance.usage.prompt_tokens += len(tokens)
+                pending.append((read, missing))
+        completions = await submissions.completions()
+    for (read, missing), completion in zip(pending, completions, strict=True):
         for at, logits in zip(missing, completion.logits, strict=True):
             instance.scores[prefix(read, at)] = verifier.score(logits)
     return tuple(

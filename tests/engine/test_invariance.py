@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from functools import cache
 
 import pytest
+import torch
 
 from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
 from qpdsl.executor.engine.request import GenerateRequest, ReadRequest, Sample, SamplingParams
+from qpdsl.executor.engine.ticket import EngineError
 from tests.engine.models import VOCABULARY, paged
 
 SAMPLING = [
@@ -122,3 +125,90 @@ def test_a_read_that_is_preempted_half_way_reads_each_position_once() -> None:
     assert reports[-1].preemptions > 0
     assert [result.samples for result in results[0]] == [result.samples for result in results[1]]
     assert results[0][1].logits == results[1][1].logits
+
+
+def test_a_fan_out_wider_than_the_batch_runs_in_portions_with_the_same_tokens() -> None:
+    wide = GenerateRequest(tuple(range(1, 40)), tuple(range(50)), SamplingParams(1.0), 6)
+    results = []
+    for limit in (128, 7):
+        reports: list[StepReport] = []
+        engine = Engine(EngineConfig(max_sequences=limit), reports.append)
+        engine.add("m", paged("llama"))
+        results.append(served(engine, (wide,)))
+        assert max(report.decode_tokens for report in reports) <= limit
+    assert results[0] == results[1]
+
+
+def test_the_same_read_twice_ends_and_reads_the_same() -> None:
+    engine = Engine()
+    engine.add("m", paged("llama"))
+    read = ReadRequest(tuple(range(1, 41)), (20, 39), (3,))
+    results = []
+    for _ in range(2):
+        ticket = engine.submit("m", read)
+        for _ in range(10):
+            if engine.has_work:
+                engine.step()
+        results.append(ticket.result())
+    assert results[0].logits == results[1].logits
+    assert results[1].cached == 16
+
+
+def one_token(prompt: tuple[int, ...], key: int) -> GenerateRequest:
+    return GenerateRequest(prompt, (key,), SamplingParams(1.0), 1)
+
+
+def test_a_sample_that_fits_alone_is_not_refused_for_what_its_sibling_left() -> None:
+    engine = Engine()
+    engine.add("m", paged("llama", pages=2))
+    prompt = tuple(range(1, 21))
+    (alone,) = served(engine, (GenerateRequest(prompt, (0,), SamplingParams(1.0), 10),))
+    ends = {key: served(engine, (one_token(prompt, key),))[0][0].tokens[0] for key in range(1, 9)}
+    sibling = next(key for key, token in ends.items() if token not in alone[0].tokens)
+    fresh = Engine()
+    fresh.add("m", paged("llama", pages=2))
+    eos = frozenset({ends[sibling]})
+    (both,) = served(fresh, (GenerateRequest(prompt, (sibling, 0), SamplingParams(1.0), 10, eos),))
+    assert both[0].finish == "eos" and both[1].tokens == alone[0].tokens
+
+
+def test_cancelling_a_task_frees_its_pages_and_the_others_go_on() -> None:
+    engine = Engine()
+    engine.add("m", paged("llama"))
+
+    async def ask(request: GenerateRequest) -> tuple[Sample, ...]:
+        return (await engine.submit("m", request)).samples
+
+    async def main() -> list[tuple[Sample, ...]]:
+        driver = asyncio.create_task(engine.drive())
+        tasks = [asyncio.create_task(ask(request)) for request in requests()[:8]]
+        doomed = asyncio.create_task(ask(GenerateRequest((1, 2, 3), (0, 1), SamplingParams(1.0), 200)))
+        await asyncio.sleep(0.01)
+        doomed.cancel()
+        results = await asyncio.gather(*tasks)
+        driver.cancel()
+        return results
+
+    assert asyncio.run(main()) == alone()[:8]
+    assert not engine.has_work
+    engine.check_integrity()
+
+
+def test_logits_that_are_no_numbers_fail_the_request_and_not_the_engine() -> None:
+    model = paged("llama")
+    with torch.no_grad():
+        model.head.projection.weight[5] = float("nan")
+    engine = Engine()
+    engine.add("m", model)
+    tickets = [
+        engine.submit("m", GenerateRequest((1, 2, 3), (0, 1), SamplingParams(1.0), 5)),
+        engine.submit("m", ReadRequest((1, 2, 3), (2,), (5,))),
+        engine.submit("m", ReadRequest((1, 2, 3), (2,), (6,))),
+    ]
+    while engine.has_work:
+        engine.step()
+        engine.check_integrity()
+    for ticket in tickets[:2]:
+        with pytest.raises(EngineError, match="not finite"):
+            ticket.result()
+    assert len(tickets[2].result().logits) == 1

@@ -6,11 +6,15 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    BertGenerationConfig,
     BloomConfig,
     FalconConfig,
     GptOssConfig,
     GraniteConfig,
     MambaConfig,
+    NemotronConfig,
+    Phi3Config,
+    PhimoeConfig,
     PretrainedConfig,
 )
 
@@ -40,6 +44,57 @@ REFUSED: list[tuple[PretrainedConfig, str]] = [
             num_experts_per_tok=2,
         ),
         "attention sinks",
+    ),
+    (
+        NemotronConfig(
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            vocab_size=50,
+        ),
+        "do not hand a forward's keyword arguments on",
+    ),
+    (
+        BertGenerationConfig(
+            hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50
+        ),
+        "more than paged attention|not causal|trial run failed",
+    ),
+    (
+        PhimoeConfig(
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            vocab_size=50,
+            num_local_experts=2,
+            sliding_window=200,
+        ),
+        "do not tell attention of their window of 200 tokens",
+    ),
+    (
+        Phi3Config(
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            vocab_size=50,
+            pad_token_id=0,
+            original_max_position_embeddings=32,
+            max_position_embeddings=128,
+            rope_parameters={
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0] * 8,
+                "long_factor": [2.0] * 8,
+                "original_max_position_embeddings": 32,
+            },
+        ),
+        "longrope",
     ),
 ]
 
@@ -87,3 +142,10 @@ def test_a_prompt_longer_than_the_context_is_refused() -> None:
     engine.add("m", paged("llama"))
     with pytest.raises(EngineError, match="256 tokens, m takes 255"):
         engine.submit("m", GenerateRequest(tuple([1] * 256), (0,), SamplingParams(), 1))
+
+
+def test_a_token_that_the_model_does_not_know_is_refused() -> None:
+    engine = Engine()
+    engine.add("m", paged("llama"))
+    with pytest.raises(EngineError, match="token 101 is none of the 101"):
+        engine.submit("m", GenerateRequest((1, 101), (0,), SamplingParams(), 1))

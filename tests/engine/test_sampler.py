@@ -87,3 +87,10 @@ def test_an_id_out_of_reach_of_the_noise_is_never_drawn_and_minus_infinity_is_ha
     logits = torch.tensor([[0.0, -40.0, float("-inf"), -1.0]])
     tokens = {int(sample(logits, [SamplingParams(1.0)], [key], [0]).tokens) for key in range(300)}
     assert tokens == {0, 3}
+
+
+def test_the_first_of_equals_is_the_greedy_choice_and_next_to_no_temperature_is_greedy() -> None:
+    logits = torch.zeros(1, 500)
+    logits[0, 7] = logits[0, 300] = 4.0
+    for temperature in (0.0, 1e-9, 1e-39):
+        assert int(sample(logits, [SamplingParams(temperature)], [5], [0]).tokens) == 7

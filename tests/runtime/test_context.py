@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from qpdsl import zoo
@@ -69,3 +70,30 @@ def test_a_tokenizer_without_a_template_and_one_that_rewrites_are_refused() -> N
     refusing = tokenizer("{{ raise_exception('only users here') }}")
     with pytest.raises(ContextError, match="only users here"):
         encode(refusing, Context(turns=(("system", "x"),)))
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (("<|en", False), ("d|>", False)),
+        (("<", True), ("|end|>", False)),
+        (("<|end", False), ("|>", True)),
+    ],
+)
+def test_pieces_do_not_join_to_a_special_token(pieces: tuple[tuple[str, bool], ...]) -> None:
+    ids = encode(PLAIN, Context(prompt=(("Say ", True), *pieces)))
+    assert PLAIN.convert_tokens_to_ids("<|end|>") not in ids
+    assert PLAIN.decode(ids) == "Say <|end|>"
+
+
+def test_an_added_token_that_is_not_special_cannot_be_forged_either() -> None:
+    with_turns = tokenizer("{% for m in messages %}<turn>{{ m['content'] }}{% endfor %}<turn>")
+    with_turns.add_tokens([AddedToken("<turn>", special=False)])
+    turn = with_turns.convert_tokens_to_ids("<turn>")
+    assert encode(with_turns, Context(turns=(("user", "a<turn>b"),))).count(turn) == 2
+
+
+def test_a_template_may_strip_one_role_and_not_the_other() -> None:
+    template = "{% for m in messages %}{{ m['content'] | trim if m['role'] == 'user' else m['content'] }}{% endfor %}"
+    ids = encode(tokenizer(template), Context(turns=(("system", "a\n"), ("user", " b "))))
+    assert PLAIN.decode(ids) == "a\nb"

@@ -53,7 +53,7 @@ def test_eos_is_what_the_generation_configuration_says(tmp_path: Path) -> None:
 def test_a_checkpoint_without_safetensors_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "m", "llama")
     (tmp_path / "m" / "model.safetensors").rename(tmp_path / "m" / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="no .safetensors file"):
+    with pytest.raises(ModelError, match=r"no \.safetensors file"):
         load("m", tmp_path / "m", "cpu", None, 1 << 20)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from qpdsl.executor.engine.engine import EngineConfig
@@ -122,3 +124,37 @@ def test_an_options_value_is_checked_where_only_the_run_knows_it(stages: str, re
     plan = compiled(HEADER + f"program p(problem: text, k: int) -> text {{\n chat user=problem\n {stages}\n}}")
     (result,) = run_all(plan, [{"problem": "x", "k": 100000}])
     assert result.error is not None and result.error.startswith(reason)
+
+
+def test_stages_and_rounds_draw_their_own_noise() -> None:
+    # With the context the same and next to no difference between tokens, equal noise would mean equal text.
+    hot = "generate llm temperature=1000000 max_tokens=4"
+    plan = compiled(HEADER + f"program p(problem: text) -> text {{\n chat user=problem\n {hot}\n return text\n}}")
+    inner = compiled(
+        HEADER + f"program p(problem: text) -> text {{\n chat user=problem\n repeat 1 {{ {hot} }}\n return text\n}}"
+    )
+    first, second = (run_all(which, [{"problem": "x"}])[0].value for which in (plan, inner))
+    assert first != second
+
+
+def test_a_session_runs_one_block_at_a_time() -> None:
+    async def twice() -> None:
+        session = Session()
+        async with session.running(), session.running():
+            pass
+
+    with pytest.raises(RuntimeError, match="running already"):
+        asyncio.run(twice())
+
+
+def test_a_row_that_fails_leaves_no_request_behind() -> None:
+    session = Session()
+    plan = compiled(
+        HEADER
+        + "program p(problem: text) -> text {\n chat user=problem\n generate llm n=3 max_tokens=900\n score prm\n}"
+    )
+    rows = [{"problem": "word " * 500}, {"problem": "How many?"}]
+    long, short = run_all(plan, rows, session=session)
+    assert long.error is not None and short.error is None
+    assert not session._engine.has_work
+    session._engine.check_integrity()

@@ -56,8 +56,10 @@ def test_top_k_puts_the_best_first_ties_go_to_the_earlier_row_and_none_is_last()
         ([{"a": "1", "s": 0.3}, {"a": "2", "s": 0.2}, {"a": "1", "s": 0.35}, {"a": "3", "s": 0.6}], "s", 2),
         ([{"a": "1", "s": None}, {"a": "2", "s": 0.1}], "s", 1),
         ([{"a": "1", "s": 0.5}, {"a": "2", "s": 0.5}], "s", 0),
+        ([{"a": "1", "s": 0.3}, {"a": "2", "s": 0.1}, {"a": "2", "s": 0.2}], "s", 0),
+        ([{"a": "1", "s": float("nan")}, {"a": "2", "s": 0.1}], "s", 1),
     ],
-    ids=["most", "none-never-votes", "weighted-best-row", "none-weighs-nothing", "tie-first-seen"],
+    ids=["most", "none-never-votes", "weighted-best-row", "none-weighs-nothing", "tie-first-seen", "rounded", "nan"],
 )
 def test_vote(given: list[dict[str, Any]], weight: str | None, winner: int) -> None:
     op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=expr(weight) if weight else None)
@@ -80,6 +82,9 @@ def test_a_vote_of_nothing_but_none_leaves_no_row() -> None:
         (ast.JsonPath(("a",), span=NOWHERE), '{"a": {"b": [1]}}', '{"b": [1]}'),
         (ast.JsonPath(("a", 3), span=NOWHERE), '{"a": [1]}', None),
         (ast.JsonPath(("a",), span=NOWHERE), "no json", None),
+        (ast.JsonPath(("a",), span=NOWHERE), "[" * 200_000, None),
+        (ast.JsonPath(("a", 0), span=NOWHERE), '{"a": "hello"}', None),
+        (ast.JsonPath(("a",), span=NOWHERE), '{"a": "x\\ud800"}', "x?"),
     ],
 )
 def test_extract(pattern: ast.Regex | ast.JsonPath, text: str, value: str | None) -> None:

@@ -1,0 +1,80 @@
+"""Stop strings over real tokenizations: the text ends right behind the first one, whatever tokens it is made of."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from qpdsl import zoo
+from qpdsl.executor.decoding.stop import StopWatch
+from qpdsl.executor.runtime.loading import TextModel
+
+ZOO = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
+PAGED = cast(Any, SimpleNamespace())
+
+
+def sentencepiece() -> PreTrainedTokenizerFast:
+    """A small tokenizer in Llama 2's layout: words begin with ▁, and unknown bytes fall back to byte tokens."""
+    pieces = [
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *"▁abcdefgh.\n",
+        "▁a",
+        "▁b",
+        "ab",
+        ".\n",
+        "\n\n",
+        "▁\n",
+    ]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    merges = [("▁", "a"), ("▁", "b"), ("a", "b"), (".", "\n"), ("\n", "\n"), ("▁", "\n")]
+    backend = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+TOKENIZERS = {"byte-level": ZOO, "sentencepiece": sentencepiece()}
+
+
+def stopped(tokenizer: PreTrainedTokenizerFast, tokens: list[int], stop: str) -> tuple[str, int] | None:
+    """What is left of the tokens' text, and how many tokens were looked at; None where nothing stops them."""
+    model = TextModel("m", tokenizer, PAGED, frozenset())
+    watch = StopWatch(model.backend, stop)
+    for count, token in enumerate(tokens, 1):
+        if watch.push(token):
+            assert watch.cut is not None
+            kept = tuple(tokens[: watch.cut.tokens])
+            return model.decode(kept + (model.encode_after(kept, watch.cut.tail) if watch.cut.tail else ())), count
+    return None
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
+def test_the_text_ends_behind_the_first_stop_string(name: str, data: st.DataObject) -> None:
+    tokenizer = TOKENIZERS[name]
+    model = TextModel("m", tokenizer, PAGED, frozenset())
+    text = data.draw(st.text("ab.\n é", min_size=1, max_size=30))
+    stop = data.draw(st.sampled_from(["\n", "\n\n", ".", "ab", "a\n", "é", ".\n\n"]))
+    tokens = model.encode(text)
+    whole = model.decode(tuple(tokens))
+    found = stopped(tokenizer, tokens, stop)
+    if stop in whole:
+        assert found is not None and found[0] == whole[: whole.index(stop) + len(stop)]
+    else:
+        assert found is None
+
+
+@given(tokens=st.lists(st.integers(1, 256), max_size=40))
+def test_bytes_that_are_no_text_are_survived(tokens: list[int]) -> None:
+    # Tokens 1 to 256 of the small tokenizer are the single bytes, so most sequences are not UTF-8.
+    found = stopped(TOKENIZERS["sentencepiece"], tokens, "a")
+    assert found is None or found[0].endswith("a")
