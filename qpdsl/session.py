@@ -30,9 +30,9 @@ _SMALL_MODEL = 30_000_000
 class Session:
     """Runs plans on `device` ("cpu", "cuda", "cuda:1"…).
 
-    `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for the KV caches of
-    the models that one `load` brings in; by default a quarter of what is free, on a CPU 2 GiB at the most. `threads` are
-    torch's: by default what OMP_NUM_THREADS says, else one a core, four at the most where every model is small.
+    `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for the KV caches
+    of the models that one `load` brings in; by default a quarter of what is free, on a CPU 2 GiB at the most. `threads`
+    are torch's: by default what OMP_NUM_THREADS says, else one a core, four at the most where every model is small.
     """
 
     def __init__(

@@ -47,11 +47,18 @@ def encode_pieces(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tu
     """Token ids of text in pieces, each with whether the tokenizer's added tokens (special or not) count in it."""
     whole = tuple(tokenizer.encode("".join(text for text, _ in pieces), add_special_tokens=False))
     added = tokenizer.added_tokens_decoder.keys()
-    theirs = [id for text, trusted in pieces if trusted for id in tokenizer.encode(text, add_special_tokens=False)]
+    theirs = [id for text, trusted in pieces if trusted for id in _added_in(tokenizer, text)]
     # The added tokens that came out must be those of the trusted pieces by themselves, in number and order.
-    if [id for id in whole if id in added] == [id for id in theirs if id in added]:
+    if [id for id in whole if id in added] == theirs:
         return whole
     return _encode_apart(tokenizer, pieces)
+
+
+@lru_cache(maxsize=4096)
+def _added_in(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[int, ...]:
+    """The added tokens in a piece of a template or prompt; a run meets the same few pieces over and over."""
+    added = tokenizer.added_tokens_decoder.keys()
+    return tuple(id for id in tokenizer.encode(text, add_special_tokens=False) if id in added)
 
 
 def _encode_apart(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tuple[int, ...]:
