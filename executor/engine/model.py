@@ -174,16 +174,18 @@ def _refuse_batch_dependent(config: PretrainedConfig) -> None:
 
 def _probe_tokens(model: PreTrainedModel, max_positions: int) -> torch.Tensor:
     rows = torch.arange(min(_PROBE_TOKENS, max_positions), device=model.device)
-    return (rows * 7 + 3) % model.config.get_text_config().vocab_size
+    tokens: torch.Tensor = (rows * 7 + 3) % model.config.get_text_config().vocab_size
+    return tokens
 
 
 @torch.inference_mode()
 def _expected(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
     """The model's own logits float32 [T, V], by its own attention."""
     try:
-        return model(input_ids=tokens[None], use_cache=False).logits[0].float()
+        logits: torch.Tensor = model(input_ids=tokens[None], use_cache=False).logits[0].float()
     except Exception as error:  # whatever a model's own forward may raise
         raise UnsupportedModel(f"a trial run failed: {type(error).__name__}: {error}") from error
+    return logits
 
 
 @torch.inference_mode()

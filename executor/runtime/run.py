@@ -57,6 +57,8 @@ async def run(
             error = "no row is left" if not rows else "no row has a value to return"
     except (RowError, EngineError) as failure:
         rows, error = (), str(failure)
+    except OverflowError:
+        rows, error = (), "a number is too large to compute with"
     scored = rows[0].columns.get(plan.score_column) if rows and plan.score_column else None
     usage, seconds = instance.usage, time.monotonic() - start
     services.events.emit(

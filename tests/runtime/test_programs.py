@@ -158,3 +158,13 @@ def test_a_row_that_fails_leaves_no_request_behind() -> None:
     assert long.error is not None and short.error is None
     assert not session._engine.has_work
     session._engine.check_integrity()
+
+
+def test_a_number_without_bounds_fails_its_row_alone() -> None:
+    huge = "9" * 400
+    plan = compiled(
+        HEADER + f"program p(problem: text) -> text {{\n chat user=problem\n generate llm n=2 max_tokens=2\n"
+        f" extract a = /./\n vote a weight=logprob - {huge}\n}}"
+    )
+    (result,) = run_all(plan, [{"problem": "x"}])
+    assert result.error == "a number is too large to compute with"
