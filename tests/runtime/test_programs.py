@@ -164,7 +164,7 @@ def test_a_number_without_bounds_fails_its_row_alone() -> None:
     huge = "9" * 400
     plan = compiled(
         HEADER + f"program p(problem: text) -> text {{\n chat user=problem\n generate llm n=2 max_tokens=2\n"
-        f" extract a = /./\n vote a weight=logprob - {huge}\n}}"
+        f" extract a = /./\n vote a weight=tokens * {huge}\n}}"
     )
     (result,) = run_all(plan, [{"problem": "x"}])
     assert result.error == "a number is too large to compute with"
