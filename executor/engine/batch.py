@@ -52,15 +52,22 @@ def build(chunks: list[Chunk], page_size: int, fold: int, device: str) -> Batch:
     wanted: list[int] = []
     readers: list[tuple[Chunk, int]] = []
     spans: list[_Span] = []
-    for chunk in chunks:
+    # In the order in which they are grouped, so that a group's rows are neighbours.
+    sized = [(_padded(c.count, fold), -(-(c.sequence.computed + c.count) // page_size), c) for c in chunks]
+    for queries, depth, chunk in sorted(sized, key=lambda size: size[:2]):
         sequence, start = chunk.sequence, chunk.sequence.computed
         end = start + chunk.count
         row = len(tokens)
-        tokens.extend(sequence.tokens[start:end])
-        positions.extend(range(start, end))
         pages = sequence.pages
-        slots.extend(pages[at // page_size] * page_size + at % page_size for at in range(start, end))
-        spans.append(_Span(chunk, row, _padded(chunk.count, fold), -(-end // page_size)))
+        if chunk.count == 1:
+            tokens.append(sequence.tokens[start])
+            positions.append(start)
+            slots.append(pages[-1] * page_size + start % page_size)
+        else:
+            tokens.extend(sequence.tokens[start:end])
+            positions.extend(range(start, end))
+            slots.extend([pages[at // page_size] * page_size + at % page_size for at in range(start, end)])
+        spans.append(_Span(chunk, row, queries, depth))
         rows = _wanted(chunk, start, end)
         if rows:
             wanted.extend(row + at - start for at in rows)
@@ -101,9 +108,9 @@ def _padded(count: int, fold: int) -> int:
 
 
 def _groups(spans: list[_Span], page_size: int, fold: int) -> list[list[_Span]]:
-    """Spans of like size together, each group within the gather and score limits."""
+    """Neighbouring spans of like size together, each group within the gather and score limits."""
     groups: list[list[_Span]] = []
-    for queries, members in groupby(sorted(spans, key=lambda s: (s.queries, s.pages, s.row)), key=lambda s: s.queries):
+    for queries, members in groupby(spans, key=lambda span: span.queries):
         group: list[_Span] = []
         for span in members:
             gathered = (len(group) + 1) * span.pages * page_size
@@ -123,6 +130,12 @@ def _group(members: list[_Span], device: str) -> Group:
     pages: list[int] = []
     for index, span in enumerate(members):
         count, start = span.chunk.count, span.chunk.sequence.computed
+        if queries == 1:
+            rows.append(span.row)
+            positions.append([start])
+            valid.append(index)
+            pages.extend(span.chunk.sequence.pages + [0] * (depth - span.pages))
+            continue
         padding = queries - count
         rows.extend([*range(span.row, span.row + count), *[0] * padding])
         positions.append([*range(start, start + count), *[0] * padding])
@@ -132,7 +145,6 @@ def _group(members: list[_Span], device: str) -> Group:
     def tensor(values: list[int] | list[list[int]]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
 
-    everything = len(valid) == len(rows)
-    return Group(
-        len(members), queries, tensor(rows), None if everything else tensor(valid), tensor(positions), tensor(pages)
-    )
+    if len(valid) < len(rows):
+        return Group(len(members), queries, tensor(rows), tensor(valid), tensor(positions), tensor(pages))
+    return Group(len(members), queries, tensor(rows), None, tensor(positions), tensor(pages), members[0].row)

@@ -12,7 +12,7 @@ import torch
 from qpdsl.executor.engine.batch import Batch, build
 from qpdsl.executor.engine.memory import Memory
 from qpdsl.executor.engine.model import PagedModel
-from qpdsl.executor.engine.request import Finish, GenerateRequest, ReadRequest, Request
+from qpdsl.executor.engine.request import Finish, GenerateRequest, ReadRequest, Request, SamplingParams
 from qpdsl.executor.engine.sampler import Draw, sample
 from qpdsl.executor.engine.scheduler import Chunk, Scheduler
 from qpdsl.executor.engine.sequence import Sequence
@@ -209,17 +209,16 @@ def _fail(scheduler: Scheduler, sequence: Sequence) -> None:
 
 def _draw(model: PagedModel, hidden: torch.Tensor, rows: list[int], sequences: list[Sequence]) -> Draw:
     """One token for each sequence; `rows` says which hidden state each reads (forks share one)."""
-    requests = [sequence.request for sequence in sequences]
-    assert all(isinstance(request, GenerateRequest) for request in requests)
-    unique = sorted(set(rows))
-    logits = model.logits(hidden[unique])
-    if len(unique) != len(rows):
+    if rows == list(range(len(hidden))):
+        logits = model.logits(hidden)
+    else:
+        unique = sorted(set(rows))
         place = {row: index for index, row in enumerate(unique)}
-        logits = logits[[place[row] for row in rows]]
-    generate = [request for request in requests if isinstance(request, GenerateRequest)]
-    return sample(
-        logits,
-        [request.sampling for request in generate],
-        [request.keys[sequence.index] for request, sequence in zip(generate, sequences, strict=True)],
-        [sequence.drawn for sequence in sequences],
-    )
+        logits = model.logits(hidden[unique])[[place[row] for row in rows]]
+    params: list[SamplingParams] = []
+    keys: list[int] = []
+    for sequence in sequences:
+        assert isinstance(sequence.request, GenerateRequest)
+        params.append(sequence.request.sampling)
+        keys.append(sequence.request.keys[sequence.index])
+    return sample(logits, params, keys, [sequence.drawn for sequence in sequences])

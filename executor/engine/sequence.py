@@ -34,6 +34,11 @@ class Sequence:
     near_ties: int = 0
     cached: int = 0
     logits: list[tuple[float, ...]] = field(default_factory=list)
+    prompt_length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.prompt_length = len(request.prompt if isinstance(request, GenerateRequest) else request.tokens)
 
     @classmethod
     def of(cls, ticket: Ticket, request: Request) -> Sequence:
@@ -45,11 +50,6 @@ class Sequence:
     def missing(self) -> int:
         """Tokens whose KV is still to be computed; a sequence that decodes misses one."""
         return len(self.tokens) - self.computed
-
-    @property
-    def prompt_length(self) -> int:
-        request = self.request
-        return len(request.prompt if isinstance(request, GenerateRequest) else request.tokens)
 
     @property
     def drawn(self) -> int:

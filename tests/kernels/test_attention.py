@@ -14,7 +14,8 @@ from qpdsl.executor.engine.sequence import Sequence
 from qpdsl.executor.engine.ticket import Ticket
 from qpdsl.executor.kernels.attention import paged_attention, write_kv
 
-LENGTHS = [(1, 0), (1, 37), (1, 5), (7, 0), (20, 33), (1, 63), (16, 16), (33, 2)]
+# In the order of query and context length, which is the order of the rows in a batch.
+LENGTHS = [(1, 0), (1, 5), (1, 37), (1, 63), (7, 0), (16, 16), (20, 33), (33, 2)]
 
 
 def plain(
