@@ -32,7 +32,7 @@ class Session:
 
     `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for the KV caches
     of the models that one `load` brings in; by default a quarter of what is free, on a CPU 2 GiB at the most. `threads`
-    are torch's: by default what OMP_NUM_THREADS says, else one a core, four at the most where every model is small.
+    are torch's: by default what OMP_NUM_THREADS says, else one a core, and one in all where every model is small.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Session:
         elif "OMP_NUM_THREADS" not in os.environ:
             small = all(model.paged.parameters <= _SMALL_MODEL for model in self._models.values())
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            torch.set_num_threads(min(cores, 4) if small else cores)
+            torch.set_num_threads(1 if small else cores)
 
     def _stepped(self, report: StepReport) -> None:
         self.events.emit(EngineStepped(report=report))
