@@ -114,9 +114,7 @@ exit codes:
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="What to compute in.  [default: float32 on a CPU, else the model's own]",
 )
-@click.option(
-    "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: one a core, one for small models]"
-)
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: one a core, one for small models]")
 def command(**given: Any) -> Exit:
     """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline.
 
