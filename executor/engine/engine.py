@@ -24,7 +24,7 @@ class EngineConfig:
     """`max_sequences` bounds a model's decode batch; `token_budget` the tokens of one step."""
 
     max_sequences: int = 128
-    token_budget: int = 1024
+    token_budget: int = 2048
 
 
 @dataclass(frozen=True, slots=True)
