@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from qpdsl.executor.engine.engine import Engine
+from qpdsl.executor.runtime.events import EventStream
+from qpdsl.executor.runtime.instance import Instance, Services
 from qpdsl.executor.runtime.keys import hash_arguments, noise_key
 
 
@@ -31,3 +34,12 @@ def test_keys_are_fixed_for_good() -> None:
 def test_arguments_are_told_apart_by_place_and_type() -> None:
     digests = {hash_arguments(values) for values in (["a", "b"], ["b", "a"], ["ab"], [1], ["1"], [1.0], [True], [None])}
     assert len(digests) == 8
+
+
+def test_an_instance_hands_stage_round_seed_and_path_on() -> None:
+    services = Services(Engine(), {}, {}, EventStream())
+    one, other = (Instance("", services, {}, seed, b"") for seed in (0, 1))
+    keys = [one.key(1, (0,)), one.key(2, (0,)), one.key(1, (1,)), other.key(1, (0,))]
+    one.rounds = (3,)
+    keys.append(one.key(1, (0,)))
+    assert len(set(keys)) == len(keys)
