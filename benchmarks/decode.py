@@ -27,7 +27,7 @@ from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.request import GenerateRequest, SamplingParams
 from qpdsl.executor.runtime.context import Context, encode
 from qpdsl.executor.runtime.loading import load
-from qpdsl.zoo.task import problems
+from qpdsl.zoo.tasks.counting import problems
 
 MODEL = "zoo/counting"
 Tokens = list[tuple[int, ...]]

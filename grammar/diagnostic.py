@@ -37,7 +37,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. `label` stands under the primary span; `edit` shows the line that `help` proposes."""
+    """One finding. `label` stands under the primary span; `edit` shows the line that `help` proposes.
+
+    `source` is the file that the spans point into where that is another than the one checked: one that it uses.
+    """
 
     code: str
     message: str
@@ -48,6 +51,7 @@ class Diagnostic:
     help: str | None = None
     edit: Edit | None = None
     severity: Severity = "error"
+    source: Source | None = None
 
 
 class QpError(Exception):
@@ -77,12 +81,17 @@ def more_note(error: QpError) -> str | None:
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """The diagnostics in source order, each once."""
-    return tuple(sorted(dict.fromkeys(diagnostics), key=lambda d: (d.span.start, d.span.end, d.code)))
+    """The diagnostics in source order, each once; those of other files follow, file by file."""
+
+    def place(d: Diagnostic) -> tuple[str, int, int, str]:
+        return d.source.name if d.source else "", d.span.start, d.span.end, d.code
+
+    return tuple(sorted(dict.fromkeys(diagnostics), key=place))
 
 
 def to_json(diagnostic: Diagnostic, source: Source) -> dict[str, Any]:
     """The diagnostic as plain data with stable keys; lines and columns count from 1, the end is exclusive."""
+    source = diagnostic.source or source
 
     def place(span: Span) -> dict[str, int]:
         line, column = source.position(span.start)

@@ -7,97 +7,17 @@ take each newline that is left for a separator. Offsets stay those of the source
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
-from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
 from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.statements import Inside, Layout, Statement, blank
 from qpdsl.grammar.tokens import MAX_FAULTS, Token, next_significant, scan
-from qpdsl.grammar.words import ABSENT, CLAUSES, DECLARATIONS, STAGES
+from qpdsl.grammar.words import CLAUSES, DECLARATIONS, STAGES
 
 MAX_NESTING = 64
-_VISIBLE = re.compile(r"[^\n]")
 _PAIRS = {")": "(", "]": "[", "}": "{"}
-
-
-@dataclass(slots=True)
-class Statement:
-    """A run of tokens without a separator or brace: a stage, a declaration, or the head of a block."""
-
-    tokens: list[Token]
-    depth: int
-
-    @property
-    def span(self) -> Span:
-        return Span(self.tokens[0].start, self.tokens[-1].end)
-
-
-@dataclass(slots=True)
-class Layout:
-    """`broken` says that braces do not pair, so that nothing about the structure can be trusted."""
-
-    text: str
-    tokens: list[Token]
-    statements: list[Statement] = field(default_factory=list)
-    faults: list[Diagnostic] = field(default_factory=list)
-    broken: bool = False
-
-    def statement_at(self, offset: int) -> Statement | None:
-        """The statement that holds the offset, else the last one before it."""
-        starts = [statement.tokens[0].start for statement in self.statements]
-        index = bisect_right(starts, offset) - 1
-        return self.statements[index] if index >= 0 else None
-
-    def token_at(self, offset: int) -> Token | None:
-        starts = [token.start for token in self.tokens]
-        index = bisect_right(starts, offset) - 1
-        found = self.tokens[index] if index >= 0 else None
-        return found if found and found.end > offset else None
-
-    def block_after(self, statement: Statement) -> Span | None:
-        """The block that the statement is the head of, if it is one."""
-        index = self.tokens.index(statement.tokens[-1]) + 1
-        if statement.tokens[0].text == "repeat":  # a slip: `repeat 3 | { … }`
-            while index < len(self.tokens) and self.tokens[index].text.strip() in ("", "|"):
-                index += 1
-        if index == len(self.tokens) or self.tokens[index].text != "{":
-            return None
-        depth = 0
-        for token in self.tokens[index:]:
-            depth += (token.text == "{") - (token.text == "}")
-            if depth == 0:
-                return Span(self.tokens[index].start, token.end)
-        return None
-
-    def without(self, statement: Statement) -> str:
-        """The text with a statement blanked, and one `|` beside it, so that no empty stage is left.
-
-        The block behind a faulty head stays, to find the errors in it, but for one that holds no stages.
-        """
-        spans = [statement.span]
-        block, word = self.block_after(statement), statement.tokens[0].text
-        if block and (word in ABSENT or (statement.depth == 0 and word not in DECLARATIONS)):
-            spans.append(block)
-        index = self.tokens.index(statement.tokens[0])
-        after = self.tokens.index(statement.tokens[-1], index) + 1
-        beside = [next((t for t in self.tokens[after:] if t.kind != "newline"), None)]
-        beside.append(next((t for t in reversed(self.tokens[:index]) if t.kind != "newline"), None))
-        spans += [token.span for token in beside if token and token.text == "|"][:1]
-        return blank(self.text, spans)
-
-
-def blank(text: str, spans: Iterable[Span], *, newlines: bool = True) -> str:
-    """The text with spaces in place of the spans, as long as before; `newlines` says that newlines in them stay."""
-    pieces, done = [], 0
-    for span in sorted(spans, key=lambda span: span.start):
-        pieces += [text[done : span.start], _VISIBLE.sub(" ", text[span.start : span.end])]
-        if not newlines:
-            pieces[-1] = pieces[-1].replace("\n", " ")
-        done = span.end
-    return "".join([*pieces, text[done:]])
 
 
 def lay_out(source: Source, text: str, *, pipeline: bool, headless: AbstractSet[int] = frozenset()) -> Layout:
@@ -110,21 +30,29 @@ def lay_out(source: Source, text: str, *, pipeline: bool, headless: AbstractSet[
     tokens = [token for token in everything if token.kind != "comment"]
     layout = Layout(text, tokens, faults=faults)
     layout.broken = any(fault.code == "QP105" and fault.span.end - fault.span.start == 3 for fault in faults)
-    builder = _Builder(source, layout, 1 if pipeline else 0, headless)
+    builder = _Builder(source, layout, "stages" if pipeline else "file", headless)
     joined = builder.run()
     layout.text = blank(text, [*spaces, *joined], newlines=False).replace("\ufeff", " ")
     return layout
 
 
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """An open bracket or brace. A brace within brackets is `embedded`: it belongs to the statement around it."""
+
+    token: Token
+    holds: Inside | None = None
+    embedded: bool = False
+
+
 class _Builder:
-    def __init__(self, source: Source, layout: Layout, floor: int, headless: AbstractSet[int]) -> None:
+    def __init__(self, source: Source, layout: Layout, outermost: Inside, headless: AbstractSet[int]) -> None:
         self.source = source
         self.layout = layout
         self.tokens = layout.tokens
-        self.floor = floor
+        self.outermost: Inside = outermost
         self.headless = headless
-        self.stack: list[Token] = []
-        self.braces = 0
+        self.stack: list[_Opener] = []
         self.current: list[Token] = []
         self.suspect: Token | None = None
         self.previous: Token | None = None
@@ -139,73 +67,99 @@ class _Builder:
                     self._unclosed_brackets()
                 if self._in_brackets() or self._goes_on(index):
                     joined.append(token.span)
-                else:
+                elif not self._embedded():
                     self._end()
-            elif token.kind != "sign":
+                continue
+            if token.kind != "sign":
                 self.current.append(token)
             elif token.text == "|" and not self._in_brackets():
                 self._end()
                 self._check_pipe(index)
-            elif token.text in "{}":
+            elif token.text == "{":
+                self._open_brace(token)
+            elif token.text == "}":
                 self._unclosed_brackets()
-                self._end()
-                self._open(token) if token.text == "{" else self._close(token)
+                if self._embedded():
+                    self.current.append(token)
+                else:
+                    self._end()
+                self._close(token)
             else:
                 self.current.append(token)
                 if token.text in "([":
-                    self._open(token)
+                    self._push(_Opener(token))
                 elif token.text in ")]":
                     self._close(token)
-            if token.kind != "newline":
-                self.previous = token
+            self.previous = token
         self._unclosed_brackets()
         self._end()
         if self.stack and not self.layout.broken:
-            opener = self.suspect or self.stack[-1]
+            opener = self.suspect or self.stack[-1].token
             self._fault("QP107", "this `{` is never closed", opener, "opened here", fatal=True)
         return joined
 
+    @property
+    def inside(self) -> Inside:
+        return next((opener.holds for opener in reversed(self.stack) if opener.holds), self.outermost)
+
     def _in_brackets(self) -> bool:
-        return bool(self.stack) and self.stack[-1].text != "{"
+        return bool(self.stack) and self.stack[-1].holds is None
+
+    def _embedded(self) -> bool:
+        return bool(self.stack) and self.stack[-1].embedded
 
     def _end(self) -> None:
         if self.current:
-            self.layout.statements.append(Statement(self.current, self.braces + self.floor))
+            braces = sum(opener.holds is not None for opener in self.stack)
+            depth = braces + (self.outermost == "stages")
+            self.layout.statements.append(Statement(self.current, depth, self.inside))
             self.current = []
 
-    def _open(self, token: Token) -> None:
-        self.stack.append(token)
-        self.braces += token.text == "{"
+    def _open_brace(self, token: Token) -> None:
+        """A brace ends its head, but for one within the brackets of a field's type."""
+        inside = self.inside
+        if inside == "fields" and (self._in_brackets() or self._embedded()):
+            self.current.append(token)
+            self._push(_Opener(token, "fields", embedded=True))
+            return
+        self._unclosed_brackets()
+        head = self.current[0].text if self.current else ""
+        self._end()
+        fields = inside == "fields" or (inside == "file" and head == "schema")
+        arms = inside in ("stages", "arms") and head == "branch"
+        self._push(_Opener(token, "fields" if fields else "arms" if arms else "stages"))
+
+    def _push(self, opener: _Opener) -> None:
+        self.stack.append(opener)
         if len(self.stack) > MAX_NESTING:
             message = f"brackets nest over {MAX_NESTING} deep here"
-            raise QpError([Diagnostic("QP103", message, token.span, "one too many")], self.source)
+            raise QpError([Diagnostic("QP103", message, opener.token.span, "one too many")], self.source)
 
     def _close(self, token: Token) -> None:
         opener = _PAIRS[token.text]
-        if self.stack and self.stack[-1].text == opener:
-            start = self.stack.pop()
-            if opener == "{":
-                self.braces -= 1
-                if self._leads_line(token) and self._indent(token) < self._indent(start):
-                    self.suspect = self.suspect or start
+        if self.stack and self.stack[-1].token.text == opener:
+            start = self.stack.pop().token
+            if opener == "{" and self._leads_line(token) and self._indent(token) < self._indent(start):
+                self.suspect = self.suspect or start
             return
         message = f"this `{token.text}` closes nothing"
         secondary: tuple[Label, ...] = ()
-        if self.stack and self.stack[-1].text != "{":
-            inner = self.stack.pop()
+        if self._in_brackets():
+            inner = self.stack.pop().token
             message = f"expected the bracket that closes `{inner.text}`, found `{token.text}`"
             secondary = (Label(inner.span, "opened here"),)
         self._fault("QP107", message, token, secondary=secondary, fatal=opener == "{")
 
     def _unclosed_brackets(self) -> None:
         while self._in_brackets():
-            token = self.stack.pop()
+            token = self.stack.pop().token
             self._fault("QP107", f"this `{token.text}` is never closed", token, "opened here")
 
     def _check_pipe(self, index: int) -> None:
         token = self.tokens[index]
-        if not self.floor and not self.braces:
-            self._fault("QP113", "`|` parts stages, not declarations", token, help="put each on its own line")
+        if self.inside != "stages":
+            what = {"file": "declarations", "fields": "fields", "arms": "arms"}[self.inside]
+            self._fault("QP113", f"`|` parts stages, not {what}", token, help="put each on its own line")
             return
         after = self.significant[index + 1]
         if self.previous is None or self.previous.text in ("|", "{"):
@@ -220,9 +174,10 @@ class _Builder:
         if index == len(self.tokens):
             return False
         token = self.tokens[index]
-        if token.kind == "word":
-            following = self.tokens[index + 1].text if index + 1 < len(self.tokens) else ""
-            return token.text in CLAUSES or following == "="
+        if token.kind == "word" and self.inside != "fields":
+            after = self.tokens[index + 1] if index + 1 < len(self.tokens) else token
+            drafts = token.text == "draft" and after.kind in ("word", "string") and after is not token
+            return token.text in CLAUSES or drafts or after.text == "="
         return token.text in ("->", "{") and token.start not in self.headless
 
     def _starts_stage(self, index: int) -> bool:

@@ -42,6 +42,16 @@ def _uses(stages: tuple[ast.Stage, ...]) -> Iterator[_Use]:
                     value = getattr(stage, option)
                     if value is not None:
                         yield from _in(value, "int" if option in _COUNTS else "float" if option in _RATES else "text")
+                if isinstance(stage.via, ast.Filter | ast.Amortized):
+                    yield from _in(
+                        stage.via.threshold if isinstance(stage.via, ast.Filter) else stage.via.margin, "float"
+                    )
+            case ast.Score(verifier=ast.Judge(rubric=rubric)):
+                yield from _in(rubric, None)
+            case ast.Where(condition=condition):
+                yield from _in(condition, "bool")
+            case ast.Split(count=count):
+                yield from _in(count, "int")
             case ast.Keep(count=count, by=by):
                 yield from _in(count, "int")
                 yield from _in(by, "float")
@@ -54,6 +64,12 @@ def _uses(stages: tuple[ast.Stage, ...]) -> Iterator[_Use]:
                 if until is not None:
                     yield from _in(until, "bool")
                 yield from _uses(body)
+            case ast.Branch(arms=arms):
+                for arm in arms:
+                    yield from _uses(arm)
+            case ast.Call(arguments=arguments):
+                for argument in arguments:
+                    yield from _in(argument.value, None)
             case ast.Return(value=value):
                 yield from _in(value, None)
 

@@ -20,16 +20,17 @@ from lark.exceptions import UnexpectedInput
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, QpError, in_order
-from qpdsl.grammar.layout import Statement, lay_out
+from qpdsl.grammar.layout import lay_out
 from qpdsl.grammar.open_names import open_parameters
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source, Span
+from qpdsl.grammar.statements import Statement
 from qpdsl.grammar.syntax import explain, misspelt_words
 from qpdsl.grammar.transform import ToAst
 
 MAX_ERRORS = 20
 # How many characters are read again to find further errors: a large source is read but a few times.
 _REREAD = 4_000_000
-BUILT_IN_MODELS = {"llm": "zoo/counting", "prm": "zoo/counting-prm"}
+BUILT_IN_MODELS = {"llm": "zoo/counting", "prm": "zoo/counting-prm", "slm": "zoo/counting-mini"}
 _BINARY = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 _lock = Lock()
 
@@ -42,7 +43,9 @@ def parse_file(source: Source) -> ast.File:
     if not programs and not errors:
         start = Span(0, 0)
         errors = (Diagnostic("QP120", "no program in this file", start, notes=("form: program NAME(…) { … }",)),)
-    return ast.File(source, models, programs, not gaps, errors, gaps, span=Span(0, len(source.text)))
+    schemas = tuple(item for item in items if isinstance(item, ast.Schema))
+    uses = tuple(item for item in items if isinstance(item, ast.Use))
+    return ast.File(source, models, programs, schemas, uses, not gaps, errors, gaps, span=Span(0, len(source.text)))
 
 
 def parse_pipeline(source: Source, models: Mapping[str, str] | None = None) -> ast.File:
@@ -57,7 +60,7 @@ def parse_pipeline(source: Source, models: Mapping[str, str] | None = None) -> a
     known = {**BUILT_IN_MODELS, **(models or {})}
     declared = tuple(ast.Model(name, id, span=span, name_span=span) for name, id in known.items())
     program = ast.Program("main", open_parameters(stages), None, stages, span=span, name_span=Span(0, 0))
-    return ast.File(source, declared, (program,), not gaps, errors, gaps, span=span)
+    return ast.File(source, declared, (program,), complete=not gaps, errors=errors, gaps=gaps, span=span)
 
 
 def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnostic, ...], tuple[Span, ...]]:
@@ -86,8 +89,7 @@ def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnosti
             statement = layout.statement_at(offset)
             if statement is not None and not (done and statement is done[-1]):
                 done.append(statement)
-                block = layout.block_after(statement)
-                headless |= {block.start} if block else set()
+                headless.update(layout.braces_after(statement))
                 gaps.append(statement.span)
                 text = replace(layout, text=text).without(statement)
         reread += len(text)

@@ -11,7 +11,7 @@ from qpdsl.grammar import ast, regex, strings
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import REDUCES, STAGES
+from qpdsl.grammar.words import STAGES
 
 Option = tuple[Token, ast.Expr]
 
@@ -51,30 +51,43 @@ class Parts:
         self.fault("QP116", message, at(key), f"unknown {kind}", notes=notes, **fix)
         return False
 
-    def reduction(self, value: ast.Expr) -> str:
-        if isinstance(value, ast.Name) and value.id in REDUCES:
-            return value.id
-        word = value.id if isinstance(value, ast.Name) else ""
+    def word(self, option: str, value: ast.Expr | None, known: tuple[str, ...], label: str) -> Any:
+        """One of the words that an option takes, the first of them where it is not given or faulty."""
+        if value is None:
+            return known[0]
+        found = value.id if isinstance(value, ast.Name) else ""
+        if found in known:
+            return found
         if isinstance(value, ast.Template) and len(value.parts) == 1 and isinstance(value.parts[0], str):
-            word = value.parts[0]
-        near = closest(word, REDUCES) if word else None
+            found = value.parts[0]
+        near = closest(found, known) if found else None
         fix = {"help": f"did you mean `{near}`?", "edit": Edit(value.span, near)} if near else {}
-        self.fault("QP207", f"`reduce` is one of {listed(REDUCES)}", value.span, "not a way to reduce", **fix)
-        return "last"
+        code = "QP207" if option == "reduce" else "QP126"
+        self.fault(code, f"`{option}` is one of {listed(known)}", value.span, label, **fix)
+        return known[0]
 
     def string(self, token: Token) -> ast.Template:
         value, faults = strings.template(str(token), token.start_pos or 0)
         self.faults += faults
         return value
 
-    def plain(self, token: Token, what: str) -> str:
-        value = self.string(token)
+    def plain(self, value: ast.Template, what: str, *, empty: bool = False) -> str:
+        """The text of a string that interpolates nothing; `empty` says that it may be empty."""
         names = [part for part in value.parts if isinstance(part, ast.Name)]
         if names:
             self.fault("QP123", f"{what} is a plain string, without `{{…}}`", names[0].span)
-        elif not value.parts:
+        elif not value.parts and not empty:
             self.fault("QP304", f"{what} cannot be empty", value.span)
         return "".join(part for part in value.parts if isinstance(part, str))
+
+    def constant(self, value: ast.Expr) -> int | float | None:
+        """The number that is written out, with its sign; None where it is none."""
+        sign = 1
+        if isinstance(value, ast.Unary) and value.op == "-":
+            sign, value = -1, value.operand
+        if isinstance(value, ast.Literal) and type(value.value) in (int, float):
+            return sign * value.value  # type: ignore[operator]
+        return None
 
     def number(self, token: Token) -> ast.Literal:
         whole = token.value.isdigit()

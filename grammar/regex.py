@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from qpdsl.grammar.anchors import misplaced
 from qpdsl.grammar.diagnostic import Diagnostic, Edit
 from qpdsl.grammar.source import Span
 
@@ -38,6 +39,7 @@ _ESCAPES = {
     "<": ("an escaped `<`", "<"),
     ">": ("an escaped `>`", ">"),
 }
+_ANCHORS = "`^` stands where nothing can come before it, `$` where nothing can come behind it"
 _LACKS = "the dialect has no look-around, no back-references, no possessive or atomic groups"
 _BOTH = "the dialect is what Python's `re` and llguidance both take and mean the same by"
 
@@ -69,6 +71,11 @@ def check(pattern: str, start: int) -> Diagnostic | None:
             help=f"write `{fix}`" if fix else None,
             edit=Edit(span, fix) if fix else None,
         )
+    anchor = misplaced(pattern)
+    if anchor is not None:
+        what, place = anchor
+        span = Span(start + place, start + place + 1)
+        return Diagnostic("QP119", f"{what} is outside the regex dialect", span, notes=(_ANCHORS,))
     try:
         re.compile(pattern)
     except re.error as error:
@@ -124,7 +131,7 @@ def _outside(pattern: str) -> _Outside | None:
 
 def _escape(pattern: str, index: int, *, in_class: bool) -> _Outside | None:
     letter, end = pattern[index + 1 : index + 2], index + 2
-    if letter.isdigit() and letter != "0" and not in_class:
+    if letter.isdigit() and letter != "0":
         return _Outside("a back-reference", index, end)
     if letter in _ESCAPES:
         what, fix = _ESCAPES[letter]

@@ -35,6 +35,7 @@ def render_all(error: QpError, *, colour: bool = False) -> str:
 
 def render(diagnostic: Diagnostic, source: Source, *, colour: bool = False) -> str:
     """The diagnostic in the form that a terminal shows, without a trailing newline."""
+    source = diagnostic.source or source
 
     def paint(text: str, role: str) -> str:
         return f"{_COLOURS[role]}{text}{_RESET}" if colour and text else text

@@ -15,7 +15,6 @@ _ADVICE = {
     "&": "write `and`",
     "!": "write `not`",
     "$": "a parameter is its bare name; in a string, `{name}`",
-    "?": "an optional value is not part of the language as it is",
 }
 _CONTINUED = re.compile(r'"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 # What follows a regex that goes on after a slash: no space or sign that may stand there, and one more slash.

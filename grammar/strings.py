@@ -93,6 +93,17 @@ def _long(raw: str, start: int) -> tuple[str, Sequence[int]]:
     return "".join(text), offsets
 
 
+def redented(raw: str, indent: int) -> str:
+    """A triple-quoted literal over several lines, indented anew if that leaves it the same text; others as they are."""
+    if not raw.startswith('"""') or "\n" not in raw:
+        return raw
+    text = _long(raw, 0)[0]
+    margin = " " * indent
+    lines = [f"{margin}{line}" if line else "" for line in text.split("\n")]
+    anew = "\n".join(['"""', *lines, f'{margin}"""'])
+    return anew if _long(anew, 0)[0] == text else raw
+
+
 def _common(texts: list[str]) -> int:
     """The length of the longest beginning that all texts share."""
     if not texts:

@@ -38,8 +38,9 @@ _TOKEN = re.compile(
   | (?P<string>\"\"\"(?:[^\\]|\\.)*?\"\"\"|"(?!"")(?:[^"\\\n]|\\[^\n])*")
   | (?P<foreign>[A-Za-z0-9_]*[^\W\x00-\x7f]\w*)
   | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<number>\d\w*(?:\.\w*)?(?:(?<=[eE])[+-]\d+)?|\.\d\w*)
-  | (?P<sign>->|[=!<>]=|[-+*/%=<>(){}\[\],:.|])
+  | (?P<dots>\.\.)
+  | (?P<number>\d\w*(?:\.(?!\.)\w*)?(?:(?<=[eE])[+-]\d+)?|\.\d\w*)
+  | (?P<sign>->|[=!<>]=|[-+*/%=<>(){}\[\],:.|?])
   | (?P<open_text>\"\"\")
   | (?P<open>")
   | (?P<stray>&+|.)
@@ -61,9 +62,10 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
     faults: list[Diagnostic] = []
     last: Token | None = None
     head: Token | None = None
-    offset = 0
+    offset = depth = 0
     while offset < len(text):
-        if text[offset] == "/" and (head is None or last is head or head.text == "extract" or not _is_operand(last)):
+        begins = head is None or (last is head and not depth) or head.text == "extract"
+        if text[offset] == "/" and (begins or not _is_operand(last)):
             last, fault = _regex(text, offset)
             tokens.append(last)
             faults += fault[: MAX_FAULTS - len(faults)]
@@ -85,14 +87,18 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
         elif kind == "foreign":
             fault = [slips.foreign_name(text, start, offset)]
             kind = "word"
+        elif kind == "dots":
+            kind = "sign"
         elif kind == "stray":
             fault = [slips.stray(text, start, offset)]
             kind = "sign"
         faults += fault[: MAX_FAULTS - len(faults)]
         token = Token(kind, text[start:offset], start, offset)  # type: ignore[arg-type]
         tokens.append(token)
-        if kind == "comment":
+        if kind == "comment" or (kind == "newline" and depth):
             continue
+        if kind == "sign":
+            depth = 0 if token.text in "{}" else max(0, depth + (token.text in "([") - (token.text in ")]"))
         if kind == "newline" or token.text in ("|", "{", "}"):
             head = None
         elif head is None:

@@ -24,13 +24,8 @@ RESERVED = frozenset(
     }
 )
 
-# A line that starts with one of these goes on with the stage above it.
+# A line that starts with one of these goes on with the stage above it; so does `draft` before a model.
 CLAUSES = frozenset({"as", "via", "into", "by", "per", "until", "within", "prefer"})
-
-# Words of the design that the language does not have yet; using one is told from a slip of the pen.
-ABSENT = frozenset(
-    {"where", "split", "branch", "call", "schema", "use", "as", "via", "draft", "within", "prefer", "per"}
-)
 
 # The columns of every row, with their types.
 COLUMNS = {
@@ -49,9 +44,33 @@ ROLES = ("system", "user", "assistant")
 FUNCTIONS = ("len", "min", "max", "mean", "all", "any")
 
 DECLARATIONS = {
+    "use": 'use "file.qp"',
     "model": 'model NAME = "id"',
+    "schema": 'schema NAME { FIELD: TYPE … } or schema NAME from "file.json"',
     "program": "program NAME(PARAMETER: TYPE, …) -> TYPE { … }",
 }
+
+# How a clause is written, and what stands in its place.
+CLAUSE_FORMS = {
+    "as": 'as SCHEMA, /regex/, choice("a", "b") or grammar("file.lark")',
+    "via": "via filter(MODEL, THRESHOLD) or amortized(MARGIN)",
+    "within": "within exact, epsilon(1e-3) or loss(0.02)",
+    "prefer": "prefer latency=0.8",
+}
+TARGETS = ("choice", "grammar")
+VIAS = ("filter", "amortized")
+LEVELS = ("exact", "epsilon", "loss")
+EQUALITIES = ("text", "number", "math")
+
+# The types that take arguments, with their forms; a field takes these beside plain types, `[TYPE]` and `{ … }`.
+TYPE_FORMS = {
+    "text": "text(min_length= max_length= format= pattern=)",
+    "int": "int(LOW..HIGH)",
+    "float": "float(LOW..HIGH)",
+    "choice": 'choice("a", "b")',
+}
+TEXT_OPTIONS = ("min_length", "max_length", "format", "pattern")
+FIELD_FORM = "FIELD: TYPE or FIELD: TYPE?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +86,19 @@ STAGES = {
     "prompt": Form('prompt "…"', "a string"),
     "chat": Form("chat system= user= assistant=", "`system=`, `user=` or `assistant=`", ROLES),
     "generate": Form(
-        "generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens=",
+        "generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= as … via … draft … into …",
         "a model",
         ("n", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens"),
     ),
-    "score": Form("score VERIFIER reduce= into NAME", "a verifier model", ("reduce",)),
-    "extract": Form("extract NAME = /regex/ or .json.path", "the name of a column"),
-    "keep": Form("keep K by EXPR", "how many rows to keep"),
+    "score": Form('score VERIFIER or judge(MODEL, "rubric") reduce= into NAME', "a verifier", ("reduce",)),
+    "extract": Form("extract NAME = /regex/, .json.path or EXTRACTOR", "the name of a column"),
+    "where": Form("where EXPR", "a condition"),
+    "keep": Form("keep K by EXPR per COLUMN", "how many rows to keep"),
     "best": Form("best by EXPR", "`by`"),
-    "vote": Form("vote COLUMN weight=EXPR", "a column", ("weight",)),
+    "vote": Form("vote COLUMN weight=EXPR equal=text|number|math", "a column", ("weight", "equal")),
+    "split": Form("split G", "how many groups to make"),
     "repeat": Form("repeat N until EXPR { … }", "the most rounds to run"),
+    "branch": Form("branch { { … } { … } }", "`{`"),
+    "call": Form("call PROGRAM(ARGUMENT, …) into NAME", "a program"),
     "return": Form("return EXPR", "an expression"),
 }

@@ -1,21 +1,23 @@
 """A physical plan as text and as data: what will run, and how many rows are expected. Estimates only.
 
-The last operator is the root, at the top. Under a `repeat` stand the operators of its body, last first, and at the
-end, as `from …`, what its first round starts with.
+The last operator is the root, at the top. Under a `repeat` stand the operators of its body, last first, and under a
+`branch` its arms, each with its operators under it; at the end, as `from …`, what these start with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.format import format_expr, format_pattern
+from qpdsl.grammar.format import format_expr
 from qpdsl.grammar.width import cells, shorten
 from qpdsl.planner import ops
+from qpdsl.planner.describe import Values, describe
 from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan import everything
 
-Values = Mapping[str, ast.Expr]
+Line = tuple[str, PhysicalOp | None]
 _GAP = 3
 _WIDEST = 100
 
@@ -25,11 +27,11 @@ def explain(plan: PhysicalPlan) -> str:
     values = _defaults(plan)
     lines = list(_tree(plan.ops, values, "", ""))
     width = max(cells(text) for text, _ in lines)
-    counts = [_rows(op.rows) for _, op in lines]
+    counts = [_rows(op.rows) if op else "" for _, op in lines]
     count_width = max(map(len, counts))
     out = [_summary(plan)]
     for (text, op), count in zip(lines, counts, strict=True):
-        how = "" if op.implementation == "rows" else op.implementation
+        how = "" if op is None or op.implementation == "rows" else op.implementation
         space = " " * (width + _GAP - cells(text))
         out.append(f"{text}{space}{count:>{count_width}}{' ' * _GAP}{how}".rstrip())
     out.append(f"columns: {', '.join(plan.ops[-1].columns)}")
@@ -47,6 +49,8 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "program": plan.name,
         "source": plan.source_name,
         "equivalence": plan.equivalence,
+        "within": plan.within,
+        "prefer": plan.prefer,
         "returns": plan.returns,
         "models": dict(plan.models),
         **{word: _whole(total) for word, total in _totals(plan).items()},
@@ -63,60 +67,20 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
     }
 
 
-def describe(op: ops.Operator, values: Values) -> str:
-    """One operator in the words of the language, parameters shown as their defaults where they have one."""
-
-    def show(expr: ast.Expr) -> str:
-        return format_expr(expr, values)
-
-    match op:
-        case ops.SetContext(prompt=prompt) if prompt is not None:
-            return f"prompt {format_expr(prompt)}"
-        case ops.SetContext(turns=turns):
-            return " ".join(["chat", *(f"{turn.role}={format_expr(turn.content)}" for turn in turns)])
-        case ops.Generate():
-            return " ".join(["generate", _model(op.model), *_options(op, values)])
-        case ops.Score(verifier=verifier, reduce=reduce, into=into):
-            shown = "" if reduce == "last" else f" reduce={reduce}"
-            return f"score {_model(verifier)}{shown}" + ("" if into == "score" else f" into {into}")
-        case ops.Extract(column=column, pattern=pattern):
-            return f"extract {column} = {format_pattern(pattern)}"
-        case ops.TopK(k=ast.Literal(value=1), by=by):
-            return f"best by {show(by)}"
-        case ops.TopK(k=k, by=by):
-            return f"keep {show(k)} by {show(by)}"
-        case ops.Vote(column=column, weight=weight):
-            return f"vote {column}" + (f" weight={show(weight)}" if weight is not None else "")
-        case ops.Repeat(limit=limit, until=until):
-            return f"repeat ≤{show(limit)}" + (f" until {show(until)}" if until is not None else "")
-        case ops.Return(value=value):
-            return f"return {show(value)}"
-    raise TypeError(f"no words for {type(op).__name__}")
-
-
-def _model(name: str) -> str:
-    """A declared name as it stands, a model id in quotes."""
-    return name if name.isidentifier() else f'"{name}"'
-
-
-def _options(op: ops.Generate, values: Values) -> Iterator[str]:
-    for name in ("n", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens"):
-        value = getattr(op, name)
-        if value is not None:
-            yield f"{name}={format_expr(value, values)}"
-
-
-def _tree(
-    chain: tuple[PhysicalOp, ...], values: Values, first: str, rest: str, word: str = ""
-) -> Iterator[tuple[str, PhysicalOp]]:
-    """Lines with their operators. `first` leads the first line, `rest` those below it."""
+def _tree(chain: tuple[PhysicalOp, ...], values: Values, first: str, rest: str, word: str = "") -> Iterator[Line]:
+    """Lines with their operators, None for the head of an arm. `first` leads the first line, `rest` those below it."""
     last, before = chain[-1], chain[:-1]
     yield f"{first}{word}{shorten(describe(last.op, values), _WIDEST)}", last
-    below = list(reversed(last.body))
-    for index, op in enumerate(below):
+    below: list[tuple[str, tuple[PhysicalOp, ...]]] = [("", (op,)) for op in reversed(last.body)]
+    below += [(f"arm {number}", arm) for number, arm in enumerate(last.arms, 1)]
+    for index, (head, inner) in enumerate(below):
         closes = index == len(below) - 1 and not before
         lead, under = ("└ ", "  ") if closes else ("├ ", "│ ")
-        yield from _tree((op,), values, rest + lead, rest + under)
+        if head:
+            yield f"{rest}{lead}{head}{'' if inner else ': the rows as they are'}", None
+            lead, under = f"{under}└ ", f"{under}  "
+        if inner:
+            yield from _tree(inner, values, rest + lead, rest + under)
     if before:
         yield from _tree(before, values, f"{rest}└ ", f"{rest}  ", "from " if below else "")
 
@@ -128,14 +92,16 @@ def _summary(plan: PhysicalPlan) -> str:
             noun = word[:-1] if total == 1 else word
             work.append(f"≤{_count(total)} {noun}" if total is not None else f"{word} unknown")
     name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
-    return (" " * _GAP).join([name.rsplit("/", 1)[-1], *work, f"within {plan.equivalence}", "estimates only"])
+    permits = [f"within {plan.within}"]
+    permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
+    return (" " * _GAP).join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"])
 
 
 def _totals(plan: PhysicalPlan) -> dict[str, float | None]:
     """The most samples and scores over all rounds, None where that hangs on a parameter without a value."""
     totals: dict[str, float | None] = {}
-    for kind, word in ((ops.Generate, "samples"), (ops.Score, "scores")):
-        found = [op.rows for op in _all(plan.ops) if isinstance(op.op, kind)]
+    for kind, word in ((ops.Generate, "samples"), ((ops.Score, ops.Judge), "scores")):
+        found = [op.rows for op in everything(plan.ops) if isinstance(op.op, kind)]
         totals[word] = None if None in found else sum(rows for rows in found if rows is not None)
     return totals
 
@@ -145,7 +111,7 @@ def _footnote(plan: PhysicalPlan) -> str:
     given = any(param.default != plan.declared.get(param.name) for param in plan.params)
     at = "the values given" if given else "their defaults"
     text = f"rows: the most that parameters at {at} can give, over all rounds"
-    if any(op.rows is None for op in _all(plan.ops)):
+    if any(op.rows is None for op in everything(plan.ops)):
         text += f"; ? hangs on a parameter without one ({', '.join(open_)})"
     return text
 
@@ -162,13 +128,8 @@ def _operator_json(op: PhysicalOp, values: Values) -> dict[str, Any]:
         "inputs": list(op.inputs),
         "columns": dict(op.columns),
         "body": [_operator_json(inner, values) for inner in op.body],
+        "arms": [[_operator_json(inner, values) for inner in arm] for arm in op.arms],
     }
-
-
-def _all(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
-    for op in chain:
-        yield op
-        yield from _all(op.body)
 
 
 def _defaults(plan: PhysicalPlan) -> dict[str, ast.Expr]:

@@ -53,8 +53,8 @@ class LogicalProgram:
     """One program, lowered and checked: what `planner.physical.plan` takes.
 
     `models` maps the names used in the program to model ids, in order of first use. `score_column` names the column
-    that a row's score is reported from (the last `score` stage's), None without one. `warnings` is what the checker
-    would have said otherwise.
+    that a row's score is reported from (the last `score` stage's), None without one. `within` and `prefer` (λ) say how
+    far a plan may go, and for what. `warnings` is what the checker would have said otherwise.
     """
 
     name: str
@@ -64,5 +64,7 @@ class LogicalProgram:
     plan: LogicalPlan
     returns: str
     score_column: str | None = None
+    within: ast.Within | None = None
+    prefer: float | None = None
     syntax: ast.Program | None = field(default=None, repr=False, compare=False)
     warnings: tuple[Diagnostic, ...] = field(default=(), repr=False, compare=False)

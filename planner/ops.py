@@ -35,7 +35,11 @@ class Start(Operator):
 
 @dataclass(frozen=True, slots=True)
 class SetContext(Operator):
-    """Starts each row's context: chat turns, or one plain prompt."""
+    """Starts each row's context with chat turns or one plain prompt; appends to a context that has been started.
+
+    What was generated since then stands in the longer context as the assistant's turn, or as more of the prompt. The
+    expressions read a row's columns and the parameters.
+    """
 
     turns: tuple[ast.Turn, ...] = ()
     prompt: ast.Template | None = None
@@ -43,6 +47,37 @@ class SetContext(Operator):
     def __post_init__(self) -> None:
         if bool(self.turns) == (self.prompt is not None):
             raise ValueError("a context is either chat turns or a prompt")
+
+
+ConstraintKind = OneOf["json_schema", "regex", "choice", "grammar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an output is held to, checked to compile.
+
+    `source` is JSON Schema as JSON text, a regex, a JSON list of the options, or a llguidance Lark grammar. `name` is
+    what the program calls it.
+    """
+
+    kind: ConstraintKind
+    source: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Filter decoding: the token of `model` stands where exp(−NLL) of its top token is at or over `threshold`."""
+
+    model: str
+    threshold: ast.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Amortized:
+    """Leave at the middle layer where its margin is at or over `margin`."""
+
+    margin: ast.Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +95,10 @@ class Generate(Operator):
     min_p: ast.Expr | None = None
     stop: ast.Expr | None = None
     max_tokens: ast.Expr | None = None
+    constraint: Constraint | None = None
+    via: Filter | Amortized | None = None
+    draft: str | None = None
+    into: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +111,110 @@ class Score(Operator):
 
 
 @dataclass(frozen=True, slots=True)
+class Judge(Operator):
+    """Adds the float column `into`: the number that `model` answers when it is shown the row's text and the rubric.
+
+    The judge is asked greedily, in a chat of its own; no number in its answer is none.
+    """
+
+    model: str
+    rubric: ast.Template
+    into: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogProb(Operator):
+    """Adds the float column `into`: the row's log-probability (its `logprob` column) under `reduce`.
+
+    `sum` is the column itself, `mean` that over the tokens sampled; the other reductions do not apply.
+    """
+
+    reduce: OneOf["sum", "mean"]
+    into: str
+
+
+@dataclass(frozen=True, slots=True)
+class PythonScore(Operator):
+    """Adds the float column `into`: what the registered Python scorer `function` gives for the row."""
+
+    function: str
+    into: str
+
+
+@dataclass(frozen=True, slots=True)
 class Extract(Operator):
-    """Adds the text column `column`: the first match in the row's text, or the value at a JSON path; else none."""
+    """Adds the column `column`: the first match in the row's text, or the value at a JSON path; else none.
+
+    `type` is the column's: text, or what the schema says of the path where the text was held to one.
+    """
 
     column: str
     pattern: ast.Regex | ast.JsonPath
+    type: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonExtract(Operator):
+    """Adds the column `column`: what the registered Python extractor `function` gives for the row's text."""
+
+    column: str
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Where(Operator):
+    """The rows for which `condition` holds."""
+
+    condition: ast.Expr
 
 
 @dataclass(frozen=True, slots=True)
 class TopK(Operator):
-    """The `k` rows with the greatest `by`, greatest first; ties go to the earlier row; none sorts last."""
+    """The `k` rows with the greatest `by`, greatest first; ties go to the earlier row; none sorts last.
+
+    With `per`, the `k` rows of each value of that column, the values in the order in which they are first seen.
+    """
 
     k: ast.Expr
     by: ast.Expr
+    per: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Vote(Operator):
-    """One row: the best row (greatest weight, then earliest) of the value of `column` with the most weight."""
+    """One row: the best row (greatest weight, then earliest) of the value of `column` with the most weight.
+
+    `equal` says when two values are the same answer: as texts, as numbers, or as mathematics.
+    """
 
     column: str
     weight: ast.Expr | None
+    equal: OneOf["text", "number", "math"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Split(Operator):
+    """Each row `count` times; a copy's index is appended to its path, and `group` numbers the copies of all rows."""
+
+    count: ast.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Branch(Operator):
+    """Runs each of `arms` on the rows, the arm's index appended to their paths, and puts what they make one after
+
+    another; a column that an arm does not make is none in its rows.
+    """
+
+    arms: tuple[LogicalPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(Operator):
+    """Sets `column` to the value of an expression over all rows: what an inlined program gave back."""
+
+    column: str
+    value: ast.Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +228,10 @@ class Repeat(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Return(Operator):
-    """The program's value: an expression over the first row, with aggregates over all rows."""
+    """The program's value: an expression over the first row, with aggregates over all rows.
+
+    With `parse`, that value is a JSON text held to the program's schema, and what is given back is the record in it.
+    """
 
     value: ast.Expr
+    parse: bool = False

@@ -41,9 +41,16 @@ RANGES: Mapping[str, Range] = {
     "top_k": Range("int", 1),
     "min_p": Range("float", 0, 1, open_high=True),
     "max_tokens": Range("int", 1),
+    "threshold": Range("float", 0, 1),
+    "margin": Range("float", 0, 1),
     "keep": Range("int", 1),
-    "repeat": Range("int", 1),
+    "split": Range("int", 1, 65536),
+    "repeat": Range("int", 1, 1_000_000),
 }
+MOST_ARMS = 64
+# How deep calls may go, and how many stages those of one file may add to its programs.
+MOST_CALLS = 64
+MOST_INLINED = 10_000
 
 
 def constant(expr: ast.Expr | None) -> ast.Expr | None:

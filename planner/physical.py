@@ -17,9 +17,10 @@ Equivalence = OneOf["exact", "epsilon", "lossy"]
 class PhysicalOp:
     """One operator as it will run.
 
-    `id` is stable for a program ("0", "1", "3.0" for the first operator of operator 3's body). `rows` estimates the
-    rows it makes in all, over the rounds of an enclosing `repeat`, None where that hangs on a parameter without a
-    default.
+    `id` is stable for a program ("0", "1", "3.0" for the first operator of operator 3's body, "3.1.0" for that of its
+    second arm). `rows` estimates the rows it makes in all, over the rounds of an enclosing `repeat`, None where that
+    hangs on a parameter without a default. `body` is what a `repeat` runs; `arms` what a `branch` does, where an arm
+    without operators passes the rows as they are.
     """
 
     id: str
@@ -30,6 +31,7 @@ class PhysicalOp:
     inputs: tuple[str, ...]
     columns: Mapping[str, str]
     body: tuple[PhysicalOp, ...] = ()
+    arms: tuple[tuple[PhysicalOp, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class PhysicalPlan:
     """Operators in running order; the last one's rows are the program's.
 
     A parameter's `default` is the value that the estimates go by; `declared` holds the defaults of the program's text.
+    `equivalence` is what the plan keeps to, `within` what the program permits; `prefer` is its λ, if it has one.
     """
 
     name: str
@@ -48,3 +51,5 @@ class PhysicalPlan:
     returns: str
     score_column: str | None
     equivalence: Equivalence
+    within: str = "exact"
+    prefer: float | None = None

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from qpdsl.grammar import ast
 from qpdsl.planner import ops
 from qpdsl.planner.logical import LogicalPlan, LogicalProgram
 from qpdsl.planner.options import constant
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.physical import Equivalence, PhysicalOp, PhysicalPlan
 from qpdsl.planner.rows import Estimate, estimate
 
 IMPLEMENTATIONS: dict[type[ops.Operator], str] = {
     ops.SetContext: "template",
-    ops.Generate: "paged decode · dense head",
     ops.Score: "paged prefill · prefix cached",
+    ops.Judge: "judge · greedy decode",
+    ops.LogProb: "rows",
+    ops.PythonScore: "python",
     ops.Extract: "rows",
+    ops.PythonExtract: "python",
+    ops.Where: "rows",
     ops.TopK: "rows",
     ops.Vote: "rows",
+    ops.Split: "rows",
+    ops.Branch: "arms",
+    ops.Assign: "rows",
     ops.Repeat: "loop",
     ops.Return: "rows",
 }
@@ -24,17 +33,47 @@ IMPLEMENTATIONS: dict[type[ops.Operator], str] = {
 def plan(program: LogicalProgram) -> PhysicalPlan:
     """The plan that runs the program as it is written."""
     rows = estimate(program.plan, program.params)
+    physical = _operators(program.plan, rows, "")
+    lossy = any(op.equivalence == "lossy" for op in everything(physical))
     return PhysicalPlan(
         name=program.name,
         source_name=program.source_name,
         params=program.params,
         declared=_declared(program),
         models=program.models,
-        ops=_operators(program.plan, rows, ""),
+        ops=physical,
         returns=program.returns,
         score_column=program.score_column,
-        equivalence="exact",
+        equivalence="lossy" if lossy else "exact",
+        within=_within(program.within, lossy=lossy),
+        prefer=program.prefer,
     )
+
+
+def everything(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
+    """The operators with those inside them, in running order."""
+    for op in chain:
+        yield op
+        yield from everything(op.body)
+        for arm in op.arms:
+            yield from everything(arm)
+
+
+def implementation(op: ops.Operator) -> str:
+    """The one way there is to run an operator."""
+    if not isinstance(op, ops.Generate):
+        return IMPLEMENTATIONS[type(op)]
+    if isinstance(op.via, ops.Filter):
+        return "filter · plain"
+    head = "early exit" if isinstance(op.via, ops.Amortized) else "dense head"
+    return f"paged decode · {head}" + (" · llguidance mask" if op.constraint is not None else "")
+
+
+def _within(within: ast.Within | None, *, lossy: bool) -> str:
+    """The permission in the words of the program; `via` is one in itself."""
+    if within is None:
+        return "lossy" if lossy else "exact"
+    return "exact" if within.bound is None else f"{within.level}({within.bound:g})"
 
 
 def _declared(program: LogicalProgram) -> dict[str, ast.Expr | None]:
@@ -45,25 +84,34 @@ def _declared(program: LogicalProgram) -> dict[str, ast.Expr | None]:
 
 
 def _operators(logical: LogicalPlan, rows: Estimate, prefix: str) -> tuple[PhysicalOp, ...]:
-    """The operators in running order. A start makes no rows of its own, so it is no physical operator."""
+    """The operators in running order. A start makes no rows of its own, so it is no physical operator.
+
+    Ids go on inside: "3.0" is the first operator of operator 3's body, "3.1.0" that of its second arm.
+    """
     order = [node for node in logical.order() if not isinstance(logical.op(node), ops.Start)]
     ids = {node: f"{prefix}{index}" for index, node in enumerate(order)}
     physical = []
     for node in order:
-        op = logical.op(node)
+        op, id = logical.op(node), ids[node]
         body: tuple[PhysicalOp, ...] = ()
+        arms: tuple[tuple[PhysicalOp, ...], ...] = ()
         if isinstance(op, ops.Repeat):
-            body = _operators(op.body, rows.bodies[node], f"{ids[node]}.")
+            body = _operators(op.body, rows.inside[node][0], f"{id}.")
+        elif isinstance(op, ops.Branch):
+            inside = enumerate(zip(op.arms, rows.inside[node], strict=True))
+            arms = tuple(_operators(arm, made, f"{id}.{index}.") for index, (arm, made) in inside)
+        equivalence: Equivalence = "lossy" if isinstance(op, ops.Generate) and op.via is not None else "exact"
         physical.append(
             PhysicalOp(
-                id=ids[node],
+                id=id,
                 op=op,
-                implementation=IMPLEMENTATIONS[type(op)],
-                equivalence="exact",
+                implementation=implementation(op),
+                equivalence=equivalence,
                 rows=rows.rows[node],
                 inputs=tuple(ids[producer] for producer in logical.inputs(node) if producer in ids),
                 columns=logical.columns(node),
                 body=body,
+                arms=arms,
             )
         )
     return tuple(physical)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from typing import Literal as OneOf
 
 from qpdsl.grammar import ast
@@ -14,19 +14,23 @@ from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import COLUMNS, STAGES
 
+if TYPE_CHECKING:
+    from qpdsl.planner.schemas import Schema
+
 # "none" is the type of the literal alone, "unknown" that of an expression with an error in it, which fits anywhere.
 Type = OneOf["text", "int", "float", "bool", "none", "unknown"]
 NUMBERS = frozenset({"int", "float"})
-_MAKERS = ("extract", "score", "repeat")
+_MAKERS = ("extract", "score", "repeat", "branch", "call", "into")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column and the stage that made it, None where every row has it."""
+    """A column, the stage that made it (None where every row has it), and the schema that its text is held to."""
 
     type: Type
     maker: ast.Stage | None = None
+    schema: Schema | None = None
 
 
 @dataclass(slots=True)
@@ -74,6 +78,10 @@ class Scope:
             message = f"{place} reads the column `{name.id}`, but it can read parameters only"
             notes = ("it is the same for all rows", f"parameters: {known}")
             self.error("QP210", message, name.span, "a column", notes=notes)
+            return "unknown"
+        if name.id in COLUMNS:
+            message = f"{place} reads the column `{name.id}`, but there are no rows before the first context"
+            self.error("QP210", message, name.span, "a column", notes=(f"parameters: {known}",))
             return "unknown"
         near = _literal(name) or closest(name.id, self.params)
         self.error(
@@ -126,7 +134,7 @@ def made_name(stage: ast.Stage) -> ast.Name | None:
     """Where a stage spells the name of the column that it makes, if it does."""
     if isinstance(stage, ast.Extract):
         return stage.column
-    return stage.into if isinstance(stage, ast.Score) else None
+    return stage.into if isinstance(stage, (ast.Score, ast.Generate, ast.Call)) else None
 
 
 def stage_word(stage: ast.Stage) -> str:

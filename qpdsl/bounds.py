@@ -43,8 +43,16 @@ def _options(nodes: tuple[PhysicalOp, ...]) -> Iterator[tuple[str, ast.Expr]]:
                     expr = getattr(op, name)
                     if expr is not None:
                         yield name, expr
+                if isinstance(op.via, ops.Filter):
+                    yield "threshold", op.via.threshold
+                elif isinstance(op.via, ops.Amortized):
+                    yield "margin", op.via.margin
             case ops.TopK(k=k):
                 yield "keep", k
+            case ops.Split(count=count):
+                yield "split", count
             case ops.Repeat(limit=limit):
                 yield "repeat", limit
         yield from _options(node.body)
+        for arm in node.arms:
+            yield from _options(arm)

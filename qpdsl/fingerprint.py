@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
+
+from qpdsl.planner.physical import PhysicalOp
 
 Fingerprint = Mapping[str, str]
 
@@ -18,6 +22,7 @@ _TEXT_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
 _PARTS = {
     "version": ("the qpdsl version", True),
     "program": ("the program", False),
+    "python": ("the Python functions", False),
     "arguments": ("the arguments", False),
     "seed": ("the seed", True),
     "input": ("the input data", False),
@@ -31,6 +36,17 @@ def digest(value: object) -> str:
     """A short digest of plain data; the order of a mapping's keys does not count."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True)
     return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def operators(nodes: Iterable[PhysicalOp]) -> list[Any]:
+    """What a plan computes, as plain data that equal programs share: files that a program read are part of it."""
+    found: list[Any] = []
+    for node in nodes:
+        parts = {one.name: getattr(node.op, one.name) for one in fields(node.op)}
+        own = {name: repr(part) for name, part in parts.items() if name not in ("span", "body", "arms")}
+        inner = [operators(block) for block in (node.body, *node.arms)]
+        found.append([type(node.op).__name__, own, inner])
+    return found
 
 
 def changes(old: Fingerprint, new: Fingerprint) -> list[str]:

@@ -10,12 +10,12 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from qpdsl.arguments import NUMBER
-from qpdsl.planner.expr import Value, format_value
+from qpdsl.planner.expr import format_value
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.candidates import Row
     from qpdsl.executor.runtime.run import Result
-    from qpdsl.rows import InputRow
+    from qpdsl.rows import InputRow, Reference
 
 _DIGITS = 5
 
@@ -28,17 +28,17 @@ class Outcome:
     """
 
     id: str
-    answer: Value
+    answer: Any
     score: float | None
     tokens_in: int
     tokens_out: int
     near_ties: int
     seconds: float
     correct: bool | None = None
-    greedy: Value = None
+    greedy: Any = None
     greedy_correct: bool | None = None
     error: str | None = None
-    rows: list[dict[str, Value]] | None = None
+    rows: list[dict[str, Any]] | None = None
 
     def record(self, *, timing: bool) -> dict[str, Any]:
         """The output record; the keys' order is part of the format."""
@@ -86,23 +86,36 @@ def outcome(row: InputRow, result: Result, greedy: Result | None, *, with_rows: 
     )
 
 
-def plain_rows(rows: Iterable[Row]) -> list[dict[str, Value]]:
+def plain_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The columns of each row, in the order in which the program made them."""
     return [{name: plain(value) for name, value in row.columns.items()} for row in rows]
 
 
-def plain(value: Value) -> Value:
+def plain(value: Any) -> Any:
     """A value that JSON can carry. Numbers are rounded as scores are, so that no digit depends on the batch."""
-    if not isinstance(value, float):
-        return value
-    return round(value, _DIGITS) if math.isfinite(value) else str(value)
+    match value:
+        case float():
+            return round(value, _DIGITS) if math.isfinite(value) else str(value)
+        case dict():
+            return {name: plain(part) for name, part in value.items()}
+        case list() | tuple():
+            return [plain(part) for part in value]
+    return value
 
 
-def same_answer(value: Value, reference: str) -> bool:
-    """Equal as text with the space around it taken off, or equal as decimal numbers."""
+def shown(value: Any) -> str:
+    """A value for people: text as it is, a record as JSON."""
+    value = plain(value)
+    return dumps(value) if isinstance(value, dict | list) else format_value(value)
+
+
+def same_answer(value: Any, reference: Reference) -> bool:
+    """Equal as text with the space around it taken off, or equal as decimal numbers; a record is equal as JSON."""
     if value is None:
         return False
-    given, wanted = format_value(value).strip(), reference.strip()
+    if isinstance(reference, dict):
+        return _same_json(_parsed(value), reference)
+    given, wanted = shown(value).strip(), reference.strip()
     if given == wanted:
         return True
     if not NUMBER.fullmatch(given) or not NUMBER.fullmatch(wanted):
@@ -111,6 +124,26 @@ def same_answer(value: Value, reference: str) -> bool:
         return Decimal(given) == Decimal(wanted)
     except InvalidOperation:
         return False
+
+
+def _parsed(value: Any) -> Any:
+    """The record in a text, where it holds one."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _same_json(one: Any, other: Any) -> bool:
+    """Equal as JSON: `true` is no number, `1` and `1.0` are one, the order of keys does not count."""
+    match one, other:
+        case dict(), dict():
+            return one.keys() == other.keys() and all(_same_json(one[key], other[key]) for key in one)
+        case list(), list():
+            return len(one) == len(other) and all(map(_same_json, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def dumps(record: object) -> str:

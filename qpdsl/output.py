@@ -52,6 +52,27 @@ def write_whole(path: Path, lines: Iterable[str]) -> None:
             part.unlink(missing_ok=True)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Puts a text in the place of a file's, whole or not at all; its mode stays, and a link goes on pointing to it."""
+    target = Path(os.path.realpath(path))
+    if not os.access(target, os.W_OK):
+        raise UsageError(f"cannot write `{path}`: it is read-only")
+    part = _beside(target)
+    try:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(stat.S_IMODE(target.stat().st_mode))
+        part.replace(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {reason(error)}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes names made, changed or removed in a folder durable, where the file system can."""
     with contextlib.suppress(OSError):

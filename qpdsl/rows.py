@@ -17,15 +17,16 @@ from qpdsl.planner.expr import Value, format_value
 from qpdsl.planner.physical import PhysicalPlan
 
 MAX_FINDINGS = 10
+Reference = str | dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One row to run. `reference` is the right answer, where the data has one."""
+    """One row to run. `reference` is the right answer, where the data has one: a text, a number's text, or a record."""
 
     id: str
     arguments: Mapping[str, Value]
-    reference: str | None = None
+    reference: Reference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def _id(fields: Mapping[str, Any], number: int) -> str:
             return _text(str(id_), "id")
 
 
-def _reference(value: object) -> str | None:
+def _reference(value: object) -> Reference | None:
     match value:
         case None:
             return None
@@ -139,7 +140,9 @@ def _reference(value: object) -> str | None:
             raise ValueError("`answer` is too large a number")
         case str() | int() | float():
             return _text(format_value(value), "answer")
-    raise ValueError("`answer` must be text or a number")
+        case dict():
+            return value
+    raise ValueError("`answer` must be text, a number or an object")
 
 
 def _text(text: str, field: str) -> str:

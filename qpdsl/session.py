@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -16,12 +16,15 @@ from qpdsl.executor.reward.rlhflow import RlhflowVerifier
 from qpdsl.executor.reward.verifier import Verifier
 from qpdsl.executor.runtime.context import ContextError
 from qpdsl.executor.runtime.events import EngineStepped, EventStream
+from qpdsl.executor.runtime.functions import PythonFunction
 from qpdsl.executor.runtime.instance import Services
+from qpdsl.executor.runtime.keys import Path as RowPath
 from qpdsl.executor.runtime.loading import ModelError, TextModel, load
 from qpdsl.executor.runtime.run import Result, run
 from qpdsl.planner import ops
 from qpdsl.planner.expr import Value
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.physical import PhysicalPlan
+from qpdsl.planner.plan import everything
 
 # Parameters up to which a step is too short for many threads to share.
 _SMALL_MODEL = 30_000_000
@@ -33,6 +36,7 @@ class Session:
     `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for the KV caches
     of the models that one `load` brings in; by default a quarter of what is free, on a CPU 2 GiB at the most. `threads`
     are torch's: by default what OMP_NUM_THREADS says, else one a core, and one in all where every model is small.
+    `functions` are the Python scorers and extractors that programs may name.
     """
 
     def __init__(
@@ -42,11 +46,13 @@ class Session:
         kv_bytes: int | None = None,
         config: EngineConfig | None = None,
         threads: int | None = None,
+        functions: Iterable[PythonFunction] = (),
     ) -> None:
         self._threads = threads
         self.device = device
         self.dtype = dtype
         self.events = EventStream()
+        self._functions = {function.name: function for function in functions}
         self._kv_bytes = kv_bytes
         self._engine = Engine(config, self._stepped)
         self._running = False
@@ -55,15 +61,19 @@ class Session:
 
     def load(self, plan: PhysicalPlan) -> None:
         """Loads the models of a plan that are not loaded yet. Raises ModelError."""
-        new = [model for model in dict.fromkeys(plan.models.values()) if model not in self._models]
+        operators = [node.op for node in everything(plan.ops)]
+        names = _named_models(operators)
+        new = [model for model in dict.fromkeys(plan.models[name] for name in names) if model not in self._models]
         budget = self._kv_bytes if self._kv_bytes is not None else _default_kv_bytes(self.device)
         for model in new:
             loaded = load(model, locate(model), self.device, self.dtype, budget // len(new))
             self._models[model] = loaded
             self._engine.add(model, loaded.paged)
         self._set_threads()
-        for name in _verifier_names(plan.ops):
-            model = plan.models[name]
+        for op in operators:
+            if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter):
+                self._check_vocabularies(plan.models[op.model], plan.models[op.via.model])
+        for model in [plan.models[op.verifier] for op in operators if isinstance(op, ops.Score)]:
             if model not in self._verifiers:
                 try:
                     self._verifiers[model] = RlhflowVerifier(self._models[model].tokenizer)
@@ -103,11 +113,31 @@ class Session:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await driver
 
-    async def run(self, plan: PhysicalPlan, arguments: Mapping[str, Value], seed: int = 0, name: str = "") -> Result:
-        """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events."""
-        models = {name: self._models[model] for name, model in plan.models.items()}
+    async def run(
+        self,
+        plan: PhysicalPlan,
+        arguments: Mapping[str, Value],
+        seed: int = 0,
+        name: str = "",
+        on_token: Callable[[RowPath, int, str], None] | None = None,
+        functions: Mapping[str, PythonFunction] | None = None,
+    ) -> Result:
+        """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events.
+
+        `on_token` is called with each piece of text as it is generated (see `Services`). `functions` are those of the
+        program, by the names that it has for them; they go before the session's own.
+        """
+        models = {name: self._models[model] for name, model in plan.models.items() if model in self._models}
         verifiers = {name: self._verifiers[model] for name, model in plan.models.items() if model in self._verifiers}
-        return await run(plan, arguments, seed, Services(self._engine, models, verifiers, self.events), name)
+        known = {**self._functions, **(functions or {})}
+        services = Services(self._engine, models, verifiers, self.events, known, on_token)
+        return await run(plan, arguments, seed, services, name)
+
+    def _check_vocabularies(self, large: str, small: str) -> None:
+        """Raises ModelError unless both models write with the same tokens: one's token stands in the other's text."""
+        vocabularies = [self._models[model].tokenizer.get_vocab() for model in (large, small)]
+        if vocabularies[0] != vocabularies[1] or self._models[large].eos != self._models[small].eos:
+            raise ModelError(small, f"`via filter` needs the vocabulary of `{large}`, and it has another")
 
     def _set_threads(self) -> None:
         if self._threads is not None:
@@ -136,12 +166,15 @@ def locate(model: str) -> Path | str:
     return path if looks_like_path or path.exists() else model
 
 
-def _verifier_names(nodes: tuple[PhysicalOp, ...]) -> list[str]:
-    names = []
-    for node in nodes:
-        if isinstance(node.op, ops.Score):
-            names.append(node.op.verifier)
-        names += _verifier_names(node.body)
+def _named_models(operators: Iterable[ops.Operator]) -> list[str]:
+    """The models that a plan runs, by their names in the program; one that it could draft with is not loaded."""
+    names: list[str] = []
+    for op in operators:
+        match op:
+            case ops.Generate(model=model, via=ops.Filter(model=small)):
+                names += [model, small]
+            case ops.Generate(model=model) | ops.Judge(model=model) | ops.Score(verifier=model):
+                names.append(model)
     return names
 
 

@@ -7,30 +7,34 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.grammar.diagnostic import QpError
-from qpdsl.grammar.parse import parse_file
-from qpdsl.grammar.source import Source
-from qpdsl.planner.lower import lower
-from qpdsl.planner.plan import plan
+from tests.docs.blocks import Block, codes, files, programs, python_codes
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```qp( fails)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = [
-    pytest.param(match[2], match[1] == " fails", id=f"{document.name}-{index}")
+# The programs in `errors.md` are those of the pages that it is made of; those are tested by themselves.
+DOCUMENTS = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "errors.md")]
+PROGRAMS = [
+    pytest.param(document, block, id=f"{document.name}:{block.line}")
     for document in DOCUMENTS
-    for index, match in enumerate(BLOCK.finditer(document.read_text(encoding="utf-8")))
+    for block in programs(document)
 ]
 
 
-@pytest.mark.parametrize(("text", "fails"), BLOCKS)
-def test_programs_in_documents(text: str, fails: bool) -> None:
-    source = Source("document.qp", text)
-    if fails:
-        with pytest.raises(QpError):
-            lower(parse_file(source))
+@pytest.mark.parametrize(("document", "block"), PROGRAMS)
+def test_programs_in_documents(document: Path, block: Block, tmp_path: Path) -> None:
+    for name, text in files(document).items():
+        (tmp_path / name).write_text(text, "utf-8")
+    found = codes(block.text, tmp_path)
+    if block.fails is None:
+        assert found == []
+    elif block.fails:
+        assert set(found) == {block.fails}
     else:
-        assert plan(lower(parse_file(source))).ops
+        assert found
+
+
+def test_python_in_the_language_book(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "language.md").read_text("utf-8"), re.M | re.S)
+    assert blocks and not [code for block in blocks for code in python_codes(block, tmp_path)]
 
 
 def test_ci_runs_the_readmes_test_command() -> None:

@@ -1,7 +1,8 @@
-"""Stop strings over incrementally decoded text."""
+"""Stop strings over incrementally decoded text, and that text as it comes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
@@ -25,13 +26,18 @@ class Cut:
 class StopWatch:
     """An engine `Watch` that ends a sample at the first occurrence of a stop string; `cut` says where.
 
+    `stop` None means that nothing does. `emit` is called with each piece of the sample's text as it is complete.
+
     Text is decoded a token at a time behind the tokens before it, since a token's text can hang on them (vLLM's
     incremental detokenization).
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: str) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: str | None, emit: Callable[[str], None] = lambda piece: None
+    ) -> None:
         self._tokenizer = tokenizer
         self._stop = stop
+        self._emit = emit
         self._text = ""
         self._decoded = 0
         self._before: list[int] = []
@@ -44,14 +50,16 @@ class StopWatch:
             return False
         before = len(self._text)
         self._text += piece
-        found = self._text.find(self._stop, max(0, before - len(self._stop) + 1))
-        if found >= 0:
+        found = -1 if self._stop is None else self._text.find(self._stop, max(0, before - len(self._stop) + 1))
+        if self._stop is not None and found >= 0:
             end = found + len(self._stop)
             if end == len(self._text):
                 self.cut = Cut(self._decoded + len(self._pending), "")
             else:
                 self.cut = Cut(self._decoded, self._text[before:end])
+            self._emit(self._text[before:end])
             return True
+        self._emit(piece)
         self._decoded += len(self._pending)
         self._before, self._pending = self._pending, []
         return False

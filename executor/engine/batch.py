@@ -7,7 +7,7 @@ from itertools import groupby
 
 import torch
 
-from qpdsl.executor.engine.request import ReadRequest
+from qpdsl.executor.engine.request import GenerateRequest
 from qpdsl.executor.engine.scheduler import Chunk
 from qpdsl.executor.kernels.attention import Group
 
@@ -92,9 +92,9 @@ def build(chunks: list[Chunk], page_size: int, fold: int, device: str) -> Batch:
 
 def _wanted(chunk: Chunk, start: int, end: int) -> list[int]:
     request = chunk.sequence.request
-    if isinstance(request, ReadRequest):
-        return [at for at in request.positions if start <= at < end]
-    return [end - 1] if end == len(chunk.sequence.tokens) else []
+    if isinstance(request, GenerateRequest):
+        return [end - 1] if end == len(chunk.sequence.tokens) else []
+    return [at for at in request.positions if start <= at < end]
 
 
 def _padded(count: int, fold: int) -> int:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 import torch
 
 from qpdsl.executor.engine.batch import Batch, build
+from qpdsl.executor.engine.draw import draw, read
 from qpdsl.executor.engine.memory import Memory
 from qpdsl.executor.engine.model import PagedModel
-from qpdsl.executor.engine.request import Finish, GenerateRequest, ReadRequest, Request, SamplingParams
-from qpdsl.executor.engine.sampler import Draw, sample
+from qpdsl.executor.engine.request import Finish, GenerateRequest, Request
 from qpdsl.executor.engine.scheduler import Chunk, Scheduler
 from qpdsl.executor.engine.sequence import Sequence
 from qpdsl.executor.engine.ticket import EngineError, Ticket
+
+# Nothing can be drawn or scored from NaN or infinity.
+_NOT_FINITE = "the model's logits are not finite numbers; a wider dtype may help"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class Engine:
             )
         if max(sequence_tokens) >= paged.vocabulary:
             raise EngineError(f"token {max(sequence_tokens)} is none of the {paged.vocabulary} that {model} knows")
+        if isinstance(request, GenerateRequest) and request.early is not None and not paged.has_middle:
+            raise EngineError(f"{model} has no middle layer to leave at")
         ticket = Ticket(request, scheduler.cancel)
         scheduler.add(Sequence.of(ticket, request))
         if self._arrived is not None:
@@ -94,11 +99,11 @@ class Engine:
         if not chunks:
             return
         batch = build(chunks, model.page_size, model.fold, model.device)
-        hidden = model.forward(batch)
+        hidden, middle = model.forward(batch, middle=any(_leaves_early(chunk.sequence) for chunk in chunks))
         for chunk in chunks:
             chunk.sequence.computed += chunk.count
         self._resolve_reads(scheduler, model, batch, hidden)
-        self._resolve_draws(scheduler, model, batch, hidden)
+        self._resolve_draws(scheduler, model, batch, hidden, middle)
         self._report(name, chunks)
 
     async def drive(self) -> None:
@@ -132,35 +137,40 @@ class Engine:
         at = 0
         for chunk, rows in batch.readers:
             sequence, request = chunk.sequence, chunk.sequence.request
-            if isinstance(request, ReadRequest):
-                logits = model.head.gather(hidden[at : at + rows], request.ids).tolist()
-                sequence.logits.extend(tuple(row) for row in logits)
-                if not all(math.isfinite(value) for row in logits for value in row):
-                    _fail(scheduler, sequence)
-                elif len(sequence.logits) == len(request.positions):
+            if not isinstance(request, GenerateRequest):
+                values = read(model, hidden[at : at + rows], request, len(sequence.read)).tolist()
+                sequence.read.extend(tuple(row) for row in values)
+                if not all(math.isfinite(value) for row in values for value in row):
+                    _fail(scheduler, sequence, _NOT_FINITE)
+                elif len(sequence.read) == len(request.positions):
                     scheduler.finish(sequence)
                     sequence.ticket.read(sequence)
             at += rows
 
-    def _resolve_draws(self, scheduler: Scheduler, model: PagedModel, batch: Batch, hidden: torch.Tensor) -> None:
+    def _resolve_draws(
+        self, scheduler: Scheduler, model: PagedModel, batch: Batch, hidden: torch.Tensor, middle: torch.Tensor | None
+    ) -> None:
         rows: list[int] = []
         sequences: list[Sequence] = []
         at = 0
         for chunk, count in batch.readers:
             if isinstance(chunk.sequence.request, GenerateRequest):
-                drawn = scheduler.fork(chunk.sequence) if chunk.sequence.unforked else [chunk.sequence]
-                sequences.extend(drawn)
-                rows.extend([at] * len(drawn))
+                samples = scheduler.fork(chunk.sequence) if chunk.sequence.unforked else [chunk.sequence]
+                sequences.extend(samples)
+                rows.extend([at] * len(samples))
             at += count
         if not sequences:
             return
-        draw = _draw(model, hidden, rows, sequences)
-        tokens, logprobs, near = draw.tokens.tolist(), draw.logprobs.tolist(), draw.near_ties.tolist()
+        drawn = draw(model, hidden, middle, rows, sequences)
+        tokens, logprobs, near = drawn.tokens.tolist(), drawn.logprobs.tolist(), drawn.near_ties.tolist()
         for index, sequence in enumerate(sequences):
             if sequence.ticket.done:
                 continue
+            if sequence.mask is not None and sequence.mask.error is not None:
+                _fail(scheduler, sequence, f"the output cannot be held to its constraint: {sequence.mask.error}")
+                continue
             if not math.isfinite(logprobs[index]):
-                _fail(scheduler, sequence)
+                _fail(scheduler, sequence, _NOT_FINITE)
                 continue
             sequence.tokens.append(tokens[index])
             sequence.logprob += logprobs[index]
@@ -175,8 +185,10 @@ class Engine:
         assert isinstance(request, GenerateRequest)
         if token in request.eos:
             return "eos"
-        if sequence.watch is not None and sequence.watch.push(token):
-            return "stop"
+        matched = sequence.mask is not None and sequence.mask.push(token)
+        stopped = sequence.watch is not None and sequence.watch.push(token)
+        if matched or stopped:
+            return "match" if matched else "stop"
         if sequence.drawn == request.max_tokens or len(sequence.tokens) == model.max_positions:
             return "length"
         return None
@@ -201,24 +213,10 @@ class Engine:
         )
 
 
-def _fail(scheduler: Scheduler, sequence: Sequence) -> None:
-    """Gives up a request whose model has left the numbers: nothing can be drawn or scored from NaN or infinity."""
-    sequence.ticket.fail(EngineError("the model's logits are not finite numbers; a wider dtype may help"))
+def _fail(scheduler: Scheduler, sequence: Sequence, reason: str) -> None:
+    sequence.ticket.fail(EngineError(reason))
     scheduler.cancel(sequence.ticket)
 
 
-def _draw(model: PagedModel, hidden: torch.Tensor, rows: list[int], sequences: list[Sequence]) -> Draw:
-    """One token for each sequence; `rows` says which hidden state each reads (forks share one)."""
-    if rows == list(range(len(hidden))):
-        logits = model.logits(hidden)
-    else:
-        unique = sorted(set(rows))
-        place = {row: index for index, row in enumerate(unique)}
-        logits = model.logits(hidden[unique])[[place[row] for row in rows]]
-    params: list[SamplingParams] = []
-    keys: list[int] = []
-    for sequence in sequences:
-        assert isinstance(sequence.request, GenerateRequest)
-        params.append(sequence.request.sampling)
-        keys.append(sequence.request.keys[sequence.index])
-    return sample(logits, params, keys, [sequence.drawn for sequence in sequences])
+def _leaves_early(sequence: Sequence) -> bool:
+    return isinstance(sequence.request, GenerateRequest) and sequence.request.early is not None

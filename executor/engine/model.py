@@ -14,6 +14,7 @@ from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 
 from qpdsl.executor.engine.batch import MIN_ROWS, Batch
 from qpdsl.executor.engine.kv import KVCache
+from qpdsl.executor.engine.middle import MiddleLayer
 from qpdsl.executor.kernels.attention import Group, paged_attention, write_kv
 
 ATTENTION = "qpdsl_paged"
@@ -71,6 +72,7 @@ class LogitHead:
         if not isinstance(projection, torch.nn.Linear):
             raise UnsupportedModel("it has no linear output head, so it is no causal language model")
         self.projection = projection
+        self.width = projection.out_features
         config = model.config.get_text_config()
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
         self.scale: float = getattr(config, "logit_scale", None) or 1.0
@@ -117,16 +119,29 @@ class PagedModel:
         tokens = _probe_tokens(model, self.max_positions)
         expected = _expected(model, tokens)
         self._inner = _switch_attention(model)
+        self._middle = MiddleLayer.of(self._inner, layers)
         calls = _probe(self._inner, self.head, tokens, expected, (layers, kv_heads, dim), page_size)
         _check_windows(config, calls)
         self.cache = KVCache(layers, self.pages, page_size, kv_heads, dim, self.dtype, self.device)
 
+    @property
+    def has_middle(self) -> bool:
+        """True where `forward` can return the hidden states after the middle layer."""
+        return self._middle is not None
+
     @torch.inference_mode()
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Runs one batch and returns the hidden states [W, d] of its wanted rows; their KV is in the cache after it."""
+    def forward(self, batch: Batch, *, middle: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Runs one batch and returns the hidden states [W, d] of its wanted rows; their KV is in the cache after it.
+
+        With `middle`, also those after the middle layer, with the last norm over them.
+        """
         call = _Call(self.cache, batch.slots, batch.groups)
-        hidden = _run(self._inner, batch.tokens, batch.positions, call)
-        return hidden[0].index_select(0, batch.wanted)
+        if not middle or self._middle is None:
+            hidden = _run(self._inner, batch.tokens, batch.positions, call)
+            return hidden[0].index_select(0, batch.wanted), None
+        with self._middle.kept() as kept:
+            hidden = _run(self._inner, batch.tokens, batch.positions, call)
+        return hidden[0].index_select(0, batch.wanted), self._middle.norm(kept[0][0].index_select(0, batch.wanted))
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 from typing import Literal as OneOf
-from typing import Protocol
+
+import numpy as np
 
 # Below this temperature logits divided by it leave the range of float32, and any sampling has long become greedy.
 _COLDEST = 1e-6
 
-Finish = OneOf["eos", "stop", "length"]
+Finish = OneOf["eos", "stop", "length", "match"]
+# Which ids a draw may take, 32 to a word, lowest bit first: int32 [B, ⌈V/32⌉].
+Bits = np.ndarray[Any, np.dtype[np.int32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,30 @@ class Watch(Protocol):
         """Takes the next sampled token (eos excepted); True ends the sample."""
 
 
+class Mask(Protocol):
+    """Follows one sample and says which token it may draw next, such as a grammar does.
+
+    It hangs on the tokens alone.
+    """
+
+    @property
+    def error(self) -> str | None:
+        """Why it cannot go on; None where it can."""
+
+    def push(self, token: int) -> bool:
+        """Takes the next sampled token (eos excepted); True where nothing but the end can follow."""
+
+    def fill(self, masks: Sequence[Self], bits: Bits) -> None:
+        """Writes what each of `masks` allows, all of this kind, into its row of `bits`."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """Samples continuations of one prompt; the prompt is prefilled once, then forked.
 
-    `keys` holds a 64-bit noise key for each sample wanted; `watch` makes a fresh `Watch` for each.
+    `keys` holds a 64-bit noise key for each sample wanted, under which `drawn` tokens were drawn before this request.
+    `watch` and `mask` make a fresh `Watch` and `Mask` for each, `watch` of the sample's number. With `early`, a draw is
+    from the logits of the middle layer wherever their two best probabilities differ by at least that.
     """
 
     prompt: tuple[int, ...]
@@ -60,7 +83,10 @@ class GenerateRequest:
     sampling: SamplingParams
     max_tokens: int
     eos: frozenset[int] = frozenset()
-    watch: Callable[[], Watch] | None = None
+    watch: Callable[[int], Watch] | None = None
+    mask: Callable[[], Mask] | None = None
+    drawn: int = 0
+    early: float | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -83,15 +109,49 @@ class ReadRequest:
             raise ValueError("positions must be ascending and lie inside the tokens")
 
 
-Request = GenerateRequest | ReadRequest
+@dataclass(frozen=True, slots=True)
+class LogProbRequest:
+    """Reads the log-probability of each of `targets` behind `prompt` and the targets before it, at temperature 1.
+
+    With `end`, the summed probability of those ids behind all of it is read as well.
+    """
+
+    prompt: tuple[int, ...]
+    targets: tuple[int, ...]
+    end: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not (self.targets or self.end):
+            raise ValueError("a log-probability needs a prompt and something that follows it")
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """What has to be computed: the last of what is read is not."""
+        return self.prompt + (self.targets if self.end else self.targets[:-1])
+
+    @property
+    def positions(self) -> range:
+        """Where something is read."""
+        first = len(self.prompt) - 1
+        return range(first, first + len(self.targets) + bool(self.end))
+
+    @property
+    def read(self) -> tuple[tuple[int, ...], ...]:
+        """The ids whose summed probability is read, a position each."""
+        ids = tuple((target,) for target in self.targets)
+        return (*ids, self.end) if self.end else ids
+
+
+Request = GenerateRequest | ReadRequest | LogProbRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One continuation: its tokens, eos included, and why it ended.
 
-    `logprob` sums the tokens' natural log-probabilities under the model's distribution at temperature 1; `near_ties`
-    counts draws that floating point could have decided; `watch` is the request's watch on this sample.
+    `logprob` sums the tokens' natural log-probabilities under the model's distribution at temperature 1, over the ids
+    that the request's mask allowed; `near_ties` counts draws that floating point could have decided; `watch` is the
+    request's watch on this sample.
     """
 
     tokens: tuple[int, ...]
@@ -106,9 +166,11 @@ class Completion:
     """The answer to one request.
 
     A `GenerateRequest` fills `samples`, in the order of its keys; a `ReadRequest` fills `logits`, one tuple of
-    len(ids) floats a position. `cached` counts prompt tokens whose KV was found in the prefix cache.
+    len(ids) floats a position; a `LogProbRequest` fills `logprobs`, one a position. `cached` counts prompt tokens whose
+    KV was found in the prefix cache.
     """
 
     samples: tuple[Sample, ...] = ()
     logits: tuple[tuple[float, ...], ...] = ()
+    logprobs: tuple[float, ...] = ()
     cached: int = 0

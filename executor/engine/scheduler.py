@@ -128,7 +128,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self.memory.drop(sequence)
-        sequence.logits.clear()
+        sequence.read.clear()
         self.waiting.appendleft(sequence)
         self.preemptions += 1
 

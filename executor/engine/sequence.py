@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qpdsl.executor.engine.request import Finish, GenerateRequest, ReadRequest, Request, Sample, Watch
+from qpdsl.executor.engine.request import Finish, GenerateRequest, Mask, Request, Sample, Watch
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.ticket import Ticket
@@ -28,12 +28,13 @@ class Sequence:
     index: int = 0
     copies: int = 1
     watch: Watch | None = None
+    mask: Mask | None = None
     pages: list[int] = field(default_factory=list)
     computed: int = 0
     logprob: float = 0.0
     near_ties: int = 0
     cached: int = 0
-    logits: list[tuple[float, ...]] = field(default_factory=list)
+    read: list[tuple[float, ...]] = field(default_factory=list)
     prompt_length: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,9 +60,9 @@ class Sequence:
     @property
     def cacheable(self) -> int:
         """How many leading tokens may come from the prefix cache: one at least must be computed to read anything."""
-        if isinstance(self.request, ReadRequest):
-            return self.request.positions[0]
-        return len(self.tokens) - 1
+        if isinstance(self.request, GenerateRequest):
+            return len(self.tokens) - 1
+        return self.request.positions[0]
 
     @property
     def unforked(self) -> bool:
@@ -83,7 +84,8 @@ class Sequence:
         self.copies = 1
         for sample in samples:
             sample.computed = self.computed
-            sample.watch = self.request.watch() if self.request.watch else None
+            sample.watch = self.request.watch(sample.index) if self.request.watch else None
+            sample.mask = self.request.mask() if self.request.mask else None
         return samples, rest
 
     def sample(self, finish: Finish) -> Sample:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
-from qpdsl.executor.engine.request import Completion, GenerateRequest, Request, Sample
+from qpdsl.executor.engine.request import Completion, GenerateRequest, LogProbRequest, Request, Sample
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.sequence import Sequence
@@ -53,8 +53,12 @@ class Ticket:
             self._resolve(Completion(samples=samples, cached=sequence.cached))
 
     def read(self, sequence: Sequence) -> None:
-        """Engine side: all positions of a `ReadRequest` are read."""
-        self._resolve(Completion(logits=tuple(sequence.logits), cached=sequence.cached))
+        """Engine side: all positions of a request that reads are read."""
+        if isinstance(self.request, LogProbRequest):
+            logprobs = tuple(value for (value,) in sequence.read)
+            self._resolve(Completion(logprobs=logprobs, cached=sequence.cached))
+        else:
+            self._resolve(Completion(logits=tuple(sequence.read), cached=sequence.cached))
 
     def fail(self, error: EngineError) -> None:
         """Engine side: the request cannot be served."""

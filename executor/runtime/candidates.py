@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qpdsl.executor.runtime.context import Context
 from qpdsl.executor.runtime.keys import Path
 from qpdsl.planner.expr import Value
+
+# What a program can give back: a value, or the record in a JSON text.
+JsonValue = Value | dict[str, Any] | list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
     """What a row has been given since its context was set, whatever its columns say: a program may assign those.
 
-    `tokens` are of `model`, eos left out; `text` is theirs. `logprob` sums over the `sampled` tokens.
+    `tokens` are of `model`, eos left out; `text` is theirs. `logprob` sums over the `sampled` tokens. `incomplete` says
+    that the text was to be held to a constraint and was cut off before it was whole.
     """
 
     model: str = ""
@@ -23,6 +28,7 @@ class Generated:
     finished: bool = False
     logprob: float = 0.0
     sampled: int = 0
+    incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,124 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from functools import partial
 
-from qpdsl.executor.decoding.stop import StopWatch
-from qpdsl.executor.engine.request import GenerateRequest, Sample, SamplingParams
-from qpdsl.executor.runtime.candidates import Candidates, Generated, Row
-from qpdsl.executor.runtime.context import ContextError, encode
+from qpdsl.executor.decoding.constraint import ConstraintError
+from qpdsl.executor.engine.request import GenerateRequest, Mask, Sample
+from qpdsl.executor.runtime.candidates import Candidates, Row
+from qpdsl.executor.runtime.choice import choose
+from qpdsl.executor.runtime.continuation import Going, Options, passed
+from qpdsl.executor.runtime.filtered import filtered
 from qpdsl.executor.runtime.instance import Instance, RowError, Submissions
 from qpdsl.executor.runtime.loading import TextModel
 from qpdsl.planner import ops
 
 
 async def generate(op: ops.Generate, rows: Candidates, instance: Instance) -> Candidates:
-    """Raises RowError where an option's value or a context does not do."""
+    """Raises RowError where an option's value, a context or a constraint does not do.
+
+    `draft` changes no token, so it is nothing to the plain way of decoding.
+    """
     model = instance.services.models[op.model]
-    count = instance.whole("n", op.n)
-    sampling = _sampling(op, instance)
-    stop = instance.option(op.stop)
-    if stop is not None and (not isinstance(stop, str) or not stop):
-        raise RowError("`stop` must be a text that is not empty")
-    bound = None if op.max_tokens is None else instance.whole("max_tokens", op.max_tokens)
-    submitted: list[bool] = []
-    with Submissions(instance.services.engine) as submissions:
-        for row in rows:
-            prompt = () if row.generated.finished else _prompt(row, model, instance)
-            room = model.paged.max_positions - len(prompt)
-            submitted.append(bool(prompt) and (room > 0 or not row.generated.sampled))
-            if submitted[-1]:
-                paths = [(*row.path, index) for index in range(count)]
-                request = GenerateRequest(
-                    prompt,
-                    tuple(instance.key(op.stage, path) for path in paths),
-                    sampling,
-                    max(1, room if bound is None else min(bound, room)),
-                    model.eos,
-                    None if stop is None else lambda: StopWatch(model.backend, stop),
-                )
-                submissions.submit(model.name, request)
-                instance.usage.prompt_tokens += len(prompt)
-        completions = iter(await submissions.completions())
+    options = Options.of(op, instance)
+    going = [Going.of(op, row, model, options, instance) for row in rows]
+    some = [each for each in going if each is not None]
+    if op.constraint is not None and op.constraint.kind == "choice":
+        samples = await choose(op.constraint, model, options, some, op.stage, instance)
+    elif isinstance(op.via, ops.Filter):
+        samples = await filtered(op, op.via, model, options, some, instance)
+    else:
+        samples = await _sampled(op, model, options, some, _mask(op, model), instance)
+    drawn = iter(samples)
     made: list[Row] = []
-    for row, went in zip(rows, submitted, strict=True):
-        if not went:
-            made.append(row if row.generated.finished else _full(row))
+    for row, each in zip(rows, going, strict=True):
+        if each is None:
+            made.append(passed(row, op))
             continue
-        for index, sample in enumerate(next(completions).samples):
+        for index, sample in enumerate(next(drawn)):
             instance.usage.sampled_tokens += len(sample.tokens)
             instance.usage.near_ties += sample.near_ties
-            made.append(_child(row, index, sample, model, stop))
+            made.append(each.child(index, sample, op, model, options.stop))
     return tuple(made)
 
 
-def _sampling(op: ops.Generate, instance: Instance) -> SamplingParams:
-    return SamplingParams(
-        instance.number("temperature", op.temperature) or 0.0,
-        None if op.top_k is None else instance.whole("top_k", op.top_k),
-        instance.number("top_p", op.top_p),
-        instance.number("min_p", op.min_p),
-    )
+def _mask(op: ops.Generate, model: TextModel) -> Callable[[], Mask] | None:
+    if op.constraint is None:
+        return None
+    try:
+        return model.constrainer.masks(op.constraint.kind, op.constraint.source)
+    except ConstraintError as error:
+        raise RowError(f"`as {op.constraint.name}` with model `{model.name}`: {error}") from error
 
 
-def _prompt(row: Row, model: TextModel, instance: Instance) -> tuple[int, ...]:
-    """The tokens a row goes on from: its context, then what was generated since."""
-    assert row.context is not None
-    context = instance.contexts.get((model.name, row.context))
-    if context is None:
-        try:
-            context = encode(model.tokenizer, row.context)
-        except ContextError as error:
-            raise RowError(f"model `{model.name}`: {error}") from error
-        if not context:
-            raise RowError("the context is empty: there is nothing to go on from")
-        instance.contexts[model.name, row.context] = context
-    return context + _generated(row, model)
-
-
-def _generated(row: Row, model: TextModel) -> tuple[int, ...]:
-    """What was generated since the context was set, in the tokens of `model`."""
-    if row.generated.model == model.name:
-        return row.generated.tokens
-    return tuple(model.encode(row.generated.text))
-
-
-def _full(row: Row) -> Row:
-    """A row whose context has no room left."""
-    return replace(
-        row,
-        columns={**row.columns, "finish": "length", "finished": True},
-        generated=replace(row.generated, finished=True),
-    )
-
-
-def _child(row: Row, index: int, sample: Sample, model: TextModel, stop: str | None) -> Row:
-    before = row.generated
-    earlier = _generated(row, model)
-    tokens = earlier + (sample.tokens[:-1] if sample.finish == "eos" else sample.tokens)
-    if isinstance(sample.watch, StopWatch) and sample.watch.cut is not None:
-        cut = sample.watch.cut
-        tokens = tokens[: len(earlier) + cut.tokens]
-        tokens += model.encode_after(tokens, cut.tail) if cut.tail else ()
-    text = model.decode(tokens)
-    step = text[len(before.text) :]
-    if stop is not None and sample.finish == "stop":
-        step = step.removesuffix(stop)
-    generated = Generated(
-        model.name,
-        tokens,
-        text,
-        sample.finish != "stop",
-        before.logprob + sample.logprob,
-        before.sampled + len(sample.tokens),
-    )
-    columns = {
-        **row.columns,
-        "text": text,
-        "step": step,
-        "finish": sample.finish,
-        "finished": generated.finished,
-        "logprob": generated.logprob,
-        "tokens": generated.sampled,
-    }
-    return Row(row.context, (*row.path, index), columns, generated)
+async def _sampled(
+    op: ops.Generate,
+    model: TextModel,
+    options: Options,
+    going: list[Going],
+    mask: Callable[[], Mask] | None,
+    instance: Instance,
+) -> list[tuple[Sample, ...]]:
+    """The samples of each row, by the engine."""
+    watched = options.watched(instance)
+    early = instance.number("margin", op.via.margin) if isinstance(op.via, ops.Amortized) else None
+    with Submissions(instance.services.engine) as submissions:
+        for each in going:
+            request = GenerateRequest(
+                each.prompt,
+                each.keys,
+                options.sampling,
+                each.limit,
+                model.eos,
+                partial(options.watch, op, model, each.paths, instance) if watched else None,
+                mask,
+                early=early,
+            )
+            submissions.submit(model.name, request)
+            instance.usage.prompt_tokens += len(each.prompt)
+        return [completion.samples for completion in await submissions.completions()]

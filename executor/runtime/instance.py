@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from qpdsl.executor.engine.engine import Engine
@@ -13,7 +14,8 @@ from qpdsl.executor.reward.verifier import Verifier
 from qpdsl.executor.runtime.candidates import Row
 from qpdsl.executor.runtime.context import Context
 from qpdsl.executor.runtime.events import EventStream
-from qpdsl.executor.runtime.keys import Rounds, noise_key
+from qpdsl.executor.runtime.functions import PythonFunction
+from qpdsl.executor.runtime.keys import Path, Rounds, noise_key
 from qpdsl.executor.runtime.loading import TextModel
 from qpdsl.grammar import ast
 from qpdsl.planner.expr import Value, evaluate, format_value
@@ -28,12 +30,18 @@ class RowError(Exception):
 
 @dataclass(frozen=True)
 class Services:
-    """What all instances of a run share: the engine and, by the names in the program, models and verifiers."""
+    """What all instances of a run share: the engine and, by the names in the program, models, verifiers and functions.
+
+    `on_token`, where given, is called with each piece of text as it is generated: the path and the source stage of the
+    row that it will be in, and the piece.
+    """
 
     engine: Engine
     models: Mapping[str, TextModel]
     verifiers: Mapping[str, Verifier]
     events: EventStream
+    functions: Mapping[str, PythonFunction] = field(default_factory=dict)
+    on_token: Callable[[Path, int, str], None] | None = None
 
 
 @dataclass
@@ -44,12 +52,19 @@ class Usage:
     sampled_tokens: int = 0
     near_ties: int = 0
 
+    def add(self, other: Usage) -> None:
+        self.prompt_tokens += other.prompt_tokens
+        self.sampled_tokens += other.sampled_tokens
+        self.near_ties += other.near_ties
+
 
 @dataclass
 class Instance:
-    """`scores` maps (model, token prefix) to the score read at its end: equal content is scored once.
+    """`scores` maps (model, token prefix) to the score read at its end, `judged` what a judge or a Python function was
+    shown to what it said: equal content is scored once.
 
-    `contexts` maps (model, context) to the context's tokens.
+    `contexts` maps (model, context) to the context's tokens. An operator runs on a copy that has a `usage`, and inside
+    `repeat` the `rounds`, of its own; the rest is shared.
     """
 
     name: str
@@ -61,9 +76,15 @@ class Instance:
     usage: Usage = field(default_factory=Usage)
     scores: dict[tuple[str, tuple[int, ...]], float] = field(default_factory=dict)
     contexts: dict[tuple[str, Context], tuple[int, ...]] = field(default_factory=dict)
+    judged: dict[tuple[str, ...], Value] = field(default_factory=dict)
+    _scoring: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     def key(self, stage: int, path: tuple[int, ...]) -> int:
         return noise_key(self.seed, self.digest, stage, self.rounds, path)
+
+    def scoring(self, name: str) -> asyncio.Lock:
+        """Held while `name` scores, so that the arms of a `branch` do not score equal content side by side."""
+        return self._scoring.setdefault(name, asyncio.Lock())
 
     def scope(self, row: Row) -> Mapping[str, Value]:
         """What an expression over a row can name: parameters, and columns over them."""

@@ -13,6 +13,7 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from qpdsl.executor.decoding.constraint import Constrainer
 from qpdsl.executor.engine.model import PagedModel, UnsupportedModel
 
 
@@ -37,6 +38,11 @@ class TextModel:
         """The Rust tokenizer behind the transformers one."""
         backend: Tokenizer = self.tokenizer.backend_tokenizer
         return backend
+
+    @cached_property
+    def constrainer(self) -> Constrainer:
+        """Compiles constraints for this model's tokens. Raises ConstraintError."""
+        return Constrainer(self.tokenizer, self.paged.head.width, self.eos)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of generated text: no special token comes of it."""

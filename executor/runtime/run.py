@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qpdsl.executor.engine.ticket import EngineError
-from qpdsl.executor.runtime.candidates import Candidates, Row
+from qpdsl.executor.runtime.candidates import Candidates, JsonValue, Row
 from qpdsl.executor.runtime.events import InstanceDone, InstanceStarted, OperatorDone
+from qpdsl.executor.runtime.extract import extract
 from qpdsl.executor.runtime.generate import generate
-from qpdsl.executor.runtime.instance import Instance, RowError, Services
+from qpdsl.executor.runtime.instance import Instance, RowError, Services, Usage
+from qpdsl.executor.runtime.judge import judge
 from qpdsl.executor.runtime.keys import hash_arguments
-from qpdsl.executor.runtime.relational import extract, set_context, top_k, vote
+from qpdsl.executor.runtime.relational import assign, split, top_k, where
+from qpdsl.executor.runtime.returned import returned
 from qpdsl.executor.runtime.score import score
+from qpdsl.executor.runtime.scorers import log_prob, python_extract, python_score
+from qpdsl.executor.runtime.tasks import together
+from qpdsl.executor.runtime.turns import set_context
+from qpdsl.executor.runtime.vote import vote
 from qpdsl.planner import ops
 from qpdsl.planner.expr import Value, evaluate_rows
 from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
@@ -27,7 +34,7 @@ class Result:
     `error` says why there is no value. Tokens are counted as `Usage` counts them; seconds are wall time.
     """
 
-    value: Value
+    value: JsonValue
     score: float | None
     rows: Candidates
     prompt_tokens: int
@@ -45,20 +52,18 @@ async def run(
     instance = Instance(name, services, arguments, seed, digest)
     services.events.emit(InstanceStarted(instance=name))
     start = time.monotonic()
-    rows: Candidates = (Row(None, (), {}),)
-    value: Value = None
+    rows: Candidates = ()
+    value: JsonValue = None
     error: str | None = None
     try:
-        rows = await _run_all(plan.ops, rows, instance)
+        rows = await _run_all(plan.ops, (Row(None, (), {}),), instance)
         root = plan.ops[-1].op
         assert isinstance(root, ops.Return)
-        value = evaluate_rows(root.value, [instance.scope(row) for row in rows], arguments) if rows else None
-        if value is None:
-            error = "no row is left" if not rows else "no row has a value to return"
+        value = returned(root, rows, instance)
     except (RowError, EngineError) as failure:
-        rows, error = (), str(failure)
+        error = str(failure)
     except OverflowError:
-        rows, error = (), "a number is too large to compute with"
+        error = "a number is too large to compute with"
     scored = rows[0].columns.get(plan.score_column) if rows and plan.score_column else None
     usage, seconds = instance.usage, time.monotonic() - start
     services.events.emit(
@@ -92,20 +97,26 @@ async def _run_all(plan: tuple[PhysicalOp, ...], rows: Candidates, instance: Ins
 
 
 async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
-    usage = instance.usage
-    prompt, sampled, start = usage.prompt_tokens, usage.sampled_tokens, time.monotonic()
-    if isinstance(node.op, ops.Repeat):
-        made = await _repeat(node, node.op, rows, instance)
-    else:
-        made = await _OPERATORS[type(node.op)](node.op, rows, instance)
+    start = time.monotonic()
+    # The arms of a branch run side by side, and each operator tells what it spent itself.
+    own = replace(instance, usage=Usage())
+    try:
+        if isinstance(node.op, ops.Repeat):
+            made = await _repeat(node, node.op, rows, own)
+        elif isinstance(node.op, ops.Branch):
+            made = await _branch(node, rows, own)
+        else:
+            made = await _OPERATORS[type(node.op)](node.op, rows, own)
+    finally:
+        instance.usage.add(own.usage)
     instance.services.events.emit(
         OperatorDone(
             instance=instance.name,
             operator=node.id,
             rows_in=len(rows),
             rows_out=len(made),
-            prompt_tokens=usage.prompt_tokens - prompt,
-            sampled_tokens=usage.sampled_tokens - sampled,
+            prompt_tokens=own.usage.prompt_tokens,
+            sampled_tokens=own.usage.sampled_tokens,
             seconds=time.monotonic() - start,
         )
     )
@@ -113,14 +124,20 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
 
 
 async def _repeat(node: PhysicalOp, op: ops.Repeat, rows: Candidates, instance: Instance) -> Candidates:
-    outer = instance.rounds
     for index in range(instance.whole("repeat", op.limit)):
         if op.until is not None and evaluate_rows(op.until, [instance.scope(row) for row in rows], instance.arguments):
             break
-        instance.rounds = (*outer, index)
-        rows = await _run_all(node.body, rows, instance)
-    instance.rounds = outer
+        rows = await _run_all(node.body, rows, replace(instance, rounds=(*instance.rounds, index)))
     return rows
+
+
+async def _branch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
+    """Each arm on the rows, side by side; a column that an arm does not make is none in its rows."""
+    made = await together(
+        _run_all(arm, tuple(replace(row, path=(*row.path, index)) for row in rows), instance)
+        for index, arm in enumerate(node.arms)
+    )
+    return tuple(replace(row, columns={**dict.fromkeys(node.columns), **row.columns}) for arm in made for row in arm)
 
 
 async def _same(op: ops.Operator, rows: Candidates, instance: Instance) -> Candidates:
@@ -132,8 +149,15 @@ _OPERATORS: dict[type[ops.Operator], Callable[[Any, Candidates, Instance], Await
     ops.SetContext: set_context,
     ops.Generate: generate,
     ops.Score: score,
+    ops.Judge: judge,
+    ops.LogProb: log_prob,
+    ops.PythonScore: python_score,
     ops.Extract: extract,
+    ops.PythonExtract: python_extract,
+    ops.Where: where,
     ops.TopK: top_k,
     ops.Vote: vote,
+    ops.Split: split,
+    ops.Assign: assign,
     ops.Return: _same,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qpdsl.executor.engine.request import ReadRequest
-from qpdsl.executor.reward.verifier import StepReads, reduce_scores
+from qpdsl.executor.reward.verifier import StepReads, Verifier, reduce_scores
 from qpdsl.executor.runtime.candidates import Candidates
 from qpdsl.executor.runtime.context import ContextError
 from qpdsl.executor.runtime.instance import Instance, RowError, Submissions
@@ -22,30 +22,37 @@ async def score(op: ops.Score, rows: Candidates, instance: Instance) -> Candidat
         except ContextError as error:
             raise RowError(f"verifier `{op.verifier}`: {error}") from error
 
-    def prefix(read: StepReads, position: int) -> tuple[str, tuple[int, ...]]:
-        return model.name, read.tokens[: position + 1]
-
-    pending: list[tuple[StepReads, tuple[int, ...]]] = []
-    claimed = set(instance.scores)
-    with Submissions(instance.services.engine) as submissions:
-        for read in filter(None, reads):
-            missing = tuple(at for at in read.positions if prefix(read, at) not in claimed)
-            if missing:
-                claimed.update(prefix(read, at) for at in missing)
-                tokens = read.tokens[: missing[-1] + 1]
-                submissions.submit(model.name, ReadRequest(tokens, missing, read.ids))
-                instance.usage.prompt_tokens += len(tokens)
-                pending.append((read, missing))
-        completions = await submissions.completions()
-    for (read, missing), completion in zip(pending, completions, strict=True):
-        for at, logits in zip(missing, completion.logits, strict=True):
-            instance.scores[prefix(read, at)] = verifier.score(logits)
+    async with instance.scoring(model.name):
+        await _score_new(verifier, model.name, [read for read in reads if read is not None], instance)
     return tuple(
         row.with_column(
             op.into,
             None
             if read is None
-            else reduce_scores([instance.scores[prefix(read, at)] for at in read.positions], op.reduce),
+            else reduce_scores([instance.scores[_prefix(model.name, read, at)] for at in read.positions], op.reduce),
         )
         for row, read in zip(rows, reads, strict=True)
     )
+
+
+async def _score_new(verifier: Verifier, model: str, reads: list[StepReads], instance: Instance) -> None:
+    """Fills in the scores that no text before had at the same place."""
+    pending: list[tuple[StepReads, tuple[int, ...]]] = []
+    claimed = set(instance.scores)
+    with Submissions(instance.services.engine) as submissions:
+        for read in reads:
+            missing = tuple(at for at in read.positions if _prefix(model, read, at) not in claimed)
+            if missing:
+                claimed.update(_prefix(model, read, at) for at in missing)
+                tokens = read.tokens[: missing[-1] + 1]
+                submissions.submit(model, ReadRequest(tokens, missing, read.ids))
+                instance.usage.prompt_tokens += len(tokens)
+                pending.append((read, missing))
+        completions = await submissions.completions()
+    for (read, missing), completion in zip(pending, completions, strict=True):
+        for at, logits in zip(missing, completion.logits, strict=True):
+            instance.scores[_prefix(model, read, at)] = verifier.score(logits)
+
+
+def _prefix(model: str, read: StepReads, position: int) -> tuple[str, tuple[int, ...]]:
+    return model, read.tokens[: position + 1]

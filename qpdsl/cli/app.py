@@ -17,13 +17,13 @@ from qpdsl.cli.exits import Exit, table
 from qpdsl.cli.notes import say
 from qpdsl.errors import DataError, UserError, reason
 
-_COMMANDS = ("run", "check", "explain", "models")
+_COMMANDS = ("run", "check", "fmt", "explain", "explain-error", "models", "lsp", "completion")
 # Files are written by functions that report their own failures; these are stdout's.
 _STDOUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class _Commands(click.Group):
-    """Finds commands by name in `qpdsl.cli.<name>`."""
+    """Finds commands by name in `qpdsl.cli.<name>`, `-` in a name as `_`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -31,7 +31,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"qpdsl.cli.{cmd_name}").command
+        command: click.Command = import_module(f"qpdsl.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def resolve_command(
@@ -68,6 +68,10 @@ def dispatch(argv: Sequence[str]) -> int:
         with contextlib.suppress(AttributeError, OSError):
             # A terminal that cannot show a character shows its escape instead of failing.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if instruction := os.environ.get("_QPDSL_COMPLETE"):
+        from qpdsl.cli.shells import complete
+
+        return complete(cli, instruction)
     try:
         with cli.make_context("qpdsl", list(argv)) as ctx:
             code = cli.invoke(ctx)

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import click
 
+from qpdsl.cli.complete import complete_programs
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.surroundings import reading_options, surroundings
 
 
 @click.command(short_help="Check programs and report every error, without loading a model.")
-@click.argument("targets", metavar="FILE|NAME…", nargs=-1, required=True)
+@click.argument("targets", metavar="FILE|NAME…", nargs=-1, required=True, shell_complete=complete_programs)
+@reading_options
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(targets: tuple[str, ...], form: str) -> Exit:
+def command(targets: tuple[str, ...], allow_read: tuple[str, ...], python: tuple[str, ...], form: str) -> Exit:
     """Check program files, or programs shipped with qpdsl by their NAME.
 
     Errors and warnings go to stderr, a line for each good file to stdout; with --format json all findings go to stdout
     as one list. Exits with 0 if no file has an error, else with 2.
     """
     from qpdsl.cli.diagnostics import show, show_error, show_more
-    from qpdsl.cli.sources import find_source
+    from qpdsl.cli.sources import find_source, folder_of
     from qpdsl.errors import UsageError
     from qpdsl.grammar.diagnostic import QpError, to_json
     from qpdsl.grammar.parse import parse_file
     from qpdsl.outcome import dumps
     from qpdsl.planner.lower import check
 
+    given = surroundings(allow_read, python)
     code = Exit.OK
     found = []
     for target in targets:
         try:
             source = find_source(target)
-            diagnostics = check(parse_file(source))
+            diagnostics = check(parse_file(source), given.environment(folder_of(target)))
         except QpError as error:
             code = Exit.USAGE
             if form == "json":

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import click
 
+from qpdsl.cli.complete import complete_models, complete_names, complete_programs, complete_settings
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.surroundings import reading_options, surroundings
 
 
 @click.command(short_help="Show the plan of a program, without loading a model.")
-@click.argument("target", metavar="[FILE|NAME]", required=False)
+@click.argument("target", metavar="[FILE|NAME]", required=False, shell_complete=complete_programs)
 @click.option("-e", "pipeline", metavar="PIPELINE", help="Explain stages given here, parted by `|`, instead of a file.")
-@click.option("--program", metavar="NAME", help="Which program of a file that has several.")
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="A value to estimate with.")
-@click.option("--model", "models", metavar="NAME=ID|PATH", multiple=True, help="Put a model on another id or folder.")
+@click.option(
+    "--program", metavar="NAME", help="Which program of a file that has several.", shell_complete=complete_names
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A value to estimate with.",
+    shell_complete=complete_settings,
+)
+@click.option(
+    "--model",
+    "models",
+    metavar="NAME=ID|PATH",
+    multiple=True,
+    help="Put a model on another id or folder.",
+    shell_complete=complete_models,
+)
+@reading_options
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def command(
     target: str | None,
@@ -20,6 +39,8 @@ def command(
     program: str | None,
     settings: tuple[str, ...],
     models: tuple[str, ...],
+    allow_read: tuple[str, ...],
+    python: tuple[str, ...],
     form: str,
 ) -> Exit:
     """Show how a program will run: its operators as a tree, last first, with estimates of the rows they make."""
@@ -31,7 +52,7 @@ def command(
     from qpdsl.planner.explain import explain, explain_json
     from qpdsl.planner.plan import plan
 
-    lowered = load_program(target, pipeline, program, models)
+    lowered = load_program(target, pipeline, program, surroundings(allow_read, python, models))
     physical = plan(with_defaults(lowered, parse_settings(lowered.params, settings, lowered.name)))
     check_options(physical, bind([param for param in physical.params if param.default is not None], {}))
     if form == "json":

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qpdsl.cli.complete import complete_data, complete_models, complete_names, complete_programs, complete_settings
 from qpdsl.cli.exits import Exit, table
 from qpdsl.cli.signals import interruptible
+from qpdsl.cli.surroundings import Surroundings, reading_options, surroundings
 from qpdsl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ class RunOptions:
     program: str | None
     settings: tuple[str, ...]
     models: tuple[str, ...]
+    allow_read: tuple[str, ...]
+    python: tuple[str, ...]
     input: str | None
     output: str | None
     seed: int
@@ -42,12 +46,13 @@ class RunOptions:
     greedy: bool
 
 
-def open_session(options: RunOptions, work: Work) -> Session:
+def open_session(options: RunOptions, work: Work, given: Surroundings) -> Session:
     """A session with the models of the work loaded. Raises ModelError."""
     from qpdsl.executor.runtime.loading import ModelError
     from qpdsl.session import Session, locate
 
-    session = Session(options.device, options.dtype, threads=options.threads)
+    functions = given.functions.values()
+    session = Session(options.device, options.dtype, threads=options.threads, functions=functions)
     try:
         session.load(work.plan)
         if work.greedy is not None:
@@ -74,23 +79,35 @@ exit codes:
 {table()}""",
     short_help="Run a program: one answer, or one for every row of a file.",
 )
-@click.argument("target", metavar="[FILE|NAME]", required=False)
+@click.argument("target", metavar="[FILE|NAME]", required=False, shell_complete=complete_programs)
 @click.option("-e", "pipeline", metavar="PIPELINE", help="Run stages given here, parted by `|`, instead of a file.")
-@click.option("--program", metavar="NAME", help="Which program of a file that has several.")
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="The value of a parameter.")
+@click.option(
+    "--program", metavar="NAME", help="Which program of a file that has several.", shell_complete=complete_names
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="The value of a parameter.",
+    shell_complete=complete_settings,
+)
 @click.option(
     "--model",
     "models",
     metavar="NAME=ID|PATH",
     multiple=True,
     help="Put a model of the program on another Hugging Face id or folder.",
+    shell_complete=complete_models,
 )
+@reading_options
 @click.option(
     "--input",
     metavar="FILE",
     help="Run every line of a file of JSON objects, one row of parameters each. A line's own value goes before --set. "
     "`id` names a row, else its line number does; `answer`, if it is no parameter, is what accuracy is measured "
-    "against (equal text or equal number). `counting-500` means the problems shipped, `-` standard input.",
+    "against (equal text, number or JSON value). `counting-500` means the problems shipped, `-` standard input.",
+    shell_complete=complete_data,
 )
 @click.option(
     "--output",
@@ -155,7 +172,8 @@ def _run(options: RunOptions) -> Exit:
     from qpdsl.planner.baseline import greedy_of
     from qpdsl.planner.plan import plan
 
-    program = load_program(options.target, options.pipeline, options.program, options.models)
+    known = surroundings(options.allow_read, options.python, options.models)
+    program = load_program(options.target, options.pipeline, options.program, known)
     given = parse_settings(program.params, options.settings, program.name)
     baseline = greedy_of(program) if options.greedy else None
     work = Work(plan(program), None if baseline is None else plan(baseline), options.seed, options.rows)
@@ -163,8 +181,7 @@ def _run(options: RunOptions) -> Exit:
     if options.input is None:
         from qpdsl.cli.run_one import answer
 
-        return answer(options, work, given)
+        return answer(options, work, known, given)
     from qpdsl.cli.run_rows import answer_rows
 
-    assert program.syntax is not None
-    return answer_rows(options, work, given, repr(program.syntax))
+    return answer_rows(options, work, known, given)

@@ -14,9 +14,10 @@ from qpdsl.cli.exits import Exit
 from qpdsl.cli.notes import say
 from qpdsl.cli.run import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
+from qpdsl.cli.surroundings import Surroundings
 from qpdsl.errors import UsageError
-from qpdsl.outcome import dumps, plain, plain_rows
-from qpdsl.planner.expr import Value, format_value
+from qpdsl.outcome import dumps, plain, plain_rows, same_answer, shown
+from qpdsl.planner.expr import Value
 from qpdsl.rows import InputRow
 from qpdsl.summary import aligned
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from qpdsl.session import Session
 
 
-def answer(options: RunOptions, work: Work, given: Mapping[str, Value]) -> Exit:
+def answer(options: RunOptions, work: Work, known: Surroundings, given: Mapping[str, Value]) -> Exit:
     """Runs the program once and prints what it gave."""
     try:
         arguments = bind(work.plan.params, given)
@@ -33,7 +34,7 @@ def answer(options: RunOptions, work: Work, given: Mapping[str, Value]) -> Exit:
         raise UsageError(str(error), "--set NAME=VALUE gives a value, --input many rows of them") from error
     check_options(work.plan, arguments)
     row = InputRow(work.plan.name, arguments)
-    session = open_session(options, work)
+    session = open_session(options, work, known)
     result, greedy = run_until_interrupted(_run(session, work, row))
     if options.json:
         click.echo(dumps(_as_json(options, work, result, greedy)))
@@ -53,13 +54,13 @@ async def _run(session: Session, work: Work, row: InputRow) -> tuple[Result, Res
 
 
 def _lines(options: RunOptions, result: Result, greedy: Result | None) -> list[str]:
-    answer = format_value(plain(result.value))
+    answer = shown(result.value)
     facts = [("answer", _first_line(answer))]
     if result.score is not None:
         facts.append(("score", f"{plain(result.score)}"))
     facts.append(("tokens", f"{result.prompt_tokens:,} in, {result.sampled_tokens:,} out"))
     if greedy is not None:
-        given = _first_line(format_value(plain(greedy.value))) if greedy.error is None else f"failed: {greedy.error}"
+        given = _first_line(shown(greedy.value)) if greedy.error is None else f"failed: {greedy.error}"
         facts.append(("greedy", f"{given} ({greedy.sampled_tokens:,} tokens out)"))
     if options.timing:
         facts.append(("seconds", f"{result.seconds:.2f} ({_rate(result):,.0f} tokens/s)"))
@@ -67,7 +68,8 @@ def _lines(options: RunOptions, result: Result, greedy: Result | None) -> list[s
     text = str(result.rows[0].columns.get("text") or "")
     if "\n" in answer.strip():
         lines += ["", _shown(answer.strip())]
-    if text.strip() and text.strip() != answer.strip():
+    same = text.strip() == answer.strip() or (isinstance(result.value, dict) and same_answer(text, result.value))
+    if text.strip() and not same:
         lines += ["", _shown(text.strip())]
     if options.rows:
         for number, columns in enumerate(plain_rows(result.rows), 1):
@@ -78,9 +80,7 @@ def _lines(options: RunOptions, result: Result, greedy: Result | None) -> list[s
 def _row(columns: Mapping[str, Value]) -> list[str]:
     """Every column of a row, indented, the further lines of a text under its first."""
     width = max(map(len, columns)) + 4
-    texts = {
-        name: _shown(format_value(value).strip()).replace("\n", "\n" + " " * width) for name, value in columns.items()
-    }
+    texts = {name: _shown(shown(value).strip()).replace("\n", "\n" + " " * width) for name, value in columns.items()}
     return aligned((f"  {name}", text) for name, text in texts.items())
 
 

@@ -17,8 +17,9 @@ from qpdsl.cli.notes import say
 from qpdsl.cli.run import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.cli.sources import input_path
+from qpdsl.cli.surroundings import Surroundings
 from qpdsl.errors import UsageError
-from qpdsl.fingerprint import Fingerprint, digest, location_digest
+from qpdsl.fingerprint import Fingerprint, digest, location_digest, operators
 from qpdsl.journal import Journal, journal_path
 from qpdsl.outcome import Outcome, dumps
 from qpdsl.output import OrderedLines, check_writable, write_whole
@@ -30,32 +31,35 @@ if TYPE_CHECKING:
     from qpdsl.session import Session
 
 
-def answer_rows(options: RunOptions, work: Work, given: Mapping[str, Value], program: str) -> Exit:
-    """Runs every row of the input. `program` is the program in a form that equal programs share."""
+def answer_rows(options: RunOptions, work: Work, known: Surroundings, given: Mapping[str, Value]) -> Exit:
+    """Runs every row of the input."""
     assert options.input is not None
     path = input_path(options.input)
     output = None if options.output is None else check_writable(Path(options.output), path)
     if output is not None:
         _check_unfinished(options, output)
     data = read_rows(path, work.plan, given)
-    return _Run(options, work, data, output).run(digest([program, work.plan.name]), digest(dict(given)))
+    return _Run(options, work, known, data, output).run(digest(dict(given)))
 
 
 class _Run:
     """One run: what it is to do, and what has come of it so far (`outcomes`, by row number, as they came)."""
 
-    def __init__(self, options: RunOptions, work: Work, data: InputData, output: Path | None) -> None:
+    def __init__(
+        self, options: RunOptions, work: Work, known: Surroundings, data: InputData, output: Path | None
+    ) -> None:
         self.options = options
         self.work = work
+        self.known = known
         self.data = data
         self.output = output
         self.outcomes: dict[int, Outcome] = {}
         self._journal: Journal | None = None
         self._session: Session | None = None
 
-    def run(self, program: str, arguments: str) -> Exit:
+    def run(self, arguments: str) -> Exit:
         if self.output is not None:
-            self._journal = self._open_journal(self.output, self._fingerprint(program, arguments))
+            self._journal = self._open_journal(self.output, self._fingerprint(arguments))
             self.outcomes = self._journal.done
         earlier = set(self.outcomes)
         try:
@@ -73,12 +77,13 @@ class _Run:
         sampled = sum(outcome.tokens_out for number, outcome in self.outcomes.items() if number not in earlier)
         return self._report(Summary([self.outcomes[number] for number in sorted(self.outcomes)], seconds, sampled))
 
-    def _fingerprint(self, program: str, arguments: str) -> Fingerprint:
+    def _fingerprint(self, arguments: str) -> Fingerprint:
         options = self.options
         recorded = {"rows": options.rows, "timing": options.timing, "greedy": options.greedy}
         return {
             "version": __version__,
-            "program": program,
+            "program": digest([self.work.plan.name, operators(self.work.plan.ops)]),
+            **({"python": self.known.python} if self.known.python else {}),
             "arguments": arguments,
             "seed": str(options.seed),
             "input": self.data.digest,
@@ -94,7 +99,7 @@ class _Run:
         locations = {name: locate(model) for name, model in self.work.models.items()}
         if not all(isinstance(location, Path) and location.is_dir() for location in locations.values()):
             # Which version of a hub model this is shows only once it is in the cache; a missing folder is refused here.
-            self._session = open_session(self.options, self.work)
+            self._session = open_session(self.options, self.work, self.known)
         return {name: location_digest(location) for name, location in locations.items()}
 
     def _open_journal(self, output: Path, fingerprint: Fingerprint) -> Journal:
@@ -110,7 +115,7 @@ class _Run:
             return 0.0
         from qpdsl.progress import progress_bar
 
-        session = self._session or open_session(self.options, self.work)
+        session = self._session or open_session(self.options, self.work, self.known)
         stream = OrderedLines(sys.stdout) if self.output is None else None
         on_screen = stream is not None and sys.stdout.isatty()
         start = time.monotonic()

@@ -3,47 +3,53 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
 from importlib.abc import Traversable
 from importlib.resources import files
 from pathlib import Path
 
 from qpdsl.arguments import shorten, unknown
 from qpdsl.cli.diagnostics import show
+from qpdsl.cli.surroundings import Surroundings
 from qpdsl.errors import UsageError, reason
-from qpdsl.grammar import ast
 from qpdsl.grammar.parse import parse_file, parse_pipeline
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source
 from qpdsl.grammar.suggest import closest, listed
 from qpdsl.planner.logical import LogicalProgram
 from qpdsl.planner.lower import lower
 
+_NOTHING = Surroundings()
+
 
 def load_program(
-    target: str | None, pipeline: str | None, program: str | None, models: Sequence[str] = ()
+    target: str | None, pipeline: str | None, program: str | None, given: Surroundings = _NOTHING
 ) -> LogicalProgram:
-    """The program that the command line means, checked; its warnings go to stderr.
-
-    `models` are `NAME=ID` replacements of declared models. Raises UsageError and QpError.
-    """
+    """The program that the command line means, checked; its warnings go to stderr. Raises UsageError and QpError."""
     if (target is None) == (pipeline is None):
         raise UsageError(
             "give a program: a FILE, the NAME of a shipped one, or -e and a pipeline, and one of them only"
         )
     if pipeline is not None:
-        file = parse_pipeline(Source("-e", pipeline))
+        file = parse_pipeline(Source("-e", pipeline), given.models)
+        lowered = lower(file, program, given.environment(None))
+        what = "the pipeline uses no model"
     else:
         assert target is not None
         file = parse_file(find_source(target))
-    replacements = _replacements(models)
-    file = _with_models(file, replacements, open_=pipeline is not None)
-    lowered = lower(file, program)
-    for name in replacements if pipeline is not None else ():
-        if name not in lowered.models:
-            raise UsageError(f"--model: {unknown(name, lowered.models, 'the pipeline uses no model')}")
+        lowered = lower(file, program, given.environment(folder_of(target)))
+        what = f"`{file.source.name}` declares no model"
+    declared = {*lowered.models} if pipeline is not None else {*lowered.models, *(model.name for model in file.models)}
+    for name in given.models:
+        if name not in declared:
+            raise UsageError(f"--model: {unknown(name, sorted(declared), what)}")
     show(lowered.warnings, file.source)
     return lowered
+
+
+def folder_of(target: str) -> Path:
+    """The folder that a program found by `find_source` lies in, and reads under."""
+    path = Path(target)
+    shipped = shipped_programs()
+    return Path(str(shipped[target])).parent if target in shipped and not path.is_file() else path.parent
 
 
 def find_source(target: str) -> Source:
@@ -54,13 +60,19 @@ def find_source(target: str) -> Source:
         return Source(f"{target}.qp", shipped[target].read_text("utf-8"))
     if not os.path.lexists(target):
         raise _not_found(target, path, list(shipped))
-    return Source(target, _read(path))
+    return Source(target, read_file(path))
 
 
 def shipped_programs() -> dict[str, Traversable]:
     """The programs that come with the package, by name."""
     found = {entry.name: entry for entry in files("qpdsl.programs").iterdir() if entry.name.endswith(".qp")}
     return {name.removesuffix(".qp"): found[name] for name in sorted(found)}
+
+
+def shipped_data() -> list[str]:
+    """The names of the sets of rows that come with the package."""
+    found = (files("qpdsl.programs") / "data").iterdir()
+    return sorted(entry.name.removesuffix(".jsonl") for entry in found if entry.name.endswith(".jsonl"))
 
 
 def input_path(name: str) -> Path | None:
@@ -77,7 +89,8 @@ def input_path(name: str) -> Path | None:
     return path
 
 
-def _read(path: Path) -> str:
+def read_file(path: Path) -> str:
+    """The text of a program file. Raises UsageError."""
     try:
         if path.is_dir():
             raise UsageError(f"`{path}` is a folder, not a program file")
@@ -85,16 +98,21 @@ def _read(path: Path) -> str:
             data = file.read(MAX_SOURCE_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read `{path}`: {reason(error)}") from error
+    return decode(str(path), data)
+
+
+def decode(name: str, data: bytes) -> str:
+    """The text of a program from the bytes of what is called `name`. Raises UsageError."""
     if len(data) > MAX_SOURCE_BYTES:
-        raise UsageError(f"`{path}` is larger than a program may be ({MAX_SOURCE_BYTES:,} bytes)")
+        raise UsageError(f"`{name}` is larger than a program may be ({MAX_SOURCE_BYTES:,} bytes)")
     if not data.strip():
-        raise UsageError(f"`{path}` is empty, it holds no program")
+        raise UsageError(f"`{name}` is empty, it holds no program")
     try:
         text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"`{path}` is not a program file: byte {error.start + 1} is not UTF-8 text") from error
+        raise UsageError(f"`{name}` is not a program file: byte {error.start + 1} is not UTF-8 text") from error
     if "\0" in text:
-        raise UsageError(f"`{path}` is a binary file, not a program file")
+        raise UsageError(f"`{name}` is a binary file, not a program file")
     return text
 
 
@@ -109,28 +127,3 @@ def _not_found(target: str, path: Path, shipped: list[str]) -> UsageError:
     return UsageError(
         f"there is no {what} `{shorten(target)}`{meant}", f"shipped programs: {listed(shipped, last='and')}"
     )
-
-
-def _replacements(models: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for setting in models:
-        name, sign, id_ = (part.strip() for part in setting.partition("="))
-        if not sign or not name or not id_:
-            raise UsageError(f"--model takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
-        found[name] = id_
-    return found
-
-
-def _with_models(file: ast.File, replacements: dict[str, str], *, open_: bool) -> ast.File:
-    """The file with other model ids. A pipeline may be given names that it does not declare."""
-    declared = {model.name: model for model in file.models}
-    if file.errors:
-        return file
-    for name, id_ in replacements.items():
-        if name in declared:
-            declared[name] = replace(declared[name], id=id_)
-        elif open_:
-            declared[name] = ast.Model(name, id_, span=file.span, name_span=file.span)
-        else:
-            raise UsageError(f"--model: {unknown(name, declared, f'`{file.source.name}` declares no model')}")
-    return replace(file, models=tuple(declared.values()))

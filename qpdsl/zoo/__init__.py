@@ -1,4 +1,4 @@
-"""The built-in model family: tiny real models, trained by this package on the counting task, ready to load from disk.
+"""The built-in model family: tiny real models, trained by this package, ready to load from disk.
 
 `path("zoo/counting")` is an ordinary Hugging Face folder. Importing this package loads neither torch nor transformers.
 """
@@ -17,7 +17,7 @@ class BuiltinModel:
     """One model that ships with the package; `parameters` counts shared weights once."""
 
     name: str
-    role: Literal["generator", "verifier"]
+    role: Literal["generator", "draft", "verifier"]
     description: str
     parameters: int
 
@@ -26,14 +26,20 @@ BUILTIN: tuple[BuiltinModel, ...] = (
     BuiltinModel(
         name="zoo/counting",
         role="generator",
-        description="solves counting problems step by step, right about half the time",
-        parameters=1_377_984,
+        description="solves counting problems step by step, right about half the time; extracts records as JSON",
+        parameters=2_623_744,
+    ),
+    BuiltinModel(
+        name="zoo/counting-mini",
+        role="draft",
+        description="a sixth of zoo/counting's size, distilled from it: drafts for it and filters its tokens",
+        parameters=443_008,
     ),
     BuiltinModel(
         name="zoo/counting-prm",
         role="verifier",
         description="scores each step of a counting solution (process reward model, RLHFlow chat form)",
-        parameters=2_337_600,
+        parameters=4_443_904,
     ),
 )
 

@@ -1,46 +1,52 @@
-"""Train a built-in model and write it as a Hugging Face folder with a card of measured numbers.
+"""Train the built-in family from nothing and write it as Hugging Face folders with cards of measured numbers.
 
-    python -m qpdsl.zoo.train counting --until 0.5 --minutes 60 --out DIR
-    python -m qpdsl.zoo.train counting-prm --start STRONG --generator DIR --minutes 60 --out DIR
+    python -m qpdsl.zoo.train --out DIR
 
-An interrupted training resumes from the checkpoint beside DIR when the same command runs again.
+The stages follow one another, each from what the ones before it left under DIR: `solver` (which leaves
+`DIR/counting` on its way), `samples`, `mini`, `prm`, `cards`. Run again after an interruption, training goes on from
+the last checkpoint; a finished stage is not repeated. `--only` runs one stage, so that `mini` and `prm` can share a
+machine.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from qpdsl.zoo.train_generator import train_generator
-from qpdsl.zoo.train_verifier import train_verifier
-from qpdsl.zoo.training import Limit
+from qpdsl.zoo.training.family import STAGES, Family, Steps
+from qpdsl.zoo.training.shared import Settings
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m qpdsl.zoo.train", description="train a built-in model")
-    parser.add_argument("model", choices=["counting", "counting-prm"])
-    parser.add_argument("--minutes", type=float, help="stop after this many minutes of training")
-    parser.add_argument("--steps", type=int, help="stop after this many steps")
+def main(arguments: Sequence[str] | None = None) -> None:
+    default = Steps()
+    parser = argparse.ArgumentParser(prog="python -m qpdsl.zoo.train", description="train the built-in models")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write to")
+    parser.add_argument("--only", choices=list(STAGES), help="run one stage (default: all, in order)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     parser.add_argument("--compile", action="store_true", help="compile the training step (needs a C++ compiler)")
-    parser.add_argument("--until", type=float, help="counting: stop at this greedy share on held-out problems")
-    parser.add_argument("--start", type=Path, help="counting-prm: the well trained generator to start from")
-    parser.add_argument("--generator", type=Path, help="counting-prm: the generator whose mistakes to learn")
-    arguments = parser.parse_args()
-    if arguments.minutes is None and arguments.steps is None:
-        parser.error("give --minutes or --steps")
-    torch.set_num_threads(arguments.threads)
-    limit = Limit(arguments.minutes, arguments.steps)
-    if arguments.model == "counting":
-        train_generator(arguments.out, limit, arguments.seed, arguments.until, arguments.compile)
-        return
-    if arguments.start is None or arguments.generator is None:
-        parser.error("counting-prm needs --start and --generator")
-    train_verifier(arguments.out, arguments.start, arguments.generator, limit, arguments.seed, arguments.compile)
+    parser.add_argument("--solver-steps", type=int, default=default.solver, metavar="N", help="default %(default)s")
+    parser.add_argument("--mini-steps", type=int, default=default.mini, metavar="N", help="default %(default)s")
+    parser.add_argument("--prm-steps", type=int, default=default.prm, metavar="N", help="default %(default)s")
+    parser.add_argument("--samples", type=int, default=default.samples, metavar="N", help="default %(default)s")
+    parser.add_argument(
+        "--until",
+        type=float,
+        default=0.5,
+        help="stop `counting` at this greedy share on held-out problems (default 0.5)",
+    )
+    chosen = parser.parse_args(arguments)
+    if chosen.threads is not None:
+        torch.set_num_threads(chosen.threads)
+    settings = Settings(seed=chosen.seed, device=chosen.device, compiled=chosen.compile)
+    steps = Steps(solver=chosen.solver_steps, mini=chosen.mini_steps, prm=chosen.prm_steps, samples=chosen.samples)
+    family = Family(chosen.out, settings, steps, chosen.until)
+    for stage in [chosen.only] if chosen.only else STAGES:
+        STAGES[stage](family)
 
 
 if __name__ == "__main__":

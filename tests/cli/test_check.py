@@ -136,4 +136,5 @@ def test_models_lists_what_ships(qpdsl: Run) -> None:
     ran = qpdsl("models")
     assert ran.code == Exit.OK
     assert "zoo/counting " in ran.out and "zoo/counting-prm " in ran.out and "--model llm=" in ran.out
-    assert {model["role"] for model in json.loads(qpdsl("models", "--format", "json").out)} == {"generator", "verifier"}
+    listed = json.loads(qpdsl("models", "--format", "json").out)
+    assert [model["role"] for model in listed] == ["generator", "draft", "verifier"]

@@ -89,7 +89,7 @@ def test_every_row_out_of_range_is_named(qpdsl: Run, tmp_path: Path) -> None:
         ('{"problem": NaN}', "`NaN` is no JSON value"),
         ('{"problem": "\\ud800"}', "UTF-8"),
         ('{"problem": "a", "id": true}', "`id` must be text or a whole number"),
-        ('{"problem": "a", "answer": []}', "`answer` must be text or a number"),
+        ('{"problem": "a", "answer": []}', "`answer` must be text, a number or an object"),
         ('{"problem": "a", "id": "one"}', "the id `one` stands on line 1 already"),
         ('{"problem": ' + "[" * 100_000, "nested too deep"),
         ('{"n": 1' + "0" * 5000 + ', "problem": "a"}', "a number of 5,001 digits is too long"),

@@ -16,7 +16,9 @@ from transformers import (
     Qwen3Config,
 )
 
+from qpdsl.executor.engine.engine import Engine
 from qpdsl.executor.engine.model import PagedModel
+from qpdsl.executor.engine.request import GenerateRequest, Sample
 
 VOCABULARY = 101
 _SHAPE = {
@@ -62,3 +64,12 @@ def paged(name: str, pages: int = 400, page_size: int = 16, seed: int = 0) -> Pa
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     page_bytes = 2 * config.num_hidden_layers * page_size * kv_heads * head_dim * 4
     return PagedModel(model, pages * page_bytes, page_size)
+
+
+def served(engine: Engine, batch: tuple[GenerateRequest, ...]) -> list[tuple[Sample, ...]]:
+    """The samples of every request, stepping the engine until it is done and checking its accounts on the way."""
+    tickets = [engine.submit("m", request) for request in batch]
+    while engine.has_work:
+        engine.step()
+        engine.check_integrity()
+    return [ticket.result().samples for ticket in tickets]

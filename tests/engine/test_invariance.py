@@ -12,7 +12,7 @@ import torch
 from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
 from qpdsl.executor.engine.request import GenerateRequest, ReadRequest, Sample, SamplingParams
 from qpdsl.executor.engine.ticket import EngineError
-from tests.engine.models import VOCABULARY, paged
+from tests.engine.models import VOCABULARY, paged, served
 
 SAMPLING = [
     SamplingParams(0.8),
@@ -34,14 +34,6 @@ def requests() -> tuple[GenerateRequest, ...]:
         keys = (1000 + 2 * index, (1 << 63) + index)
         made.append(GenerateRequest(tuple(prompt), keys, SAMPLING[index % 5], rng.randint(1, 40)))
     return tuple(made)
-
-
-def served(engine: Engine, batch: tuple[GenerateRequest, ...]) -> list[tuple[Sample, ...]]:
-    tickets = [engine.submit("m", request) for request in batch]
-    while engine.has_work:
-        engine.step()
-        engine.check_integrity()
-    return [ticket.result().samples for ticket in tickets]
 
 
 @cache

@@ -77,7 +77,7 @@ class Serving(RuleBasedStateMachine):
     def resolve_read(self, sequence: Sequence) -> None:
         assert isinstance(sequence.request, ReadRequest)
         done = [at for at in sequence.request.positions if at < sequence.computed]
-        sequence.logits.extend([()] * (len(done) - len(sequence.logits)))
+        sequence.read.extend([()] * (len(done) - len(sequence.read)))
         if len(done) == len(sequence.request.positions):
             self.scheduler.finish(sequence)
             sequence.ticket.read(sequence)

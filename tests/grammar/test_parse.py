@@ -4,14 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import QpError
+from qpdsl.grammar.files import Files
 from qpdsl.grammar.format import format_expr
 from qpdsl.grammar.parse import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source, Span
+from qpdsl.planner.environment import Environment
 from qpdsl.planner.lower import lower
 
 ROOT = Path(__file__).parents[2]
@@ -88,10 +90,10 @@ def test_examples_of_the_language(text: str) -> None:
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_shipped_programs(path: Path) -> None:
-    program = lower(parse_file(Source(path.name, path.read_text("utf-8"))))
+    file = parse_file(Source(path.name, path.read_text("utf-8")))
+    program = lower(file, environment=Environment(Files(path.parent)))
     assert program.name == path.stem
-    assert program.params[0].name == "problem"
-    assert program.returns == "text"
+    assert program.params[0].default is None
     assert not program.warnings
 
 
@@ -148,6 +150,7 @@ def layouts(draw: st.DrawFn) -> str:
     )
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_any_layout_parses_to_the_same_tree(text: str) -> None:
     assert parsed(text) == parsed(BEAM)
@@ -231,6 +234,7 @@ def expressions() -> st.SearchStrategy[ast.Expr]:
     )
 
 
+@settings(deadline=None)
 @given(expressions())
 def test_formatted_expressions_parse_to_themselves(expr: ast.Expr) -> None:
     assert value(format_expr(expr)) == expr

@@ -1,21 +1,29 @@
 """What lowering makes of a program: operators, columns, types, what it gives back."""
 
+import json
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import networkx as nx
 import pytest
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import QpError
+from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source, Span
 from qpdsl.planner import ops
 from qpdsl.planner.baseline import greedy_of
+from qpdsl.planner.describe import describe
+from qpdsl.planner.environment import Environment
+from qpdsl.planner.guidance import FORMATS, refusal
 from qpdsl.planner.logical import LogicalPlan, LogicalProgram
 from qpdsl.planner.lower import check, lower
 from qpdsl.planner.plan import plan
 from qpdsl.planner.verify import InvalidPlan, verify
 
+PROGRAMS = Path(__file__).parents[2] / "programs"
 START = "chat user=problem | generate llm n=4 | score prm | extract answer = /x/ | "
 
 
@@ -25,6 +33,18 @@ def lowered(text: str) -> LogicalProgram:
 
 def chain(program: LogicalProgram) -> list[ops.Operator]:
     return [program.plan.op(node) for node in program.plan.order()]
+
+
+def described(plan: LogicalPlan) -> list[tuple[int, str, list[str]]]:
+    """Every operator, those of bodies too, with its stage and columns."""
+    found = []
+    for node in plan.order():
+        op = plan.op(node)
+        if not isinstance(op, ops.Start):
+            found.append((op.stage, describe(op, {}), list(plan.columns(node))))
+        if isinstance(op, ops.Repeat):
+            found += described(op.body)
+    return found
 
 
 def last(program: LogicalProgram) -> ops.Return:
@@ -141,7 +161,7 @@ def test_warnings_come_with_the_program() -> None:
 
 def test_numbers_of_any_size() -> None:
     program = lowered(
-        "chat user=problem | generate llm | keep " + "9" * 300 + " by logprob | repeat 10000000000 { generate llm }"
+        "chat user=problem | generate llm | keep " + "9" * 300 + " by logprob | repeat 1000000 { generate llm }"
     )
     assert plan(program).ops[-1].rows == 1
 
@@ -186,6 +206,179 @@ def test_a_whole_sample_keeps_its_bound() -> None:
     assert generate.max_tokens == ast.Literal(9, span=Span(0, 0))
 
 
+def test_the_greedy_twin_of_a_conversation() -> None:
+    program = lowered(
+        'chat user=topic | generate llm n=2 into points | score prm | chat user="Write up {points}."'
+        ' | repeat 3 { generate llm n=2 stop="x" as choice("a", "b") } | where finished | vote text'
+    )
+    twin = greedy_of(program)
+    assert twin is not None
+    kinds = [type(op).__name__ for op in chain(twin)]
+    assert kinds == ["Start", "SetContext", "Generate", "SetContext", "Generate", "Return"]
+    generates = [op for op in chain(twin) if isinstance(op, ops.Generate)]
+    assert [op.into for op in generates] == ["points", None]
+    assert generates[1].constraint == ops.Constraint("choice", '["a", "b"]', 'choice("a", "b")')
+    assert greedy_of(replace(twin)) is None
+    assert greedy_of(lowered("chat user=topic | branch { { generate llm n=2 } { generate slm } }")) is None
+    scored = 'chat user=topic | generate llm n=2 | score prm | chat user="{score}" | generate llm'
+    assert greedy_of(lowered(scored)) is None
+
+
+FILE = """
+model llm = "a"
+program main(problem: text, wide: int = 3) -> text {
+  chat system="Be brief."
+  %s
+  vote answer
+}
+program solve(question: text, n: int = 2, tail: text = "!") -> text {
+  chat user="{question}{tail}"
+  repeat 2 until all(finished) { generate llm n=n * 2 stop="x" }
+  extract answer = /a/
+  return answer
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "pasted"),
+    [
+        (
+            "call solve(problem, wide)",
+            'chat user="{problem}!" | repeat 2 until all(finished) { generate llm n=wide * 2 stop="x" }'
+            " | extract answer = /a/",
+        ),
+        (
+            'call solve(tail=" {wide}?", question="Q: {problem}")',
+            'chat user="Q: {problem} {wide}?" | repeat 2 until all(finished) { generate llm n=2 * 2 stop="x" }'
+            " | extract answer = /a/",
+        ),
+    ],
+)
+def test_a_call_is_the_stages_in_its_place(call: str, pasted: str) -> None:
+    """Numbers of stages included, so that samples are the same."""
+    called, written = (lower(parse_file(Source("p.qp", FILE % text)), "main") for text in (call, pasted))
+    assert described(called.plan) == described(written.plan)
+    assert (called.models, called.returns) == (written.models, written.returns)
+
+
+def test_the_result_of_a_call() -> None:
+    program = lower(parse_file(Source("p.qp", FILE % "call solve(problem) into answer")), "main")
+    assign = chain(program)[-3]
+    assert isinstance(assign, ops.Assign)
+    assert (assign.column, assign.value, assign.stage) == ("answer", name("answer"), 5)
+
+
+def test_models_of_used_files_keep_their_ids(tmp_path: Path) -> None:
+    lib = 'model llm = "a"\nuse "deep.qp"\nprogram p(q: text) { chat user=q | call d() }'
+    (tmp_path / "lib.qp").write_text(lib)
+    (tmp_path / "deep.qp").write_text('model slm = "b"\nprogram d() { chat user="x" | generate slm }')
+    text = 'model slm = "c"\nuse "lib.qp"\nprogram main(q: text) { call p(q) | chat user=q | generate slm }'
+    main, environment = parse_file(Source("main.qp", text)), Environment(Files(tmp_path))
+    assert lower(main, environment=environment).models == {"b": "b", "slm": "c"}
+    replaced = replace(environment, models={"slm": "d"})
+    assert lower(main, environment=replaced).models == {"slm": "d"}
+
+
+HELD = """
+model llm = "m"
+schema Item { name: text, price: float }
+schema Order { id: int, items: [Item], paid: bool, note: text? }
+program p(q: text) -> %s {
+  chat user=q
+  %s
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("returns", "stages", "parse"),
+    [
+        ("Order", "generate llm as Order", True),
+        ("Order", "generate llm n=4 as Order | extract id = .id | keep 2 by id | return text", True),
+        ("Order", "generate llm n=4 as Order | vote text", True),
+        ("Order", 'generate llm as Order into first | chat user="{first}" | generate llm | return first', True),
+        ("Order", "repeat 2 { generate llm as Order }", True),
+        ("Order", "branch { { generate llm as Order } { generate llm temperature=0 as Order } }", True),
+        ("text", "generate llm as Order", False),
+        ("float", "generate llm as Order | extract price = .items[0].price | vote price", False),
+        ("int", "generate llm as Order | extract id = .id | vote id", False),
+        ("bool", "generate llm as Order | extract paid = .paid | vote paid", False),
+        ("text", "generate llm as Order | extract items = .items | vote items", False),
+    ],
+)
+def test_results_held_to_a_schema(returns: str, stages: str, parse: bool) -> None:
+    program = lower(parse_file(Source("p.qp", HELD % (returns, stages))))
+    assert (program.returns, last(program).parse) == (returns, parse)
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        "generate llm as Order | repeat 2 { chat user=q | generate llm }",
+        "generate llm as Item",
+        "generate llm as Order | chat user=q",
+        "branch { { generate llm as Order } { generate llm } }",
+        "generate llm as Order | extract id = .id | return id",
+    ],
+)
+def test_results_not_held_to_it(stages: str) -> None:
+    with pytest.raises(QpError) as error:
+        lower(parse_file(Source("p.qp", HELD % ("Order", stages))))
+    assert {found.code for found in error.value.diagnostics if found.severity == "error"} == {"QP214"}
+
+
+def test_json_schema_of_a_schema() -> None:
+    program = lower(parse_file(Source("p.qp", HELD % ("Order", "generate llm as Order"))))
+    generate = chain(program)[2]
+    assert isinstance(generate, ops.Generate) and generate.constraint is not None
+    assert (generate.constraint.kind, generate.constraint.name) == ("json_schema", "Order")
+    item = {"name": {"type": "string"}, "price": {"type": "number"}}
+    assert json.loads(generate.constraint.source) == {
+        "type": "object",
+        "properties": {
+            "id": {"type": "integer"},
+            "items": {"type": "array", "items": {"$ref": "#/$defs/Item"}},
+            "paid": {"type": "boolean"},
+            "note": {"type": "string"},
+        },
+        "required": ["id", "items", "paid"],
+        "additionalProperties": False,
+        "$defs": {
+            "Item": {
+                "type": "object",
+                "properties": item,
+                "required": ["name", "price"],
+                "additionalProperties": False,
+            }
+        },
+    }
+
+
+def test_formats_are_those_of_llguidance() -> None:
+    for format in FORMATS:
+        assert refusal("json_schema", json.dumps({"type": "string", "format": format})) is None
+
+
+def test_calls_that_multiply_are_bounded() -> None:
+    programs = [f"program p{i}() {{ call p{i + 1}() | call p{i + 1}() }}" for i in range(30)]
+    text = "\n".join([*programs, 'program p30() { chat user="x" }'])
+    start = time.perf_counter()
+    with pytest.raises(QpError) as error:
+        lower(parse_file(Source("p.qp", text)), "p0")
+    assert {found.code for found in error.value.diagnostics} == {"QP310"}
+    assert time.perf_counter() - start < 5
+
+
+def test_rows_that_grow_slowly_are_counted_quickly() -> None:
+    program = lowered(
+        "chat user=problem | generate llm | repeat 1000000 { branch { { keep 1 by tokens } { where finished } } }"
+    )
+    start = time.perf_counter()
+    assert plan(program).ops[-2].rows == 1_000_001
+    assert time.perf_counter() - start < 1
+
+
 def test_verify_finds_what_a_rewrite_may_break() -> None:
     program = lowered(START + "vote answer")
     params = {param.name for param in program.params}
@@ -215,10 +408,11 @@ def test_verify_finds_what_a_rewrite_may_break() -> None:
         verify(program.plan, set())
 
 
-def test_lowering_is_quick() -> None:
-    text = START + "vote answer"
-    lowered(text)
+@pytest.mark.parametrize("path", sorted(PROGRAMS.glob("*.qp")), ids=lambda path: path.stem)
+def test_checking_is_quick(path: Path) -> None:
+    file, environment = parse_file(Source(path.name, path.read_text("utf-8"))), Environment(Files(path.parent))
+    check(file, environment)
     start = time.perf_counter()
     for _ in range(10):
-        plan(lowered(text))
-    assert (time.perf_counter() - start) / 10 < 0.05
+        check(file, environment)
+    assert (time.perf_counter() - start) / 10 < 0.02

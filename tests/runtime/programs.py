@@ -7,24 +7,56 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import islice
+from pathlib import Path
 
 from qpdsl.executor.engine.engine import EngineConfig
+from qpdsl.executor.runtime.functions import PythonFunction
 from qpdsl.executor.runtime.run import Result
+from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse import parse_file
 from qpdsl.grammar.source import Source
+from qpdsl.planner.environment import Environment
 from qpdsl.planner.expr import Value
 from qpdsl.planner.lower import lower
 from qpdsl.planner.physical import PhysicalPlan
 from qpdsl.planner.plan import plan
 from qpdsl.session import Session
-from qpdsl.zoo.task import problems
+from qpdsl.zoo.tasks.counting import problems
 
 SHIPPED = ("greedy", "self_consistency", "best_of_n", "weighted_best_of_n", "beam_search")
 HEADER = 'model llm = "zoo/counting"\nmodel prm = "zoo/counting-prm"\n'
 
 
-def compiled(text: str) -> PhysicalPlan:
-    return plan(lower(parse_file(Source("test.qp", text)), None))
+CASES = Path(__file__).parent / "cases"
+
+
+def compiled(text: str, environment: Environment | None = None) -> PhysicalPlan:
+    file = parse_file(Source("test.qp", text))
+    program = "p" if any(each.name == "p" for each in file.programs) else None
+    return plan(lower(file, program, environment or Environment()))
+
+
+@cache
+def case(name: str) -> PhysicalPlan:
+    """A program of the folder `cases`, which may name the functions below."""
+    environment = Environment(Files(CASES), frozenset({"length", "overlap"}), {"words": "int"})
+    return compiled((CASES / f"{name}.qp").read_text(encoding="utf-8"), environment)
+
+
+async def length(text: str) -> int:
+    return len(text)
+
+
+def overlap(texts: list[str], problems: list[str]) -> list[float]:
+    both = zip(texts, problems, strict=True)
+    return [len(set(text.split()) & set(problem.split())) / 7 for text, problem in both]
+
+
+FUNCTIONS = (
+    PythonFunction("length", length),
+    PythonFunction("overlap", overlap, batched=True),
+    PythonFunction("words", lambda text: len(text.split()), kind="extractor", returns="int"),
+)
 
 
 @cache
@@ -51,7 +83,7 @@ def run_all(
     session: Session | None = None,
 ) -> list[Result]:
     """The results of all rows, run side by side."""
-    session = session or Session(config=config, kv_bytes=kv_bytes)
+    session = session or Session(config=config, kv_bytes=kv_bytes, functions=FUNCTIONS)
     session.load(plan)
 
     async def main() -> list[Result]:

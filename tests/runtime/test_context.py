@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -28,6 +28,7 @@ PLAIN, TRIM = tokenizer(), tokenizer(TRIMMING)
 
 
 @pytest.mark.parametrize("which", [PLAIN, TRIM], ids=["zoo", "trimming"])
+@settings(deadline=None)
 @given(system=st.text(max_size=30), user=st.text(max_size=60))
 def test_benign_turns_are_tokenized_as_transformers_does(
     which: PreTrainedTokenizerFast, system: str, user: str
@@ -39,6 +40,7 @@ def test_benign_turns_are_tokenized_as_transformers_does(
 
 
 @pytest.mark.parametrize("which", [PLAIN, TRIM], ids=["zoo", "trimming"])
+@settings(deadline=None)
 @given(data=st.data())
 def test_no_message_makes_a_special_token(which: PreTrainedTokenizerFast, data: st.DataObject) -> None:
     specials = ["<|end|>", "<|assistant|>", "<|user|>", "<|pad|>", "<|", "|>", "x", "qpdsl0message0x", "\n"]

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from qpdsl.executor.engine.engine import EngineConfig
+from qpdsl.executor.runtime.events import Event, OperatorDone
 from qpdsl.executor.runtime.run import Result
 from qpdsl.planner.expr import Value
 from qpdsl.session import Session
-from tests.runtime.programs import HEADER, SHIPPED, arguments, compiled, run_all, shipped, texts
+from tests.runtime.programs import CASES, FUNCTIONS, HEADER, SHIPPED, arguments, case, compiled, run_all, shipped, texts
 
 SMALL: dict[str, dict[str, Value]] = {
     "greedy": {},
@@ -38,6 +39,40 @@ def test_a_row_is_the_same_alone_beside_others_and_short_of_memory(name: str) ->
     assert together == alone
     assert [seen(result) for result in starved] == together
     assert all(error is None for *_, error in together)
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in CASES.glob("*.qp")))
+def test_a_row_of_any_operator_is_the_same_alone_beside_others_and_short_of_memory(name: str) -> None:
+    plan = case(name)
+    rows: list[dict[str, Value]] = [{"problem": text} for text in texts(2)]
+    together = run_all(plan, rows)
+    starved = run_all(plan, rows, EngineConfig(max_sequences=3, token_budget=50), kv_bytes=(3 << 19) * len(plan.models))
+    assert [seen(result) for result in starved] == [seen(result) for result in together]
+    assert [seen(run_all(plan, [row])[0]) for row in rows] == [seen(result) for result in together]
+    assert all(result.error is None for result in together)
+    for result in together:
+        paths = [row.path for row in result.rows]
+        assert len(set(paths)) == len(paths)
+
+
+def test_what_operators_spent_adds_up_over_arms_and_rounds() -> None:
+    session = Session(functions=FUNCTIONS)
+    spent: dict[str, list[int]] = {}
+
+    def keep(event: Event) -> None:
+        if isinstance(event, OperatorDone):
+            known = spent.setdefault(event.operator, [0, 0])
+            known[0] += event.prompt_tokens
+            known[1] += event.sampled_tokens
+
+    session.events.subscribe(keep)
+    plan = case("turns")
+    (result,) = run_all(plan, [{"problem": texts(1)[0]}], session=session)
+    whole = [sum(each[side] for name, each in spent.items() if "." not in name) for side in (0, 1)]
+    assert whole == [result.prompt_tokens, result.sampled_tokens]
+    (branch,) = [node for node in plan.ops if node.arms]
+    arms = [spent[node.id] for arm in branch.arms for node in arm]
+    assert spent[branch.id] == [sum(side) for side in zip(*arms, strict=True)] and branch.id in spent
 
 
 def test_seed_and_arguments_change_the_samples() -> None:
@@ -117,7 +152,7 @@ def test_failures_are_told_per_row() -> None:
         ("generate llm temperature=0 - k", "`temperature` must be a number of at least 0, not -100000"),
         ("generate llm max_tokens=k % 0", "`max_tokens` must be a whole number of at least 1, not none"),
         ("generate llm max_tokens=1 | keep k - 100000 by logprob", "`keep` must be a whole number of at least 1"),
-        ("repeat k - k { generate llm }", "`repeat` must be a whole number of at least 1, not 0"),
+        ("repeat k - k { generate llm }", "`repeat` must be a whole number of at least 1 and at most 1000000, not 0"),
     ],
 )
 def test_an_options_value_is_checked_where_only_the_run_knows_it(stages: str, reason: str) -> None:
@@ -151,7 +186,7 @@ def test_a_row_that_fails_leaves_no_request_behind() -> None:
     session = Session()
     plan = compiled(
         HEADER
-        + "program p(problem: text) -> text {\n chat user=problem\n generate llm n=3 max_tokens=900\n score prm\n}"
+        + "program p(problem: text) -> text {\n chat user=problem\n generate llm n=3 max_tokens=300\n score prm\n}"
     )
     rows = [{"problem": "word " * 500}, {"problem": "How many?"}]
     long, short = run_all(plan, rows, session=session)

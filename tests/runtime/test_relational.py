@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from qpdsl.executor.engine.engine import Engine
 from qpdsl.executor.runtime.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.events import EventStream
-from qpdsl.executor.runtime.instance import Instance, Services
-from qpdsl.executor.runtime.relational import extract, top_k, vote
+from qpdsl.executor.runtime.extract import extract
+from qpdsl.executor.runtime.instance import Instance, RowError, Services
+from qpdsl.executor.runtime.relational import assign, split, top_k, where
+from qpdsl.executor.runtime.vote import vote
 from qpdsl.grammar import ast
 from qpdsl.grammar.parse import parse_file
 from qpdsl.grammar.source import Source, Span
@@ -46,6 +49,51 @@ def test_top_k_puts_the_best_first_ties_go_to_the_earlier_row_and_none_is_last()
     assert paths(asyncio.run(top_k(op, given, instance()))) == [2, 3]
     everything = ops.TopK(stage=0, span=NOWHERE, k=expr("10"), by=expr("s"))
     assert paths(asyncio.run(top_k(everything, given, instance()))) == [2, 3, 0, 4, 1]
+
+
+def test_keep_per_column_keeps_the_best_of_each_value_in_the_order_first_seen() -> None:
+    given = rows({"g": 1, "s": 1}, {"g": 0, "s": 5}, {"g": 1, "s": 2}, {"g": None, "s": 0}, {"g": 0, "s": 5}, {"g": 1})
+    op = ops.TopK(stage=0, span=NOWHERE, k=expr("k"), by=expr("s"), per="g")
+    assert paths(asyncio.run(top_k(op, given, instance()))) == [2, 0, 1, 4, 3]
+
+
+def test_where_keeps_what_holds_and_none_does_not() -> None:
+    given = rows({"s": 1}, {"s": 5}, {"s": None}, {"s": 3})
+    op = ops.Where(stage=0, span=NOWHERE, condition=expr("s > k"))
+    assert paths(asyncio.run(where(op, given, instance()))) == [1, 3]
+
+
+def test_split_copies_rows_in_groups_of_all_rows() -> None:
+    op = ops.Split(stage=0, span=NOWHERE, count=expr("3"))
+    made = asyncio.run(split(op, rows({"s": 1}, {"s": 5}), instance()))
+    assert [(row.path, row.columns["s"], row.columns["group"]) for row in made] == [
+        *[((0, copy), 1, copy) for copy in range(3)],
+        *[((1, copy), 5, 3 + copy) for copy in range(3)],
+    ]
+
+
+def test_assign_sets_one_value_over_all_rows() -> None:
+    op = ops.Assign(stage=0, span=NOWHERE, column="top", value=expr("max(s) + k"))
+    made = asyncio.run(assign(op, rows({"s": 1}, {"s": 5}), instance()))
+    assert [row.columns["top"] for row in made] == [7, 7]
+    assert asyncio.run(assign(op, (), instance())) == ()
+
+
+@pytest.mark.parametrize(("equal", "winner"), [("text", 0), ("number", 1)])
+def test_a_vote_counts_equal_numbers_together(equal: Any, winner: int) -> None:
+    given = rows(*({"a": value} for value in ("x", "7", "7.0", "0.7e1", "x", "-7", " 7 ")))
+    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, equal=equal)
+    assert paths(asyncio.run(vote(op, given, instance()))) == [winner]
+
+
+def test_a_vote_on_mathematics_says_what_it_needs() -> None:
+    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, equal="math")
+    given = rows({"a": "1/2"}, {"a": "x"}, {"a": "0.5"})
+    if importlib.util.find_spec("math_verify") is not None:
+        assert paths(asyncio.run(vote(op, given, instance()))) == [0]
+        return
+    with pytest.raises(RowError, match="pip install math-verify"):
+        asyncio.run(vote(op, given, instance()))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -58,6 +58,7 @@ def stopped(tokenizer: PreTrainedTokenizerFast, tokens: list[int], stop: str) ->
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
+@settings(deadline=None)
 @given(data=st.data())
 def test_the_text_ends_behind_the_first_stop_string(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from qpdsl import zoo
-from qpdsl.zoo.tokenizer import SPECIAL_TOKENS, VOCABULARY, build_tokenizer
+from qpdsl.zoo.training.tokenizer import SPECIAL_TOKENS, VOCABULARY, build_tokenizer
 
 BUILT = build_tokenizer()
 SHIPPED: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
@@ -23,8 +23,8 @@ def test_every_shipped_tokenizer_is_the_one_the_code_builds(model: zoo.BuiltinMo
     shipped = AutoTokenizer.from_pretrained(zoo.path(model.name))
     assert shipped.get_vocab() == BUILT.get_vocab()
     assert shipped.chat_template == BUILT.chat_template
-    text = "Mia has 18 apples.\n\n18 + 24 = 42. The answer is 42."
-    assert shipped(text)["input_ids"] == BUILT(text)["input_ids"]
+    for text in ("Mia has 18 apples.\n\n18 + 24 = 42. The answer is 42.", '{"name": "Mia Stone", "age": 34}'):
+        assert shipped(text)["input_ids"] == BUILT(text)["input_ids"]
 
 
 def test_vocabulary_and_special_tokens() -> None:

@@ -1,0 +1,83 @@
+"""Holding output to a JSON Schema, a regex or a grammar: which token may come next, by llguidance."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import llguidance.hf
+import numpy as np
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
+from transformers import PreTrainedTokenizerFast
+
+Bits = np.ndarray[Any, np.dtype[np.int32]]
+
+_GRAMMARS: dict[str, Callable[[str], str]] = {
+    "json_schema": LLMatcher.grammar_from_json_schema,
+    "regex": LLMatcher.grammar_from_regex,
+    "grammar": LLMatcher.grammar_from_lark,
+}
+# More threads than this wait for each other, and for fewer bits than this one thread is done before they wake.
+_MOST_THREADS = 16
+_WORTH_THREADS = 1 << 19
+
+
+class ConstraintError(Exception):
+    """A constraint that a model's tokenizer cannot be held to; the message says why."""
+
+
+class Constrainer:
+    """Compiles constraints against one tokenizer, each once.
+
+    `vocabulary` is the width of the model's logits; `eos` are the ids that end its output.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, vocabulary: int, eos: Collection[int]) -> None:
+        try:
+            self._tokens: LLTokenizer = llguidance.hf.from_tokenizer(
+                tokenizer, n_vocab=vocabulary, eos_token=sorted(eos) or None
+            )
+        except Exception as error:  # whatever it makes of a tokenizer that it does not know
+            raise ConstraintError(f"its tokenizer cannot be held to a constraint: {error}") from error
+        self._threads = LLExecutor(min(os.cpu_count() or 1, _MOST_THREADS))
+        self._compiled: dict[tuple[str, str], LLMatcher] = {}
+
+    def masks(self, kind: str, source: str) -> Callable[[], TokenMask]:
+        """Makes a fresh mask for each sample. `kind` is `json_schema`, `regex` or `grammar`. Raises ConstraintError."""
+        matcher = self._compiled.get((kind, source))
+        if matcher is None:
+            matcher = LLMatcher(self._tokens, _GRAMMARS[kind](source), log_level=0)
+            if matcher.is_error():
+                raise ConstraintError(_first_line(matcher.get_error()))
+            self._compiled[kind, source] = matcher
+        prototype = matcher
+        return lambda: TokenMask(prototype.deep_copy(), self._threads)
+
+
+class TokenMask:
+    """An engine `Mask`: what keeps one sample a prefix of something that the constraint takes."""
+
+    def __init__(self, matcher: LLMatcher, threads: LLExecutor) -> None:
+        self._matcher = matcher
+        self._threads = threads
+
+    @property
+    def error(self) -> str | None:
+        return _first_line(self._matcher.get_error()) if self._matcher.is_error() else None
+
+    def push(self, token: int) -> bool:
+        return self._matcher.consume_token(token) and self._matcher.is_stopped()
+
+    def fill(self, masks: Sequence[TokenMask], bits: Bits) -> None:
+        if bits.size * 32 < _WORTH_THREADS:
+            for row, mask in enumerate(masks):
+                fill_next_token_bitmask(mask._matcher, bits, row)
+        else:
+            pairs = [(mask._matcher, row) for row, mask in enumerate(masks)]
+            fill_next_token_bitmask_par(self._threads, pairs, bits)
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0] if message.strip() else "unknown error"

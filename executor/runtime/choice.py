@@ -1,0 +1,57 @@
+"""`as choice(…)`: one of a few texts, drawn by the model's probability of each and of ending after it."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from qpdsl.executor.engine.request import LogProbRequest, Sample
+from qpdsl.executor.engine.sampler import sample
+from qpdsl.executor.runtime.continuation import Going, Options
+from qpdsl.executor.runtime.instance import Instance, Submissions
+from qpdsl.executor.runtime.loading import TextModel
+from qpdsl.planner import ops
+
+
+async def choose(
+    constraint: ops.Constraint, model: TextModel, options: Options, going: list[Going], stage: int, instance: Instance
+) -> list[tuple[Sample, ...]]:
+    """The samples of each row. An option is drawn as a token is, its number in the place of a token's id."""
+    texts: list[str] = json.loads(constraint.source)
+    spelled = [[model.encode_after(each.earlier, text) for text in texts] for each in going]
+    scores = await _scores(going, spelled, model, instance)
+    drawn: list[tuple[Sample, ...]] = []
+    for each, tokens, logprobs in zip(going, spelled, scores, strict=True):
+        count = len(each.keys)
+        logits = torch.tensor([logprobs] * count, dtype=torch.float64)
+        draw = sample(logits, [options.sampling] * count, list(each.keys), [0] * count)
+        chosen, values, near = draw.tokens.tolist(), draw.logprobs.tolist(), draw.near_ties.tolist()
+        drawn.append(tuple(Sample(tokens[c], "match", v, n) for c, v, n in zip(chosen, values, near, strict=True)))
+        if instance.services.on_token is not None:
+            for path, index in zip(each.paths, chosen, strict=True):
+                instance.services.on_token(path, stage, texts[index])
+    return drawn
+
+
+async def _scores(
+    going: list[Going], spelled: list[list[tuple[int, ...]]], model: TextModel, instance: Instance
+) -> list[list[float]]:
+    """The log-probability of each option of each row, and of the end after it.
+
+    The first option goes ahead, so that the others find the context in the prefix cache.
+    """
+    end = tuple(sorted(model.eos))
+    scores: list[list[float]] = [[] for _ in going]
+    for some in (slice(0, 1), slice(1, None)):
+        with Submissions(instance.services.engine) as submissions:
+            owners: list[list[float]] = []
+            for each, options, found in zip(going, spelled, scores, strict=True):
+                for tokens in options[some]:
+                    request = LogProbRequest(each.prompt, tokens, end)
+                    submissions.submit(model.name, request)
+                    instance.usage.prompt_tokens += len(request.tokens)
+                    owners.append(found)
+            for found, completion in zip(owners, await submissions.completions(), strict=True):
+                found.append(sum(completion.logprobs))
+    return scores

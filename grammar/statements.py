@@ -1,0 +1,115 @@
+"""Where each stage, field and declaration of a text begins and ends, and what one is blanked with."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal as OneOf
+
+from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.source import Span
+from qpdsl.grammar.tokens import Token
+from qpdsl.grammar.words import DECLARATIONS
+
+# What stands between two braces: stages, the fields of a schema, or the arms of a `branch`; `file` is outside all.
+Inside = OneOf["file", "stages", "fields", "arms"]
+_VISIBLE = re.compile(r"[^\n]")
+
+
+@dataclass(slots=True)
+class Statement:
+    """A run of tokens without a separator or brace: a stage, a field, a declaration, or the head of a block.
+
+    Braces within brackets, as in `[{ name: text }]`, do not end one.
+    """
+
+    tokens: list[Token]
+    depth: int
+    inside: Inside
+
+    @property
+    def span(self) -> Span:
+        return Span(self.tokens[0].start, self.tokens[-1].end)
+
+
+@dataclass(slots=True)
+class Layout:
+    """`broken` says that braces do not pair, so that nothing about the structure can be trusted."""
+
+    text: str
+    tokens: list[Token]
+    statements: list[Statement] = field(default_factory=list)
+    faults: list[Diagnostic] = field(default_factory=list)
+    broken: bool = False
+
+    def statement_at(self, offset: int) -> Statement | None:
+        """The statement that holds the offset, else the last one before it."""
+        starts = [statement.tokens[0].start for statement in self.statements]
+        index = bisect_right(starts, offset) - 1
+        return self.statements[index] if index >= 0 else None
+
+    def token_at(self, offset: int) -> Token | None:
+        starts = [token.start for token in self.tokens]
+        index = bisect_right(starts, offset) - 1
+        found = self.tokens[index] if index >= 0 else None
+        return found if found and found.end > offset else None
+
+    def block_after(self, statement: Statement) -> Span | None:
+        """The block that the statement is the head of, if it is one."""
+        braces = list(self._braces(statement))
+        return Span(braces[0][0].start, braces[-1][0].end) if braces and braces[-1][1] == 0 else None
+
+    def braces_after(self, statement: Statement) -> set[int]:
+        """Where the block begins that the statement is the head of, and the arms in it, if it is a `branch`."""
+        deepest = 2 if statement.tokens[0].text == "branch" else 1
+        return {token.start for token, depth in self._braces(statement) if token.text == "{" and depth <= deepest}
+
+    def without(self, statement: Statement) -> str:
+        """The text with a statement blanked, and one `|` beside it, so that no empty stage is left.
+
+        The block behind a faulty head stays, to find the errors in it, but for one that holds no stages. Of a faulty
+        `branch` the word stays too, as its arms mean nothing without it.
+        """
+        first, *rest = statement.tokens
+        if first.text == "branch" and statement.inside == "stages" and rest and self.block_after(statement):
+            return blank(self.text, [Span(rest[0].start, rest[-1].end)])
+        spans = [statement.span]
+        block, word = self.block_after(statement), statement.tokens[0].text
+        holds_stages = word in DECLARATIONS and word != "schema"
+        if block and (statement.inside == "fields" or (statement.inside == "file" and not holds_stages)):
+            spans.append(block)
+        index = self.tokens.index(statement.tokens[0])
+        after = self.tokens.index(statement.tokens[-1], index) + 1
+        beside = [next((t for t in self.tokens[after:] if t.kind != "newline"), None)]
+        beside.append(next((t for t in reversed(self.tokens[:index]) if t.kind != "newline"), None))
+        spans += [token.span for token in beside if token and token.text == "|"][:1]
+        return blank(self.text, spans)
+
+    def _braces(self, statement: Statement) -> Iterable[tuple[Token, int]]:
+        """The braces of the block behind a statement, each with how deep it opens; 0 for the one that ends it."""
+        index = self.tokens.index(statement.tokens[-1]) + 1
+        if statement.tokens[0].text == "repeat":  # a slip: `repeat 3 | { … }`
+            while index < len(self.tokens) and self.tokens[index].text.strip() in ("", "|"):
+                index += 1
+        if index == len(self.tokens) or self.tokens[index].text != "{":
+            return
+        depth = 0
+        for token in self.tokens[index:]:
+            if token.text in ("{", "}"):
+                depth += 1 if token.text == "{" else -1
+                yield token, depth
+            if depth == 0:
+                return
+
+
+def blank(text: str, spans: Iterable[Span], *, newlines: bool = True) -> str:
+    """The text with spaces in place of the spans, as long as before; `newlines` says that newlines in them stay."""
+    pieces, done = [], 0
+    for span in sorted(spans, key=lambda span: span.start):
+        pieces += [text[done : span.start], _VISIBLE.sub(" ", text[span.start : span.end])]
+        if not newlines:
+            pieces[-1] = pieces[-1].replace("\n", " ")
+        done = span.end
+    return "".join([*pieces, text[done:]])

@@ -1,0 +1,116 @@
+"""`repeat` and `branch`: stages that hold stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import Label
+from qpdsl.grammar.source import Span
+from qpdsl.planner import ops
+from qpdsl.planner.chain import Chain
+from qpdsl.planner.infer import reader
+from qpdsl.planner.logical import LogicalPlan
+from qpdsl.planner.options import MOST_ARMS
+from qpdsl.planner.rounds import warn_until
+from qpdsl.planner.schemas import Schema
+from qpdsl.planner.scope import NUMBERS, Column, Type, made_name, stage_word, word_span
+from qpdsl.planner.walk import Flow, Walk
+
+Add = Callable[[Walk, Chain, ast.Stage], None]
+
+
+def repeat(walk: Walk, stage: ast.Repeat, number: int, add: Add) -> ops.Operator:
+    walk.needs_context(stage)
+    walk.number(stage, "repeat", stage.limit, "the number of rounds")
+    before, flow = dict(walk.scope.columns), walk.flow
+    body = _inside(walk, stage, stage.body, number, add)
+    for name, column in before.items():
+        now = walk.scope.columns[name]
+        if now.type != column.type and now.maker is not None:
+            message = f"each round must leave `{name}` the {column.type} that it found, not a {now.type}"
+            walk.scope.error("QP209", message, (made_name(now.maker) or now.maker).span)
+        if now.schema != column.schema and not flow.fresh:  # there may be no round at all
+            walk.scope.columns[name] = Column(now.type, now.maker)
+    if stage.until is not None:
+        typer = reader(walk.scope, stage, "aggregates", "`until`", stage.span.end)
+        if typer.expect(stage.until, "bool", "a bool") == "bool":
+            warn_until(walk, stage, stage.until)
+    walk.change(fresh=walk.flow.fresh and flow.fresh)
+    return ops.Repeat(stage.limit, stage.until, body, stage=number, span=stage.span)
+
+
+def branch(walk: Walk, stage: ast.Branch, number: int, add: Add) -> ops.Operator:
+    scope = walk.scope
+    if len(stage.arms) > MOST_ARMS:
+        message = f"`branch` has at most {MOST_ARMS} arms, found {len(stage.arms)}"
+        scope.error("QP301", message, word_span(stage), "too many")
+    before, flow = dict(scope.columns), walk.flow
+    plans, columns, flows = [], [], []
+    for arm in stage.arms:
+        scope.columns, walk.flow = dict(before), flow
+        plans.append(_inside(walk, stage, arm, number, add))
+        columns.append(scope.columns)
+        flows.append(walk.flow)
+    scope.columns = _united(walk, columns)
+    walk.flow = _joined(flow, flows)
+    return ops.Branch(tuple(plans), stage=number, span=stage.span)
+
+
+def _inside(walk: Walk, stage: ast.Stage, stages: tuple[ast.Stage, ...], number: int, add: Add) -> LogicalPlan:
+    chain = Chain(ops.Start(stage=number, span=stage.span), walk.scope.types())
+    for inner in stages:
+        if isinstance(inner, ast.Return):
+            message = f"`return` cannot stand inside `{stage_word(stage)}`"
+            walk.scope.error("QP217", message, word_span(inner))
+        add(walk, chain, inner)
+    return chain.done()
+
+
+def _united(walk: Walk, arms: list[dict[str, Column]]) -> dict[str, Column]:
+    """The columns of all arms; one that an arm does not make is none there."""
+    united: dict[str, Column] = {}
+    for name in dict.fromkeys(name for arm in arms for name in arm):
+        found = [arm[name] for arm in arms if name in arm]
+        type_: Type = found[0].type
+        for column in found[1:]:
+            type_ = _common(walk, name, type_, found[0], column)
+        schemas: list[Schema | None] = [column.schema for column in found]
+        united[name] = Column(type_, found[0].maker, schemas[0] if len(set(schemas)) == 1 else None)
+    return united
+
+
+def _common(walk: Walk, name: str, type_: Type, first: Column, column: Column) -> Type:
+    if type_ == column.type or "unknown" in (type_, column.type):
+        return type_ if column.type != "unknown" else "unknown"
+    if {type_, column.type} <= NUMBERS:
+        return "float"
+    places = [_place(made) for made in (first, column)]
+    message = f"`{name}` is {type_} in one arm and {column.type} in another"
+    if places[1] is None or places[0] is None:
+        span = places[1] or places[0]
+        assert span is not None
+        walk.scope.error("QP230", message, span, "another type than in the rows that came in")
+    else:
+        why = (Label(places[0], f"here it is {type_}"),)
+        walk.scope.error("QP230", message, places[1], f"here it is {column.type}", secondary=why)
+    return "unknown"
+
+
+def _place(column: Column) -> Span | None:
+    return (made_name(column.maker) or column.maker).span if column.maker else None
+
+
+def _joined(before: Flow, arms: list[Flow]) -> Flow:
+    """What holds of the rows of all arms."""
+    if not arms:
+        return before
+    kinds = {flow.kind for flow in arms if flow.kind is not None}
+    spent = all(flow.spent is not None for flow in arms)
+    return Flow(
+        context=before.context or next((flow.context for flow in arms if flow.context is not None), None),
+        kind=kinds.pop() if len(kinds) == 1 else "either" if kinds else None,
+        generated=any(flow.generated for flow in arms),
+        fresh=all(flow.fresh for flow in arms),
+        spent=arms[0].spent if spent else None,
+    )

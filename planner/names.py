@@ -1,0 +1,52 @@
+"""Names that are not there: types, models, verifiers, programs, and what was meant instead."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import Diagnostic, Edit
+from qpdsl.grammar.source import Span
+from qpdsl.grammar.suggest import closest
+
+_TYPE_ALIASES = {"str": "text", "string": "text", "integer": "int", "number": "float", "boolean": "bool"}
+
+
+def suggestion(name: str, span: Span, known: Iterable[str]) -> dict[str, Any]:
+    """`help` and `edit` of a diagnostic, where some known name is near."""
+    near = closest(name, known)
+    return {"help": f"did you mean `{near}`?", "edit": Edit(span, near)} if near else {}
+
+
+def is_alias(name: str) -> bool:
+    """Whether a name is that of a type in some other language."""
+    return name.lower() in _TYPE_ALIASES
+
+
+def unknown_type(type_: ast.TypeRef, known: Collection[str]) -> Diagnostic:
+    """`known` are the types that can stand in this place, schemas among them."""
+    alias = _TYPE_ALIASES.get(type_.name.lower())
+    fix = suggestion(type_.name, type_.span, known)
+    if alias:
+        fix = {"help": f"did you mean `{alias}`?", "edit": Edit(type_.span, alias)}
+    notes = (f"types: {', '.join(known)}",)
+    return Diagnostic("QP206", f"unknown type `{type_.name}`", type_.span, notes=notes, **fix)
+
+
+def unknown_model(ref: ast.ModelRef, declared: Mapping[str, str]) -> Diagnostic:
+    notes = (f"models: {', '.join(declared)}",) if declared else ("the file declares no model",)
+    more = suggestion(ref.name, ref.span, declared)
+    if not declared:
+        more = {"help": f'declare it above the program: `model {ref.name} = "…"`'}
+    return Diagnostic("QP201", f"unknown model `{ref.name}`", ref.span, "not declared", notes=notes, **more)
+
+
+def unknown_verifier(ref: ast.ModelRef, declared: Mapping[str, str], scorers: Collection[str]) -> Diagnostic:
+    """A name after `score` that is no model, no registered scorer and not `logprob`."""
+    notes: tuple[str, ...] = (f"models: {', '.join(declared)}",) if declared else ("the file declares no model",)
+    notes += (f"scorers: {', '.join(sorted(scorers))}",) if scorers else ()
+    more = suggestion(ref.name, ref.span, [*declared, *sorted(scorers), "logprob"])
+    if not more and not declared:
+        more = {"help": f'declare it above the program: `model {ref.name} = "…"`'}
+    return Diagnostic("QP201", f"unknown verifier `{ref.name}`", ref.span, "not declared", notes=notes, **more)

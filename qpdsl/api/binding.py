@@ -1,0 +1,82 @@
+"""What a program runs with: a session, a seed, and the models that its names stand for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qpdsl.session import Session
+
+_lock = threading.Lock()
+_default: Session | None = None
+
+
+@dataclass(frozen=True)
+class Binding:
+    """None for what is not said. `models` maps names of models to ids."""
+
+    session: Session | None = None
+    seed: int | None = None
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    def over(self, other: Binding) -> Binding:
+        """This binding, and of the other what this one does not say."""
+        session = self.session if self.session is not None else other.session
+        seed = self.seed if self.seed is not None else other.seed
+        return Binding(session, seed, {**other.models, **self.models})
+
+
+_bound: ContextVar[Binding] = ContextVar("bound", default=Binding())  # noqa: B039
+
+
+def bound() -> Binding:
+    """What the `with qp.using(…)` blocks around the caller say."""
+    return _bound.get()
+
+
+def default_session() -> Session:
+    """The session of programs that are given none: one for all, so that models load once."""
+    global _default
+    with _lock:
+        if _default is None:
+            from qpdsl.session import Session
+
+            _default = Session()
+        return _default
+
+
+@contextmanager
+def using(
+    session: Session | None = None,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    kv_bytes: int | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    models: Mapping[str, str] | None = None,
+) -> Iterator[Session]:
+    """Programs called in the block run in a session, with a seed, and with other models for the names of theirs.
+
+    A new session is made where a device, a type, a memory budget or threads are given, as `qp.Session` takes them.
+    A seed or models of a program's own (`program.using(…)`) go before those of the block.
+    """
+    asked = {"device": device, "dtype": dtype, "kv_bytes": kv_bytes, "threads": threads}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if given:
+        from qpdsl.session import Session
+
+        if session is not None:
+            raise TypeError(f"a session and `{next(iter(given))}`, which would make another")
+        session = Session(**given)  # type: ignore[arg-type]
+    found = Binding(session, seed, models or {}).over(_bound.get())
+    token = _bound.set(found)
+    try:
+        yield found.session or default_session()
+    finally:
+        _bound.reset(token)

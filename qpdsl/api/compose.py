@@ -1,0 +1,138 @@
+"""`@qp.program`: a Python function that composes stages, turned into a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import update_wrapper
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar, overload
+
+from qpdsl.api.arguments import Arguments
+from qpdsl.api.composition import Composition
+from qpdsl.api.files import PythonFiles
+from qpdsl.api.functions import environment
+from qpdsl.api.places import NOWHERE, PythonFile
+from qpdsl.api.program import Program
+from qpdsl.api.pythonic import pythonic
+from qpdsl.api.signature import Signature
+from qpdsl.api.stages import Rows
+from qpdsl.api.symbols import Symbol, convert
+from qpdsl.api.targets import Model, Within
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import QpError
+from qpdsl.grammar.source import Span
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def program(function: Callable[P, R], /) -> Program[P, R]: ...
+@overload
+def program(
+    *,
+    name: str | None = None,
+    within: Within | None = None,
+    latency: float | None = None,
+    draft: Model | str | None = None,
+) -> Callable[[Callable[P, R]], Program[P, R]]: ...
+def program(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    within: Within | None = None,
+    latency: float | None = None,
+    draft: Model | str | None = None,
+) -> Any:
+    """Turns a function that composes stages into a program; the function runs once, now.
+
+    Its parameters are the program's, annotated `str`, `int`, `float` or `bool`. What it returns is what the program
+    gives back; a pydantic model as the return annotation makes that an instance of the model. `within` says how far a
+    plan may go (`qp.exact`, `qp.epsilon(…)`, `qp.loss(…)`), `latency` how much time counts against quality, and
+    `draft` names a model to draft with. Raises QpError.
+    """
+    options = Options(name, within, latency, draft)
+    if function is None:
+        return lambda function: _program(function, options)
+    return _program(function, options)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the decorator is given."""
+
+    name: str | None
+    within: Within | None
+    latency: float | None
+    draft: Model | str | None
+
+
+def _program(function: Callable[..., Any], options: Options) -> Program[..., Any]:
+    if not isinstance(function, FunctionType):
+        raise TypeError(f"`@qp.program` takes a function, not {function!r}")
+    composition = Composition(PythonFile.of(function.__code__))
+    signature = Signature(function, composition)
+    with composition.active():
+        syntax = _syntax(function, signature, composition, options)
+    file = ast.File(
+        composition.file.source,
+        tuple(composition.models.values()),
+        (*composition.programs.values(), syntax),
+        tuple(composition.schemas.values()),
+        tuple(composition.uses),
+        errors=tuple(composition.faults),
+        span=signature.span,
+    )
+    files = PythonFiles.beside(composition.file.folder, composition.texts)
+    functions = composition.functions
+    try:
+        made: Program[..., Any] = Program(
+            file, syntax.name, environment(files, functions), functions, signature.result, composed=True
+        )
+    except QpError as error:
+        raise pythonic(error) from None
+    update_wrapper(made, function, updated=())
+    return made
+
+
+def _syntax(
+    function: Callable[..., Any], signature: Signature, composition: Composition, options: Options
+) -> ast.Program:
+    given = Arguments(composition, composition.file.here())
+    name = composition.name(options.name or function.__name__, signature.name_span, "a program's name")
+    draft = None if options.draft is None else given.model("draft", options.draft)
+    params = signature.params()
+    returned = function(**{param.name: Symbol(ast.Name(param.name, span=NOWHERE)) for param in params})
+    for what, span in composition.unopened:
+        help = "its stages stand in a `with` block of its own"
+        raise composition.refuse("QP504", f"{what} runs nothing as it stands", span, help=help)
+    (body,) = composition.blocks
+    if not body:
+        raise composition.refuse("QP121", f"program `{name}` has no stages", signature.name_span)
+    value = _returned(returned, body, signature.return_span, composition)
+    if value is not None:
+        body.append(ast.Return(value, span=signature.return_span))
+    within, latency = options.within, options.latency
+    return ast.Program(
+        name,
+        params,
+        signature.returns(),
+        tuple(body),
+        None if within is None else ast.Within(within.level, within.bound, span=given.place("within")),
+        None if latency is None else ast.Prefer(latency, span=given.place("latency")),
+        draft,
+        span=signature.span,
+        name_span=signature.name_span,
+    )
+
+
+def _returned(value: object, body: list[ast.Stage], span: Span, composition: Composition) -> ast.Expr | None:
+    """What the program gives back, None where that is what it would give back without a word."""
+    if value is None or isinstance(value, Rows):
+        return None
+    expr = convert(value, span)
+    last = body[-1]
+    implied = last.column.id if isinstance(last, ast.Vote) else "text"
+    return None if isinstance(expr, ast.Name) and expr.id == implied else expr

@@ -1,0 +1,50 @@
+"""Programs and plans as a notebook shows them: trees that fold, without scripts, in the page's own colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+_MONO = "font-family:ui-monospace,monospace;font-size:0.92em;line-height:1.5"
+_INDENT = "margin-left:0.4em;padding-left:1em;border-left:1px solid rgba(128,128,128,0.4)"
+_FAINT = "opacity:0.65"
+
+
+def program_html(head: str, text: str, plan: Mapping[str, Any]) -> str:
+    """A program: its head, its plan, and below it its text, folded."""
+    shown = f'<pre style="margin:0.3em 1em">{escape(text)}</pre>'
+    folded = f'<details><summary style="{_FAINT}">text</summary>{shown}</details>'
+    return f'<div style="{_MONO}"><b>{escape(head)}</b>{_tree(plan["operators"])}{folded}</div>'
+
+
+def plan_html(head: str, plan: Mapping[str, Any]) -> str:
+    """A plan: the operators in the order in which they run, those of a loop or a branch inside it."""
+    tree = f"<details open><summary>{escape(head)}</summary>{_tree(plan['operators'])}</details>"
+    return f'<div style="{_MONO}">{tree}</div>'
+
+
+def _tree(operators: list[dict[str, Any]]) -> str:
+    return f'<div style="{_INDENT}">{"".join(map(_operator, operators))}</div>'
+
+
+def _operator(operator: Mapping[str, Any]) -> str:
+    line = f'{escape(operator["text"])} <span style="{_FAINT}">{escape(_facts(operator))}</span>'
+    inner = "".join(_tree(part) for part in _parts(operator))
+    if not inner:
+        return f"<div>{line}</div>"
+    return f"<details open><summary>{line}</summary>{inner}</details>"
+
+
+def _parts(operator: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    """The plans inside an operator: the body of a loop, the arms of a branch."""
+    if operator.get("body"):
+        yield operator["body"]
+    yield from operator.get("arms") or ()
+
+
+def _facts(operator: Mapping[str, Any]) -> str:
+    rows = operator["rows"]
+    count = "? rows" if rows is None else "1 row" if rows == 1 else f"{rows:,} rows"
+    how = operator["implementation"]
+    return count if how == "rows" else f"{count} · {how}"

@@ -1,0 +1,236 @@
+"""A program in Python's hands, whichever face it came from: to be called, awaited, mapped, streamed, shown."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import Literal as OneOf
+
+from qpdsl.api.binding import Binding, bound, default_session
+from qpdsl.api.composition import current
+from qpdsl.api.plans import Plan
+from qpdsl.api.results import Result
+from qpdsl.arguments import ArgumentError, bind, from_json, unknown, with_defaults
+from qpdsl.bounds import check_options
+from qpdsl.executor.runtime.functions import PythonFunction
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.planner.environment import Environment
+from qpdsl.planner.expr import Value
+from qpdsl.planner.logical import LogicalProgram, Parameter
+from qpdsl.planner.lower import lower
+from qpdsl.planner.physical import PhysicalPlan
+from qpdsl.planner.plan import plan
+
+if TYPE_CHECKING:
+    from qpdsl.api.streams import Map, Stream
+    from qpdsl.session import Session
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class QpWarning(UserWarning):
+    """What the checker minds about a program that it lets pass."""
+
+
+class Program(Generic[P, R]):
+    """A checked program. Calling it runs it; `run` gives the rows and costs too.
+
+    In an event loop use `acall` and `arun`.
+    """
+
+    __name__: str
+
+    def __init__(
+        self,
+        file: ast.File,
+        name: str | None = None,
+        environment: Environment | None = None,
+        functions: Mapping[str, PythonFunction] | None = None,
+        result: Callable[[Any], R] | None = None,
+        *,
+        composed: bool = False,
+    ) -> None:
+        """Raises QpError. `functions` are those that the program may name; `result` makes its value Python's.
+
+        `composed` says that the file's source is Python.
+        """
+        self.environment = environment or Environment()
+        self.functions = dict(functions or {})
+        self._result = result
+        self._binding = Binding()
+        self.logical: LogicalProgram = lower(file, name, self.environment)
+        self.file = file
+        self.__name__ = self.name
+        self._composed = composed
+        for diagnostic in self.logical.warnings:
+            _warn(diagnostic, file)
+
+    @property
+    def name(self) -> str:
+        return self.logical.name
+
+    @property
+    def params(self) -> tuple[Parameter, ...]:
+        return self.logical.params
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the program, and gives its value. Raises RunError where it comes to none, and ArgumentError."""
+        return self.run(*args, **kwargs).value
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
+        """Runs the program, and gives its value with the final rows and what they cost. Raises ArgumentError."""
+        from qpdsl.api.background import submit
+
+        _not_in_a_loop()
+        future = submit(self.work(args, kwargs)())
+        try:
+            result: Result[R] = future.result()
+            return result
+        finally:
+            future.cancel()
+
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """As calling it, in an event loop."""
+        return (await self.arun(*args, **kwargs)).value
+
+    async def arun(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
+        """As `run`, in an event loop."""
+        from qpdsl.api.background import submit
+
+        result: Result[R] = await asyncio.wrap_future(submit(self.work(args, kwargs)()))
+        return result
+
+    def map(self, rows: Iterable[Mapping[str, Any]], *, concurrency: int = 32) -> Map[R]:
+        """Runs the program for many rows of arguments, `concurrency` at a time: a Result of each as it finishes.
+
+        For `for` and `async for`. A row's field `id` names it, unless it is a parameter; other fields are left alone.
+        A row that comes to no value says so in its result; one that cannot be run raises ArgumentError.
+        """
+        from qpdsl.api.streams import Map
+
+        return Map(self, rows, concurrency)
+
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R]:
+        """Runs the program: a TextPiece for each piece of text as it is generated, then Finished with the result.
+
+        For `for` and `async for`.
+        """
+        from qpdsl.api.streams import Stream
+
+        return Stream(self.work(args, kwargs))
+
+    @overload
+    def explain(self, form: OneOf["text"] = "text", **values: Any) -> str: ...
+    @overload
+    def explain(self, form: OneOf["json"], **values: Any) -> dict[str, Any]: ...
+    def explain(self, form: str = "text", **values: Any) -> str | dict[str, Any]:
+        """How the program will run, without loading a model; `values` are those to estimate with."""
+        given = self._given((), values)
+        shown = Plan(plan(with_defaults(self._bound_logical, given)))
+        return shown.to_json() if form == "json" else str(shown)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as text, and in a notebook as a tree."""
+        return Plan(self._physical())
+
+    def using(
+        self, *, session: Session | None = None, seed: int | None = None, models: Mapping[str, str] | None = None
+    ) -> Program[P, R]:
+        """The program, to run in a session, with a seed, and with other models (name → id) for those it declares."""
+        for name in models or ():
+            if name not in self.logical.models:
+                raise ArgumentError(unknown(name, self.logical.models, f"program `{self.name}` uses no model"))
+        made = copy.copy(self)
+        made._binding = Binding(session, seed, models or {}).over(self._binding)
+        return made
+
+    def work(self, args: Iterable[Any], kwargs: Mapping[str, Any], id: str = "", index: int = 0) -> partial[Any]:
+        """One run: what makes its coroutine, when it is called. Raises ArgumentError."""
+        from qpdsl.api.running import run
+
+        composition = current()
+        if composition is not None:
+            message = f"`{self.name}` cannot run while another program is composed"
+            raise composition.refuse("QP504", message, help="write `rows.call(…)` for its stages")
+        binding = self._binding.over(bound())
+        physical = self._physical(binding)
+        arguments = bind(physical.params, self._given(tuple(args), kwargs))
+        check_options(physical, arguments)
+        return partial(
+            run,
+            binding.session or default_session(),
+            physical,
+            arguments,
+            binding.seed or 0,
+            self.functions,
+            self._result,
+            id,
+            index,
+        )
+
+    def __str__(self) -> str:
+        """The program as `.qp` text, laid out as `qpdsl fmt` does, with the comments that it was written with."""
+        from qpdsl.grammar.printer import format_source, print_file
+
+        return print_file(self.file) if self._composed else format_source(self.file.source)
+
+    def __repr__(self) -> str:
+        params = ", ".join(f"{param.name}: {param.type}" for param in self.params)
+        return f"<program {self.name}({params}) -> {self.logical.returns}>"
+
+    def _repr_html_(self) -> str:
+        from qpdsl.api.html import program_html
+
+        return program_html(repr(self)[1:-1], str(self), self.explain("json"))
+
+    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Value]:
+        """The arguments by name, checked. Raises ArgumentError."""
+        params = {param.name: param for param in self.params}
+        if len(args) > len(params):
+            raise ArgumentError(f"program `{self.name}` takes {len(params)} arguments, not {len(args)}")
+        given = dict(zip(params, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in params:
+                raise ArgumentError(unknown(name, params, f"program `{self.name}` has no parameter"))
+            if name in given:
+                raise ArgumentError(f"two values for `{name}`")
+            given[name] = value
+        return {name: from_json(params[name], value) for name, value in given.items()}
+
+    @property
+    def _bound_logical(self) -> LogicalProgram:
+        return replace(self.logical, models=self._models(self._binding.over(bound())))
+
+    def _physical(self, binding: Binding | None = None) -> PhysicalPlan:
+        """The plan on the models of a binding."""
+        models = self._models(binding or self._binding.over(bound()))
+        return replace(self._plan, models=models)
+
+    @cached_property
+    def _plan(self) -> PhysicalPlan:
+        return plan(self.logical)
+
+    def _models(self, binding: Binding) -> dict[str, str]:
+        return {name: binding.models.get(name, id) for name, id in self.logical.models.items()}
+
+
+def _warn(diagnostic: Diagnostic, file: ast.File) -> None:
+    source = diagnostic.source or file.source
+    line = source.position(diagnostic.span.start)[0]
+    warnings.warn_explicit(f"{diagnostic.message} [{diagnostic.code}]", QpWarning, source.name, line)
+
+
+def _not_in_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("an event loop is running here, and this call would block it: write `await program.acall(…)`")

@@ -1,0 +1,70 @@
+"""What a program gives: a value and how it came about, or why there is none; and what a stream tells on the way.
+
+Exception
+└── RunError    a run that gave no value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+R = TypeVar("R", covariant=True)
+
+
+class RunError(Exception):
+    """The message says why; `result` has the rows and costs of the run, where it came to any."""
+
+    def __init__(self, message: str, result: Result[Any]) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class Tokens(NamedTuple):
+    """Tokens as an API would bill them: the whole prompt of every request, and every token sampled."""
+
+    prompt: int
+    sampled: int
+
+
+@dataclass(frozen=True)
+class Result(Generic[R]):
+    """One run of a program.
+
+    `rows` are the columns of the final rows. `score` is the first row's, None without a `score` stage. `error` says
+    why there is no value. In a `map`, `index` counts the rows of the input and `id` is the row's own, or its number.
+    """
+
+    score: float | None
+    rows: tuple[Mapping[str, Any], ...]
+    tokens: Tokens
+    near_ties: int
+    seconds: float
+    error: str | None
+    index: int = 0
+    id: str = ""
+    _value: R | None = field(default=None, repr=False)
+
+    @property
+    def value(self) -> R:
+        """What the program gave back. Raises RunError where it gave nothing."""
+        if self.error is not None:
+            raise RunError(self.error, self)
+        return self._value  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """A piece of text, as soon as it is generated: of the row at `path`, by the stage numbered `stage`."""
+
+    path: tuple[int, ...]
+    stage: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Finished(Generic[R]):
+    """The end of a stream."""
+
+    result: Result[R]

@@ -1,0 +1,158 @@
+"""What stages are given besides values: models and verifiers, what an output is held to, how it is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+from typing import Literal as OneOf
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model of programs; made by `qp.model`."""
+
+    id: str
+    name: str | None
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """One of several texts; made by `qp.choice`."""
+
+    options: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Regex:
+    """A text that a regex describes; made by `qp.regex`."""
+
+    pattern: str
+
+
+@final
+@dataclass(frozen=True)
+class Grammar:
+    """A text that a grammar describes: the text of the grammar, or a file; made by `qp.lark`."""
+
+    text: str | None
+    path: str | None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """A JSON document that a schema describes: as data, or in a file; made by `qp.schema`."""
+
+    name: str
+    data: Mapping[str, Any] | None
+    path: str | None
+
+
+@final
+@dataclass(frozen=True)
+class Filter:
+    """Decoding by a small model, filtered by its confidence; made by `qp.filter`."""
+
+    model: Model | str
+    threshold: float
+
+
+@final
+@dataclass(frozen=True)
+class Amortized:
+    """Decoding that leaves at a middle layer where it is sure; made by `qp.amortized`."""
+
+    margin: float
+
+
+@final
+@dataclass(frozen=True)
+class Judge:
+    """A model that is asked to rate a row's text; made by `qp.judge`."""
+
+    model: Model | str
+    rubric: str
+
+
+@final
+@dataclass(frozen=True)
+class LogProb:
+    """The verifier that gives a row its own log-probability: `qp.logprob`."""
+
+
+@final
+@dataclass(frozen=True)
+class Within:
+    """How far a plan may go; made by `qp.epsilon` and `qp.loss`."""
+
+    level: OneOf["exact", "epsilon", "loss"]
+    bound: float | None
+
+
+logprob: Final = LogProb()
+exact: Final = Within("exact", None)
+
+
+def model(id: str, *, name: str | None = None) -> Model:
+    """A built-in model (`zoo/…`), a folder, or a Hugging Face id. Nothing is loaded before a program runs.
+
+    In a program's text the model has `name`, or else the name of the variable that it is in.
+    """
+    return Model(id, name)
+
+
+def choice(*options: str) -> Choice:
+    """Output that is one of the options."""
+    return Choice(options)
+
+
+def regex(pattern: str) -> Regex:
+    """Output, or a part of it, that a regex describes."""
+    return Regex(pattern)
+
+
+def lark(grammar: str | Path) -> Grammar:
+    """Output that a Lark grammar describes: its text, or a file (a Path, or a name that ends in `.lark`).
+
+    A relative path counts from the folder of the Python file that the program is in.
+    """
+    if isinstance(grammar, Path) or (grammar.endswith(".lark") and "\n" not in grammar):
+        return Grammar(None, str(grammar))
+    return Grammar(grammar, None)
+
+
+def schema(name: str, source: Mapping[str, Any] | str | Path) -> Schema:
+    """Output that a JSON Schema describes: the schema as data, or the path of its file, as `qp.lark` takes one."""
+    if isinstance(source, (str, Path)):
+        return Schema(name, None, str(source))
+    return Schema(name, source, None)
+
+
+def filter(model: Model | str, threshold: float) -> Filter:
+    """`via=`: the small model's token stands where its confidence is at or over the threshold."""
+    return Filter(model, threshold)
+
+
+def amortized(margin: float) -> Amortized:
+    """`via=`: leave at the middle layer where its margin is at or over `margin`."""
+    return Amortized(margin)
+
+
+def judge(model: Model | str, rubric: str) -> Judge:
+    """A verifier: the model is shown a row's text and the rubric, and answers with a number."""
+    return Judge(model, rubric)
+
+
+def epsilon(bound: float) -> Within:
+    """`within=`: on the same prefix a plan's logits differ from the exact plan's by at most `bound`."""
+    return Within("epsilon", bound)
+
+
+def loss(bound: float) -> Within:
+    """`within=`: at most this share of the results is expected to change."""
+    return Within("loss", bound)

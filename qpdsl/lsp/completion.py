@@ -1,0 +1,271 @@
+"""What may come next at a point of a program, which mostly does not parse there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from lsprotocol import types as lsp
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.source import Source
+from qpdsl.grammar.tokens import Token, scan
+from qpdsl.grammar.words import (
+    CLAUSE_FORMS,
+    DECLARATIONS,
+    EQUALITIES,
+    FUNCTIONS,
+    REDUCES,
+    STAGES,
+    TARGETS,
+    TYPE_FORMS,
+    TYPES,
+    VIAS,
+)
+from qpdsl.lsp.document import Document, read
+from qpdsl.lsp.hover import signature
+from qpdsl.lsp.names import declarations
+
+Kind = lsp.CompletionItemKind
+_CLOSERS = {"(": ")", "[": "]", "{": "}"}
+_PARTERS = ("{", "|", "}")
+# The words after which a value of a row is read, and the options that read one.
+_ROW_WORDS = {"by", "where", "until", "return", "vote", "per", "and", "or", "not", "matches"}
+_ROW_OPTIONS = {"weight"}
+_CLAUSES = {"generate": ("as", "via", "draft", "into"), "score": ("into",), "keep": ("by", "per"), "call": ("into",)}
+
+
+@dataclass(frozen=True)
+class _Point:
+    """The words of the statement up to the point, the unfinished one left out, and the open brackets around it."""
+
+    words: tuple[Token, ...]
+    start: int
+    open: str
+
+    @property
+    def last(self) -> str:
+        return self.words[-1].text if self.words else ""
+
+    @property
+    def head(self) -> str:
+        return self.words[0].text if self.words else ""
+
+
+def complete(document: Document, offset: int) -> list[lsp.CompletionItem]:
+    """The proposals at a point of the text."""
+    text = document.source.text[:offset]
+    inside = _inside_string(text)
+    if inside is not None:
+        return list(_in_string(document, text, inside))
+    last = scan(Source("", text), text)[0][-1:]
+    if last and last[0].kind == "comment" and last[0].end == len(text):
+        return []
+    point = _point(text)
+    sound = _up_to(document, point)
+    if "{" not in point.open:
+        return list(_outside(document, point))
+    if point.open.count("{") == 1 and _block_word(text) == "schema":
+        return list(_types(document)) if point.last in (":", "[") else []
+    return list(_in_stage(document, sound, point))
+
+
+def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
+    if not point.words:
+        yield from (_item(word, Kind.Keyword, form) for word, form in DECLARATIONS.items())
+    elif point.head == "program":
+        if point.last == ":":
+            yield from (_item(name, Kind.TypeParameter) for name in TYPES)
+        elif point.last == "->":
+            yield from (_item(name, Kind.TypeParameter) for name in TYPES)
+            yield from _declared(document, ast.Schema)
+        elif point.last == "within":
+            yield from (_item(word, Kind.Keyword) for word in ("exact", "epsilon", "loss"))
+        elif point.last == "draft":
+            yield from _declared(document, ast.Model)
+        elif ")" in [token.text for token in point.words]:
+            yield from (_item(word, Kind.Keyword, CLAUSE_FORMS.get(word, "")) for word in ("within", "prefer", "draft"))
+
+
+def _in_stage(document: Document, sound: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
+    last, before = point.last, point.words[-2].text if len(point.words) > 1 else ""
+    if not point.words:
+        yield from (_item(word, Kind.Keyword, form.usage) for word, form in STAGES.items())
+    elif last == "=" and before == "reduce":
+        yield from (_item(word, Kind.EnumMember) for word in REDUCES)
+    elif last == "=" and before == "equal":
+        yield from (_item(word, Kind.EnumMember) for word in EQUALITIES)
+    elif last == "extract" or last == "into":
+        return
+    elif last in ("generate", "draft") or (last == "(" and before in ("filter", "judge")):
+        yield from _declared(document, ast.Model)
+    elif last == "score" and len(point.words) == 1:
+        yield from _declared(document, ast.Model)
+        yield from (_item(name, Kind.Function, "Python scorer") for name in sorted(document.environment.scorers))
+        yield from (_item("logprob", Kind.Function), _item("judge", Kind.Function, 'judge(MODEL, "rubric")'))
+    elif last == "as":
+        yield from _declared(document, ast.Schema)
+        yield from (_item(word, Kind.Function) for word in TARGETS)
+    elif last == "via":
+        yield from (_item(word, Kind.Function) for word in VIAS)
+    elif last == "call":
+        yield from _declared(document, ast.Program)
+    elif point.head == "extract" and last == "=":
+        names = document.environment.extractors
+        yield from (_item(name, Kind.Function, "Python extractor") for name in sorted(names))
+    elif last in _ROW_WORDS or (last == "=" and before in _ROW_OPTIONS) or _reads_row(point):
+        yield from _row(sound, point)
+        if last != "vote" and last != "per":
+            yield from (_item(name, Kind.Function) for name in FUNCTIONS)
+    elif last == "=" or point.open[-1:] in "([":
+        yield from (_item(name, Kind.Variable, detail) for name, detail in _params(sound, point))
+    else:
+        form = STAGES.get(point.head)
+        given = {token.text for token in point.words}
+        for option in form.options if form else ():
+            if option not in given or point.head == "chat":
+                yield _item(f"{option}=", Kind.Property)
+        for clause in _CLAUSES.get(point.head, ()):
+            if clause not in given:
+                yield _item(clause, Kind.Keyword, CLAUSE_FORMS.get(clause, ""))
+
+
+def _reads_row(point: _Point) -> bool:
+    """Whether the point is in the middle of an expression that reads rows."""
+    return point.last in ("+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "(", ",") and point.head in (
+        "where",
+        "keep",
+        "best",
+        "vote",
+        "repeat",
+        "return",
+    )
+
+
+def _row(sound: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
+    program = sound.program_at(point.start)
+    if program is None:
+        return
+    for name, type_ in sound.columns_before(program, point.start).items():
+        yield _item(name, Kind.Field, type_)
+    if point.last not in ("vote", "per"):
+        yield from (_item(name, Kind.Variable, detail) for name, detail in _params(sound, point))
+
+
+def _params(sound: Document, point: _Point) -> Iterator[tuple[str, str]]:
+    program = sound.program_at(point.start)
+    for param in program.params if program else ():
+        yield param.name, f"parameter: {param.type.name}"
+
+
+def _types(document: Document) -> Iterator[lsp.CompletionItem]:
+    details: Mapping[str, str] = {**dict.fromkeys(TYPES, ""), **TYPE_FORMS}
+    yield from (_item(name, Kind.TypeParameter, form) for name, form in details.items())
+    yield from _declared(document, ast.Schema)
+
+
+def _in_string(document: Document, text: str, start: int) -> Iterator[lsp.CompletionItem]:
+    """Ids of models after `model NAME =`, and names after an open brace."""
+    line = text[text.rfind("\n", 0, start) + 1 : start].rstrip('"')
+    if re.search(r"\bmodel\s+\w+\s*=\s*$", line):
+        from qpdsl import zoo
+
+        yield from (_item(model.name, Kind.Module, model.description) for model in zoo.BUILTIN)
+    elif re.search(r"(?<!\\)\{\w*$", text[start:]):
+        point = _point(text[:start])
+        sound = _up_to(document, point)
+        yield from _row(sound, replace(point, words=()))
+
+
+def _declared(document: Document, kind: type[ast.Node]) -> Iterator[lsp.CompletionItem]:
+    seen: set[str] = set()
+    for place in declarations(document):
+        node = place.node
+        if not isinstance(node, kind) or not isinstance(node, ast.Model | ast.Schema | ast.Program):
+            continue
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        match node:
+            case ast.Model(name=name, id=id_):
+                yield _item(name, Kind.Module, id_)
+            case ast.Schema(name=name):
+                yield _item(name, Kind.Struct, "schema")
+            case ast.Program(name=name):
+                yield _item(name, Kind.Function, signature(node))
+
+
+def _item(label: str, kind: lsp.CompletionItemKind, detail: str = "") -> lsp.CompletionItem:
+    return lsp.CompletionItem(label, kind=kind, detail=detail or None)
+
+
+def _tokens(text: str) -> list[Token]:
+    return [token for token in scan(Source("", text), text)[0] if token.kind != "comment"]
+
+
+def _inside_string(text: str) -> int | None:
+    """Where the string that is open at the end of a text begins, behind its quote."""
+    for token in _tokens(text):
+        if token.kind != "string":
+            continue
+        quote = '"""' if token.text.startswith('"""') else '"'
+        closed = re.fullmatch(rf"{quote}(?:[^\\]|\\.)*?{quote}", token.text, re.DOTALL)
+        if not closed and (len(quote) == 3 or "\n" not in text[token.start :]):
+            return token.start + len(quote)
+    return None
+
+
+def _point(text: str) -> _Point:
+    """The statement that a text ends in: a stage, or a declaration."""
+    tokens = _tokens(text)
+    if tokens and tokens[-1].end == len(text) and tokens[-1].kind == "word":
+        tokens.pop()
+    brackets: list[str] = []
+    words: list[Token] = []
+    start = len(text)
+    for token in tokens:
+        if token.text in _CLOSERS:
+            brackets.append(token.text)
+        elif token.text in _CLOSERS.values() and brackets:
+            brackets.pop()
+        ends = token.kind == "newline" and not (brackets and brackets[-1] in "([")
+        if ends or token.text in _PARTERS:
+            words = []
+        elif token.kind != "newline":
+            words.append(token)
+    if words:
+        start = words[0].start
+    return _Point(tuple(words), start, "".join(brackets))
+
+
+def _up_to(document: Document, point: _Point) -> Document:
+    """The document as it is before the statement at the point: what stands after it is left out, blocks are closed."""
+    text = document.source.text[: point.start]
+    closers = "".join(_CLOSERS[bracket] for bracket in reversed(_open_braces(text)))
+    return read(Source(document.source.name, f"{text}\n{closers}\n"), document.environment, document.path)
+
+
+def _open_braces(text: str) -> list[str]:
+    found: list[str] = []
+    for token in _tokens(text):
+        if token.text in _CLOSERS:
+            found.append(token.text)
+        elif token.text in _CLOSERS.values() and found:
+            found.pop()
+    return found
+
+
+def _block_word(text: str) -> str:
+    """The word that the declaration begins with in which a text ends."""
+    depth, word, fresh = 0, "", True
+    for token in _tokens(text):
+        if depth == 0 and fresh and token.kind == "word":
+            word, fresh = token.text, False
+        if token.text in _CLOSERS:
+            depth += 1
+        elif token.text in _CLOSERS.values():
+            depth = max(0, depth - 1)
+        if depth == 0 and (token.kind == "newline" or token.text == "}"):
+            fresh = True
+    return word

@@ -1,0 +1,89 @@
+"""What stands under the pointer: a stage's form and the columns after it, or what a name means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.format import format_expr
+from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.words import COLUMNS, STAGES
+from qpdsl.lsp.document import Document
+from qpdsl.lsp.names import Place, definition
+from qpdsl.planner.scope import stage_word
+
+_ABOUT = {
+    "text": "all that was generated since the last `chat` or `prompt`",
+    "step": "the last stage's piece, without the stop string",
+    "finish": "why it ended: `eos`, `stop`, `length` or `match`",
+    "finished": "whether it has ended",
+    "logprob": "natural logarithm of the probability of what was generated",
+    "tokens": "how many tokens were generated",
+    "group": "the number of the copy that `split` made",
+}
+
+
+def hover(document: Document, offset: int) -> tuple[str, Span] | None:
+    """Markdown, and the part of the text that it is about."""
+    nodes = document.nodes_at(offset)
+    stages = [node for node in nodes if isinstance(node, ast.Stage)]
+    place = definition(document, offset)
+    if isinstance(nodes[-1] if nodes else None, ast.Name):
+        name = nodes[-1]
+        assert isinstance(name, ast.Name)
+        return _row_name(document, name, stages[-1] if stages else None, place), name.span
+    if place is not None and place.node is not None:
+        return _declared(place), nodes[-1].span
+    if stages:
+        return _stage(document, stages[-1]), stages[-1].span
+    return None
+
+
+def _row_name(document: Document, name: ast.Name, stage: ast.Stage | None, place: Place | None) -> str:
+    if place is not None and isinstance(place.node, ast.Param):
+        return _declared(place)
+    columns = document.relations.get(stage.span, {}) if stage else {}
+    type_ = columns.get(name.id) or COLUMNS.get(name.id, "unknown")
+    about = _ABOUT.get(name.id, "")
+    if place is not None and place.node is not None:
+        line, _ = place.source.position(place.node.span.start)
+        about = f"made on line {line}: `{_line(place.source, place.node.span)}`"
+    return f"column `{name.id}`: {type_}" + (f"\n\n{about}" if about else "")
+
+
+def _declared(place: Place) -> str:
+    match place.node:
+        case ast.Model(name=name, id=id_):
+            return f'```qp\nmodel {name} = "{id_}"\n```'
+        case ast.Param(name=name, type=type_, default=default):
+            return f"parameter `{name}`: {type_.name}" + (f" = {format_expr(default)}" if default else "")
+        case ast.Program() as program:
+            return f"```qp\n{signature(program)}\n```"
+        case ast.Schema() as schema:
+            return f"```qp\n{place.source.text[schema.span.start : schema.span.end]}\n```"
+    return ""
+
+
+def signature(program: ast.Program) -> str:
+    """The head of a program."""
+    params = ", ".join(
+        f"{param.name}: {param.type.name}" + (f" = {format_expr(param.default)}" if param.default else "")
+        for param in program.params
+    )
+    return f"program {program.name}({params})" + (f" -> {program.returns.name}" if program.returns else "")
+
+
+def _stage(document: Document, stage: ast.Stage) -> str:
+    parts = [f"```qp\n{STAGES[stage_word(stage)].usage}\n```"]
+    columns = document.relations.get(stage.span)
+    if columns:
+        parts.append(f"columns after this stage:\n\n{_table(columns)}")
+    return "\n\n".join(parts)
+
+
+def _table(columns: Mapping[str, str]) -> str:
+    return "\n".join(["| column | type |", "|---|---|", *(f"| {name} | {type_} |" for name, type_ in columns.items())])
+
+
+def _line(source: Source, span: Span) -> str:
+    return source.text[span.start : span.end].split("\n")[0].strip()

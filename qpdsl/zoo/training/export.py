@@ -1,0 +1,34 @@
+"""Write a trained model as an ordinary Hugging Face folder."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+
+def save_folder(out: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write float16 weights, config and tokenizer to `out`, replacing an earlier folder at once."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    half = copy.deepcopy(model).cpu().half().eval()
+    half.set_attn_implementation("sdpa")
+    half.config.dtype = torch.float16
+    half.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False
+    )
+    half.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    for file in partial.iterdir():
+        file.chmod(0o644)
+    partial.chmod(0o755)
+    retired = partial.with_name(partial.name + "-old")
+    if out.exists():
+        os.rename(out, retired)
+    os.rename(partial, out)
+    shutil.rmtree(retired, ignore_errors=True)

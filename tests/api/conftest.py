@@ -1,0 +1,15 @@
+from itertools import islice
+
+import pytest
+
+from qpdsl.zoo.tasks.counting import problems
+
+
+@pytest.fixture(scope="session")
+def problem_texts() -> list[str]:
+    return [problem.text for problem in islice(problems(5, "held-out"), 4)]
+
+
+@pytest.fixture(scope="session")
+def problem(problem_texts: list[str]) -> str:
+    return problem_texts[0]

@@ -1,0 +1,150 @@
+"""The shipped programs, written in Python. Type checkers pass this file; the tests hold it against `programs/*.qp`."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+import qpdsl as qp
+
+llm = qp.model("zoo/counting")
+prm = qp.model("zoo/counting-prm")
+slm = qp.model("zoo/counting-mini")
+
+ANSWER = r"The answer is (-?\d+)"
+DATA = Path(str(files("qpdsl.programs") / "data"))
+
+
+class Person(BaseModel):
+    name: str = Field(min_length=1, max_length=40)
+    age: int = Field(ge=0, le=150)
+    tags: list[Annotated[str, Field(max_length=20)]]
+    email: Annotated[str, Field(max_length=60, json_schema_extra={"format": "email"})] | None = None
+
+
+class Meeting(BaseModel):
+    topic: str = Field(min_length=1, max_length=40)
+    day: Literal["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]
+    hour: int = Field(ge=0, le=23)
+    room: Literal["A", "B", "C", "D"]
+    people: list[Annotated[str, Field(min_length=1, max_length=40)]]
+
+
+Order = qp.schema("Order", DATA / "order.schema.json")
+
+
+@qp.program
+def greedy(problem: str) -> str:
+    rows = qp.chat(user=problem)
+    rows.generate(llm, temperature=0, max_tokens=256)
+    return rows.extract("answer", ANSWER)
+
+
+@qp.program
+def best_of_n(problem: str, n: int = 16) -> str:
+    rows = qp.chat(user=problem)
+    rows.generate(llm, n=n, temperature=0.8, max_tokens=256)
+    score = rows.score(prm, reduce="last")
+    rows.best(by=score)
+    return rows.extract("answer", ANSWER)
+
+
+@qp.program
+def self_consistency(problem: str, n: int = 32) -> str:
+    rows = qp.chat(user=problem)
+    rows.generate(llm, n=n, temperature=0.8, max_tokens=256)
+    answer = rows.extract("answer", ANSWER)
+    return rows.vote(answer)
+
+
+@qp.program
+def weighted_best_of_n(problem: str, n: int = 16) -> str:
+    rows = qp.chat(user=problem)
+    rows.generate(llm, n=n, temperature=0.8, max_tokens=256)
+    score = rows.score(prm, reduce="last")
+    answer = rows.extract("answer", ANSWER)
+    return rows.vote(answer, weight=score)
+
+
+@qp.program
+def beam_search(problem: str, width: int = 4, expand: int = 4, depth: int = 40) -> str:
+    rows = qp.chat(user=problem)
+    with rows.repeat(depth, until=qp.all(qp.col.finished)):
+        rows.generate(llm, n=expand, stop="\n\n", temperature=0.8)
+        score = rows.score(prm)
+        rows.keep(width, by=score)
+    rows.best(by=score)
+    return rows.extract("answer", ANSWER)
+
+
+@qp.program
+def dvts(problem: str, subtrees: int = 4, expand: int = 4, depth: int = 40) -> str:
+    rows = qp.chat(user=problem)
+    rows.split(subtrees)
+    with rows.repeat(depth, until=qp.all(qp.col.finished)):
+        rows.generate(llm, n=expand, stop="\n\n", temperature=0.8)
+        score = rows.score(prm)
+        rows.keep(1, by=score, per=qp.col.group)
+    answer = rows.extract("answer", ANSWER)
+    return rows.vote(answer, weight=score)
+
+
+@qp.program
+def filter_decoding(problem: str, threshold: float = 0.9) -> str:
+    rows = qp.chat(user=problem)
+    rows.generate(llm, via=qp.filter(slm, threshold), temperature=0, max_tokens=256)
+    return rows.extract("answer", ANSWER)
+
+
+@qp.program
+def outline_then_write(topic: str) -> str:
+    rows = qp.chat(user=f"List three points about {topic}.")
+    points = rows.generate(llm, into="points", max_tokens=120)
+    rows.chat(user=f"Now write it up, keeping to these points: {points}")
+    with rows.branch() as branch:
+        with branch.arm():
+            rows.generate(llm, n=2, temperature=1.0, max_tokens=400)
+        with branch.arm():
+            rows.generate(slm, n=2, temperature=0.7, max_tokens=400)
+    rating = rows.score(qp.judge(llm, "Rate the text from 1 to 5."))
+    rows.best(by=rating)
+    return qp.col.text
+
+
+@qp.program
+def constrained_json(note: str) -> Person:
+    rows = qp.chat(user=f"Extract the person in this note as JSON: {note}")
+    return rows.generate(llm, as_=Person, temperature=0, max_tokens=256)
+
+
+@qp.program
+def order(note: str) -> dict[str, Any]:
+    rows = qp.chat(user=f"Extract the order in this note as JSON: {note}")
+    return rows.generate(llm, as_=Order, temperature=0, max_tokens=256)
+
+
+@qp.program
+def meeting(note: str) -> Meeting:
+    rows = qp.chat(user=f"Extract the meeting in this note as JSON: {note}")
+    return rows.generate(llm, as_=Meeting, temperature=0, max_tokens=256)
+
+
+PROGRAMS: dict[str, qp.Program[..., Any]] = {
+    program.name: program
+    for program in (
+        greedy,
+        best_of_n,
+        self_consistency,
+        weighted_best_of_n,
+        beam_search,
+        dvts,
+        filter_decoding,
+        outline_then_write,
+        constrained_json,
+        order,
+        meeting,
+    )
+}

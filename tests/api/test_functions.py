@@ -1,0 +1,183 @@
+"""Python scorers and extractors: all four shapes, from both faces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qpdsl as qp
+from qpdsl.errors import UsageError
+
+llm = qp.model("zoo/counting")
+
+
+@qp.scorer
+def length(text: str) -> float:
+    return len(text)
+
+
+@qp.scorer
+async def length_later(text: str) -> float:
+    await asyncio.sleep(0)
+    return len(text)
+
+
+@qp.scorer(batched=True)
+def lengths(texts: Sequence[str]) -> list[float]:
+    return [len(text) for text in texts]
+
+
+@qp.scorer(batched=True, name="lengths_later")
+async def later(texts: Sequence[str]) -> list[float]:
+    await asyncio.sleep(0)
+    return [len(text) for text in texts]
+
+
+@qp.extractor
+def last(text: str) -> int | None:
+    digits = [word for word in text.replace(".", " ").split() if word.isdigit()]
+    return int(digits[-1]) if digits else None
+
+
+@qp.extractor
+async def last_later(text: str) -> int | None:
+    await asyncio.sleep(0)
+    return last(text)
+
+
+@qp.extractor(batched=True)
+def lasts(texts: Sequence[str]) -> list[int | None]:
+    return [last(text) for text in texts]
+
+
+@qp.extractor(batched=True)
+async def lasts_later(texts: Sequence[str]) -> list[int | None]:
+    await asyncio.sleep(0)
+    return [last(text) for text in texts]
+
+
+SCORERS: list[qp.Scorer[..., Any]] = [length, length_later, lengths, later]
+EXTRACTORS: list[qp.Extractor[..., Any, int]] = [last, last_later, lasts, lasts_later]
+SHAPES = list(zip(SCORERS, EXTRACTORS, strict=True))
+
+
+def check(result: qp.Result[Any]) -> None:
+    (row,) = result.rows
+    assert row["size"] == len(row["text"]) and row["number"] == last(row["text"])
+    assert result.value == row["number"]
+
+
+@pytest.mark.parametrize(("scorer", "extractor"), SHAPES, ids=lambda given: given.function.name)
+def test_in_python(scorer: qp.Scorer[..., Any], extractor: qp.Extractor[..., Any, int], problem: str) -> None:
+    @qp.program
+    def p(problem: str) -> int:
+        rows = qp.chat(user=problem)
+        rows.generate(llm, n=3, temperature=0.8)
+        size = rows.score(scorer, into="size")
+        number = rows.extract("number", extractor)
+        rows.best(by=size)
+        return number
+
+    check(p.run(problem))
+    check(asyncio.run(p.arun(problem)))
+
+
+@pytest.mark.parametrize(("scorer", "extractor"), SHAPES, ids=lambda given: given.function.name)
+def test_in_text(scorer: qp.Scorer[..., Any], extractor: qp.Extractor[..., Any, int], problem: str) -> None:
+    text = f"""
+    program p(problem: text) -> int {{
+      chat user=problem
+      generate "zoo/counting" n=3 temperature=0.8
+      score {scorer.function.name} into size
+      extract number = {extractor.function.name}
+      best by size
+      return number
+    }}
+    """
+    check(qp.parse(text, functions=[scorer, extractor]).run(problem))
+    with pytest.raises(qp.QpError) as caught:
+        qp.parse(text)
+    assert scorer.function.name in str(caught.value)
+
+
+def test_functions_are_still_functions() -> None:
+    assert length("four") == 4 and last("1 2 x") == 2 and length.__name__ == "length"
+
+
+def test_async_functions_run_in_the_callers_loop(problem: str) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    @qp.scorer
+    async def where(text: str) -> float:
+        loops.append(asyncio.get_running_loop())
+        return 1.0
+
+    @qp.program
+    def p(problem: str) -> str:
+        rows = qp.chat(user=problem)
+        rows.generate(llm, max_tokens=2)
+        rows.best(by=rows.score(where))
+        return qp.col.text
+
+    async def main() -> asyncio.AbstractEventLoop:
+        await p.acall(problem)
+        return asyncio.get_running_loop()
+
+    mine = asyncio.run(main())
+    p(problem)
+    assert loops[0] is mine and loops[1] is not mine
+
+
+def test_a_function_that_fails_is_the_rows_error(problem: str) -> None:
+    @qp.scorer
+    def broken(text: str, row: Mapping[str, Any]) -> float:
+        return float(row["absent"])
+
+    @qp.program
+    def p(problem: str) -> str:
+        rows = qp.chat(user=problem)
+        rows.generate(llm, max_tokens=2)
+        rows.best(by=rows.score(broken))
+        return qp.col.text
+
+    result = p.run(problem)
+    assert result.error is not None and "`broken` failed: KeyError: 'absent'" in result.error
+
+
+def test_load_functions(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import qpdsl as qp\n"
+        "@qp.scorer\ndef one(text: str) -> float:\n    return 1.0\n"
+        "@qp.extractor(batched=True)\ndef two(texts: list[str]) -> list[bool]:\n    return [True for _ in texts]\n"
+        "def three(text: str) -> float:\n    return 3.0\n"
+    )
+    found = qp.load_functions(file)
+    assert [(f.name, f.kind, f.batched, f.returns) for f in found] == [
+        ("one", "scorer", False, "text"),
+        ("two", "extractor", True, "bool"),
+    ]
+    (tmp_path / "p.qp").write_text('program p(q: text) { chat user=q | generate "zoo/counting" | score one }')
+    assert qp.load(tmp_path / "p.qp", functions=found).logical.score_column == "score"
+    with pytest.raises(UsageError, match="there is no Python file"):
+        qp.load_functions(tmp_path / "none.py")
+    file.write_text("1 / 0")
+    with pytest.raises(ZeroDivisionError):
+        qp.load_functions(file)
+
+
+def test_functions_that_cannot_be_registered() -> None:
+    with pytest.raises(UsageError, match="cannot be the name of a function"):
+        qp.scorer(lambda text: 1.0)
+    with pytest.raises(UsageError, match="a column holds `str`, `int`, `float` or `bool`"):
+
+        @qp.extractor
+        def pairs(text: str) -> tuple[int, int]:
+            return 1, 2
+
+    with pytest.raises(UsageError, match="two functions are called `length`"):
+        qp.parse("", functions=[length, qp.scorer(name="length")(last)])
