@@ -1,12 +1,12 @@
 """Measure the built-in family: accuracy against tokens, the verifier, the mini model, the middle layer, records.
 
     pip install -e '.[bench]'
-    python benchmarks/family.py [--models DIR] [--solver DIR/work/solver] [--problems 500] [--notes 300] [--draw-only]
+    python benchmarks/family.py [--models DIR] [--solver DIR] [--problems 500] [--notes 300] [--draw-only]
 
 Writes `benchmarks/results/family.json`, the page `docs/family.md`, and its picture. `--models` measures a family in
 another folder (as `python -m qpdsl.zoo.train` leaves it); `--solver` adds the mark that the verifier is held against,
-which needs the solver that does not ship. `--cards` also writes the cards in the model folders, from what the training
-remembered.
+which needs the solver that does not ship (the training leaves it in its `work` folder). `--cards` also writes the cards
+in the model folders, from what the training remembered.
 """
 
 from __future__ import annotations
