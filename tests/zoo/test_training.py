@@ -14,6 +14,7 @@ from qpdsl.zoo.tasks.records import evaluation_notes
 from qpdsl.zoo.tasks.split import held_out
 from qpdsl.zoo.training.batches import IGNORED, Batch, fresh_batches, fresh_pairs
 from qpdsl.zoo.training.comparator import with_comparator
+from qpdsl.zoo.training.family import Family, Steps, samples_stage, solver_stage
 from qpdsl.zoo.training.sampling import sampled_problems
 from qpdsl.zoo.training.shared import Course, Settings, Shape, hidden_after, new_model, rate, train
 from qpdsl.zoo.training.tokenizer import build_tokenizer
@@ -60,6 +61,15 @@ def test_a_training_that_was_interrupted_ends_with_the_same_weights(
         trained(5, tmp_path / "cut.pt", until=3)
     resumed = trained(5, tmp_path / "cut.pt")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_a_solver_that_never_gets_as_good_as_asked_is_told_of(tmp_path: Path) -> None:
+    family = Family(tmp_path, Settings(), Steps(solver=1), until=0.5)
+    with pytest.raises(SystemExit, match="not right on 50% yet"):
+        solver_stage(family)
+    assert not (tmp_path / "work" / "solver").exists()
+    with pytest.raises(SystemExit, match="run the stages before this one"):
+        samples_stage(family)
 
 
 def test_batches_from_a_step_on_are_those_of_an_endless_stream() -> None:

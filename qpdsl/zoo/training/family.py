@@ -88,7 +88,10 @@ class Family:
 
 
 def solver_stage(family: Family) -> None:
-    """Train the solver; `counting` is left on the way, when it is right about half the time."""
+    """Train the solver; `counting` is left on the way, when it is right about half the time.
+
+    Raises SystemExit when the solver was never as good as that.
+    """
     if (family.work / "solver").exists():
         return
 
@@ -101,6 +104,8 @@ def solver_stage(family: Family) -> None:
     model = train_solver(
         family.tokenizer, steps, family.checkpoint("solver"), family.settings, family.until, half_trained
     )
+    if not (family.out / "counting").exists():
+        raise SystemExit(f"after {steps:,} steps the solver is not right on {family.until:.0%} yet: give it more steps")
     family.save(family.work / "solver", model, f"Trained for {steps:,} steps of 64 fresh texts, seed {seed}.")
 
 
