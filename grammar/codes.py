@@ -94,7 +94,9 @@ CODES: dict[str, Code] = {
     "QP302": Code("samples that cannot differ", "At temperature 0 each sample is the same text: one is enough."),
     "QP303": Code("empty stop string", "A stop string is at least one character long."),
     "QP304": Code("empty id or path", "A model id names a model, and a path names a file."),
-    "QP305": Code("condition that cannot change", "No round changes what `until` reads: all rounds run, or none."),
+    "QP305": Code(
+        "decides nothing", "The condition is the same in every round, or for every row; or all rows are in one group."
+    ),
     "QP306": Code("unfit schema", "llguidance must be able to hold an output to all that a schema says."),
     "QP307": Code("unfit constraint", "llguidance must be able to hold an output to the regex or grammar."),
     "QP308": Code("empty choice", "Each text of `choice(…)` is at least one character long."),

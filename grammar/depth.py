@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 from qpdsl.grammar import ast
@@ -23,8 +22,8 @@ def is_shallow(node: ast.Node) -> bool:
 
 def _children(node: Any) -> Iterator[ast.Node]:
     """The nodes right below a node, but for the stages of a block, which are checked on their own."""
-    for field in fields(node):
-        value = getattr(node, field.name)
+    for name in type(node).__slots__:
+        value = getattr(node, name)
         for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, ast.Node) and field.name != "body":
+            if isinstance(item, ast.Node) and name != "body":
                 yield item

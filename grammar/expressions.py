@@ -5,26 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from lark import Token
-from lark.visitors import Transformer_NonRecursive, v_args
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.parts import Parts, at, name_of, span_of
-from qpdsl.grammar.source import Span
+
+# Of the operators that share a chain, those that bind tighter.
+_TIGHT = frozenset({"AND", "STAR", "SLASH", "PERCENT"})
 
 
-@v_args(meta=True)
-class Expressions(Parts, Transformer_NonRecursive[Token, Any]):
+class Expressions(Parts):
     """Chains of operators are flat in the parse tree, and nest to the left in the syntax tree."""
 
-    def or_(self, meta: Any, children: list[Any]) -> ast.Expr:
+    def expr(self, meta: Any, children: list[Any]) -> ast.Expr:
+        terms = _prefixed(children)
+        chain = terms[:1]
+        for operator, term in zip(terms[1::2], terms[2::2], strict=True):
+            if operator.type in _TIGHT:
+                chain[-1] = _binary(chain[-1], operator, term)
+            else:
+                chain += [operator, term]
+        return _fold(chain)
+
+    sum = expr
+
+    def compare(self, meta: Any, children: list[Any]) -> ast.Expr:
         return _fold(children)
-
-    and_ = compare = sum = product = or_
-
-    def not_(self, meta: Any, children: list[Any]) -> ast.Expr:
-        return _prefix(children)
-
-    unary = not_
 
     def matches(self, meta: Any, children: list[Any]) -> ast.Matches:
         subject, pattern = children
@@ -56,16 +61,27 @@ class Expressions(Parts, Transformer_NonRecursive[Token, Any]):
         return ast.Argument(None if name is None else str(name), value, span=span_of(meta))
 
 
-def _fold(children: list[Any]) -> ast.Expr:
-    left: ast.Expr = children[0]
-    for operator, right in zip(children[1::2], children[2::2], strict=True):
-        left = ast.Binary(str(operator), left, right, span=left.span.to(right.span))  # type: ignore[arg-type]
+def _prefixed(children: list[Any]) -> list[Any]:
+    """Terms and the operators between them: `not` and `-` where a term is due are a part of it."""
+    terms: list[Any] = []
+    prefixes: list[Token] = []
+    for child in children:
+        if isinstance(child, Token):
+            (terms if len(terms) % 2 else prefixes).append(child)
+            continue
+        while prefixes:
+            prefix = prefixes.pop()
+            child = ast.Unary(str(prefix), child, span=at(prefix).to(child.span))  # type: ignore[arg-type]
+        terms.append(child)
+    return terms
+
+
+def _fold(chain: list[Any]) -> ast.Expr:
+    left: ast.Expr = chain[0]
+    for operator, right in zip(chain[1::2], chain[2::2], strict=True):
+        left = _binary(left, operator, right)
     return left
 
 
-def _prefix(children: list[Any]) -> ast.Expr:
-    operand: ast.Expr = children[-1]
-    for operator in reversed(children[:-1]):
-        span = Span(operator.start_pos, operand.span.end)
-        operand = ast.Unary(str(operator), operand, span=span)  # type: ignore[arg-type]
-    return operand
+def _binary(left: ast.Expr, operator: Token, right: ast.Expr) -> ast.Binary:
+    return ast.Binary(str(operator), left, right, span=left.span.to(right.span))  # type: ignore[arg-type]

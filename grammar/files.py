@@ -27,7 +27,10 @@ class Files:
         """Where a path in the program points. Raises FileRefused where the program may not read there."""
         if self.folder is None:
             raise FileRefused("this program is not a file, so it has no folder to read from")
-        target = (self.folder / path).resolve()
+        try:
+            target = (self.folder / path).resolve()
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name that no file can have
+            raise FileRefused(f"`{path}` leads nowhere") from error
         if not any(target.is_relative_to(folder.resolve()) for folder in (self.folder, *self.allowed)):
             raise FileRefused(f"`{path}` lies outside the program's folder")
         return target
@@ -36,6 +39,8 @@ class Files:
         """The text of a file. Raises FileRefused."""
         target = self.resolve(path)
         try:
+            if target.exists() and not target.is_file():
+                raise FileRefused(f"`{path}` is no file")
             with target.open("rb") as file:
                 data = file.read(MAX_SOURCE_BYTES + 1)
         except OSError as error:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from qpdsl.grammar import regex
 from qpdsl.grammar.diagnostic import Diagnostic, Edit
 from qpdsl.grammar.place import Place
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.tokens import Token
 from qpdsl.grammar.words import STAGES
+
+_COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
+# What begins a comment elsewhere.
+_COMMENTS = ("//", "/*", "--")
 
 
 def slip(place: Place) -> Diagnostic | None:
@@ -30,7 +35,19 @@ def slip(place: Place) -> Diagnostic | None:
         message = f"expected a newline or `|` before the stage `{place.before.text}`"
         fix = Edit(start, "| ")
         return Diagnostic("QP109", message, place.before.span, help="begin a new stage", edit=fix)
-    if token.text == "," and word in STAGES and "_SEP" in place.expected:
+    ends = not place.expected.isdisjoint({"_SEP", "RPAR"})
+    if token.text in _COMPARISONS and ends and any(one.text in _COMPARISONS for one in statement.tokens[:index]):
+        help = "join two comparisons with `and`"
+        return Diagnostic("QP109", "comparisons do not chain", token.span, notes=place.usage, help=help)
+    if index == 0 and "".join(one.text for one in statement.tokens[:2]).startswith(_COMMENTS):
+        return Diagnostic("QP109", "nothing begins like this here", token.span, help="a comment begins with `#`")
+    if token.kind == "string" and "REGEX" in place.expected:
+        message, bare = "expected a `/regex/`, found a string", token.text.strip('"')
+        sound = not {"/", "\n"} & set(bare) and regex.check(bare, 0) is None
+        edit = Edit(token.span, f"/{bare}/") if sound else None
+        help = "a regex stands between slashes"
+        return Diagnostic("QP109", message, token.span, notes=place.usage, help=help, edit=edit)
+    if token.text == "," and word in STAGES and word != "return" and "_SEP" in place.expected:
         fix = Edit(token.span, "")
         return Diagnostic("QP109", "options are parted by spaces", token.span, help="leave the comma out", edit=fix)
     if word == "prompt" and index == 1 and token.kind == "word":

@@ -25,10 +25,10 @@ def lay_out(source: Source, text: str, *, pipeline: bool, headless: AbstractSet[
 
     `headless` holds the offsets of braces whose heads are among the blanked parts.
     """
-    everything, faults = scan(source, text)
-    spaces = [token.span for token in everything if token.kind == "comment"]
-    tokens = [token for token in everything if token.kind != "comment"]
-    layout = Layout(text, tokens, faults=faults)
+    scanned, faults = scan(source, text)
+    spaces = [token.span for token in scanned if token.kind == "comment"]
+    tokens = [token for token in scanned if token.kind != "comment"]
+    layout = Layout(text, scanned, tokens, faults=faults)
     layout.broken = any(fault.code == "QP105" and fault.span.end - fault.span.start == 3 for fault in faults)
     builder = _Builder(source, layout, "stages" if pipeline else "file", headless)
     joined = builder.run()
@@ -163,7 +163,9 @@ class _Builder:
             return
         after = self.significant[index + 1]
         if self.previous is None or self.previous.text in ("|", "{"):
-            self._fault("QP113", "expected a stage before this `|`", token)
+            doubled = self.previous is not None and self.previous.text == "|" and self.previous.end == token.start
+            help = "alternatives are joined by `or`" if doubled else None
+            self._fault("QP113", "expected a stage before this `|`", token, help=help)
         elif after == len(self.tokens) or self.tokens[after].text == "}":
             self._fault("QP113", "expected a stage after this `|`", token)
 

@@ -22,6 +22,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, QpError, in_order
 from qpdsl.grammar.layout import lay_out
 from qpdsl.grammar.open_names import open_parameters
+from qpdsl.grammar.resting import collector_resting
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source, Span
 from qpdsl.grammar.statements import Statement
 from qpdsl.grammar.syntax import explain, misspelt_words
@@ -63,6 +64,7 @@ def parse_pipeline(source: Source, models: Mapping[str, str] | None = None) -> a
     return ast.File(source, declared, (program,), complete=not gaps, errors=errors, gaps=gaps, span=span)
 
 
+@collector_resting()
 def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnostic, ...], tuple[Span, ...]]:
     _refuse(source)
     text = source.text

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from qpdsl.grammar.layout import lay_out
 from qpdsl.grammar.source import Source
-from qpdsl.grammar.tokens import Kind, Token, scan
+from qpdsl.grammar.tokens import Kind, Token
 
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
@@ -97,8 +97,8 @@ def has_comments(nodes: list[Node]) -> bool:
 class _Builder:
     def __init__(self, source: Source) -> None:
         self.text = source.text
-        self.tokens, _ = scan(source, source.text)
-        self.separates = lay_out(source, source.text, pipeline=False).text
+        layout = lay_out(source, source.text, pipeline=False)
+        self.tokens, self.separates = layout.scanned, layout.text
         self.stack = [Group(_empty(0), [Entry()], _empty(len(source.text)))]
         self.above: list[Comment] = []
         self.blank = False

@@ -11,6 +11,7 @@ from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.lines import CONTINUED, STEP, Lines, fits
 from qpdsl.grammar.parse import parse_file
 from qpdsl.grammar.pieces import Entry, Group, Node, first, has_comments, last, leaves, pieces
+from qpdsl.grammar.resting import collector_resting
 from qpdsl.grammar.segments import segments
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.spacing import flat, is_naming
@@ -31,6 +32,7 @@ def print_file(file: ast.File) -> str:
     return _laid_out(Source(file.source.name, unparse(file)))
 
 
+@collector_resting()
 def _laid_out(source: Source) -> str:
     lines = Lines()
     whole = pieces(source)
@@ -50,13 +52,13 @@ def _entry(lines: Lines, entry: Entry, indent: int, *, opens: bool) -> None:
     """A declaration, stage, field of a schema, or arm, with its comments; `opens` says that it is its block's first."""
     nodes, block = entry.nodes, entry.nodes[-1]
     lines.above(first(nodes[0]), indent, blanks=True, opens=opens)
-    for piece in leaves(nodes):
-        piece.text = redented(piece.text, indent + STEP)
     if not isinstance(block, Group) or block.opener.text != "{":
+        _redent(nodes, indent)
         _head(lines, nodes, indent, "")
     elif len(nodes) == 1:
         _arm(lines, block, indent)
     else:
+        _redent(nodes[:-1], indent)
         lines.above(block.opener, indent)
         behind = last(nodes[-2]).after
         if _head(lines, nodes[:-1], indent, " {"):
@@ -68,6 +70,11 @@ def _entry(lines: Lines, entry: Entry, indent: int, *, opens: bool) -> None:
         _block(lines, block, indent, word=first(nodes[0]).text)
     lines.comment(last(nodes[-1]).after)
     lines.end()
+
+
+def _redent(nodes: list[Node], indent: int) -> None:
+    for piece in leaves(nodes):
+        piece.text = redented(piece.text, indent + STEP)
 
 
 def _behind(lines: Lines, comments: list[str | None], indent: int) -> None:
@@ -96,6 +103,7 @@ def _block(lines: Lines, block: Group, indent: int, *, word: str) -> None:
 
 def _field(lines: Lines, entry: Entry, indent: int, *, opens: bool) -> None:
     lines.above(first(entry.nodes[0]), indent, blanks=True, opens=opens)
+    _redent(entry.nodes, indent)
     lines.nodes(entry.nodes, indent)
     lines.comment(last(entry.nodes[-1]).after)
     lines.end()

@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from lark import Token
-from lark.visitors import v_args
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.depth import MAX_DEPTH, is_shallow
@@ -37,7 +36,6 @@ class Clause:
         self.span = span
 
 
-@v_args(meta=True)
 class Stages(Types, Expressions):
     """`headless` holds the offsets of braces whose head was faulty and is blanked: their blocks need no second error.
 

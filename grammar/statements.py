@@ -36,9 +36,13 @@ class Statement:
 
 @dataclass(slots=True)
 class Layout:
-    """`broken` says that braces do not pair, so that nothing about the structure can be trusted."""
+    """`tokens` are those of `scanned` that are no comments; in `text` only the newlines are left that end something.
+
+    `broken` says that braces do not pair, so that nothing about the structure can be trusted.
+    """
 
     text: str
+    scanned: list[Token]
     tokens: list[Token]
     statements: list[Statement] = field(default_factory=list)
     faults: list[Diagnostic] = field(default_factory=list)

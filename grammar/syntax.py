@@ -13,7 +13,7 @@ from qpdsl.grammar.source import Source
 from qpdsl.grammar.statements import Layout
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.tokens import Token
-from qpdsl.grammar.words import DECLARATIONS, RESERVED, STAGES
+from qpdsl.grammar.words import DECLARATIONS, RESERVED, STAGE_SYNONYMS, STAGES
 
 _EXPRESSION = frozenset({"NUMBER", "STRING", "NAME", "LPAR", "MINUS", "NOT", "TRUE", "FALSE", "NONE"})
 _COMPARISONS = frozenset({"EQ", "NE", "LE", "GE", "LT", "GT", "_MATCHES"})
@@ -78,6 +78,8 @@ def _head(place: Place) -> Diagnostic | None:
     if token is None or statement is None or token.start != statement.tokens[0].start:
         return None
     if "_SEP" in place.expected and place.before and place.before.text == "}":
+        if statement.inside == "arms":
+            return Diagnostic("QP109", "nothing stands between two arms", token.span, help=f"leave `{token.text}` out")
         sign = "`,`" if place.in_fields else "`|`"
         return Diagnostic("QP109", f"expected a newline or {sign} before `{token.text}`", token.span)
     if statement.inside == "arms":
@@ -101,17 +103,12 @@ def _head(place: Place) -> Diagnostic | None:
 
 def _unknown_word(token: Token, kind: str, code: str, known: Iterable[str]) -> Diagnostic:
     word = token.text
-    near = closest(word, known)
-    notes = (f"{kind}s: {', '.join(known)}",)
-    return Diagnostic(
-        code,
-        f"unknown {kind} `{word}`",
-        token.span,
-        f"not a {kind}",
-        notes=notes,
-        help=f"did you mean `{near}`?" if near else None,
-        edit=Edit(token.span, near) if near else None,
-    )
+    near, synonym = closest(word, known), STAGE_SYNONYMS.get(word) if kind == "stage" else None
+    notes: tuple[str, ...] = (f"{kind}s: {', '.join(known)}",)
+    help, edit = (f"did you mean `{near}`?", Edit(token.span, near)) if near else (None, None)
+    if synonym:
+        notes, help, edit = (f"form: {STAGES[synonym].usage}",), f"here that is `{synonym}`", None
+    return Diagnostic(code, f"unknown {kind} `{word}`", token.span, f"not a {kind}", notes=notes, help=help, edit=edit)
 
 
 def _reserved(place: Place) -> Diagnostic | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lark import Token
-from lark.visitors import v_args
+from lark import Token, Tree
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Edit, Label
@@ -22,9 +21,28 @@ from qpdsl.grammar.stages import Block, Clause, Stages
 from qpdsl.grammar.words import CLAUSE_FORMS
 
 
-@v_args(meta=True)
 class ToAst(Stages):
-    """Turns the tree of one text into a tuple of declarations, or of stages for a pipeline; collects `faults`."""
+    """Turns the tree of one text into a tuple of declarations, or of stages for a pipeline; collects `faults`.
+
+    There is a method for each rule, which gets the place of its text and what became of its children.
+    """
+
+    def transform(self, tree: Tree[Token]) -> tuple[Any, ...]:
+        """Children before their parents, in reading order, without recursion."""
+        pending, order = [tree], []
+        while pending:
+            node = pending.pop()
+            order.append(node)
+            pending += [child for child in node.children if isinstance(child, Tree)]
+        methods: dict[str, Any] = {}
+        made: dict[int, Any] = {}
+        while order:
+            node = order.pop()
+            method = methods.get(node.data) or methods.setdefault(node.data, getattr(self, node.data))
+            children = [made.pop(id(child)) if isinstance(child, Tree) else child for child in node.children]
+            made[id(node)] = method(node.meta, children)
+        items: tuple[Any, ...] = made[id(tree)]
+        return items
 
     def file(self, meta: Any, children: list[Any]) -> tuple[Any, ...]:
         for block in (child for child in children if isinstance(child, Block)):

@@ -7,7 +7,7 @@ from unicodedata import category, east_asian_width
 
 def cells(text: str) -> int:
     """How many terminal cells a text takes."""
-    return sum(map(_cells, text))
+    return len(text) if text.isascii() else sum(map(_cells, text))
 
 
 def shorten(text: str, limit: int) -> str:

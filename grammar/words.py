@@ -50,6 +50,26 @@ DECLARATIONS = {
     "program": "program NAME(PARAMETER: TYPE, …) -> TYPE { … }",
 }
 
+# What stages are called in other languages.
+STAGE_SYNONYMS = {
+    "ask": "chat",
+    "sample": "generate",
+    "complete": "generate",
+    "judge": "score",
+    "filter": "where",
+    "if": "where",
+    "take": "keep",
+    "top": "keep",
+    "limit": "keep",
+    "sort": "keep",
+    "order": "keep",
+    "while": "repeat",
+    "for": "repeat",
+    "loop": "repeat",
+    "parallel": "branch",
+    "union": "branch",
+}
+
 # How a clause is written, and what stands in its place.
 CLAUSE_FORMS = {
     "as": 'as SCHEMA, /regex/, choice("a", "b") or grammar("file.lark")',

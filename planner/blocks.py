@@ -9,10 +9,11 @@ from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
 from qpdsl.planner import ops
 from qpdsl.planner.chain import Chain
+from qpdsl.planner.conditions import warn_until
+from qpdsl.planner.generates import warn_spent_rounds
 from qpdsl.planner.infer import reader
 from qpdsl.planner.logical import LogicalPlan
 from qpdsl.planner.options import MOST_ARMS
-from qpdsl.planner.rounds import warn_until
 from qpdsl.planner.schemas import Schema
 from qpdsl.planner.scope import NUMBERS, Column, Type, made_name, stage_word, word_span
 from qpdsl.planner.walk import Flow, Walk
@@ -24,7 +25,9 @@ def repeat(walk: Walk, stage: ast.Repeat, number: int, add: Add) -> ops.Operator
     walk.needs_context(stage)
     walk.number(stage, "repeat", stage.limit, "the number of rounds")
     before, flow = dict(walk.scope.columns), walk.flow
+    walk.rounds += 1
     body = _inside(walk, stage, stage.body, number, add)
+    walk.rounds -= 1
     for name, column in before.items():
         now = walk.scope.columns[name]
         if now.type != column.type and now.maker is not None:
@@ -32,11 +35,12 @@ def repeat(walk: Walk, stage: ast.Repeat, number: int, add: Add) -> ops.Operator
             walk.scope.error("QP209", message, (made_name(now.maker) or now.maker).span)
         if now.schema != column.schema and not flow.fresh:  # there may be no round at all
             walk.scope.columns[name] = Column(now.type, now.maker)
+    runs = True
     if stage.until is not None:
         typer = reader(walk.scope, stage, "aggregates", "`until`", stage.span.end)
-        if typer.expect(stage.until, "bool", "a bool") == "bool":
-            warn_until(walk, stage, stage.until)
-    walk.change(fresh=walk.flow.fresh and flow.fresh)
+        runs = typer.expect(stage.until, "bool", "a bool") == "bool" and warn_until(walk, stage, stage.until, flow)
+    warn_spent_rounds(walk, stage, flow)
+    walk.change(fresh=walk.flow.fresh and flow.fresh, spent=walk.flow.spent if runs or flow.spent else None)
     return ops.Repeat(stage.limit, stage.until, body, stage=number, span=stage.span)
 
 
@@ -113,4 +117,5 @@ def _joined(before: Flow, arms: list[Flow]) -> Flow:
         generated=any(flow.generated for flow in arms),
         fresh=all(flow.fresh for flow in arms),
         spent=arms[0].spent if spent else None,
+        filtered=all(flow.filtered for flow in arms),
     )

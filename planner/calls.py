@@ -56,6 +56,7 @@ def _find(walk: Walk, call: ast.Call) -> tuple[Module, ast.Program] | None:
     if found is None and walk.module.complete:
         notes = (f"programs: {', '.join(programs)}",)
         fix = suggestion(call.program, call.name_span, programs)
+        fix = fix or {"help": 'declare it in this file, or bring it in: `use "file.qp"`'}
         message = f"unknown program `{call.program}`"
         walk.scope.error("QP202", message, call.name_span, "not declared", notes=notes, **fix)
     return found

@@ -93,7 +93,8 @@ def _registered(walk: Walk, name: ast.Name) -> Type:
     if name.id in extractors:
         return extractors[name.id]
     notes = (f"extractors: {', '.join(sorted(extractors))}",) if extractors else ("no extractor is registered",)
-    help = f"a column is made by {listed(('extract NAME = /regex/', 'extract NAME = .json.path'))}"
+    forms = listed(("extract NAME = /regex/", "extract NAME = .json.path"))
+    help = f"write {forms}, or register a Python extractor of this name (`--python FILE`, or `@qp.extractor`)"
     fix = suggestion(name.id, name.span, extractors) or {"help": help}
     message = f"unknown extractor `{name.id}`"
     walk.scope.error("QP227", message, name.span, "not registered", notes=notes, **fix)

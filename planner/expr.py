@@ -11,6 +11,9 @@ from qpdsl.grammar import ast
 Value = str | int | float | bool | None
 Scope = Mapping[str, Value]
 
+# A number as people and programs write it; Python's own functions take more, such as `1_000` and other scripts' digits.
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
 
 def format_value(value: Value) -> str:
     """A value as it stands in an interpolated string."""

@@ -6,10 +6,11 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.planner import ops
 from qpdsl.planner.options import default_of
+from qpdsl.planner.reads import names
 from qpdsl.planner.schemas import Schema
 from qpdsl.planner.scope import Column, word_span
 from qpdsl.planner.targets import constraint_of
-from qpdsl.planner.walk import Walk
+from qpdsl.planner.walk import Flow, Walk
 
 _OPTIONS = {"n": "int", "temperature": "float", "top_p": "float", "top_k": "int", "min_p": "float", "max_tokens": "int"}
 
@@ -105,6 +106,33 @@ def _warn_spent(walk: Walk, stage: ast.Generate) -> None:
     why = (Label(word_span(before), "this goes on to the end, as it has no `stop`"),)
     help = "give the stage before a `stop`, or start a new turn with `chat`"
     walk.warn(Diagnostic("QP229", message, word_span(stage), "all rows pass as they are", why, help=help))
+
+
+def warn_spent_rounds(walk: Walk, stage: ast.Repeat, before: Flow) -> None:
+    """Warns where the first round of a `repeat` finishes every row, so that a later one generates nothing."""
+    spent, limit = walk.flow.spent, default_of(stage.limit, {})[0]
+    first = _first_generate(stage.body)
+    if spent is None or spent is before.spent or first is None or getattr(limit, "value", 0) == 1:
+        return
+    if stage.until is not None and any(name.id in ("finish", "finished") for name in names(stage.until)):
+        return  # then the rounds end, and the condition has its own warning
+    message = "nothing is left to generate after the first round: every row is finished"
+    why = (Label(word_span(spent), "this goes on to the end, as it has no `stop`"),) if spent is not first else ()
+    help = "give it a `stop`, or start a new turn with `chat` in each round"
+    walk.warn(Diagnostic("QP229", message, word_span(first), "all rows pass as they are", why, help=help))
+
+
+def _first_generate(stages: tuple[ast.Stage, ...]) -> ast.Generate | None:
+    """The `generate` that a round begins with, where no new turn comes before it."""
+    for stage in stages:
+        match stage:
+            case ast.Generate():
+                return stage
+            case ast.Repeat(body=body):
+                return _first_generate(body)
+            case ast.Prompt() | ast.Chat() | ast.Branch() | ast.Call():
+                return None
+    return None
 
 
 def _warn_greedy(walk: Walk, stage: ast.Generate) -> None:

@@ -14,11 +14,11 @@ from qpdsl.grammar.diagnostic import Edit, Label
 from qpdsl.grammar.format import format_expr
 from qpdsl.grammar.suggest import closest, listed
 from qpdsl.grammar.words import FUNCTIONS
-from qpdsl.planner.scope import NUMBERS, Scope, Type, stage_word
+from qpdsl.planner.mends import a, retyped
+from qpdsl.planner.scope import FINISHES, NUMBERS, Scope, Type, stage_word
 
 Reads = OneOf["parameters", "row", "aggregates", "first row"]
 _ALIASES = {"avg": "mean", "average": "mean", "length": "len"}
-_AGGREGATES = ("min", "max", "mean", "all", "any")
 
 
 def fits(actual: Type, wanted: frozenset[str] | str) -> bool:
@@ -29,21 +29,23 @@ def fits(actual: Type, wanted: frozenset[str] | str) -> bool:
 
 @dataclass(slots=True)
 class Typer:
-    """Types the expressions of one stage; `place` names the spot for messages, as in "`n`" or "`by`"."""
+    """Types the expressions of one stage; `place` names the spot for messages, as in "`n`" or "`by`".
+
+    `_inside` is the aggregate that the expression at hand stands in.
+    """
 
     scope: Scope
     stage: ast.Stage
     reads: Reads
     place: str
     upto: int | None = None
-    _inside: bool = False
+    _inside: str | None = None
 
     def expect(self, expr: ast.Expr, wanted: frozenset[str] | str, what: str) -> Type:
         """The type of `expr`, reported where it is not one of `wanted`, which `what` puts in words."""
         actual = self.type(expr)
         if fits(actual, wanted):
             return actual
-        shown = "none" if actual == "none" else f"{'an' if actual == 'int' else 'a'} {actual}"
         why: tuple[Label, ...] = ()
         if isinstance(expr, ast.Name) and expr.id in self.scope.params and expr.id not in self.scope.columns:
             param = self.scope.params[expr.id]
@@ -51,9 +53,21 @@ class Typer:
             word = "declared" if param.type.span != param.name_span else "taken for"
             if param.type.span != expr.span:
                 why = (Label(param.type.span, f"{word} {actual}"),)
-        message = f"{self.place} takes {what}, found {shown}"
-        self.scope.error("QP209", message, expr.span, f"this is {shown}", secondary=why)
+        self._wrong(expr, actual, wanted, f"{self.place} takes {what}", why)
         return "unknown"
+
+    def _wrong(
+        self,
+        expr: ast.Expr,
+        actual: Type,
+        wanted: frozenset[str] | str,
+        rule: str,
+        why: tuple[Label, ...] = (),
+    ) -> None:
+        wanted = frozenset({wanted}) if isinstance(wanted, str) else wanted
+        fix = {} if self.reads == "aggregates" else retyped(expr, actual, wanted, self.scope)
+        message = f"{rule}, found {a(actual)}"
+        self.scope.error("QP209", message, expr.span, f"this is {a(actual)}", secondary=why, **fix)
 
     def type(self, expr: ast.Expr) -> Type:
         match expr:
@@ -89,16 +103,19 @@ class Typer:
             type_ = self.scope.columns[name.id].type
             choice = {"bool": "all", "int": "max", "float": "max"}.get(type_)
             self._needs_aggregate(name, Edit(name.span, f"{choice}({name.id})") if choice else None)
-            return type_
-        return self.scope.column(name, self.stage, upto=self.upto)
+            return "unknown"
+        numeric = self._inside in ("min", "max", "mean") or self.place in ("`by`", "`weight`")
+        return self.scope.column(name, self.stage, upto=self.upto, wants="score" if numeric else None)
 
     def _bare(self, name: ast.Name) -> bool:
         return self.reads == "aggregates" and not self._inside and name.id in self.scope.columns
 
     def _needs_aggregate(self, name: ast.Name, edit: Edit | None) -> None:
         message = f"{self.place} looks at all rows, but `{name.id}` is a column of each one"
-        help = f"say over which rows: {listed(_AGGREGATES)}"
-        if self.scope.columns[name.id].type == "text":
+        type_ = self.scope.columns[name.id].type
+        functions = ("all", "any") if type_ == "bool" else ("min", "max", "mean")
+        help = f"say over which rows: {listed(f'{function}({name.id})' for function in functions)}"
+        if type_ in ("text", "unknown"):
             help = "put `any(…)` or `all(…)` around the comparison"
         self.scope.error("QP212", message, name.span, "needs an aggregate", help=help, edit=edit)
 
@@ -106,13 +123,15 @@ class Typer:
         actual = self.type(expr)
         if fits(actual, wanted):
             return actual
-        self.scope.error("QP209", f"{rule}, found {actual}", expr.span, f"this is {actual}")
+        self._wrong(expr, actual, wanted, rule)
         return "unknown"
 
     def _binary(self, expr: ast.Binary) -> Type:
         if expr.op in ("and", "or"):
             self._operand(expr.left, "bool", f"`{expr.op}` takes bools")
             self._operand(expr.right, "bool", f"`{expr.op}` takes bools")
+            return "bool"
+        if self._bare_word(expr.left, expr.right) or self._bare_word(expr.right, expr.left):
             return "bool"
         left, right = self.type(expr.left), self.type(expr.right)
         compares = expr.op in ("==", "!=", "<", "<=", ">", ">=")
@@ -126,6 +145,17 @@ class Typer:
         if left == right == "text" and (compares or expr.op == "+"):
             return "bool" if compares else "text"
         return self._mismatch(expr, left, right)
+
+    def _bare_word(self, column: ast.Expr, word: ast.Expr) -> bool:
+        """Reports one of the words of `finish` that stands beside it without quotes, as if it were a name."""
+        if not (isinstance(column, ast.Name) and column.id == "finish" and isinstance(word, ast.Name)):
+            return False
+        if word.id not in FINISHES or word.id in self.scope.columns or word.id in self.scope.params:
+            return False
+        edit = Edit(word.span, f'"{word.id}"')
+        message = f"`{word.id}` is a name here, and no stage makes it"
+        self.scope.error("QP203", message, word.span, "unknown column", help="a text stands in quotes", edit=edit)
+        return True
 
     def _mismatch(self, expr: ast.Binary, left: Type, right: Type) -> Type:
         verb = "compare" if expr.op in ("==", "!=", "<", "<=", ">", ">=") else "apply"
@@ -165,14 +195,14 @@ class Typer:
             notes = ("aggregates stand in `until` and `return`",)
             self.scope.error("QP211", message, call.span, "an aggregate", notes=notes)
             return "unknown"
-        self._inside = True
+        self._inside = name
         if name in ("all", "any"):
             self._operand(argument, "bool", f"`{name}` takes a bool")
             result: Type = "bool"
         else:
             actual = self._operand(argument, NUMBERS, f"`{name}` takes a number")
             result = "float" if name == "mean" else actual
-        self._inside = False
+        self._inside = None
         return result
 
 

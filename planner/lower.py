@@ -12,7 +12,7 @@ from qpdsl.planner.environment import Environment
 from qpdsl.planner.logical import LogicalProgram
 from qpdsl.planner.modules import Modules
 from qpdsl.planner.program import Checker
-from qpdsl.planner.unused import unused_declarations
+from qpdsl.planner.unused import read_by_callers, unused_declarations, unused_in
 from qpdsl.planner.verify import verify
 
 _BARE = Environment()
@@ -70,9 +70,16 @@ def lower_all(file: ast.File, environment: Environment) -> tuple[list[LogicalPro
         return lowered, found
     for one in lowered:
         verify(one.plan, {param.name for param in one.params})
-    unused = tuple(unused_declarations(file))
-    found += unused
-    return [replace(one, warnings=in_order((*one.warnings, *unused))) for one in lowered], found
+    declared = tuple(unused_declarations(file))
+    callers = read_by_callers(modules.all())
+    unused = [
+        (*declared, *unused_in(one, program, callers.get(id(program), frozenset())))
+        for one, program in zip(lowered, file.programs, strict=True)
+    ]
+    found += dict.fromkeys(each for warnings in unused for each in warnings)
+    return [
+        replace(one, warnings=in_order((*one.warnings, *more))) for one, more in zip(lowered, unused, strict=True)
+    ], found
 
 
 def _choose(file: ast.File, name: str | None, found: list[Diagnostic]) -> ast.Program | None:

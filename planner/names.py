@@ -45,8 +45,12 @@ def unknown_model(ref: ast.ModelRef, declared: Mapping[str, str]) -> Diagnostic:
 def unknown_verifier(ref: ast.ModelRef, declared: Mapping[str, str], scorers: Collection[str]) -> Diagnostic:
     """A name after `score` that is no model, no registered scorer and not `logprob`."""
     notes: tuple[str, ...] = (f"models: {', '.join(declared)}",) if declared else ("the file declares no model",)
-    notes += (f"scorers: {', '.join(sorted(scorers))}",) if scorers else ()
+    notes += (f"Python scorers: {', '.join(sorted(scorers))}",) if scorers else ()
+    notes += ('other forms: `score logprob`, `score judge(MODEL, "rubric")`',)
     more = suggestion(ref.name, ref.span, [*declared, *sorted(scorers), "logprob"])
-    if not more and not declared:
-        more = {"help": f'declare it above the program: `model {ref.name} = "…"`'}
+    if not more:
+        model = f'`model {ref.name} = "…"`'
+        more = {
+            "help": f"declare it, {model}, or register a Python scorer of this name (`--python FILE`, or `@qp.scorer`)"
+        }
     return Diagnostic("QP201", f"unknown verifier `{ref.name}`", ref.span, "not declared", notes=notes, **more)

@@ -74,8 +74,8 @@ def default_of(expr: ast.Expr | None, params: Mapping[str, ast.Param]) -> tuple[
     return constant(expr), None
 
 
-def check_range(name: str, expr: ast.Expr, scope: Scope) -> None:
-    """Reports a literal, or a parameter's default, that is out of the range of option `name`."""
+def check_range(name: str, expr: ast.Expr, place: str, scope: Scope) -> None:
+    """Reports a literal, or a parameter's default, that is out of the range of option `name`, said as `place`."""
     value, declared = default_of(expr, scope.params)
     allowed = RANGES[name]
     if not isinstance(value, ast.Literal) or type(value.value) not in (int, float):
@@ -84,10 +84,9 @@ def check_range(name: str, expr: ast.Expr, scope: Scope) -> None:
         return
     if allowed.holds(value.value):  # type: ignore[arg-type]
         return
-    shown = f"{value.value:,}" if isinstance(value.value, int) else f"{value.value}"
-    message = f"`{name}` is {allowed}, found {shown}"
+    message = f"{place} is {allowed}, found {value.value}"
     if declared is None:
         scope.error("QP301", message, expr.span, "out of range")
     else:
-        why = (Label(expr.span, f"used for `{name}` here"),)
+        why = (Label(expr.span, f"used for {place} here"),)
         scope.error("QP301", message, declared, "this default is out of range", secondary=why)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.diagnostic import Diagnostic, Label, in_order
+from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label, in_order
 from qpdsl.grammar.makers import makers
 from qpdsl.grammar.words import COLUMNS, TYPES
 from qpdsl.planner import ops
@@ -20,7 +20,6 @@ from qpdsl.planner.options import constant
 from qpdsl.planner.results import Result, result
 from qpdsl.planner.scope import Scope, Type, param_type, word_span
 from qpdsl.planner.stages import add
-from qpdsl.planner.unused import unused_in
 from qpdsl.planner.walk import Room, Walk
 
 Report = Callable[[Diagnostic], None]
@@ -82,7 +81,7 @@ class _Lowering:
         params = self._params()
         later = dict(reversed(list(makers(program.body))))
         gaps = tuple((gap.start, file.source.text[gap.start : gap.end]) for gap in self.gaps)
-        scope = Scope(params, self._report, gaps, later)
+        scope = Scope(params, self._report, gaps, later, models=self.module.models)
         checker = self.checker
         walk = Walk(scope, self.module, checker.environment, checker.failed, checker.room, program.draft)
         walk.calls = ((self.module, program),)
@@ -97,8 +96,6 @@ class _Lowering:
         returns, parse = self._returns(given, known=not scope.gaps)
         plan.add(ops.Return(given.value, parse, stage=walk.next(), span=given.span), scope.types())
         self._check_draft(walk)
-        if not any(diagnostic.severity == "error" for diagnostic in (*self.found, *file.errors)):
-            self.found += unused_in(program, walk.score_column)
         lowered = LogicalProgram(
             name=program.name,
             source_name=file.source.name,
@@ -210,14 +207,18 @@ class _Lowering:
         return declared.name, False
 
     def _misfit(self, declared: ast.TypeRef, given: Result, shown: str) -> None:
-        name, help = self.syntax.name, None
+        name, help, edit = self.syntax.name, None, None
         if declared.name in self.module.schemas:
             what = given.schema.name if given.schema else given.type
             shown = f"`{what}`" if given.schema else shown if what == "text" else what
             help = f"hold what it generates last to the schema: `generate … as {declared.name}`"
+        else:
+            help, edit = f"declare it `-> {given.type}`", Edit(declared.span, given.type)
         message = f"program `{name}` is declared to give {declared.name}, but it gives {shown}"
         why = (Label(given.span, f"this gives {shown}"),)
-        self._report(Diagnostic("QP214", message, declared.span, f"declared {declared.name}", why, help=help))
+        self._report(
+            Diagnostic("QP214", message, declared.span, f"declared {declared.name}", why, help=help, edit=edit)
+        )
 
 
 def _generating(stages: tuple[ast.Stage, ...]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from typing import Literal as OneOf
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 # "none" is the type of the literal alone, "unknown" that of an expression with an error in it, which fits anywhere.
 Type = OneOf["text", "int", "float", "bool", "none", "unknown"]
 NUMBERS = frozenset({"int", "float"})
+# What `finish` can say; it is none where nothing was generated.
+FINISHES = ("eos", "stop", "length", "match")
+Wanted = OneOf["score", "answer"]
 _MAKERS = ("extract", "score", "repeat", "branch", "call", "into")
+_MAKES: Mapping[Wanted, type[ast.Stage]] = {"score": ast.Score, "answer": ast.Extract}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -45,6 +49,7 @@ class Scope:
     gaps: tuple[tuple[int, str], ...] = ()
     later: Mapping[str, ast.Stage] = field(default_factory=dict)
     columns: dict[str, Column] = field(default_factory=dict)
+    models: Collection[str] = ()
 
     def start_context(self) -> None:
         self.columns.update({name: Column(type) for name, type in COLUMNS.items()})  # type: ignore[arg-type]
@@ -59,14 +64,19 @@ class Scope:
     def error(self, code: str, message: str, span: Span, label: str = "", **more: Any) -> None:
         self.report(Diagnostic(code, message, span, label, **more))
 
-    def column(self, name: ast.Name, reader: ast.Stage, *, upto: int | None = None) -> Type:
-        """The type of a column or parameter that the stage `reader` reads; reports an unknown one."""
+    def column(
+        self, name: ast.Name, reader: ast.Stage, *, upto: int | None = None, wants: Wanted | None = None
+    ) -> Type:
+        """The type of a column or parameter that the stage `reader` reads; reports an unknown one.
+
+        `wants` says which kind of column the place is for.
+        """
         if name.id in self.columns:
             return self.columns[name.id].type
         if name.id in self.params:
             return param_type(self.params[name.id])
         if not self.gap_before(name.span.start if upto is None else upto, *_MAKERS, name.id):
-            self._unknown_column(name, reader)
+            self._unknown_column(name, reader, wants)
         return "unknown"
 
     def parameter(self, name: ast.Name, place: str) -> Type:
@@ -83,38 +93,43 @@ class Scope:
             message = f"{place} reads the column `{name.id}`, but there are no rows before the first context"
             self.error("QP210", message, name.span, "a column", notes=(f"parameters: {known}",))
             return "unknown"
-        near = _literal(name) or closest(name.id, self.params)
-        self.error(
-            "QP204",
-            f"unknown parameter `{name.id}`",
-            name.span,
-            "not declared",
-            notes=(f"parameters: {known}",),
-            **_fix(name, near),
-        )
+        fix = _fix(name, _literal(name) or closest(name.id, self.params))
+        if name.id in self.later:
+            fix = {"secondary": self._later(name.id), "help": f"{place} reads parameters only"}
+        message = f"unknown parameter `{name.id}`"
+        self.error("QP204", message, name.span, "not declared", notes=(f"parameters: {known}",), **fix)
         return "unknown"
 
-    def _unknown_column(self, name: ast.Name, reader: ast.Stage) -> None:
-        word = stage_word(reader)
-        message = f"`{word}` reads `{name.id}`, but no stage before it makes `{name.id}`"
+    def _unknown_column(self, name: ast.Name, reader: ast.Stage, wants: Wanted | None) -> None:
+        message = f"`{stage_word(reader)}` reads `{name.id}`, but no stage before it makes `{name.id}`"
         near = _literal(name) or closest(name.id, [*self.columns, *self.params])
         secondary: tuple[Label, ...] = ()
         more = _fix(name, near)
         if name.id in self.later:
-            maker = self.later[name.id]
-            secondary = (Label((made_name(maker) or maker).span, f"this stage makes `{name.id}`, too late"),)
-            more = {}
+            secondary, more = self._later(name.id), {}
         elif near is not None:
             secondary = self._made(near)
         else:
-            wanted, what = (ast.Extract, "column") if word == "vote" else (ast.Score, "score")
-            made = [id for id, column in self.columns.items() if isinstance(column.maker, wanted)]
+            made = (
+                [id for id, column in self.columns.items() if isinstance(column.maker, _MAKES[wants])] if wants else []
+            )
             if made:
                 secondary = self._made(made[-1])
-                more = {"help": f"use the {what} made above", "edit": Edit(name.span, made[-1])}
+                more = {"help": f"use the {wants} made above", "edit": Edit(name.span, made[-1])}
+            elif name.id in self.models:
+                more = {"help": f"`{name.id}` is a model: `score {name.id} into NAME` makes a column of its scores"}
+            elif name.id == "score" or wants == "score":
+                into = "" if name.id == "score" else f" into {name.id}"
+                more = {"help": f"make it with `score VERIFIER{into}`"}
+            elif wants == "answer":
+                more = {"help": f"make it with `extract {name.id} = /regex/`"}
         notes: tuple[str, ...] = (f"columns here: {', '.join(self.columns)}",) if self.columns else ()
         notes += (f"parameters: {', '.join(self.params)}",) if self.params else ()
         self.error("QP203", message, name.span, "unknown column", secondary=secondary, notes=notes, **more)
+
+    def _later(self, id: str) -> tuple[Label, ...]:
+        maker = self.later[id]
+        return (Label((made_name(maker) or maker).span, f"this stage makes `{id}`, too late"),)
 
     def _made(self, id: str) -> tuple[Label, ...]:
         maker = self.columns[id].maker if id in self.columns else None

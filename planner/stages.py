@@ -8,6 +8,7 @@ from qpdsl.planner.blocks import branch, repeat
 from qpdsl.planner.calls import inline
 from qpdsl.planner.chain import Chain
 from qpdsl.planner.columns import extract, score
+from qpdsl.planner.conditions import warn_per, warn_where
 from qpdsl.planner.contexts import set_context
 from qpdsl.planner.generates import generate
 from qpdsl.planner.infer import reader
@@ -40,7 +41,9 @@ def _operator(walk: Walk, stage: ast.Stage, number: int) -> ops.Operator | None:
             return extract(walk, stage, number)
         case ast.Where():
             walk.needs_rows(stage)
-            reader(walk.scope, stage, "row").expect(stage.condition, "bool", "a bool")
+            if reader(walk.scope, stage, "row").expect(stage.condition, "bool", "a bool") == "bool":
+                warn_where(walk, stage.condition)
+            walk.change(filtered=True)
             return ops.Where(stage.condition, stage=number, span=stage.span)
         case ast.Keep():
             return _keep(walk, stage, number)
@@ -68,6 +71,7 @@ def _keep(walk: Walk, stage: ast.Keep, number: int) -> ops.Operator:
     _by(walk, stage, stage.by, "`by`")
     if stage.per is not None:
         _column(walk, stage, stage.per, "`per`")
+        warn_per(walk, stage.per)
     per = stage.per.id if stage.per else None
     return ops.TopK(stage.count, stage.by, per, stage=number, span=stage.span)
 
@@ -90,7 +94,7 @@ def _column(walk: Walk, stage: ast.Stage, name: ast.Name, place: str) -> None:
     if name.id in scope.params and name.id not in scope.columns:
         scope.error("QP203", f"{place} takes a column, but `{name.id}` is a parameter", name.span)
     else:
-        scope.column(name, stage)
+        scope.column(name, stage, wants="answer" if place == "`vote`" else None)
 
 
 def _by(walk: Walk, stage: ast.Stage, expr: ast.Expr, place: str) -> None:

@@ -38,6 +38,7 @@ def _schema(walk: Walk, target: ast.SchemaTarget) -> Schema | None:
         notes: tuple[str, ...] = (f"schemas: {', '.join(names)}",) if names else ("the file declares no schema",)
         notes += ('other forms: `as /regex/`, `as choice("a", "b")`, `as grammar("file.lark")`',)
         fix = suggestion(target.name, target.span, names)
+        fix = fix or {"help": f"declare it above the program: `schema {target.name} {{ … }}`"}
         walk.scope.error("QP222", f"unknown schema `{target.name}`", target.span, "not declared", notes=notes, **fix)
     return None
 

@@ -32,7 +32,7 @@ class Flow:
     """What holds of every row. `context` is the stage that started the context, or the first that needed one.
 
     `fresh` says that nothing was generated since the last `chat` or `prompt`; `spent` is the `generate` that finished
-    all rows, so that no other can go on from it.
+    all rows, so that no other can go on from it. `filtered` says that there may be no row left.
     """
 
     context: ast.Stage | None = None
@@ -40,11 +40,15 @@ class Flow:
     generated: bool = False
     fresh: bool = True
     spent: ast.Stage | None = None
+    filtered: bool = False
 
 
 @dataclass(slots=True)
 class Walk:
-    """One program being checked. `module` is the file that the stages at hand come from: a called program's own."""
+    """One program being checked. `module` is the file that the stages at hand come from: a called program's own.
+
+    `rounds` counts the `repeat`s around the stages at hand.
+    """
 
     scope: Scope
     module: Module
@@ -58,6 +62,7 @@ class Walk:
     score_column: str | None = None
     calls: tuple[tuple[Module, ast.Program], ...] = ()
     stage: int = -1
+    rounds: int = 0
 
     def __post_init__(self) -> None:
         self.root = self.module
@@ -102,7 +107,7 @@ class Walk:
     def number(self, stage: ast.Stage, name: str, value: ast.Expr, place: str, type_: str = "int") -> None:
         """An option that takes a number in the range of `name`."""
         self.expect(stage, place, value, type_, "an int" if type_ == "int" else "a number")
-        check_range(name, value, self.scope)
+        check_range(name, value, place, self.scope)
 
     def model(self, ref: ast.ModelRef) -> str:
         """The name that the plan knows a model by: the one that the program gives it, else its id."""

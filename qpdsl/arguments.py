@@ -10,15 +10,15 @@ from dataclasses import replace
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.planner.expr import Value, evaluate
+from qpdsl.planner.expr import NUMBER, Value, evaluate
 from qpdsl.planner.logical import LogicalProgram, Parameter
 
 KINDS = {"text": "text", "int": "a whole number", "float": "a number", "bool": "`true` or `false`"}
-# A number as people and programs write it; Python's own functions take more, such as `1_000` and other scripts' digits.
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _LARGEST = 2**63 - 1
 _NOWHERE = Span(0, 0)
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 class ArgumentError(ValueError):
@@ -85,6 +85,19 @@ def bind(params: Iterable[Parameter], given: Mapping[str, Value]) -> dict[str, V
         else:
             raise ArgumentError(f"no value for `{param.name}`, which takes {KINDS[param.type]}")
     return bound
+
+
+def check_device(device: object) -> None:
+    """Raises ArgumentError where there is no such device anywhere."""
+    if not isinstance(device, str) or not _DEVICE.fullmatch(device):
+        raise ArgumentError(f"`{shorten(str(device))}` is no device; there is `cpu`, `cuda` and `cuda:N`")
+
+
+def check_whole(name: str, value: object, least: int | None = None) -> None:
+    """Raises ArgumentError unless the value is a whole number, of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        of = "" if least is None else f" of at least {least}"
+        raise ArgumentError(f"`{name}` takes a whole number{of}, not {_shown(value)}")
 
 
 def unknown(name: str, known: Iterable[str], lead: str) -> str:

@@ -107,7 +107,7 @@ def parse(data: bytes) -> tuple[dict[str, Any] | None, list[dict[str, Any]], int
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
-            raise UsageError(f"the journal is damaged at line {number}", help="start over with --overwrite")
+            raise UsageError(f"the journal is damaged at line {number}", help="start over with `--overwrite`")
         records.append(record)
     whole = len(data) - len(torn)
     return (records[0], records[1:], whole) if records else (None, [], 0)
@@ -116,12 +116,12 @@ def parse(data: bytes) -> tuple[dict[str, Any] | None, list[dict[str, Any]], int
 def _check(path: Path, header: Mapping[str, Any], fingerprint: Fingerprint) -> None:
     found = header.get("fingerprint")
     if header.get("qpdsl_journal") != FORMAT or not isinstance(found, dict):
-        raise UsageError(f"`{path}` is not a journal that this version can read", help="start over with --overwrite")
+        raise UsageError(f"`{path}` is not a journal that this version can read", help="start over with `--overwrite`")
     changed = changes(found, fingerprint)
     if changed:
         raise UsageError(
             f"cannot resume the run in `{path}`; changed since it began: {', '.join(changed)}",
-            help="give what it was started with, or start over with --overwrite",
+            help="give what it was started with, or start over with `--overwrite`",
         )
 
 
@@ -129,7 +129,7 @@ def _outcomes(path: Path, records: list[dict[str, Any]]) -> dict[int, Outcome]:
     try:
         return {int(record["row"]): Outcome(**record["outcome"]) for record in records}
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"the journal `{path}` is damaged: {error}", help="start over with --overwrite") from error
+        raise UsageError(f"the journal `{path}` is damaged: {error}", help="start over with `--overwrite`") from error
 
 
 def _open_locked(path: Path) -> int:

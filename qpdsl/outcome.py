@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.arguments import NUMBER
-from qpdsl.planner.expr import format_value
+from qpdsl.planner.expr import NUMBER, format_value
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.candidates import Row

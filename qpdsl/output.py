@@ -22,9 +22,9 @@ def check_writable(path: Path, input_path: Path | None = None) -> Path:
         there = "is not a folder" if folder.exists() else "does not exist"
         raise UsageError(f"cannot write `{path}`: the folder `{folder}` {there}")
     if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-        raise UsageError(f"cannot write `{path}`: it is not a regular file", help="leave out --output to use stdout")
+        raise UsageError(f"cannot write `{path}`: it is not a regular file", help="leave out `--output` to use stdout")
     if input_path is not None and target.exists() and input_path.exists() and target.samefile(input_path):
-        raise UsageError(f"`{path}` is the input data; --output must be another file")
+        raise UsageError(f"`{path}` is the input data; `--output` must be another file")
     try:
         # The one way that also finds a read-only file system, and holds for root.
         probe = _beside(target)

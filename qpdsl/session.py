@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from qpdsl import zoo
+from qpdsl.arguments import DTYPES, ArgumentError, check_device, check_whole, shorten
 from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
 from qpdsl.executor.reward.rlhflow import RlhflowVerifier
 from qpdsl.executor.reward.verifier import Verifier
@@ -20,7 +21,9 @@ from qpdsl.executor.runtime.functions import PythonFunction
 from qpdsl.executor.runtime.instance import Services
 from qpdsl.executor.runtime.keys import Path as RowPath
 from qpdsl.executor.runtime.loading import ModelError, TextModel, load
+from qpdsl.executor.runtime.mathematics import Mathematics
 from qpdsl.executor.runtime.run import Result, run
+from qpdsl.grammar.suggest import listed
 from qpdsl.planner import ops
 from qpdsl.planner.expr import Value
 from qpdsl.planner.physical import PhysicalPlan
@@ -36,7 +39,7 @@ class Session:
     `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for the KV caches
     of the models that one `load` brings in; by default a quarter of what is free, on a CPU 2 GiB at the most. `threads`
     are torch's: by default what OMP_NUM_THREADS says, else one a core, and one in all where every model is small.
-    `functions` are the Python scorers and extractors that programs may name.
+    `functions` are the Python scorers and extractors that programs may name. Raises ArgumentError.
     """
 
     def __init__(
@@ -48,6 +51,12 @@ class Session:
         threads: int | None = None,
         functions: Iterable[PythonFunction] = (),
     ) -> None:
+        check_device(device)
+        if dtype is not None and dtype not in DTYPES:
+            raise ArgumentError(f"`dtype` is one of {listed(DTYPES)}, not `{shorten(str(dtype))}`")
+        for name, value in (("kv_bytes", kv_bytes), ("threads", threads)):
+            if value is not None:
+                check_whole(name, value, 1)
         self._threads = threads
         self.device = device
         self.dtype = dtype
@@ -58,6 +67,11 @@ class Session:
         self._running = False
         self._models: dict[str, TextModel] = {}
         self._verifiers: dict[str, Verifier] = {}
+        self._mathematics = Mathematics()
+
+    def __repr__(self) -> str:
+        models = ", ".join(f"`{model}`" for model in self._models) or "no model"
+        return f"<session on {self.device} with {models} loaded>"
 
     def load(self, plan: PhysicalPlan) -> None:
         """Loads the models of a plan that are not loaded yet. Raises ModelError."""
@@ -130,7 +144,7 @@ class Session:
         models = {name: self._models[model] for name, model in plan.models.items() if model in self._models}
         verifiers = {name: self._verifiers[model] for name, model in plan.models.items() if model in self._verifiers}
         known = {**self._functions, **(functions or {})}
-        services = Services(self._engine, models, verifiers, self.events, known, on_token)
+        services = Services(self._engine, models, verifiers, self.events, known, on_token, self._mathematics)
         return await run(plan, arguments, seed, services, name)
 
     def _check_vocabularies(self, large: str, small: str) -> None:

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from qpdsl.grammar.diagnostic import QpError
+from qpdsl.grammar.parse import parse_file
+from qpdsl.grammar.source import Source
+from qpdsl.planner.lower import lower
 from tests.docs.blocks import Block, codes, files, programs, python_codes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +34,20 @@ def test_programs_in_documents(document: Path, block: Block, tmp_path: Path) -> 
         assert set(found) == {block.fails}
     else:
         assert found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_errors_that_are_shown_are_those_that_are_given(document: Path) -> None:
+    shown = re.findall(
+        r"^```qp fails\b[^\n]*\n(.*?)^```\n\n```\n(error.*?)^```$", document.read_text("utf-8"), re.M | re.S
+    )
+    for text, error in shown:
+        name = re.search(r"--> (\S+?):", error)
+        assert name
+        with pytest.raises(QpError) as found:
+            lower(parse_file(Source(name[1], text)))
+        assert f"{found.value}\n" == error
+    assert shown or document.name != "language.md"
 
 
 def test_python_in_the_language_book(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class PythonFunction:
             given = self.call(*positional, **keywords)
             return await given if inspect.isawaitable(given) else given
         except Exception as error:  # a user's function may raise anything
-            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
             raise FunctionError(f"Python function `{self.name}` failed: {reason}{_line(error)}") from error
 
     def _checked(self, value: Any) -> Value:

@@ -17,6 +17,7 @@ from qpdsl.executor.runtime.events import EventStream
 from qpdsl.executor.runtime.functions import PythonFunction
 from qpdsl.executor.runtime.keys import Path, Rounds, noise_key
 from qpdsl.executor.runtime.loading import TextModel
+from qpdsl.executor.runtime.mathematics import Mathematics
 from qpdsl.grammar import ast
 from qpdsl.planner.expr import Value, evaluate, format_value
 from qpdsl.planner.options import RANGES
@@ -42,6 +43,7 @@ class Services:
     events: EventStream
     functions: Mapping[str, PythonFunction] = field(default_factory=dict)
     on_token: Callable[[Path, int, str], None] | None = None
+    mathematics: Mathematics = field(default_factory=Mathematics)
 
 
 @dataclass

@@ -100,23 +100,23 @@ def load(name: str, location: str | Path, device: str, dtype: str | None, kv_byt
 
 def _check_folder(name: str, folder: Path) -> None:
     if not folder.exists():
-        raise ModelError(name, f"there is no folder {folder}")
+        raise ModelError(name, f"there is no folder `{folder}`")
     if not folder.is_dir():
-        raise ModelError(name, f"{folder} is a file, not a model folder")
+        raise ModelError(name, f"`{folder}` is a file, not a model folder")
     config = folder / "config.json"
     if not config.is_file():
-        raise ModelError(name, f"{folder} has no config.json, so it is no Hugging Face model folder")
+        raise ModelError(name, f"`{folder}` has no config.json, so it is no Hugging Face model folder")
     try:
         json.loads(config.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise ModelError(name, f"{config} cannot be read: {_first_line(error)}") from error
+        raise ModelError(name, f"`{config}` cannot be read: {_first_line(error)}") from error
     if not any(folder.glob("*.safetensors")):
-        raise ModelError(name, f"{folder} has no .safetensors file (other weight formats can carry code)")
+        raise ModelError(name, f"`{folder}` has no .safetensors file (other weight formats can carry code)")
 
 
 def _dtype(name: str, device: str, dtype: str | None) -> torch.dtype | str:
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError(name, "no CUDA device is available; use --device cpu")
+        raise ModelError(name, "no CUDA device is available here; the device `cpu` always is")
     if dtype is not None:
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
     return torch.float32 if device == "cpu" else "auto"

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
-import re
-import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from typing import Any
 
 from qpdsl.executor.reward.verifier import SCORE_DIGITS
 from qpdsl.executor.runtime.candidates import Candidates
 from qpdsl.executor.runtime.instance import Instance, RowError
+from qpdsl.executor.runtime.mathematics import Mathematics, NoMathematics
 from qpdsl.executor.runtime.relational import order
 from qpdsl.planner import ops
-from qpdsl.planner.expr import Value, evaluate, format_value
-
-# As people and programs write numbers: neither `1_000` nor other scripts' digits.
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-
-# For one comparison: a power of powers takes longer than anybody waits.
-_SECONDS = 2
+from qpdsl.planner.expr import NUMBER, Value, evaluate, format_value
 
 
 async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates:
     """Raises RowError where `equal=math` has nothing to compare with."""
-    answer = _ANSWERS[op.equal]()
+    values = [row.columns.get(op.column) for row in rows]
+    try:
+        answers = await _answers(op.equal, values, instance)
+    except NoMathematics as error:
+        raise RowError(str(error)) from error
     totals: dict[Hashable, float] = {}
     best: dict[Hashable, tuple[float, int]] = {}
-    for index, row in enumerate(rows):
-        value = row.columns.get(op.column)
-        if value is None:
+    for index, (row, same) in enumerate(zip(rows, answers, strict=True)):
+        if same is None:
             continue
-        same = answer(value)
         weight = order(1 if op.weight is None else evaluate(op.weight, instance.scope(row)))[1]
         totals[same] = totals.get(same, 0.0) + weight
         if same not in best or weight > best[same][0]:
@@ -46,46 +39,40 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
     return (rows[best[winner][1]],)
 
 
-def _as_texts() -> Callable[[Value], Hashable]:
-    return lambda value: value
+async def _answers(equal: str, values: Sequence[Value], instance: Instance) -> Sequence[Hashable]:
+    """What each value answers: the same where the two are equal. None stays None."""
+    match equal:
+        case "number":
+            return [None if value is None else _number(value) for value in values]
+        case "math":
+            return await _mathematics(values, instance.services.mathematics)
+    return values
 
 
-def _as_numbers() -> Callable[[Value], Hashable]:
-    """Equal as decimal numbers, or as text with the space around it taken off."""
-
-    def answer(value: Value) -> Hashable:
-        text = format_value(value).strip()
-        if _NUMBER.fullmatch(text):
-            try:
-                return Decimal(text)
-            except InvalidOperation:
-                return text
-        return text
-
-    return answer
+def _number(value: Value) -> Hashable:
+    """A decimal number, or a text with the space around it taken off."""
+    text = format_value(value).strip()
+    if NUMBER.fullmatch(text):
+        with suppress(InvalidOperation):
+            return Decimal(text)
+    return text
 
 
-def _as_mathematics() -> Callable[[Value], Hashable]:
-    """The number of the first answer seen that `math_verify` takes for the same."""
-    try:
-        math_verify = importlib.import_module("math_verify")
-    except ImportError as error:
-        raise RowError("`equal=math` needs the Python package `math-verify`: pip install math-verify") from error
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
-    # Its time limits are signals, which work in a main thread alone.
-    limit = _SECONDS if threading.current_thread() is threading.main_thread() else None
-    seen: list[tuple[str, Any]] = []
-
-    def answer(value: Value) -> Hashable:
-        text = format_value(value).strip()
-        parsed = math_verify.parse(f"${text}$", parsing_timeout=limit)
-        for number, (known, expression) in enumerate(seen):
-            if text == known or math_verify.verify(expression, parsed, timeout_seconds=limit):
-                return number
-        seen.append((text, parsed))
-        return len(seen) - 1
-
-    return answer
+async def _mathematics(values: Sequence[Value], mathematics: Mathematics) -> list[Hashable]:
+    """For each value the number of the first answer that it is the same as."""
+    texts: list[str] = []
+    numbers: dict[Hashable, int | None] = {None: None}
+    for value in values:
+        key = None if value is None else _number(value)
+        if key not in numbers:
+            numbers[key] = await _first(format_value(value).strip(), texts, mathematics)
+    return [numbers[None if value is None else _number(value)] for value in values]
 
 
-_ANSWERS = {"text": _as_texts, "number": _as_numbers, "math": _as_mathematics}
+async def _first(text: str, texts: list[str], mathematics: Mathematics) -> int:
+    """The number of the first of `texts` that is the same as `text`, which else joins them."""
+    for number, known in enumerate(texts):
+        if await mathematics.same(known, text):
+            return number
+    texts.append(text)
+    return len(texts) - 1

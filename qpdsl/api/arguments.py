@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qpdsl.api import schemas, targets
 from qpdsl.api.composition import Composition, needed, shown
+from qpdsl.api.functions import Extractor
 from qpdsl.api.places import Site
 from qpdsl.api.symbols import Symbol, convert
 from qpdsl.grammar import ast
@@ -18,6 +19,9 @@ from qpdsl.grammar.words import RESERVED
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.functions import PythonFunction
+
+_STEP = r"\.[A-Za-z_][A-Za-z0-9_]*|\[[0-9]+\]"
+_PATH = re.compile(rf"\.(?:[A-Za-z_][A-Za-z0-9_]*|\[[0-9]+\])(?:{_STEP})*")
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,21 @@ class Arguments:
             case targets.Amortized(margin=margin):
                 return ast.Amortized(convert(margin, span), span=span)
         raise self.refuse(f"`via` takes `qp.filter(…)` or `qp.amortized(…)`, not {shown(value)}", span)
+
+    def pattern(self, name: str, value: object, at: int) -> ast.Regex | ast.JsonPath | ast.Name:
+        """What `extract` takes: a regex, a JSON path or an extractor."""
+        span = self.place(name, at)
+        match value:
+            case Extractor():
+                return ast.Name(self.function(value.function, span), span=span)
+            case targets.Regex(pattern=text):
+                return self.composition.regex(text, self.site, span)
+            case str() if _PATH.fullmatch(value):
+                steps = value.replace("[", ".[").split(".")
+                return ast.JsonPath(tuple(int(s[1:-1]) if s[0] == "[" else s for s in steps if s), span=span)
+            case str():
+                return self.composition.regex(value, self.site, span)
+        raise self.refuse(f"`extract` takes a regex, a JSON path or an extractor, not {shown(value)}", span)
 
     def function(self, value: PythonFunction, span: Span) -> str:
         """The name of a registered function, which the program knows from here on."""

@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from qpdsl.arguments import ArgumentError, check_whole
+
 if TYPE_CHECKING:
     from qpdsl.session import Session
 
@@ -29,6 +31,18 @@ class Binding:
         session = self.session if self.session is not None else other.session
         seed = self.seed if self.seed is not None else other.seed
         return Binding(session, seed, {**other.models, **self.models})
+
+
+def binding(session: Session | None, seed: int | None, models: Mapping[str, str] | None) -> Binding:
+    """The binding of what a user gave. Raises ArgumentError."""
+    if seed is not None:
+        check_whole("seed", seed)
+    if session is not None:
+        from qpdsl.session import Session
+
+        if not isinstance(session, Session):
+            raise ArgumentError(f"`session` takes a `qp.Session(…)`, not a {type(session).__name__}")
+    return Binding(session, seed, models or {})
 
 
 _bound: ContextVar[Binding] = ContextVar("bound", default=Binding())  # noqa: B039
@@ -74,7 +88,7 @@ def using(
         if session is not None:
             raise TypeError(f"a session and `{next(iter(given))}`, which would make another")
         session = Session(**given)  # type: ignore[arg-type]
-    found = Binding(session, seed, models or {}).over(_bound.get())
+    found = binding(session, seed, models).over(_bound.get())
     token = _bound.set(found)
     try:
         yield found.session or default_session()

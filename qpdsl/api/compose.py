@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from qpdsl.api.arguments import Arguments
 from qpdsl.api.composition import Composition
+from qpdsl.api.environment import environment
 from qpdsl.api.files import PythonFiles
-from qpdsl.api.functions import environment
 from qpdsl.api.places import NOWHERE, PythonFile
 from qpdsl.api.program import Program
 from qpdsl.api.pythonic import pythonic

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from functools import update_wrapper, wraps
 from pathlib import Path
@@ -21,9 +21,7 @@ from typing import Literal as OneOf
 
 from qpdsl.errors import UsageError, reason
 from qpdsl.executor.runtime.functions import PythonFunction
-from qpdsl.grammar.files import Files
 from qpdsl.grammar.words import RESERVED
-from qpdsl.planner.environment import Environment
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -139,15 +137,6 @@ def by_name(functions: Iterable[Registered[..., Any] | PythonFunction]) -> dict[
         if found.setdefault(function.name, function) is not function:
             raise UsageError(f"two functions are called `{function.name}`", "give one another name: `name=…`")
     return found
-
-
-def environment(files: Files, functions: Mapping[str, PythonFunction]) -> Environment:
-    """What a program that may name these functions is checked against."""
-    extractors: dict[str, Any] = {}
-    for name, function in functions.items():
-        if function.kind == "extractor":
-            extractors[name] = function.returns
-    return Environment(files, frozenset(functions.keys() - extractors.keys()), extractors)
 
 
 def _name(call: Callable[..., Any], name: str | None) -> str:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qpdsl.api.functions import Registered, by_name, environment
+from qpdsl.api.environment import environment
+from qpdsl.api.functions import Registered, by_name
 from qpdsl.api.program import Program
 from qpdsl.executor.runtime.functions import PythonFunction
+from qpdsl.grammar import ast
 from qpdsl.grammar.files import Files
-from qpdsl.grammar.parse import parse_file
+from qpdsl.grammar.parse import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source
+from qpdsl.grammar.suggest import closest
+from qpdsl.grammar.words import DECLARATIONS, STAGES
 
 Functions = Iterable[Registered[..., Any] | PythonFunction]
+_FIRST_WORD = re.compile(r"(?:\s|#[^\n]*)*(\w*)")
 
 
 def load(
@@ -29,16 +36,36 @@ def load(
     source = find_source(str(file))
     shipped = shipped_programs().get(str(file))
     path = Path(file) if Path(file).is_file() or shipped is None else Path(str(shipped))
-    return _loaded(source, program, Files(path.parent, tuple(map(Path, allow))), functions)
+    return _loaded(parse_file(source), program, Files(path.parent, tuple(map(Path, allow))), functions)
 
 
 def parse(
     text: str, program: str | None = None, *, functions: Functions = (), folder: str | Path | None = None
 ) -> Program[..., Any]:
-    """The program in a text; `program` says which of several. It reads files only in `folder`. Raises QpError."""
-    return _loaded(Source("text.qp", text), program, Files(None if folder is None else Path(folder)), functions)
+    """The program in a text; `program` says which of several. It reads files only in `folder`. Raises QpError.
+
+    The text may also be stages alone, as `qpdsl run -e` takes them: the names that no stage makes are the parameters,
+    and `llm`, `prm` and `slm` the built-in models.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"`qp.parse` takes the text of a program, not a {type(text).__name__}; `qp.load` takes a file")
+    source, files = Source("text.qp", text), Files(None if folder is None else Path(folder))
+    if not _is_pipeline(text):
+        return _loaded(parse_file(source), program, files, functions)
+    made = _loaded(parse_pipeline(source), program, files, functions, composed=True)
+    # The text declares none, so the program has those that it uses.
+    made.file = replace(made.file, models=tuple(m for m in made.file.models if m.name in made.logical.models))
+    return made
 
 
-def _loaded(source: Source, program: str | None, files: Files, functions: Functions) -> Program[..., Any]:
+def _loaded(
+    file: ast.File, program: str | None, files: Files, functions: Functions, *, composed: bool = False
+) -> Program[..., Any]:
     known = by_name(functions)
-    return Program(parse_file(source), program, environment(files, known), known)
+    return Program(file, program, environment(files, known), known, composed=composed)
+
+
+def _is_pipeline(text: str) -> bool:
+    """Whether a text starts with a stage, and not with a declaration; a slip of the pen in it is told as what it is."""
+    word = _FIRST_WORD.match(text)
+    return word is not None and closest(word[1], (*DECLARATIONS, *STAGES)) in STAGES

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from typing import Literal as OneOf
 
-from qpdsl.api.binding import Binding, bound, default_session
+from qpdsl.api.binding import Binding, binding, bound, default_session
 from qpdsl.api.composition import current
 from qpdsl.api.plans import Plan
 from qpdsl.api.results import Result
-from qpdsl.arguments import ArgumentError, bind, from_json, unknown, with_defaults
+from qpdsl.arguments import ArgumentError, bind, from_json, shorten, unknown, with_defaults
 from qpdsl.bounds import check_options
 from qpdsl.executor.runtime.functions import PythonFunction
 from qpdsl.grammar import ast
@@ -59,7 +59,7 @@ class Program(Generic[P, R]):
     ) -> None:
         """Raises QpError. `functions` are those that the program may name; `result` makes its value Python's.
 
-        `composed` says that the file's source is Python.
+        `composed` says that the file's source is not its text: it is Python, or stages alone.
         """
         self.environment = environment or Environment()
         self.functions = dict(functions or {})
@@ -107,11 +107,14 @@ class Program(Generic[P, R]):
         result: Result[R] = await asyncio.wrap_future(submit(self.work(args, kwargs)()))
         return result
 
-    def map(self, rows: Iterable[Mapping[str, Any]], *, concurrency: int = 32) -> Map[R]:
+    def map(
+        self, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]], *, concurrency: int = 32
+    ) -> Map[R]:
         """Runs the program for many rows of arguments, `concurrency` at a time: a Result of each as it finishes.
 
-        For `for` and `async for`. A row's field `id` names it, unless it is a parameter; other fields are left alone.
-        A row that comes to no value says so in its result; one that cannot be run raises ArgumentError.
+        For `for` and `async for`; rows that come asynchronously are for `async for`. A row's field `id` names it,
+        unless it is a parameter; other fields are left alone. A row that comes to no value says so in its result; one
+        that cannot be run raises ArgumentError.
         """
         from qpdsl.api.streams import Map
 
@@ -132,6 +135,8 @@ class Program(Generic[P, R]):
     def explain(self, form: OneOf["json"], **values: Any) -> dict[str, Any]: ...
     def explain(self, form: str = "text", **values: Any) -> str | dict[str, Any]:
         """How the program will run, without loading a model; `values` are those to estimate with."""
+        if form not in ("text", "json"):
+            raise ArgumentError(f"`form` is `text` or `json`, not `{shorten(str(form))}`")
         given = self._given((), values)
         shown = Plan(plan(with_defaults(self._bound_logical, given)))
         return shown.to_json() if form == "json" else str(shown)
@@ -149,7 +154,7 @@ class Program(Generic[P, R]):
             if name not in self.logical.models:
                 raise ArgumentError(unknown(name, self.logical.models, f"program `{self.name}` uses no model"))
         made = copy.copy(self)
-        made._binding = Binding(session, seed, models or {}).over(self._binding)
+        made._binding = binding(session, seed, models).over(self._binding)
         return made
 
     def work(self, args: Iterable[Any], kwargs: Mapping[str, Any], id: str = "", index: int = 0) -> partial[Any]:
@@ -160,16 +165,16 @@ class Program(Generic[P, R]):
         if composition is not None:
             message = f"`{self.name}` cannot run while another program is composed"
             raise composition.refuse("QP504", message, help="write `rows.call(…)` for its stages")
-        binding = self._binding.over(bound())
-        physical = self._physical(binding)
+        given = self._binding.over(bound())
+        physical = self._physical(given)
         arguments = bind(physical.params, self._given(tuple(args), kwargs))
         check_options(physical, arguments)
         return partial(
             run,
-            binding.session or default_session(),
+            given.session or default_session(),
             physical,
             arguments,
-            binding.seed or 0,
+            given.seed or 0,
             self.functions,
             self._result,
             id,

@@ -8,6 +8,19 @@ from dataclasses import replace
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+# What help spells in the text's way, and Python's way of it.
+_SPELLED = tuple(
+    (re.compile(text), python)
+    for text, python in (
+        (r"`score (\w+) into (\w+)`", r'`rows.score(\1, into="\2")`'),
+        (r"`score (\w+)`", r"`rows.score(\1)`"),
+        (r"`extract (\w+) = /regex/`", r'`rows.extract("\1", r"…")`'),
+        (r"`generate … as (\w+)`", r"`rows.generate(…, as_=\1)`"),
+        (r"`reduce=(\w+)`", r'`reduce="\1"`'),
+        (r"`(all|any|max|mean|min)\(", r"`qp.\1("),
+        (r"`-> text`", "`-> str`"),
+    )
+)
 
 
 def pythonic(error: QpError) -> QpError:
@@ -17,5 +30,11 @@ def pythonic(error: QpError) -> QpError:
 
 def _diagnostic(diagnostic: Diagnostic) -> Diagnostic:
     notes = tuple(note for note in diagnostic.notes if not note.startswith("form: "))
-    edit = diagnostic.edit if diagnostic.edit and _WORD.fullmatch(diagnostic.edit.text) else None
-    return replace(diagnostic, notes=notes, edit=edit)
+    help, edit = diagnostic.help, diagnostic.edit
+    for text, python in _SPELLED:
+        help = help and text.sub(python, help)
+    if edit is not None and not _WORD.fullmatch(edit.text):
+        edit = None
+    elif edit is not None and diagnostic.code == "QP214" and edit.text == "text":
+        edit = replace(edit, text="str")
+    return replace(diagnostic, notes=notes, help=help, edit=edit)

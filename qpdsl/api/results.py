@@ -7,7 +7,7 @@ Exception
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 R = TypeVar("R", covariant=True)
@@ -28,7 +28,7 @@ class Tokens(NamedTuple):
     sampled: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result(Generic[R]):
     """One run of a program.
 
@@ -44,7 +44,13 @@ class Result(Generic[R]):
     error: str | None
     index: int = 0
     id: str = ""
-    _value: R | None = field(default=None, repr=False)
+    _value: R | None = None
+
+    def __repr__(self) -> str:
+        came = f"value={self._value!r}" if self.error is None else f"error={self.error!r}"
+        rows = f"{len(self.rows)} row{'' if len(self.rows) == 1 else 's'}"
+        named = f"id={self.id!r}, " if self.id else ""
+        return f"<result {named}{came}, score={self.score}, {rows}, {self.tokens}, seconds={self.seconds:.2f}>"
 
     @property
     def value(self) -> R:

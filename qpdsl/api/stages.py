@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, final, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, final, overload
 from typing import Literal as OneOf
 
 from qpdsl.api import targets
@@ -12,11 +11,10 @@ from qpdsl.api.arguments import Arguments, arguments
 from qpdsl.api.blocks import Block, Branch, Stages
 from qpdsl.api.composition import Composition, shown
 from qpdsl.api.functions import Extractor, Scorer
-from qpdsl.api.symbols import Symbol, convert
+from qpdsl.api.symbols import Symbol
+from qpdsl.api.turns import Role, add_prompt, add_turns
 from qpdsl.grammar import ast
-from qpdsl.grammar.source import Span
-from qpdsl.grammar.suggest import listed
-from qpdsl.grammar.words import EQUALITIES, REDUCES, ROLES
+from qpdsl.grammar.words import EQUALITIES, REDUCES
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -30,10 +28,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 Reduce = OneOf["last", "min", "mean", "prod", "sum"]
-Role = OneOf["system", "user", "assistant"]
 Equal = OneOf["text", "number", "math"]
-_STEP = r"\.[A-Za-z_][A-Za-z0-9_]*|\[[0-9]+\]"
-_PATH = re.compile(rf"\.(?:[A-Za-z_][A-Za-z0-9_]*|\[[0-9]+\])(?:{_STEP})*")
 
 
 def chat(
@@ -43,12 +38,27 @@ def chat(
 
     The turns come in the order written: a conversation as (role, text) pairs first, then those by name.
     """
-    return Rows(_chat(arguments("qp.chat"), turns, {"system": system, "user": user, "assistant": assistant}))
+    return Rows(add_turns(arguments("qp.chat"), turns, {"system": system, "user": user, "assistant": assistant}))
 
 
 def prompt(text: str) -> Rows:
     """Starts the context with plain text."""
-    return Rows(_prompt(arguments("qp.prompt"), text))
+    return Rows(add_prompt(arguments("qp.prompt"), text))
+
+
+class Options(TypedDict, total=False):
+    """The options of `generate` beside `as_`, for type checkers: whatever the output is held to, they are the same."""
+
+    n: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    stop: str | None
+    max_tokens: int | None
+    via: targets.Filter | targets.Amortized | None
+    draft: targets.Model | str | None
+    into: str | None
 
 
 @final
@@ -66,46 +76,22 @@ class Rows:
         assistant: str | None = None,
     ) -> None:
         """Appends turns to the context."""
-        _chat(self._arguments("chat"), turns, {"system": system, "user": user, "assistant": assistant})
+        add_turns(self._arguments("chat"), turns, {"system": system, "user": user, "assistant": assistant})
 
     def prompt(self, text: str) -> None:
         """Appends plain text to the context."""
-        _prompt(self._arguments("prompt"), text)
+        add_prompt(self._arguments("prompt"), text)
+
+    @overload
+    def generate(self, model: targets.Model | str, *, as_: type[M], **options: Unpack[Options]) -> M: ...
 
     @overload
     def generate(
         self,
         model: targets.Model | str,
         *,
-        n: int | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        stop: str | None = None,
-        max_tokens: int | None = None,
-        as_: type[M],
-        via: targets.Filter | targets.Amortized | None = None,
-        draft: targets.Model | str | None = None,
-        into: str | None = None,
-    ) -> M: ...
-
-    @overload
-    def generate(
-        self,
-        model: targets.Model | str,
-        *,
-        n: int | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        stop: str | None = None,
-        max_tokens: int | None = None,
         as_: targets.Schema | Mapping[str, Any],
-        via: targets.Filter | targets.Amortized | None = None,
-        draft: targets.Model | str | None = None,
-        into: str | None = None,
+        **options: Unpack[Options],
     ) -> dict[str, Any]: ...
 
     @overload
@@ -113,17 +99,8 @@ class Rows:
         self,
         model: targets.Model | str,
         *,
-        n: int | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        stop: str | None = None,
-        max_tokens: int | None = None,
         as_: targets.Choice | targets.Regex | targets.Grammar | None = None,
-        via: targets.Filter | targets.Amortized | None = None,
-        draft: targets.Model | str | None = None,
-        into: str | None = None,
+        **options: Unpack[Options],
     ) -> str: ...
 
     def generate(
@@ -201,7 +178,7 @@ class Rows:
         """Adds and gives a column: a regex's first match, the value at a JSON path (`.a.b[0]`), or an extractor's."""
         given = self._arguments("extract")
         name = given.new_column("column", column, 0)
-        stage = ast.Extract(name, _pattern(given, pattern), span=given.span)
+        stage = ast.Extract(name, given.pattern("pattern", pattern, 1), span=given.span)
         return self._add(stage, given, name.id)
 
     def where(self, condition: bool) -> None:
@@ -285,40 +262,3 @@ class Rows:
     def _add(self, stage: ast.Stage, given: Arguments, column: str | None = None) -> Any:
         self._composition.add(stage)
         return None if column is None else Symbol(ast.Name(column, span=given.span))
-
-
-def _chat(given: Arguments, pairs: tuple[tuple[Role, str], ...], named: Mapping[str, str | None]) -> Composition:
-    written: list[tuple[Any, object, Span]] = []
-    for index, pair in enumerate(pairs):
-        span = given.place("", index)
-        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] not in ROLES:
-            raise given.refuse(f"a turn is a pair of a role ({listed(ROLES)}) and a text, not {shown(pair)}", span)
-        written.append((pair[0], pair[1], span))
-    # Python hands keywords over by name; their order in the file is that of their places.
-    roles = sorted((role for role in ROLES if named[role] is not None), key=lambda role: given.place(role).start)
-    written += [(role, named[role], given.place(role)) for role in roles]
-    if not written:
-        raise given.refuse(f"`chat` takes a turn at least: {listed(ROLES)}", given.span)
-    turns = (ast.Turn(role, convert(content, span), span=span) for role, content, span in written)
-    given.composition.add(ast.Chat(tuple(turns), span=given.span))
-    return given.composition
-
-
-def _prompt(given: Arguments, text: str) -> Composition:
-    given.composition.add(ast.Prompt(given.template("text", text, 0), span=given.span))
-    return given.composition
-
-
-def _pattern(given: Arguments, value: Any) -> ast.Regex | ast.JsonPath | ast.Name:
-    span = given.place("pattern", 1)
-    match value:
-        case Extractor():
-            return ast.Name(given.function(value.function, span), span=span)
-        case targets.Regex(pattern=pattern):
-            return given.composition.regex(pattern, given.site, span)
-        case str() if _PATH.fullmatch(value):
-            steps = value.replace("[", ".[").split(".")
-            return ast.JsonPath(tuple(int(s[1:-1]) if s[0] == "[" else s for s in steps if s), span=span)
-        case str():
-            return given.composition.regex(value, given.site, span)
-    raise given.refuse(f"`extract` takes a regex, a JSON path or an extractor, not {shown(value)}", span)

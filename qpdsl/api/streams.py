@@ -3,91 +3,114 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
+from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from qpdsl.api.background import submit
 from qpdsl.api.results import Finished, Result, TextPiece
-from qpdsl.arguments import ArgumentError
+from qpdsl.arguments import ArgumentError, check_whole
 
 if TYPE_CHECKING:
     from qpdsl.api.program import Program
 
 R = TypeVar("R")
 Put = Callable[[Any], object]
+Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 
 
 class Map(Generic[R]):
     """The results of a program over rows of arguments, each as soon as it is there.
 
-    Rows are taken from the input as there is room for them, in the caller's own thread.
+    Rows are taken from the input as there is room for them, in the caller's own thread or event loop.
     """
 
-    def __init__(self, program: Program[..., R], rows: Iterable[Mapping[str, Any]], concurrency: int) -> None:
-        if concurrency < 1:
-            raise ArgumentError(f"`concurrency` takes a whole number of at least 1, not {concurrency}")
+    def __init__(self, program: Program[..., R], rows: Rows, concurrency: int) -> None:
+        check_whole("concurrency", concurrency, 1)
+        if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable | AsyncIterable):
+            raise ArgumentError(f"`map` takes many rows, each a mapping of arguments, not a {type(rows).__name__}")
         self._program, self._rows, self._concurrency = program, rows, concurrency
 
     def __iter__(self) -> Iterator[Result[R]]:
+        if not isinstance(self._rows, Iterable):
+            raise TypeError("these rows come asynchronously: write `async for` over the results")
         done: SimpleQueue[Future[Result[R]]] = SimpleQueue()
-        runs = _Runs(self._work(), self._concurrency, done.put)
+        rows = enumerate(self._rows)
+        flying: set[Future[Result[R]]] = set()
         try:
-            while runs.filled():
-                yield runs.taken(done.get())
+            while True:
+                for index, row in islice(rows, self._concurrency - len(flying)):
+                    flying.add(self._started(index, row, done.put))
+                if not flying:
+                    return
+                finished = done.get()
+                flying.remove(finished)
+                yield finished.result()
         finally:
-            runs.cancel()
+            _cancel(flying)
 
     async def __aiter__(self) -> AsyncIterator[Result[R]]:
-        done: asyncio.Queue[Future[Result[R]]] = asyncio.Queue()
+        # A wait for the next row must not keep a result back, so rows are taken in a task of their own.
         loop = asyncio.get_running_loop()
-        runs: _Runs[R] = _Runs(
-            self._work(), self._concurrency, lambda run: loop.call_soon_threadsafe(done.put_nowait, run)
-        )
+        done: asyncio.Queue[Future[Result[R]] | None] = asyncio.Queue()
+        room = asyncio.Semaphore(self._concurrency)
+        flying: set[Future[Result[R]]] = set()
+
+        async def feed() -> None:
+            index = 0
+            await room.acquire()
+            async for row in _asynchronous(self._rows):
+                flying.add(self._started(index, row, lambda run: loop.call_soon_threadsafe(done.put_nowait, run)))
+                index += 1
+                await room.acquire()
+
+        feeding = asyncio.create_task(feed())
+        feeding.add_done_callback(lambda _: done.put_nowait(None))
         try:
-            while runs.filled():
-                yield runs.taken(await done.get())
+            while flying or not feeding.done():
+                finished = await done.get()
+                if finished is None:
+                    feeding.result()
+                    continue
+                flying.remove(finished)
+                yield finished.result()
+                room.release()
+            feeding.result()
         finally:
-            runs.cancel()
+            feeding.cancel()
+            _cancel(flying)
 
-    def _work(self) -> Iterator[partial[Any]]:
+    def _started(self, index: int, row: Mapping[str, Any], put: Put) -> Future[Result[R]]:
+        """The run of a row, which is put where it is waited for when it is done. Raises ArgumentError."""
+        if not isinstance(row, Mapping):
+            raise ArgumentError(f"row {index}: a row is a mapping of arguments, not a {type(row).__name__}")
         names = {param.name for param in self._program.params}
-        for index, row in enumerate(self._rows):
-            arguments = {name: value for name, value in row.items() if name in names}
-            id_ = str(row["id"]) if "id" in row and "id" not in names else str(index)
-            try:
-                yield self._program.work((), arguments, id_, index)
-            except ArgumentError as error:
-                raise ArgumentError(f"row {id_}: {error}") from error
+        arguments = {name: value for name, value in row.items() if name in names}
+        id_ = str(row["id"]) if "id" in row and "id" not in names else str(index)
+        try:
+            work = self._program.work((), arguments, id_, index)
+        except ArgumentError as error:
+            raise ArgumentError(f"row {id_}: {error}") from error
+        future: Future[Result[R]] = submit(work())
+        future.add_done_callback(put)
+        return future
 
 
-class _Runs(Generic[R]):
-    """Runs in flight, never more than `limit`; each is put where it is waited for when it is done."""
+async def _asynchronous(rows: Rows) -> AsyncIterator[Mapping[str, Any]]:
+    if isinstance(rows, AsyncIterable):
+        async for row in rows:
+            yield row
+    else:
+        for row in rows:
+            yield row
 
-    def __init__(self, work: Iterator[partial[Any]], limit: int, put: Callable[[Future[Result[R]]], object]) -> None:
-        self._work, self._limit, self._put = work, limit, put
-        self._flying: set[Future[Result[R]]] = set()
 
-    def filled(self) -> bool:
-        """Starts what there is room for; whether any run is to be waited for."""
-        while len(self._flying) < self._limit:
-            start = next(self._work, None)
-            if start is None:
-                break
-            future: Future[Result[R]] = submit(start())
-            self._flying.add(future)
-            future.add_done_callback(self._put)
-        return bool(self._flying)
-
-    def taken(self, future: Future[Result[R]]) -> Result[R]:
-        self._flying.remove(future)
-        return future.result()
-
-    def cancel(self) -> None:
-        for future in self._flying:
-            future.cancel()
+def _cancel(flying: set[Future[Result[R]]]) -> None:
+    for future in flying:
+        future.cancel()
 
 
 class Stream(Generic[R]):

@@ -6,13 +6,14 @@ import click
 
 from qpdsl.cli.complete import complete_programs
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.surroundings import reading_options, surroundings
+from qpdsl.cli.options import format_option, reading_options
+from qpdsl.cli.surroundings import surroundings
 
 
 @click.command(short_help="Check programs and report every error, without loading a model.")
 @click.argument("targets", metavar="FILE|NAME…", nargs=-1, required=True, shell_complete=complete_programs)
 @reading_options
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option
 def command(targets: tuple[str, ...], allow_read: tuple[str, ...], python: tuple[str, ...], form: str) -> Exit:
     """Check program files, or programs shipped with qpdsl by their NAME.
 

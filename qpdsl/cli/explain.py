@@ -4,35 +4,14 @@ from __future__ import annotations
 
 import click
 
-from qpdsl.cli.complete import complete_models, complete_names, complete_programs, complete_settings
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.surroundings import reading_options, surroundings
+from qpdsl.cli.options import format_option, program_options
+from qpdsl.cli.surroundings import surroundings
 
 
 @click.command(short_help="Show the plan of a program, without loading a model.")
-@click.argument("target", metavar="[FILE|NAME]", required=False, shell_complete=complete_programs)
-@click.option("-e", "pipeline", metavar="PIPELINE", help="Explain stages given here, parted by `|`, instead of a file.")
-@click.option(
-    "--program", metavar="NAME", help="Which program of a file that has several.", shell_complete=complete_names
-)
-@click.option(
-    "--set",
-    "settings",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="A value to estimate with.",
-    shell_complete=complete_settings,
-)
-@click.option(
-    "--model",
-    "models",
-    metavar="NAME=ID|PATH",
-    multiple=True,
-    help="Put a model on another id or folder.",
-    shell_complete=complete_models,
-)
-@reading_options
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@program_options
+@format_option
 def command(
     target: str | None,
     pipeline: str | None,

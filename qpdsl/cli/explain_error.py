@@ -6,11 +6,12 @@ import click
 
 from qpdsl.cli.complete import complete_codes
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.options import format_option
 
 
 @click.command("explain-error", short_help="Say what an error's code means, and how to mend it.")
 @click.argument("code", metavar="[CODE]", required=False, shell_complete=complete_codes)
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option
 def command(code: str | None, form: str) -> Exit:
     """Say what an error's CODE (such as QP203) means and why, with an example that fails and one that is right.
 

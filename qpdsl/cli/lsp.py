@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.surroundings import reading_options
+from qpdsl.cli.options import reading_options
 
 
 @click.command(short_help="Serve an editor over stdin and stdout (Language Server Protocol).")

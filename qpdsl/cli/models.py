@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.options import format_option
 
 _OWN = """\
 A model of your own: any Hugging Face decoder with safetensors weights, by its folder or its hub id.
@@ -13,7 +14,7 @@ A model of your own: any Hugging Face decoder with safetensors weights, by its f
 
 
 @click.command(short_help="List the models that come with qpdsl.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option
 def command(form: str) -> Exit:
     """List the models that come with qpdsl, and say how to use one of your own."""
     import json

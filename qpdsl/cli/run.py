@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.cli.complete import complete_data, complete_models, complete_names, complete_programs, complete_settings
+from qpdsl.arguments import DTYPES, check_device
+from qpdsl.cli.complete import complete_data
 from qpdsl.cli.exits import Exit, table
+from qpdsl.cli.options import program_options
 from qpdsl.cli.signals import interruptible
-from qpdsl.cli.surroundings import Surroundings, reading_options, surroundings
+from qpdsl.cli.surroundings import Surroundings, surroundings
 from qpdsl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,8 +69,7 @@ def open_session(options: RunOptions, work: Work, given: Surroundings) -> Sessio
 
 
 def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
-        raise click.BadParameter(f"`{value}` is no device; there is `cpu`, `cuda` and `cuda:N`")
+    check_device(value)
     return value
 
 
@@ -79,28 +79,7 @@ exit codes:
 {table()}""",
     short_help="Run a program: one answer, or one for every row of a file.",
 )
-@click.argument("target", metavar="[FILE|NAME]", required=False, shell_complete=complete_programs)
-@click.option("-e", "pipeline", metavar="PIPELINE", help="Run stages given here, parted by `|`, instead of a file.")
-@click.option(
-    "--program", metavar="NAME", help="Which program of a file that has several.", shell_complete=complete_names
-)
-@click.option(
-    "--set",
-    "settings",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="The value of a parameter.",
-    shell_complete=complete_settings,
-)
-@click.option(
-    "--model",
-    "models",
-    metavar="NAME=ID|PATH",
-    multiple=True,
-    help="Put a model of the program on another Hugging Face id or folder.",
-    shell_complete=complete_models,
-)
-@reading_options
+@program_options
 @click.option(
     "--input",
     metavar="FILE",
@@ -128,7 +107,7 @@ exit codes:
 @click.option("--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N.")
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
+    type=click.Choice(DTYPES),
     help="What to compute in.  [default: float32 on a CPU, else the model's own]",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: one a core, one for small models]")
@@ -153,15 +132,17 @@ def _check(options: RunOptions) -> None:
     if options.input is None:
         for name in ("output", "resume", "overwrite"):
             if getattr(options, name):
-                raise UsageError(f"--{name} needs --input")
+                raise UsageError(f"`--{name}` needs `--input`")
     elif options.output is None:
         for name in ("resume", "overwrite"):
             if getattr(options, name):
-                raise UsageError(f"--{name} needs --output")
+                raise UsageError(f"`--{name}` needs `--output`")
         if options.json:
-            raise UsageError("--json with --input needs --output", "without it, stdout has the records as JSON lines")
+            raise UsageError(
+                "`--json` with `--input` needs `--output`", "without it, stdout has the records as JSON lines"
+            )
     if options.resume and options.overwrite:
-        raise UsageError("--resume goes on with the unfinished run and --overwrite drops it; give one of them")
+        raise UsageError("`--resume` goes on with the unfinished run and `--overwrite` drops it; give one of them")
 
 
 def _run(options: RunOptions) -> Exit:

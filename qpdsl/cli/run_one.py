@@ -31,7 +31,7 @@ def answer(options: RunOptions, work: Work, known: Surroundings, given: Mapping[
     try:
         arguments = bind(work.plan.params, given)
     except ArgumentError as error:
-        raise UsageError(str(error), "--set NAME=VALUE gives a value, --input many rows of them") from error
+        raise UsageError(str(error), "`--set NAME=VALUE` gives a value, `--input` many rows of them") from error
     check_options(work.plan, arguments)
     row = InputRow(work.plan.name, arguments)
     session = open_session(options, work, known)
@@ -43,7 +43,7 @@ def answer(options: RunOptions, work: Work, known: Surroundings, given: Mapping[
     if result.error is not None:
         say(f"error: {result.error}")
         if result.rows and not options.rows:
-            say("help: --rows shows what was generated")
+            say("help: `--rows` shows what was generated")
         return Exit.ROW_FAILED
     return Exit.OK
 

@@ -146,7 +146,7 @@ class _Run:
         done, total = len(self.outcomes), len(self.data.rows)
         say(f"interrupted: {done} of {total} rows are finished")
         if self._journal is not None and done:
-            say(f"help: they are kept in `{self._journal.path}`; the same command with --resume goes on from there")
+            say(f"help: they are kept in `{self._journal.path}`; the same command with `--resume` goes on from there")
         return Exit.INTERRUPTED
 
     def _report(self, summary: Summary) -> Exit:
@@ -161,10 +161,10 @@ def _check_unfinished(options: RunOptions, output: Path) -> None:
     if journal.exists() and not (options.resume or options.overwrite):
         raise UsageError(
             f"an unfinished run is in `{journal}`",
-            help="--resume goes on with it, --overwrite drops it and starts over",
+            help="`--resume` goes on with it, `--overwrite` drops it and starts over",
         )
     if options.resume and output.exists() and not journal.exists():
         raise UsageError(
             f"there is no unfinished run beside `{output}`, and a finished file does not say what run made it",
-            help="leave out --resume to run it again",
+            help="leave out `--resume` to run it again",
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from qpdsl.arguments import shorten, unknown
 from qpdsl.cli.diagnostics import show
 from qpdsl.cli.surroundings import Surroundings
-from qpdsl.errors import UsageError, reason
+from qpdsl.errors import DataError, UsageError, reason
 from qpdsl.grammar.parse import parse_file, parse_pipeline
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source
 from qpdsl.grammar.suggest import closest, listed
@@ -26,7 +26,7 @@ def load_program(
     """The program that the command line means, checked; its warnings go to stderr. Raises UsageError and QpError."""
     if (target is None) == (pipeline is None):
         raise UsageError(
-            "give a program: a FILE, the NAME of a shipped one, or -e and a pipeline, and one of them only"
+            "give a program: a FILE, the NAME of a shipped one, or `-e` and a pipeline, and one of them only"
         )
     if pipeline is not None:
         file = parse_pipeline(Source("-e", pipeline), given.models)
@@ -40,7 +40,7 @@ def load_program(
     declared = {*lowered.models} if pipeline is not None else {*lowered.models, *(model.name for model in file.models)}
     for name in given.models:
         if name not in declared:
-            raise UsageError(f"--model: {unknown(name, sorted(declared), what)}")
+            raise UsageError(f"`--model`: {unknown(name, sorted(declared), what)}")
     show(lowered.warnings, file.source)
     return lowered
 
@@ -78,15 +78,20 @@ def shipped_data() -> list[str]:
 def input_path(name: str) -> Path | None:
     """The file of input data that a name means: a path, or a shipped set of problems where there is no such file.
 
-    None for `-`, which means standard input.
+    None for `-`, which means standard input. Raises DataError where there is neither.
     """
     if name == "-":
         return None
     path = Path(name)
-    shipped = files("qpdsl.programs") / "data" / f"{name}.jsonl"
-    if not os.path.lexists(path) and path.name == name and shipped.is_file():
-        return Path(str(shipped))
-    return path
+    if os.path.lexists(path):
+        return path
+    shipped = {known: Path(str(files("qpdsl.programs") / "data" / f"{known}.jsonl")) for known in shipped_data()}
+    if name in shipped:
+        return shipped[name]
+    beside = [str(entry) for entry in path.parent.glob("*.jsonl")]
+    guess = closest(name, [*beside, *shipped])
+    meant = f"; did you mean `{guess}`?" if guess else ""
+    raise DataError(f"there is no input data `{shorten(name)}`{meant}", f"shipped: {listed(shipped, last='and')}")
 
 
 def read_file(path: Path) -> str:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-
-import click
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.functions import PythonFunction
     from qpdsl.planner.environment import Environment
-    from qpdsl.planner.scope import Type
 
 
 @dataclass(frozen=True)
@@ -29,19 +26,10 @@ class Surroundings:
 
     def environment(self, folder: Path | None) -> Environment:
         """What a program in `folder` is checked against. A pipeline has no folder and reads nothing."""
+        from qpdsl.api.environment import environment
         from qpdsl.grammar.files import Files
-        from qpdsl.planner.environment import Environment
 
-        return Environment(
-            files=Files(folder, self.allowed),
-            scorers=frozenset(name for name, function in self.functions.items() if function.kind == "scorer"),
-            extractors={
-                name: cast("Type", function.returns)
-                for name, function in self.functions.items()
-                if function.kind == "extractor"
-            },
-            models=self.models,
-        )
+        return environment(Files(folder, self.allowed), self.functions, self.models)
 
 
 def surroundings(
@@ -52,13 +40,13 @@ def surroundings(
 
     for folder in allow_read:
         if not Path(folder).is_dir():
-            raise UsageError(f"--allow-read: there is no folder `{folder}`")
+            raise UsageError(f"`--allow-read`: there is no folder `{folder}`")
     functions: dict[str, PythonFunction] = {}
     state = blake2b(digest_size=16)
     for file in python:
         for function in _load(file):
             if function.name in functions:
-                raise UsageError(f"--python: `{function.name}` is registered in two files")
+                raise UsageError(f"`--python`: `{function.name}` is registered in two files")
             functions[function.name] = function
         state.update(Path(file).read_bytes())
     digest = state.hexdigest() if python else ""
@@ -75,7 +63,7 @@ def _replacements(models: Sequence[str]) -> dict[str, str]:
     for setting in models:
         name, sign, id_ = (part.strip() for part in setting.partition("="))
         if not sign or not name or not id_:
-            raise UsageError(f"--model takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
+            raise UsageError(f"`--model` takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
         found[name] = id_
     return found
 
@@ -97,27 +85,9 @@ def _load(file: str) -> Sequence[PythonFunction]:
             if frame.filename == os.path.abspath(file)
         ]
         place = f"{file}:{lines[-1]}" if lines else file
-        raise UsageError(f"--python: `{place}` failed: {what}") from error
+        raise UsageError(f"`--python`: `{place}` failed: {what}") from error
     if not functions:
         raise UsageError(
-            f"--python: `{file}` registers no function", "`@qpdsl.scorer` and `@qpdsl.extractor` register one"
+            f"`--python`: `{file}` registers no function", "`@qpdsl.scorer` and `@qpdsl.extractor` register one"
         )
     return functions
-
-
-def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that checks a program."""
-    command = click.option(
-        "--python",
-        metavar="FILE",
-        multiple=True,
-        type=click.Path(),
-        help="Run a Python file, and let programs use the scorers and extractors that it registers.",
-    )(command)
-    return click.option(
-        "--allow-read",
-        metavar="FOLDER",
-        multiple=True,
-        type=click.Path(),
-        help="Let programs read files under this folder too; else they read under their own only.",
-    )(command)

@@ -33,7 +33,15 @@ _PARTERS = ("{", "|", "}")
 # The words after which a value of a row is read, and the options that read one.
 _ROW_WORDS = {"by", "where", "until", "return", "vote", "per", "and", "or", "not", "matches"}
 _ROW_OPTIONS = {"weight"}
-_CLAUSES = {"generate": ("as", "via", "draft", "into"), "score": ("into",), "keep": ("by", "per"), "call": ("into",)}
+_CLAUSES = {
+    "generate": ("as", "via", "draft", "into"),
+    "score": ("into",),
+    "keep": ("by", "per"),
+    "best": ("by",),
+    "repeat": ("until",),
+    "call": ("into",),
+}
+_COUNTED = ("keep", "split", "repeat")
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,7 @@ def _in_stage(document: Document, sound: Document, point: _Point) -> Iterator[ls
         yield from _row(sound, point)
         if last != "vote" and last != "per":
             yield from (_item(name, Kind.Function) for name in FUNCTIONS)
-    elif last == "=" or point.open[-1:] in "([":
+    elif last == "=" or point.open[-1:] in "([" or (last in _COUNTED and len(point.words) == 1):
         yield from (_item(name, Kind.Variable, detail) for name, detail in _params(sound, point))
     else:
         form = STAGES.get(point.head)

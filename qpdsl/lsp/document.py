@@ -10,6 +10,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
 from qpdsl.grammar.parse import parse_file
 from qpdsl.grammar.source import Source
+from qpdsl.grammar.tokens import scan
 from qpdsl.planner.environment import Environment
 from qpdsl.planner.relations import Relations, relations
 
@@ -48,11 +49,16 @@ class Document:
             if stage.span.end <= offset:
                 columns = self.relations.get(stage.span, columns)
             elif stage.span.start < offset:
-                for block in blocks(stage):
-                    if block and block[0].span.start <= offset <= block[-1].span.end:
-                        return self._before(block, offset, columns)
-                return columns
+                inside = next((block for block in blocks(stage) if self._holds(block, offset)), ())
+                return self._before(inside, offset, columns)
         return columns
+
+    def _holds(self, block: tuple[ast.Stage, ...], offset: int) -> bool:
+        """Whether a point lies between the braces of a block, behind the start of its first stage."""
+        if not block or offset < block[0].span.start:
+            return False
+        rest = self.source.text[block[-1].span.end : offset]
+        return all(token.text != "}" for token in scan(Source("", rest), rest)[0])
 
 
 def read(source: Source, environment: Environment, path: Path | None = None) -> Document:

@@ -9,7 +9,7 @@ from qpdsl.grammar.format import format_expr
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import COLUMNS, STAGES
 from qpdsl.lsp.document import Document
-from qpdsl.lsp.names import Place, definition
+from qpdsl.lsp.names import Place, caret, definition
 from qpdsl.planner.scope import stage_word
 
 _ABOUT = {
@@ -25,6 +25,7 @@ _ABOUT = {
 
 def hover(document: Document, offset: int) -> tuple[str, Span] | None:
     """Markdown, and the part of the text that it is about."""
+    offset = caret(document, offset)
     nodes = document.nodes_at(offset)
     stages = [node for node in nodes if isinstance(node, ast.Stage)]
     place = definition(document, offset)

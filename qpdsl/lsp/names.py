@@ -36,7 +36,18 @@ def declarations(document: Document) -> Iterator[Place]:
 
 
 def definition(document: Document, offset: int) -> Place | None:
-    """Where the name at a point of the text was declared, or the file that a path there leads to."""
+    """Where the name at a caret was declared, or the file that a path there leads to."""
+    return _at(document, caret(document, offset))
+
+
+def caret(document: Document, offset: int) -> int:
+    """The point that a caret is meant for: behind the last letter of a name it is that letter."""
+    before = document.source.text[max(0, offset - 1) : offset]
+    is_end = before.isidentifier() and _at(document, offset) is None and _at(document, offset - 1) is not None
+    return offset - 1 if is_end else offset
+
+
+def _at(document: Document, offset: int) -> Place | None:
     if document.file is None:
         return None
     nodes = document.nodes_at(offset)

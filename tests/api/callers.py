@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, assert_type
 
 from pydantic import BaseModel
@@ -61,6 +61,7 @@ def composed(note: str) -> int:
     assert_type(found, int)
     rows.call(answered, 3)  # type: ignore[arg-type]
     rows.generate(llm, temprature=1)  # type: ignore[call-overload]
+    rows.generate(llm, n="3")  # type: ignore[call-overload]
     return found
 
 
@@ -81,10 +82,16 @@ def synchronous() -> None:
     answered("1 + 1", m=2)  # type: ignore[call-arg]
 
 
+async def incoming() -> AsyncIterator[dict[str, str]]:
+    yield {"problem": "1 + 1"}
+
+
 async def asynchronous() -> None:
     assert_type(await extracted.acall("Ann"), Person)
     async for result in answered.map([{"problem": "1 + 1"}], concurrency=8):
         assert_type(result, qp.Result[str])
+    async for result in answered.map(incoming()):
+        assert_type(result.value, str)
     async for event in answered.stream("1 + 1"):
         if isinstance(event, qp.Finished):
             assert_type(event.result.value, str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -125,6 +125,56 @@ def test_map_in_an_event_loop(short: qp.Program[..., Any], problem_texts: list[s
     assert sorted(asyncio.run(main())) == [(index, short(text)) for index, text in enumerate(problem_texts)]
 
 
+def test_map_takes_rows_that_come_asynchronously(short: qp.Program[..., Any], problem_texts: list[str]) -> None:
+    async def main() -> list[Any]:
+        seen = asyncio.Event()
+        taken: list[int] = []
+
+        async def rows() -> AsyncIterator[dict[str, Any]]:
+            for index, text in enumerate(problem_texts):
+                taken.append(index)
+                yield {"problem": text, "n": 1}
+                if index == 1:
+                    # The next row waits for a result: it must not be the other way about.
+                    await seen.wait()
+
+        results = []
+        async for result in short.map(rows(), concurrency=2):
+            seen.set()
+            assert len(taken) <= len(results) + 2
+            results.append(result)
+        return results
+
+    results = asyncio.run(main())
+    assert {result.index for result in results} == {0, 1, 2, 3}
+    for result in results:
+        assert result.value == short(problem_texts[result.index], n=1)
+
+
+def test_what_goes_wrong_with_rows_that_come_asynchronously(short: qp.Program[..., Any], problem: str) -> None:
+    async def rows(last: dict[str, Any] | None) -> AsyncIterator[dict[str, Any]]:
+        yield {"problem": problem, "n": 1, "max_tokens": 1}
+        if last is None:
+            raise OSError("the source is gone")
+        yield last
+
+    async def main() -> None:
+        with pytest.raises(qp.ArgumentError, match="row 1: no value for `problem`"):
+            _ = [result async for result in short.map(rows({"text": problem}))]
+        with pytest.raises(OSError, match="the source is gone"):
+            _ = [result async for result in short.map(rows(None))]
+
+    asyncio.run(main())
+    with pytest.raises(TypeError, match="write `async for`"):
+        list(short.map(rows(None)))
+
+
+@pytest.mark.parametrize("rows", ["rows.jsonl", {"problem": "x"}, None, ["x"]])
+def test_map_says_what_rows_are(short: qp.Program[..., Any], rows: Any) -> None:
+    with pytest.raises(qp.ArgumentError, match="mapping of arguments, not a"):
+        list(short.map(rows))
+
+
 def test_map_says_which_row_does_not_fit(short: qp.Program[..., Any], problem: str) -> None:
     with pytest.raises(qp.ArgumentError, match="row 1: no value for `problem`"):
         list(short.map([{"problem": problem}, {"text": problem}]))
@@ -174,7 +224,7 @@ def test_models(short: qp.Program[..., Any], problem: str) -> None:
     with pytest.raises(qp.ArgumentError, match="uses no model `lm`; did you mean `llm`"):
         short.using(models={"lm": "x"})
     moved = short.using(models={"llm": "./no/such/folder"})
-    with pytest.raises(qp.ModelError, match="there is no folder no/such/folder"):
+    with pytest.raises(qp.ModelError, match="there is no folder `no/such/folder`"):
         moved(problem)
     with qp.using(models={"llm": "./no/such/folder", "other": "x"}):
         assert short.explain("json")["models"] == {"llm": "./no/such/folder"}
@@ -194,6 +244,29 @@ def test_sessions(short: qp.Program[..., Any], problem: str) -> None:
         assert own._models
     with pytest.raises(TypeError, match="which would make another"), qp.using(session, device="cpu"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"device": "tpu"}, "`tpu` is no device; there is `cpu`"),
+        ({"dtype": "int8"}, "`dtype` is one of `float32`, `bfloat16` or `float16`, not `int8`"),
+        ({"kv_bytes": 0}, "`kv_bytes` takes a whole number of at least 1, not 0"),
+        ({"threads": "2"}, '`threads` takes a whole number of at least 1, not the text "2"'),
+        ({"seed": "a"}, "`seed` takes a whole number"),
+        ({"session": "cpu"}, r"`session` takes a `qp.Session\(…\)`, not a str"),
+    ],
+)
+def test_what_a_session_does_not_take(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(qp.ArgumentError, match=message), qp.using(**given):
+        pass
+
+
+def test_a_result_shows_what_came_of_the_run(short: qp.Program[..., Any], problem: str) -> None:
+    (result,) = short.map([{"problem": problem, "n": 3, "id": "pens"}])
+    assert repr(result).startswith(f"<result id='pens', value={result.value!r}, score=None, 3 rows, Tokens(prompt=")
+    failed = beam_search.run(problem, depth=1)
+    assert "error='no row has a value to return'" in repr(failed)
 
 
 def test_threads(short: qp.Program[..., Any], problem: str) -> None:

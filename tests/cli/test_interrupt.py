@@ -107,7 +107,7 @@ def test_a_terminated_run_keeps_what_is_finished(many: Path, tmp_path: Path) -> 
     assert out == "" and "Traceback" not in err and "\033" not in err
     done = journal_path(output).read_bytes().count(b"\n") - 1
     assert err.splitlines()[0] == f"interrupted: {done} of 40 rows are finished"
-    assert "--resume goes on from there" in err and err.count("\n") == 2
+    assert "`--resume` goes on from there" in err and err.count("\n") == 2
 
 
 def test_interrupted_while_loading(many: Path, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_resuming_what_is_finished_or_not_begun(qpdsl: Run, sampled: Path, probl
         ran = qpdsl(*args, *changed)
         assert (ran.code, ran.out) == (Exit.USAGE, "")
         assert ran.err.startswith(f"error: there is no unfinished run beside `{output}`, and a finished file does not")
-        assert ran.err.endswith("help: leave out --resume to run it again\n")
+        assert ran.err.endswith("help: leave out `--resume` to run it again\n")
     assert output.read_bytes() == whole and not journal_path(output).exists()
 
 

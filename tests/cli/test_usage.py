@@ -10,6 +10,16 @@ from qpdsl.cli.exits import Exit
 from tests.cli.conftest import Run
 
 
+def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
+    for name, meant in (("counting-50", "counting-500"), (tmp_path / "row.jsonl", tmp_path / "rows.jsonl")):
+        (tmp_path / "rows.jsonl").touch()
+        ran = qpdsl("run", "greedy", "--input", name)
+        assert (ran.code, ran.out) == (Exit.DATA, "")
+        assert (
+            ran.err.startswith(f"error: there is no input data `{name}`"[:60]) and f"did you mean `{meant}`?" in ran.err
+        )
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -29,15 +39,15 @@ from tests.cli.conftest import Run
             ["run", "best_of_n", "--set", "problem=x", "--set", "n=many"],
             '`n` takes a whole number, not the text "many"',
         ),
-        (["run", "greedy", "--model", "llm"], "--model takes NAME=ID or NAME=PATH"),
+        (["run", "greedy", "--model", "llm"], "`--model` takes NAME=ID or NAME=PATH"),
         (["run", "greedy", "--model", "lm=x"], "declares no model `lm`; did you mean `llm`?"),
         (["run", "-e", "chat user=q | generate llm", "--model", "lm=x"], "uses no model `lm`; did you mean `llm`?"),
-        (["run", "greedy", "--output", "x"], "--output needs --input"),
-        (["run", "greedy", "--input", "counting-500", "--resume"], "--resume needs --output"),
+        (["run", "greedy", "--output", "x"], "`--output` needs `--input`"),
+        (["run", "greedy", "--input", "counting-500", "--resume"], "`--resume` needs `--output`"),
         (["run", "greedy", "--input", "counting-500", "--output", "x", "--resume", "--overwrite"], "give one of them"),
         (
             ["run", "greedy", "--input", "counting-500", "--json"],
-            "--json with --input needs --output",
+            "`--json` with `--input` needs `--output`",
         ),
         (["run", "best_of_n", "--set", "problem=x", "--set", "n=0"], "`n` takes a whole number of at least 1 and at"),
         (["run", "best_of_n", "--set", "problem=x", "--set", "n=99999999"], "at most 65536, not 99999999"),

@@ -90,3 +90,15 @@ def test_a_shipped_program_parses_in_no_time(path: Path) -> None:
         parse_file(source)
         seconds.append(time.process_time() - start)
     assert min(seconds) < 0.02
+
+
+def test_a_large_source_takes_time_in_proportion() -> None:
+    """Eight times the text, about eight times the processor time; the bound is far from the 64 of a square."""
+    unit = "repeat 2 {\n" * 20 + 'generate "m" n=2 # why\n' + "}\n" * 20
+    seconds = []
+    for count in (15, 120):
+        text = f'program p() {{\nchat user="x"\n{unit * count}}}\n'
+        start = time.process_time()
+        formatted(text)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 20 * seconds[0]

@@ -106,6 +106,10 @@ def test_completion_of_stages_options_and_names(in_editor: InEditor) -> None:
             ("  repeat 3 until all(‸", {"finished"}, {"late"}),
             ('  chat user="{‸', {"problem", "quality"}, {"generate"}),
             ("  call ‸", {"p", "q"}, {"llm"}),
+            ("  best ‸", {"by"}, {"n"}),
+            ("  repeat ‸", {"n"}, {"until"}),
+            ("  repeat 2 ‸", {"until"}, {"n"}),
+            ("  split ‸", {"n"}, {"quality"}),
             ("  # gen‸", set(), {"generate"}),
             ('  chat user="gen‸', set(), {"generate", "problem"}),
         ]:
@@ -132,6 +136,14 @@ def test_completion_outside_programs_and_in_blocks(in_editor: InEditor) -> None:
         await editor.write(PROGRAM.replace("  best by quality\n", "  repeat 4 {\n    keep 1 by ‸"))
         found = await editor.complete()
         assert found["quality"] == "float" and found["n"] == "parameter: int"
+        for block, here, not_here in [
+            ("  repeat 4 {\n    extract a = /x/\n    keep 1 by ‸", "a", "b"),
+            ("  branch {\n    { extract a = /x/ }\n    { extract b = /x/ | keep 1 by ‸ }\n  }", "b", "a"),
+            ("  branch {\n    { extract a = /x/ }\n    { keep 1 by ‸ }\n  }", "quality", "a"),
+        ]:
+            await editor.write(PROGRAM.replace("  best by quality\n", f"{block}\n"))
+            found = await editor.complete()
+            assert here in found and not_here not in found
 
     in_editor(act)
 
@@ -148,6 +160,7 @@ def test_definitions_here_and_in_used_files(in_editor: InEditor, tmp_path: Path)
             ("user=prob‸lem", "p.qp", (1, 10, 1, 17)),
             ("best by qua‸lity", "p.qp", (4, 17, 4, 24)),
             ("call ‸p", "p.qp", (1, 8, 1, 9)),
+            ("generate llm‸", "common.qp", (1, 6, 1, 9)),
         ]:
             await editor.write(text.replace(marked.replace("‸", ""), marked, 1))
             found = await editor.definition()

@@ -1,0 +1,82 @@
+"""A file and what it declares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal as OneOf
+
+from qpdsl.grammar.ast.expressions import Expr
+from qpdsl.grammar.ast.node import Node
+from qpdsl.grammar.ast.schemas import Schema, TypeRef
+from qpdsl.grammar.ast.stages import ModelRef, Stage
+from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.source import Source, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Use(Node):
+    """`use "file.qp"`: the models, schemas and programs that another file declares."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Param(Node):
+    name: str
+    type: TypeRef
+    default: Expr | None = None
+    name_span: Span = field(compare=False, repr=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Model(Node):
+    """`model NAME = "id"`."""
+
+    name: str
+    id: str
+    name_span: Span = field(compare=False, repr=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Within(Node):
+    """`within exact`, `within epsilon(1e-3)`, `within loss(0.02)`: how far a plan may go."""
+
+    level: OneOf["exact", "epsilon", "loss"]
+    bound: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefer(Node):
+    """`prefer latency=0.8`: λ in λ·latency + (1−λ)·quality loss."""
+
+    latency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Program(Node):
+    name: str
+    params: tuple[Param, ...]
+    returns: TypeRef | None
+    body: tuple[Stage, ...]
+    within: Within | None = None
+    prefer: Prefer | None = None
+    draft: ModelRef | None = None
+    name_span: Span = field(compare=False, repr=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class File(Node):
+    """One parsed `.qp` file.
+
+    `errors` is what the parser found; a file with errors is fit for finding more of them and for nothing else.
+    `complete` is False where faulty lines were left out to get here; `gaps` says where they stood.
+    """
+
+    source: Source = field(compare=False, repr=False)
+    models: tuple[Model, ...]
+    programs: tuple[Program, ...]
+    schemas: tuple[Schema, ...] = ()
+    uses: tuple[Use, ...] = ()
+    complete: bool = field(default=True, compare=False)
+    errors: tuple[Diagnostic, ...] = field(default=(), compare=False, repr=False)
+    gaps: tuple[Span, ...] = field(default=(), compare=False, repr=False)

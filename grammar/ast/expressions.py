@@ -1,0 +1,77 @@
+"""Expressions, and the patterns that `extract` and `matches` look for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal as OneOf
+
+from qpdsl.grammar.ast.node import Node
+from qpdsl.grammar.source import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Node):
+    """A number, a truth value or `none`."""
+
+    value: int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Name(Node):
+    """A column, a parameter or, where one is expected, a model."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Template(Node):
+    """A string: literal text and `{name}` interpolations, in order. A plain string is one `str` part (or none)."""
+
+    parts: tuple[str | Name, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Regex(Node):
+    """`/pattern/`, in the dialect that Python's `re` and llguidance share; checked to compile."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPath(Node):
+    """`.name.other[0]`: field names and list indices, outermost first."""
+
+    steps: tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Node):
+    op: OneOf["-", "not"]
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Node):
+    op: OneOf["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "and", "or"]
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Matches(Node):
+    """`expr matches /regex/`: true where the regex is found anywhere in the text."""
+
+    subject: Expr
+    regex: Regex
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Node):
+    """A call of one of the built-in functions: len, min, max, mean, all, any."""
+
+    function: str
+    args: tuple[Expr, ...]
+    name_span: Span = field(compare=False, repr=False, kw_only=True)
+
+
+Expr = Literal | Name | Template | Unary | Binary | Matches | Apply

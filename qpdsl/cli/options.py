@@ -1,0 +1,73 @@
+"""The options that commands share, each said once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from qpdsl.cli.complete import complete_models, complete_names, complete_programs, complete_settings
+
+Command = Callable[..., Any]
+
+_READING = (
+    click.option(
+        "--allow-read",
+        metavar="FOLDER",
+        multiple=True,
+        type=click.Path(),
+        help="Let programs read files under this folder too; else they read under their own only.",
+    ),
+    click.option(
+        "--python",
+        metavar="FILE",
+        multiple=True,
+        type=click.Path(),
+        help="Run a Python file, and let programs use the scorers and extractors that it registers.",
+    ),
+)
+
+_PROGRAM = (
+    click.argument("target", metavar="[FILE|NAME]", required=False, shell_complete=complete_programs),
+    click.option("-e", "pipeline", metavar="PIPELINE", help="Take stages given here, parted by `|`, not a file."),
+    click.option(
+        "--program", metavar="NAME", help="Which program of a file that has several.", shell_complete=complete_names
+    ),
+    click.option(
+        "--set",
+        "settings",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="The value of a parameter.",
+        shell_complete=complete_settings,
+    ),
+    click.option(
+        "--model",
+        "models",
+        metavar="NAME=ID|PATH",
+        multiple=True,
+        help="Put a model of the program on another Hugging Face id or folder.",
+        shell_complete=complete_models,
+    ),
+    *_READING,
+)
+
+
+format_option = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+
+def reading_options(command: Command) -> Command:
+    """The options of every command that checks programs."""
+    return _with(_READING, command)
+
+
+def program_options(command: Command) -> Command:
+    """The options of every command that plans one program."""
+    return _with(_PROGRAM, command)
+
+
+def _with(options: tuple[Command, ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
