@@ -90,7 +90,7 @@ TYPE_FORMS = {
     "choice": 'choice("a", "b")',
 }
 TEXT_OPTIONS = ("min_length", "max_length", "format", "pattern")
-FIELD_FORM = "FIELD: TYPE or FIELD: TYPE?"
+FIELD_FORM = "FIELD: TYPE or FIELD: TYPE?, parted by `,` or a new line"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def inline(walk: Walk, chain: Chain, call: ast.Call, add: Add) -> None:
 def _find(walk: Walk, call: ast.Call) -> tuple[Module, ast.Program] | None:
     programs = walk.module.programs
     found = programs.get(call.program)
-    if found is None and walk.module.complete:
+    if found is None and "program" not in walk.module.missing:
         notes = (f"programs: {', '.join(programs)}",)
         fix = suggestion(call.program, call.name_span, programs)
         fix = fix or {"help": 'declare it in this file, or bring it in: `use "file.qp"`'}

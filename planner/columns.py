@@ -41,7 +41,7 @@ def _scored(walk: Walk, stage: ast.Score, into: str, number: int) -> ops.Operato
         return ops.LogProb("mean" if stage.reduce == "mean" else "sum", into, stage=number, span=span)
     if name in scorers:
         _nothing_to_reduce(walk, stage, f"`{name}` gives one number for a row")
-    elif walk.module.complete:
+    elif "model" not in walk.module.missing:
         walk.scope.report(unknown_verifier(verifier, models, scorers))
     return ops.PythonScore(name, into, stage=number, span=span)
 

@@ -15,13 +15,14 @@ from qpdsl.planner.environment import Environment
 from qpdsl.planner.schemas import Schemas
 
 MAX_FILES = 64
+_KINDS = frozenset(("model", "schema", "program"))
 
 
 @dataclass(slots=True, eq=False)
 class Module:
     """One file as others see it, and the names that its own programs see.
 
-    `complete` says that no declaration is missing for an error elsewhere.
+    `missing` says of what kinds (model, schema, program) a declaration may be missing, for an error elsewhere.
     """
 
     file: ast.File
@@ -30,7 +31,7 @@ class Module:
     models: dict[str, str] = field(default_factory=dict)
     programs: dict[str, tuple[Module, ast.Program]] = field(default_factory=dict)
     schemas: Schemas = field(init=False)
-    complete: bool = True
+    missing: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         declared = {schema.name: schema for schema in reversed(self.file.schemas)}
@@ -53,7 +54,7 @@ class Modules:
         for module, imports in self._imports.items():
             self._link(module, imports)
         for module in self._imports:
-            module.schemas.complete = module.complete
+            module.schemas.complete = "schema" not in module.missing
             module.schemas.compile_all()
 
     def all(self) -> tuple[Module, ...]:
@@ -67,8 +68,8 @@ class Modules:
             if module is not self._first() and error.code == "QP120":
                 continue
             module.report(error)
-        inside = [gap for gap in file.gaps if any(_covers(p, gap.start) for p in file.programs)]
-        module.complete = len(inside) == len(file.gaps)
+        outside = [gap for gap in file.gaps if not any(_covers(p, gap.start) for p in file.programs)]
+        module.missing = frozenset[str]().union(*(_meant(file, gap) for gap in outside))
         for kind, nodes in (("model", file.models), ("schema", file.schemas), ("program", file.programs)):
             no_duplicates(kind, nodes, module.report)
         for model in file.models:
@@ -88,7 +89,7 @@ class Modules:
                 known = len(self._imports)
                 used = self._read(module, use)
                 if used is None:
-                    module.complete = False
+                    module.missing = _KINDS
                     continue
                 if any(used is other for _, other in self._imports[module]):
                     message = f"`{use.path}` is used twice"
@@ -149,7 +150,8 @@ class Modules:
                 if module.programs.setdefault(program.name, (used, program))[0] is not used:
                     self._clash(module, use, "program", program.name, seen)
                 seen.setdefault(program.name, use.span)
-            module.complete &= used.file.complete
+            if not used.file.complete:
+                module.missing = _KINDS
 
     def _clash(self, module: Module, use: ast.Use, kind: str, name: str, seen: Mapping[str, Span]) -> None:
         why = (Label(seen[name], "the other one"),) if name in seen else ()
@@ -171,5 +173,12 @@ def no_duplicates(
             report(Diagnostic("QP208", f"{kind} `{node.name}` is declared twice", node.name_span, "again", why))
 
 
-def _covers(program: ast.Program, offset: int) -> bool:
-    return program.span.start <= offset < program.span.end
+def _meant(file: ast.File, gap: Span) -> frozenset[str]:
+    """What a faulty part may have meant to declare: by what it is a part of, else by its first word."""
+    if any(_covers(schema, gap.start) for schema in file.schemas):
+        return frozenset(("schema",))
+    return _KINDS & frozenset(file.source.text[gap.start : gap.end].split(None, 1)[:1]) or _KINDS
+
+
+def _covers(node: ast.Program | ast.Schema, offset: int) -> bool:
+    return node.span.start <= offset < node.span.end

@@ -200,7 +200,7 @@ class _Lowering:
                 self._misfit(declared, given, "a text that is not held to it")
             return declared.name, True
         if declared.name not in TYPES:
-            if self.module.complete or is_alias(declared.name):
+            if "schema" not in self.module.missing or is_alias(declared.name):
                 self._report(unknown_type(declared, (*TYPES, *schemas.names())))
         elif given.type != "none" and not fits(given.type, declared.name) and known:
             self._misfit(declared, given, given.type)

@@ -33,7 +33,7 @@ def _schema(walk: Walk, target: ast.SchemaTarget) -> Schema | None:
     schemas = walk.module.schemas
     if target.name in schemas:
         return schemas.get(target.name)
-    if walk.module.complete:
+    if "schema" not in walk.module.missing:
         names = schemas.names()
         notes: tuple[str, ...] = (f"schemas: {', '.join(names)}",) if names else ("the file declares no schema",)
         notes += ('other forms: `as /regex/`, `as choice("a", "b")`, `as grammar("file.lark")`',)

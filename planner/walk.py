@@ -115,7 +115,7 @@ class Walk:
             return self._known(ref.name, ref.name)
         if ref.name in self.module.models:
             return self._known(ref.name, self.module.models[ref.name])
-        if self.module.complete:
+        if "model" not in self.module.missing:
             self.scope.report(unknown_model(ref, self.module.models))
         return ref.name
 
