@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -13,8 +13,15 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     if word.lower() in folded:
         return folded[word.lower()]
     # Swapped letters of a three-letter name are still only two thirds alike.
-    matches = get_close_matches(word.lower(), folded, n=1, cutoff=0.65)
-    return folded[matches[0]] if matches else None
+    matches = get_close_matches(word.lower(), folded, n=3, cutoff=0.65)
+    # Of names that are equally near, the one that was declared first.
+    order = {name.lower(): at for at, name in reversed([*enumerate(names)])}
+    best = min(matches, key=lambda match: (-_likeness(word.lower(), match), order[match]), default=None)
+    return None if best is None else folded[best]
+
+
+def _likeness(word: str, name: str) -> float:
+    return SequenceMatcher(None, name, word).ratio()
 
 
 def listed(words: Iterable[str], *, last: str = "or") -> str:
