@@ -1,162 +1,170 @@
-"""Decode throughput against transformers' own batched `generate`, on the built-in generator, in one run.
+"""Decode throughput at 1 to 256 sequences, equal and ragged lengths, against transformers and llama.cpp, in one run.
 
-    python benchmarks/decode.py [--repeats 3] [--threads 1] [--output benchmarks/results]
+    python benchmarks/decode.py [--models zoo 0.5B] [--peers generate generate_batch llama.cpp] [--repeats 3] [--quick]
 
-Both sides decode greedily in float32 from the same prompts, at 1, 16 and 64 sequences. "equal": every sequence gets 128
-tokens. "ragged": 16 to 240 tokens, evenly spread; `generate` runs the whole batch to the longest, which is how a static
-batch behaves, and only the tokens asked for count. Sides take turns; the figures are medians.
+All sides decode greedily in float32 from the same prompts and weights. "equal": every sequence gets the same number of
+tokens. "ragged": an eighth of it to nearly twice as many, evenly spread; `generate` runs the whole batch to the
+longest, which is how a static batch behaves, and only the tokens asked for count. Times include the prefill. The 0.5B
+model has random weights in the shape of Qwen2-0.5B, and short prompts and outputs.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
-import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-import torch
-from machine import describe, sentence
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import peers
+from peers import GENERATE, GENERATE_BATCH, LLAMA, Peer, Room
+from results import Goal, Ratio, absent_line, goal_table, machine_line, speedup, turns, write
+from serving import NAME, Tokens, checkpoint, engine_of, greedy, paged, run, samples
+from settings import Settings, alone
+from shapes import COUNTING, HALF, counting_prompts, folder_of, random_prompts
 
-from qpdsl import zoo
-from qpdsl.executor.engine.engine import Engine
+from qpdsl.executor.engine.engine import EngineConfig
 from qpdsl.executor.engine.model import PagedModel
-from qpdsl.executor.engine.request import GenerateRequest, SamplingParams
-from qpdsl.executor.runtime.context import Context, encode
-from qpdsl.executor.runtime.loading import load
-from qpdsl.zoo.tasks.counting import problems
 
-MODEL = "zoo/counting"
-Tokens = list[tuple[int, ...]]
+OURS = "qpdsl"
+# The least ratio to each peer, by batch size, and where the lengths matter, by kind.
+_GOALS = {
+    (64, "equal", GENERATE): 1.5,
+    (64, "ragged", GENERATE): 3.0,
+    (64, "equal", GENERATE_BATCH): 2.0,
+    (64, "ragged", GENERATE_BATCH): 2.0,
+}
+_LEVEL_WITH_LLAMA_FROM = 8
+
+
+@dataclass(frozen=True)
+class Load:
+    """Prompts for one model, and how many tokens a sequence gets on average."""
+
+    model: str
+    prompts: Tokens
+    counts: tuple[int, ...]
+    tokens: int
 
 
 @dataclass(frozen=True)
 class Case:
-    """Tokens per second of both sides, medians over the repeats, and the lowest and highest ratio of a repeat."""
+    """Tokens per second of each side; per peer the ratio of ours to it, and in how many rows the tokens agree."""
 
+    model: str
     sequences: int
     lengths: str
     tokens: int
-    generate: float
-    qpdsl: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-    same_tokens: str
+    speed: dict[str, float]
+    ratio: dict[str, Ratio]
+    same: dict[str, int]
+
+
+def load_of(name: str, settings: Settings) -> Load:
+    """Fewer sequences and tokens for the large model, which takes a second a step at 64."""
+    if name == "zoo":
+        counts: tuple[int, ...] = (1, 8, 16) if settings.quick else (1, 8, 16, 64, 256)
+        return Load(COUNTING, counting_prompts(max(counts)), counts, settings.sized(128, 24))
+    counts = (1, 8) if settings.quick else (1, 8, 64)
+    return Load(HALF, random_prompts(max(counts), 8, 151_936), counts, settings.sized(16, 4))
+
+
+def lengths_of(kind: str, count: int, tokens: int) -> list[int]:
+    """Equal lengths, or lengths from an eighth of `tokens` to nearly twice as many, in an order of their own."""
+    if kind == "equal" or count == 1:
+        return [tokens] * count
+    shortest, longest = max(1, tokens // 8), 2 * tokens - tokens // 8
+    lengths = [shortest + (longest - shortest) * index // (count - 1) for index in range(count)]
+    random.Random(count).shuffle(lengths)
+    return lengths
 
 
 def ours(model: PagedModel, prompts: Tokens, lengths: list[int]) -> Tokens:
-    # A new engine has an empty prefix cache: both sides prefill every prompt, every time.
-    engine = Engine()
-    engine.add(MODEL, model)
-    tickets = [
-        engine.submit(MODEL, GenerateRequest(prompt, (0,), SamplingParams(0.0), length))
-        for prompt, length in zip(prompts, lengths, strict=True)
-    ]
-    while engine.has_work:
-        engine.step()
-    return [ticket.result().samples[0].tokens for ticket in tickets]
+    # A new engine has an empty prefix cache: all sides prefill every prompt, every time.
+    room = sum(len(prompt) + length + model.layout.page_size for prompt, length in zip(prompts, lengths, strict=True))
+    engine = engine_of({NAME: model}, 2 * room * model.layout.token_bytes, EngineConfig(max_sequences=len(prompts)))
+    tickets = [engine.submit(NAME, greedy(prompt, length)) for prompt, length in zip(prompts, lengths, strict=True)]
+    run(engine)
+    return samples(tickets)
 
 
-@torch.inference_mode()
-def theirs(model: torch.nn.Module, prompts: Tokens, lengths: list[int]) -> Tokens:
-    width, longest = max(map(len, prompts)), max(lengths)
-    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    out = model.generate(
-        input_ids=ids,
-        attention_mask=mask,
-        max_new_tokens=longest,
-        min_new_tokens=longest,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return [tuple(row[width : width + length].tolist()) for row, length in zip(out, lengths, strict=True)]
+def measure(load: Load, kind: str, count: int, model: PagedModel, others: dict[str, Peer], settings: Settings) -> Case:
+    prompts, lengths = load.prompts[:count], lengths_of(kind, count, load.tokens)
 
+    def side(peer: Peer) -> Callable[[], Tokens]:
+        return lambda: peer.run(prompts, lengths)
 
-def measure(paged: PagedModel, model: torch.nn.Module, prompts: Tokens, kind: str, repeats: int) -> Case:
-    count = len(prompts)
-    if kind == "equal":
-        lengths = [128] * count
-    else:
-        lengths = [16 + 224 * index // max(1, count - 1) for index in range(count)] if count > 1 else [128]
-        random.Random(count).shuffle(lengths)
-    seconds: dict[str, list[float]] = {"qpdsl": [], "generate": []}
-    outputs: dict[str, Tokens] = {}
-    for repeat in range(repeats + 1):
-        for name in seconds:
-            start = time.perf_counter()
-            if name == "qpdsl":
-                outputs[name] = ours(paged, prompts, lengths)
-            else:
-                outputs[name] = theirs(model, prompts, lengths)
-            # The first round warms both sides up.
-            if repeat:
-                seconds[name].append(time.perf_counter() - start)
-    ratios = [a / b for a, b in zip(seconds["generate"], seconds["qpdsl"], strict=True)]
-    same = sum(a == b for a, b in zip(outputs["qpdsl"], outputs["generate"], strict=True))
+    sides = {OURS: lambda: ours(model, prompts, lengths), **{name: side(peer) for name, peer in others.items()}}
+    # A round of the large model is minutes long, and its smallest case has warmed everything up.
+    warm = load.model == HALF and count > 1
+    seconds, outputs = turns(sides, settings.repeats, settings.clock, warm)
     total = sum(lengths)
     return Case(
+        load.model,
         count,
         kind,
         total,
-        round(total / statistics.median(seconds["generate"]), 1),
-        round(total / statistics.median(seconds["qpdsl"]), 1),
-        round(statistics.median(ratios), 2),
-        round(min(ratios), 2),
-        round(max(ratios), 2),
-        f"{same}/{count}",
+        {name: round(total / statistics.median(times), 1) for name, times in seconds.items()},
+        {name: speedup(seconds, OURS, name) for name in others},
+        {name: sum(a == b for a, b in zip(outputs[OURS], outputs[name], strict=True)) for name in others},
     )
 
 
-def table(cases: list[Case]) -> str:
+def goals_of(cases: list[Case]) -> list[Goal]:
+    goals = []
+    for case in cases:
+        for name, ratio in case.ratio.items():
+            least = _GOALS.get((case.sequences, case.lengths, name))
+            if name == LLAMA and case.sequences >= _LEVEL_WITH_LLAMA_FROM:
+                least = 1.0
+            if least is not None:
+                what = f"{case.model}, {case.sequences} sequences, {case.lengths}: times `{name}`"
+                goals.append(Goal(what, least, ratio.median))
+    return goals
+
+
+def table(cases: list[Case], names: list[str]) -> str:
+    heads = " | ".join(f"`{name}` tok/s | ratio (low–high) | same rows" for name in names)
     lines = [
-        "| sequences | lengths | `generate` tok/s | qpdsl tok/s | ratio (low–high) | rows with the same tokens |",
-        "|---:|---|---:|---:|---:|---:|",
+        f"| model | sequences | lengths | qpdsl tok/s | {heads} |",
+        "|---|---:|---|---:|" + "---:|---:|---:|" * len(names),
     ]
-    lines += [
-        f"| {case.sequences} | {case.lengths} | {case.generate:,.0f} | {case.qpdsl:,.0f} "
-        f"| {case.ratio:.2f} ({case.ratio_low:.2f}–{case.ratio_high:.2f}) | {case.same_tokens} |"
-        for case in cases
-    ]
+    for case in cases:
+        cells = " | ".join(
+            f"{case.speed[name]:,.1f} | {case.ratio[name]} | {case.same[name]}/{case.sequences}" for name in names
+        )
+        lines.append(f"| {case.model} | {case.sequences} | {case.lengths} | {case.speed[OURS]:,.1f} | {cells} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-
-    folder = zoo.path(MODEL)
-    loaded = load(MODEL, folder, "cpu", None, 1 << 30)
-    # A model of its own: switching the attention implementation changes the loaded one.
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    stream = problems(seed=1, split="held-out")
-    texts = [next(stream).text for _ in range(64)]
-    prompts = [encode(tokenizer, Context(turns=(("user", text),))) for text in texts]
-
-    cases = []
-    for kind in ("equal", "ragged"):
-        for count in (1, 16, 64):
-            if kind == "ragged" and count == 1:
-                continue
-            cases.append(measure(loaded.paged, reference, prompts[:count], kind, arguments.repeats))
-            print(cases[-1])
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    record = {"machine": describe(), "repeats": arguments.repeats, "cases": [asdict(case) for case in cases]}
-    (arguments.output / "decode.json").write_text(json.dumps(record, indent=2) + "\n")
-    text = f"# Decode throughput, `{MODEL}`, float32\n\n{table(cases)}\n\nMeasured on: {sentence()}.\n"
-    (arguments.output / "decode.md").write_text(text)
-    print(text)
+def bench(settings: Settings) -> None:
+    cases: list[Case] = []
+    absent: dict[str, str] = {}
+    for name in settings.models:
+        load = load_of(name, settings)
+        scratch = settings.scratch / name
+        scratch.mkdir(exist_ok=True)
+        model = checkpoint(folder_of(load.model, scratch))
+        room = Room(max(load.counts), max(map(len, load.prompts)) + 2 * load.tokens, settings.threads)
+        others, missing = peers.start(settings.peers, model, room, scratch)
+        absent.update(missing)
+        behind = paged(model)
+        for kind in ("equal", "ragged"):
+            for count in load.counts:
+                if kind == "equal" or count > 1:
+                    cases.append(measure(load, kind, count, behind, others, settings))
+                    print(cases[-1], flush=True)
+        for peer in others.values():
+            peer.close()
+    names = [name for name in settings.peers if all(name in case.ratio for case in cases)]
+    goals = goals_of(cases)
+    text = (
+        f"# Decode throughput, float32, greedy\n\n{table(cases, names)}\n\n{goal_table(goals)}\n\n"
+        f"Ratio: how many times as many tokens a second as that system, median over {settings.repeats} rounds in turn. "
+        f"Same rows: with the same tokens as ours.\n{absent_line(absent)}\n{machine_line()}\n"
+    )
+    record = {"repeats": settings.repeats, "clock": settings.clock, "cases": [asdict(case) for case in cases]}
+    write(settings.output, "decode", text, {**record, "absent": absent}, goals)
 
 
 if __name__ == "__main__":
-    main()
+    alone(__doc__, bench)

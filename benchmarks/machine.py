@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import os
 import platform
 from pathlib import Path
@@ -17,7 +19,7 @@ def describe() -> dict[str, str | int]:
     if cpuinfo.is_file():
         names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         model = names[0] if names else model
-    return {
+    found: dict[str, str | int] = {
         "processor": model,
         "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
@@ -25,6 +27,9 @@ def describe() -> dict[str, str | int]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["llama-cpp-python"] = importlib.metadata.version("llama-cpp-python")
+    return found
 
 
 def sentence() -> str:
@@ -33,4 +38,5 @@ def sentence() -> str:
     return (
         f"{found['processor']}, {found['cores']} cores, {found['threads']} torch thread(s), "
         f"Python {found['python']}, torch {found['torch']}, transformers {found['transformers']}"
+        + (f", llama-cpp-python {found['llama-cpp-python']}" if "llama-cpp-python" in found else "")
     )

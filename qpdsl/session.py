@@ -12,7 +12,9 @@ import torch
 
 from qpdsl import zoo
 from qpdsl.arguments import DTYPES, ArgumentError, check_device, check_whole, shorten
+from qpdsl.executor.engine.budget import parse
 from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
+from qpdsl.executor.engine.ticket import EngineError
 from qpdsl.executor.reward.rlhflow import RlhflowVerifier
 from qpdsl.executor.reward.verifier import Verifier
 from qpdsl.executor.runtime.context import ContextError
@@ -36,9 +38,10 @@ _SMALL_MODEL = 30_000_000
 class Session:
     """Runs plans on `device` ("cpu", "cuda", "cuda:1"…).
 
-    `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for the KV caches
-    of the models that one `load` brings in; by default a quarter of what is free, on a CPU 2 GiB at the most. `threads`
-    are torch's: by default what OMP_NUM_THREADS says, else one a core, and one in all where every model is small.
+    `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for the KV of all
+    models together, in bytes or as text ("4GiB", "50%" of the device's); by default a quarter of what is free, 2 GiB at
+    the most, and on a GPU what is free less what the largest step takes. `threads` are torch's: by default what
+    OMP_NUM_THREADS says, else one a core, and one in all where every model is small.
     `functions` are the Python scorers and extractors that programs may name. Raises ArgumentError.
     """
 
@@ -46,7 +49,7 @@ class Session:
         self,
         device: str = "cpu",
         dtype: str | None = None,
-        kv_bytes: int | None = None,
+        kv_bytes: int | str | None = None,
         config: EngineConfig | None = None,
         threads: int | None = None,
         functions: Iterable[PythonFunction] = (),
@@ -54,16 +57,15 @@ class Session:
         check_device(device)
         if dtype is not None and dtype not in DTYPES:
             raise ArgumentError(f"`dtype` is one of {listed(DTYPES)}, not `{shorten(str(dtype))}`")
-        for name, value in (("kv_bytes", kv_bytes), ("threads", threads)):
-            if value is not None:
-                check_whole(name, value, 1)
+        if threads is not None:
+            check_whole("threads", threads, 1)
+        _check_memory(kv_bytes)
         self._threads = threads
         self.device = device
         self.dtype = dtype
         self.events = EventStream()
         self._functions = {function.name: function for function in functions}
-        self._kv_bytes = kv_bytes
-        self._engine = Engine(config, self._stepped)
+        self._engine = Engine(config, self._stepped, kv_bytes)
         self._running = False
         self._models: dict[str, TextModel] = {}
         self._verifiers: dict[str, Verifier] = {}
@@ -78,11 +80,14 @@ class Session:
         operators = [node.op for node in everything(plan.ops)]
         names = _named_models(operators)
         new = [model for model in dict.fromkeys(plan.models[name] for name in names) if model not in self._models]
-        budget = self._kv_bytes if self._kv_bytes is not None else _default_kv_bytes(self.device)
-        for model in new:
-            loaded = load(model, locate(model), self.device, self.dtype, budget // len(new))
-            self._models[model] = loaded
-            self._engine.add(model, loaded.paged)
+        # All weights come before any KV: the KV may take all that is left.
+        loaded = {model: load(model, locate(model), self.device, self.dtype) for model in new}
+        for model, text_model in loaded.items():
+            self._models[model] = text_model
+            try:
+                self._engine.add(model, text_model.paged)
+            except EngineError as error:
+                raise ModelError(model, str(error)) from error
         self._set_threads()
         for op in operators:
             if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter):
@@ -165,6 +170,17 @@ class Session:
         self.events.emit(EngineStepped(report=report))
 
 
+def _check_memory(kv_bytes: int | str | None) -> None:
+    """Raises ArgumentError unless it is an amount of memory, or none."""
+    if isinstance(kv_bytes, str):
+        try:
+            parse(kv_bytes)
+        except ValueError as error:
+            raise ArgumentError(f"`kv_bytes`: {error}") from error
+    elif kv_bytes is not None:
+        check_whole("kv_bytes", kv_bytes, 1)
+
+
 def locate(model: str) -> Path | str:
     """Where a model id points: a built-in or local folder (a Path), or else a hub id (the string itself).
 
@@ -190,19 +206,3 @@ def _named_models(operators: Iterable[ops.Operator]) -> list[str]:
             case ops.Generate(model=model) | ops.Judge(model=model) | ops.Score(verifier=model):
                 names.append(model)
     return names
-
-
-def _default_kv_bytes(device: str) -> int:
-    if device.startswith("cuda") and torch.cuda.is_available():
-        return int(torch.cuda.mem_get_info(torch.device(device))[0] // 4)
-    return min(_free_memory() // 4, 2 << 30)
-
-
-def _free_memory() -> int:
-    """Bytes of main memory that can be had without swapping, or a cautious guess."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 4 << 30

@@ -5,36 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 import torch
 
+from qpdsl.executor.engine.kv import KVLayout
+from qpdsl.executor.engine.linear import PADDED_ROWS
 from qpdsl.executor.engine.request import GenerateRequest
 from qpdsl.executor.engine.scheduler import Chunk
 from qpdsl.executor.kernels.attention import Group
 
-# Fewer rows take other matrix kernels, whose sums round differently: a row's bits would depend on its neighbours.
-MIN_ROWS = 16
-# A gather larger than this falls out of the CPU's caches.
-_MAX_GATHERED_TOKENS = 4096
+# A gather larger than this falls out of a core's own cache before attention has read it.
+_MAX_GATHERED_BYTES = 1 << 19
 _MAX_SCORES = 1 << 20
 
 
 @dataclass(slots=True)
 class Batch:
-    """One forward over T rows (padded to `MIN_ROWS`; padding writes to the scratch page and is in no group).
+    """One forward over T rows (padded to a model's least; padding writes to the scratch page and is in no group).
 
-    `tokens`, `positions` int64 [1, T]; `slots` int64 [T]: where each row's KV goes; `wanted` int64 [W]: the rows whose
-    hidden state is read, in the order of `readers`: (sequence's chunk, rows of it).
+    `tokens`, `positions` int64 [T]; `slots`: for each layer int64 [T], where each row's KV goes; `wanted` int64 [W]:
+    the rows whose hidden state is read, None for all of them, in the order of `readers`: (sequence's chunk, rows of
+    it). `longest`: no position is as large.
     """
 
     tokens: torch.Tensor
     positions: torch.Tensor
-    slots: torch.Tensor
+    slots: tuple[torch.Tensor, ...]
     groups: list[Group]
-    wanted: torch.Tensor
+    wanted: torch.Tensor | None
     readers: list[tuple[Chunk, int]]
+    longest: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Span:
     """One chunk's place in the batch: rows from `row` on, padded to `queries` rows over `pages` pages to attend."""
 
@@ -44,8 +47,14 @@ class _Span:
     pages: int
 
 
-def build(chunks: list[Chunk], page_size: int, fold: int, device: str) -> Batch:
-    """Lays the chunks out one after the other. `fold`: query heads per KV head."""
+def build(
+    chunks: list[Chunk], layout: KVLayout, fold: int, scratch: int, device: str, least: int = PADDED_ROWS
+) -> Batch:
+    """Lays the chunks out one after the other, in `least` rows or more.
+
+    `fold`: query heads per KV head; `scratch`: a page nobody reads.
+    """
+    page_size = layout.page_size
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -62,7 +71,7 @@ def build(chunks: list[Chunk], page_size: int, fold: int, device: str) -> Batch:
         if chunk.count == 1:
             tokens.append(sequence.tokens[start])
             positions.append(start)
-            slots.append(pages[-1] * page_size + start % page_size)
+            slots.append(pages[depth - 1] * page_size + start % page_size)
         else:
             tokens.extend(sequence.tokens[start:end])
             positions.extend(range(start, end))
@@ -70,24 +79,27 @@ def build(chunks: list[Chunk], page_size: int, fold: int, device: str) -> Batch:
         spans.append(_Span(chunk, row, queries, depth))
         rows = _wanted(chunk, start, end)
         if rows:
-            wanted.extend(row + at - start for at in rows)
+            wanted.extend([row + at - start for at in rows])
             readers.append((chunk, len(rows)))
-    padding = max(0, MIN_ROWS - len(tokens))
+    padding = max(0, least - len(tokens))
     tokens.extend([0] * padding)
     positions.extend([0] * padding)
-    slots.extend([0] * padding)
-
-    def tensor(values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.long, device=device)
-
+    slots.extend([scratch * page_size] * padding)
     return Batch(
-        tensor(tokens)[None],
-        tensor(positions)[None],
-        tensor(slots),
-        [_group(members, device) for members in _groups(spans, page_size, fold)],
-        tensor(wanted),
+        torch.tensor(tokens, device=device),
+        torch.tensor(positions, device=device),
+        _by_layer(slots, page_size, layout.layers, device),
+        [_group(members, layout, scratch, device) for members in _groups(spans, layout, fold)],
+        torch.tensor(wanted, dtype=torch.long, device=device) if len(wanted) < len(tokens) else None,
         readers,
+        max(positions) + 1,
     )
+
+
+def _by_layer(values: list[int], step: int, layers: int, device: str) -> tuple[torch.Tensor, ...]:
+    """For each layer the values, `step` further on than in the layer before."""
+    table = np.array(values) + np.arange(0, layers * step, step)[:, None]
+    return torch.from_numpy(table).to(device).unbind(0)
 
 
 def _wanted(chunk: Chunk, start: int, end: int) -> list[int]:
@@ -107,14 +119,15 @@ def _padded(count: int, fold: int) -> int:
     return max(4, 1 << (count - 1).bit_length())
 
 
-def _groups(spans: list[_Span], page_size: int, fold: int) -> list[list[_Span]]:
+def _groups(spans: list[_Span], layout: KVLayout, fold: int) -> list[list[_Span]]:
     """Neighbouring spans of like size together, each group within the gather and score limits."""
     groups: list[list[_Span]] = []
     for queries, members in groupby(spans, key=lambda span: span.queries):
         group: list[_Span] = []
         for span in members:
-            gathered = (len(group) + 1) * span.pages * page_size
-            if group and (gathered > _MAX_GATHERED_TOKENS or gathered * queries * fold > _MAX_SCORES):
+            gathered = (len(group) + 1) * span.pages
+            scores = gathered * layout.page_size * queries * fold
+            if group and (gathered * layout.row_bytes > _MAX_GATHERED_BYTES or scores > _MAX_SCORES):
                 groups.append(group)
                 group = []
             group.append(span)
@@ -122,29 +135,31 @@ def _groups(spans: list[_Span], page_size: int, fold: int) -> list[list[_Span]]:
     return groups
 
 
-def _group(members: list[_Span], device: str) -> Group:
+def _group(members: list[_Span], layout: KVLayout, scratch: int, device: str) -> Group:
     queries, depth = members[0].queries, max(span.pages for span in members)
-    rows: list[int] = []
-    positions: list[list[int]] = []
-    valid: list[int] = []
     pages: list[int] = []
-    for index, span in enumerate(members):
-        count, start = span.chunk.count, span.chunk.sequence.computed
-        if queries == 1:
-            rows.append(span.row)
-            positions.append([start])
-            valid.append(index)
-            pages.extend(span.chunk.sequence.pages + [0] * (depth - span.pages))
-            continue
-        padding = queries - count
-        rows.extend([*range(span.row, span.row + count), *[0] * padding])
-        positions.append([*range(start, start + count), *[0] * padding])
-        valid.extend(range(index * queries, index * queries + count))
-        pages.extend([*span.chunk.sequence.pages[: span.pages], *[0] * (depth - span.pages)])
+    for span in members:
+        pages.extend(span.chunk.sequence.pages[: span.pages])
+        if span.pages < depth:
+            pages.extend([scratch] * (depth - span.pages))
+    rows: list[int] = []
+    positions: list[int] = []
+    valid: list[int] = []
+    if queries == 1:
+        positions = [span.chunk.sequence.computed for span in members]
+    else:
+        for index, span in enumerate(members):
+            count, start = span.chunk.count, span.chunk.sequence.computed
+            padding = queries - count
+            rows.extend([*range(span.row, span.row + count), *[0] * padding])
+            positions.extend([*range(start, start + count), *[0] * padding])
+            valid.extend(range(index * queries, index * queries + count))
 
-    def tensor(values: list[int] | list[list[int]]) -> torch.Tensor:
+    def tensor(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
 
+    places = tensor(positions).view(len(members), queries)
+    found = _by_layer(pages, 1, layout.layers, device)
     if len(valid) < len(rows):
-        return Group(len(members), queries, tensor(rows), tensor(valid), tensor(positions), tensor(pages))
-    return Group(len(members), queries, tensor(rows), None, tensor(positions), tensor(pages), members[0].row)
+        return Group(len(members), queries, places, found, None, tensor(rows), tensor(valid))
+    return Group(len(members), queries, places, found, members[0].row)

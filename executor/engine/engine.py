@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from qpdsl.executor.engine import budget
+from qpdsl.executor.engine.arena import Arena, slab_bytes
 from qpdsl.executor.engine.batch import Batch, build
 from qpdsl.executor.engine.draw import draw, read
+from qpdsl.executor.engine.kv import KVCache
 from qpdsl.executor.engine.memory import Memory
 from qpdsl.executor.engine.model import PagedModel
-from qpdsl.executor.engine.request import Finish, GenerateRequest, Request
+from qpdsl.executor.engine.peers import Peers
+from qpdsl.executor.engine.pool import PagePool
+from qpdsl.executor.engine.reclaim import Reclaimer
+from qpdsl.executor.engine.report import StepReport as StepReport
+from qpdsl.executor.engine.report import report
+from qpdsl.executor.engine.request import Finish, GenerateRequest, Request, SamplingParams
 from qpdsl.executor.engine.scheduler import Chunk, Scheduler
 from qpdsl.executor.engine.sequence import Sequence
 from qpdsl.executor.engine.ticket import EngineError, Ticket
 
+# After so many steps of others a model goes before one whose batch would be full.
+_PATIENCE = 8
+# By how much the fullest batch is forgotten at each step.
+_FORGETTING = 0.02
 # Nothing can be drawn or scored from NaN or infinity.
 _NOT_FINITE = "the model's logits are not finite numbers; a wider dtype may help"
 
@@ -30,50 +43,122 @@ class EngineConfig:
     token_budget: int = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """What one step of one model did: prefill and decode tokens computed; then its sequences waiting and pages held
+@dataclass(slots=True)
+class _Lane:
+    """One model in the engine, and what its sequences run on."""
 
-    after the step, the pages it has, and its preemptions so far.
-    """
+    name: str
+    model: PagedModel
+    cache: KVCache
+    scheduler: Scheduler
+    # Steps of other models since its last one, and the most sequences that were ready lately.
+    passed: int = 0
+    peak: float = 1.0
 
-    model: str
-    prefill_tokens: int
-    decode_tokens: int
-    waiting: int
-    pages_held: int
-    pages: int
-    preemptions: int
+    def urgency(self) -> float:
+        """How full its next batch would be against the fullest lately, and how long it has waited.
+
+        A model that waits for another's results gets a fuller batch by letting the other go on.
+        """
+        return self.scheduler.ready / self.peak + self.passed / _PATIENCE
 
 
 class Engine:
-    """Serves requests to named models. `step()` by hand, or `drive()` inside an asyncio loop.
+    """Serves requests to named models out of one KV budget. `step()` by hand, or `drive()` inside an asyncio loop.
 
-    `on_step` is called with a report after every step.
+    `on_step` is called with a report after every step; `kv_bytes` is the memory for the KV of all models together, in
+    bytes or as text such as "4GiB" or "50%" of the device's; by default as much as is safe (see `budget.kv_bytes`).
     """
 
-    def __init__(self, config: EngineConfig | None = None, on_step: Callable[[StepReport], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig | None = None,
+        on_step: Callable[[StepReport], None] | None = None,
+        kv_bytes: int | str | None = None,
+    ) -> None:
         self._config = config or EngineConfig()
-        self._models: dict[str, PagedModel] = {}
-        self._schedulers: dict[str, Scheduler] = {}
-        self._turn: list[str] = []
+        if kv_bytes is not None:
+            budget.parse(kv_bytes)
+        self._asked = kv_bytes
+        self._kv_bytes = 0
+        self._arena: Arena | None = None
+        self._lanes: dict[str, _Lane] = {}
+        self._peers = Peers()
+        self._reclaimer = Reclaimer()
+        self._stepping = False
+        self._cancelled: list[tuple[Scheduler, Ticket]] = []
         self._on_step = on_step
         self._arrived: asyncio.Event | None = None
 
     def add(self, name: str, model: PagedModel) -> None:
-        """Makes a model ready for requests under `name`."""
-        memory = Memory(model.pages, model.page_size, model.cache.copy_page)
-        self._models[name] = model
-        self._schedulers[name] = Scheduler(memory, self._config.max_sequences, self._config.token_budget)
-        self._turn.append(name)
+        """Makes a model ready for requests under `name`.
+
+        While the engine is idle the memory is cut anew to suit all models, and what was cached is forgotten; a model
+        that comes while others work takes the slabs as they are. Raises EngineError where the budget does not hold a
+        page of it.
+        """
+        models = {**{lane.name: lane.model for lane in self._lanes.values()}, name: model}
+        if self._arena is None or not self.has_work:
+            try:
+                self._cut(models)
+            except EngineError:
+                self._cut({each: models[each] for each in models if each != name})
+                raise
+        else:
+            self._peers.free_slab(self._reclaimer)
+            self._lanes[name] = self._lane(name, model, self._arena)
+
+    def _cut(self, models: Mapping[str, PagedModel]) -> None:
+        """Makes the arena anew for these models. Whatever was there goes first: a budget may be what is free."""
+        self._arena, self._lanes = None, {}
+        self._peers, self._reclaimer = Peers(), Reclaimer()
+        if not models:
+            return
+        device = next(iter(models.values())).device
+        self._kv_bytes = budget.kv_bytes(self._asked, device, lambda: self._largest_step(models.values()))
+        size = slab_bytes([each.layout for each in models.values()], self._kv_bytes)
+        self._arena = Arena(self._kv_bytes, size, device)
+        for name, model in models.items():
+            self._lanes[name] = self._lane(name, model, self._arena)
+
+    def _lane(self, name: str, model: PagedModel, arena: Arena) -> _Lane:
+        layouts = [*(lane.model.layout for lane in self._lanes.values()), model.layout]
+        # Each of the others keeps the slab of its scratch page; a page beside scratch is the least to serve anything.
+        own = arena.slabs - len(layouts) + 1
+        if any(own * arena.fewest_pages(layout) < 2 for layout in layouts):
+            needs = (len(layouts) + 1) * arena.slab_bytes
+            raise EngineError(
+                f"the KV budget of {self._kv_bytes:,} bytes is too small for {name}: its pages take "
+                f"{model.layout.page_bytes:,} bytes, and {needs:,} are the least that could do"
+            )
+        pool = PagePool(arena, name, model.layout)
+        cache = KVCache(arena.buffer, model.layout, pool.scratch)
+        memory = Memory(pool, cache.copy_page, 2.0 * model.parameters, self._reclaimer)
+        limits = self._config.max_sequences, self._config.token_budget
+        return _Lane(name, model, cache, Scheduler(memory, *limits, self._peers))
+
+    def _largest_step(self, models: Iterable[PagedModel]) -> None:
+        """Runs each model once on as many tokens and samples as a step can have, for its memory to be measured."""
+        config = self._config
+        for model in models:
+            length = min(config.token_budget, model.max_positions - 1)
+            prompts = -(-config.token_budget // length)
+            pages = prompts * (length // model.layout.page_size + 2) + 1
+            trial = Engine(config, kv_bytes=pages * model.layout.page_bytes)
+            trial.add("trial", model)
+            keys = tuple(range(max(1, config.max_sequences // prompts)))
+            for at in range(prompts):
+                prompt = ((at + 1) % model.vocabulary,) * length
+                trial.submit("trial", GenerateRequest(prompt, keys, SamplingParams(), 2))
+            trial.step()
 
     @property
     def has_work(self) -> bool:
-        return any(scheduler.has_work for scheduler in self._schedulers.values())
+        return any(lane.scheduler.has_work for lane in self._lanes.values())
 
     def submit(self, model: str, request: Request) -> Ticket:
-        """Queues a request. Raises EngineError where the model's context or vocabulary does not hold it."""
-        paged, scheduler = self._models[model], self._schedulers[model]
+        """Queues a request. Raises EngineError where the model's context, vocabulary or memory does not hold it."""
+        paged, scheduler = self._lanes[model].model, self._lanes[model].scheduler
         sequence_tokens = request.prompt if isinstance(request, GenerateRequest) else request.tokens
         spare = 1 if isinstance(request, GenerateRequest) else 0
         if len(sequence_tokens) + spare > paged.max_positions:
@@ -84,7 +169,9 @@ class Engine:
             raise EngineError(f"token {max(sequence_tokens)} is none of the {paged.vocabulary} that {model} knows")
         if isinstance(request, GenerateRequest) and request.early is not None and not paged.has_middle:
             raise EngineError(f"{model} has no middle layer to leave at")
-        ticket = Ticket(request, scheduler.cancel)
+        if (reason := scheduler.too_large(len(sequence_tokens))) is not None:
+            raise EngineError(reason)
+        ticket = Ticket(request, partial(self._cancel, scheduler))
         scheduler.add(Sequence.of(ticket, request))
         if self._arrived is not None:
             self._arrived.set()
@@ -92,19 +179,23 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """One forward of one model that has work, the models taking turns."""
-        name = self._pick()
-        scheduler, model = self._schedulers[name], self._models[name]
-        chunks = scheduler.schedule()
+        """One forward of one model that has work and gets memory for some of it."""
+        lane, chunks = self._schedule()
         if not chunks:
             return
-        batch = build(chunks, model.page_size, model.fold, model.device)
-        hidden, middle = model.forward(batch, middle=any(_leaves_early(chunk.sequence) for chunk in chunks))
-        for chunk in chunks:
-            chunk.sequence.computed += chunk.count
-        self._resolve_reads(scheduler, model, batch, hidden)
-        self._resolve_draws(scheduler, model, batch, hidden, middle)
-        self._report(name, chunks)
+        scheduler, model = lane.scheduler, lane.model
+        self._stepping = True
+        try:
+            batch = build(chunks, model.layout, model.fold, lane.cache.scratch, model.device, model.least_rows)
+            early = any(_leaves_early(chunk.sequence) for chunk in chunks)
+            hidden, middle = model.forward(batch, lane.cache, middle=early)
+            scheduler.advance(chunks)
+            self._resolve_reads(scheduler, model, batch, hidden)
+            self._resolve_draws(scheduler, model, batch, hidden, middle)
+        finally:
+            self._stepping = False
+            self._retire_cancelled()
+        self._report(lane, chunks)
 
     async def drive(self) -> None:
         """Steps for as long as the task lives, letting the awaiting coroutines run in between."""
@@ -122,16 +213,44 @@ class Engine:
 
     def check_integrity(self) -> None:
         """AssertionError unless the page accounts of every model balance."""
-        for scheduler in self._schedulers.values():
+        for lane in self._lanes.values():
+            scheduler = lane.scheduler
             scheduler.memory.check_integrity([*scheduler.running, *scheduler.waiting])
+        if self._arena is not None:
+            self._arena.check_integrity()
 
-    def _pick(self) -> str:
-        for name in self._turn:
-            if self._schedulers[name].has_work:
-                self._turn.remove(name)
-                self._turn.append(name)
-                return name
-        raise RuntimeError("the engine has no work")
+    def _schedule(self) -> tuple[_Lane, list[Chunk]]:
+        """A model and the chunks of its next step; none where requests failed instead.
+
+        A model that gets no memory now lets another step (see `Scheduler.schedule`).
+        """
+        working = [lane for lane in self._lanes.values() if lane.scheduler.has_work]
+        if not working:
+            raise RuntimeError("the engine has no work")
+        refused = sum(lane.scheduler.refusals for lane in working)
+        for lane in sorted(working, key=_Lane.urgency, reverse=True):
+            chunks = lane.scheduler.schedule()
+            if chunks:
+                for other in working:
+                    other.passed += 1
+                lane.passed = 0
+                lane.peak = max(lane.scheduler.ready, lane.peak * (1 - _FORGETTING), 1.0)
+                return lane, chunks
+        if sum(each.scheduler.refusals for each in working) == refused:
+            raise RuntimeError("no sequence got memory, and none was refused")
+        return lane, []
+
+    def _cancel(self, scheduler: Scheduler, ticket: Ticket) -> None:
+        """Frees the pages of a request, but not under the step that reads them."""
+        if self._stepping:
+            self._cancelled.append((scheduler, ticket))
+        else:
+            scheduler.cancel(ticket)
+
+    def _retire_cancelled(self) -> None:
+        cancelled, self._cancelled = self._cancelled, []
+        for scheduler, ticket in cancelled:
+            scheduler.cancel(ticket)
 
     def _resolve_reads(self, scheduler: Scheduler, model: PagedModel, batch: Batch, hidden: torch.Tensor) -> None:
         at = 0
@@ -193,24 +312,12 @@ class Engine:
             return "length"
         return None
 
-    def _report(self, name: str, chunks: list[Chunk]) -> None:
+    def _report(self, lane: _Lane, chunks: list[Chunk]) -> None:
         if self._on_step is None:
             return
-        scheduler = self._schedulers[name]
         decodes = sum(chunk.count == 1 and chunk.sequence.drawn > 1 for chunk in chunks)
-        total = sum(chunk.count for chunk in chunks)
-        memory = scheduler.memory
-        self._on_step(
-            StepReport(
-                name,
-                total - decodes,
-                decodes,
-                len(scheduler.waiting),
-                memory.held,
-                memory.pool.capacity,
-                scheduler.preemptions,
-            )
-        )
+        prefill = sum(chunk.count for chunk in chunks) - decodes
+        self._on_step(report(lane.name, lane.scheduler, prefill, decodes))
 
 
 def _fail(scheduler: Scheduler, sequence: Sequence, reason: str) -> None:

@@ -1,38 +1,73 @@
-"""The tensors behind the pages of one model."""
+"""How the keys and values of one model lie in memory.
+
+A *row* is one page of one layer; a page is the rows of all its layers, one after the other. A page goes by the number
+of its first row, so layer l of page p is row p + l.
+"""
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
+from typing import Literal
 
-import numpy as np
 import torch
+
+from qpdsl.executor.kernels.rows import Kind, Rows, row_bytes
+
+# Keys and values in eight bits with a float32 scale for each token and head; None: in the model's own type.
+KVType = Literal["int8", "fp8"]
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """The geometry of a model's KV: a row holds [page_size, 2, kv_heads, head_dim], key and then value, in `dtype`.
+
+    With `kv_type` a row holds those numbers in eight bits each, and then their scales (see `Rows`).
+    """
+
+    layers: int
+    page_size: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    kv_type: KVType | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return self.kv_type or "plain"
+
+    @property
+    def row_bytes(self) -> int:
+        return row_bytes(self.kind, self.dtype, self.page_size, self.kv_heads, self.head_dim)
+
+    @property
+    def page_bytes(self) -> int:
+        return self.layers * self.row_bytes
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that one token takes over all layers."""
+        return self.page_bytes // self.page_size
 
 
 class KVCache:
-    """Keys and values of all layers: per layer one tensor [pages, page_size, kv_heads, head_dim] for each."""
+    """One model's view of a byte buffer uint8 [bytes] that models share.
 
-    def __init__(
-        self, layers: int, pages: int, page_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: str
-    ) -> None:
-        # Zeros, not empty: a masked-out slot is multiplied by a zero weight, and zero times garbage can be NaN.
-        shape = (layers, pages, page_size, kv_heads, head_dim)
-        self.keys = _zeros(shape, dtype, device)
-        self.values = _zeros(shape, dtype, device)
-        self.page_size = page_size
+    `rows` spans the whole buffer; which of them are the model's own, its pool knows. `scratch` is the page that padding
+    writes to.
+    """
 
-    @staticmethod
-    def page_bytes(layers: int, page_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-        """Bytes of one page over all layers, keys and values."""
-        return 2 * layers * page_size * kv_heads * head_dim * dtype.itemsize
+    def __init__(self, buffer: torch.Tensor, layout: KVLayout, scratch: int) -> None:
+        count = buffer.numel() // layout.row_bytes
+        used = buffer[: count * layout.row_bytes]
+        size, heads, dim = layout.page_size, layout.kv_heads, layout.head_dim
+        if layout.kv_type is None:
+            self.rows = Rows.plain(used.view(layout.dtype).view(count, size, 2, heads, dim))
+        else:
+            self.rows = Rows.quantized(used.view(count, -1), layout.kv_type, size, heads, dim)
+        self.layout = layout
+        self.scratch = scratch
 
     def copy_page(self, source: int, target: int) -> None:
         """Copies one page in every layer (copy-on-write)."""
-        self.keys[:, target] = self.keys[:, source]
-        self.values[:, target] = self.values[:, source]
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
-    if device != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    # torch writes its zeros, seconds for gigabytes; the operating system gives them page by page as they are touched.
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+        layers = self.layout.layers
+        self.rows.data[target : target + layers] = self.rows.data[source : source + layers]

@@ -6,85 +6,127 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from qpdsl.executor.engine.pool import PagePool
-from qpdsl.executor.engine.radix import PrefixTree
+from qpdsl.executor.engine.radix import PrefixTree, digests
+from qpdsl.executor.engine.reclaim import Reclaimer
 from qpdsl.executor.engine.sequence import Sequence
-
-# Eviction walks the tree's recency list, so it frees some pages ahead of need.
-_EVICT_AT_LEAST = 32
 
 
 class Memory:
-    """The pages of one model. `copy_page(source, target)` moves the KV of one page on the device."""
+    """The pages of one model. `copy_page(source, target)` moves the KV of one page on the device.
 
-    def __init__(self, pages: int, page_size: int, copy_page: Callable[[int, int], None]) -> None:
-        self.page_size = page_size
-        self.pool = PagePool(pages)
-        self.tree = PrefixTree(self.pool, page_size)
+    `flops` are the operations that computing one token again takes. Models that share an arena share a `reclaimer`.
+    """
+
+    def __init__(
+        self,
+        pool: PagePool,
+        copy_page: Callable[[int, int], None],
+        flops: float = 1.0,
+        reclaimer: Reclaimer | None = None,
+    ) -> None:
+        self.page_size = pool.layout.page_size
+        self.pool = pool
+        self.reclaimer = reclaimer or Reclaimer()
+        self.tree = PrefixTree(pool, self.page_size, self.reclaimer.clock, flops / pool.layout.token_bytes)
+        self.hits = 0
         self._copy_page = copy_page
+        self.reclaimer.join(self)
 
     @property
-    def held(self) -> int:
-        """Pages in use, by sequences or by the prefix tree."""
-        return self.pool.capacity - self.pool.free
+    def capacity(self) -> int:
+        """Pages that one sequence could have, with nobody else served."""
+        return self.reclaimer.capacity(self)
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)
 
-    def reserve(self, pages: int) -> bool:
-        """Makes at least `pages` pages free, evicting from the prefix tree; False where that is not possible."""
-        short = pages - self.pool.free
-        if short > 0:
-            self.tree.evict(max(short, _EVICT_AT_LEAST))
-        return self.pool.free >= pages
+    def prepare(self, sequence: Sequence) -> None:
+        """Fills the hints of a sequence that comes to wait."""
+        sequence.digests = digests(sequence.tokens, self.page_size)
 
-    def attach(self, sequence: Sequence) -> None:
-        """Gives a sequence without pages the longest prefix that the tree holds, and sets `computed`."""
+    def cached_pages(self, sequence: Sequence) -> int:
+        """Whole pages of its prompt that `attach` would find in the prefix tree; a hint."""
+        return self.tree.stored(self._cacheable(sequence))
+
+    def next_missing(self, sequence: Sequence) -> int | None:
+        """The digest of the next page after those; None where the others are not for the cache to give."""
+        wanted = self._cacheable(sequence)
+        stored = self.tree.stored(wanted)
+        return wanted[stored] if stored < len(wanted) else None
+
+    def attach(self, sequence: Sequence, count: int, spare: int, *, cold: bool = False, force: bool = False) -> bool:
+        """Gives a sequence without pages the longest prefix that the tree holds, and sets `computed`.
+
+        False, and nothing changed, unless the next `count` tokens fit behind it with `spare` pages left over, or with
+        `force`; nothing beyond what is found is taken yet. `cold`: see `Reclaimer.reserve`.
+        """
         match = self.tree.match(sequence.tokens, sequence.cacheable)
-        for page in match.pages:
+        held = match.pages if match.partial is None else (*match.pages, match.partial)
+        for page in held:
             self.pool.retain(page)
+        length = match.length
+        more = self.pages_for(min(length + count, len(sequence.tokens))) - len(match.pages)
+        if not self.reclaimer.reserve(self, more + spare, cold=cold) and not force:
+            for page in held:
+                self.pool.release(page)
+            return False
         sequence.pages = list(match.pages)
-        sequence.computed = len(match.pages) * self.page_size
         if match.partial is not None:
-            self.pool.retain(match.partial)
-            if self.reserve(1):
-                copy = self.pool.take()
-                self._copy_page(match.partial, copy)
-                sequence.pages.append(copy)
-                sequence.computed = match.length
+            if self.pool.free:
+                sequence.pages.append(self._copy(match.partial))
+            else:
+                length = len(match.pages) * self.page_size
             self.pool.release(match.partial)
-        sequence.cached = max(sequence.cached, min(sequence.computed, sequence.prompt_length))
-
-    def extend(self, sequence: Sequence, count: int) -> bool:
-        """Makes room to write the next `count` tokens; False, and nothing changed, where memory is out."""
-        more = self.pages_for(sequence.computed + count) - len(sequence.pages)
-        copies = sequence.computed % self.page_size != 0 and self.pool.shared(sequence.pages[-1])
-        if not self.reserve(more + copies):
-            # A sibling that has ended may have left the tree the page that is written next: better its than a copy.
-            if not copies or not self.tree.forget(sequence.pages[-1]):
-                return False
-            return self.extend(sequence, count)
-        if copies:
-            page = self.pool.take()
-            self._copy_page(sequence.pages[-1], page)
-            self.pool.release(sequence.pages[-1])
-            sequence.pages[-1] = page
-        sequence.pages.extend(self.pool.take() for _ in range(more))
+        sequence.computed = length
+        sequence.limit = len(sequence.pages) * self.page_size
+        sequence.node, sequence.published = match.node, len(match.pages)
+        if not sequence.admitted:
+            sequence.admitted = True
+            sequence.cached = min(length, sequence.prompt_length)
+            self.hits += sequence.cached
+        self.tree.missed(self._cacheable(sequence)[len(match.pages) :])
         return True
+
+    def extend(self, sequence: Sequence, count: int, *, cold: bool = False) -> int:
+        """Makes room to write the next `count` tokens, or as many as memory holds; returns how many."""
+        start, size = sequence.computed, self.page_size
+        at = start // size
+        copies = start % size != 0 and self.pool.shared(sequence.pages[at])
+        more = self.pages_for(start + count) - len(sequence.pages)
+        if not self.reclaimer.reserve(self, more + copies, cold=cold):
+            free = self.pool.free
+            if copies and free == 0:
+                # A sibling that has ended may have left the tree the page that is written next: better its than a copy.
+                return self.extend(sequence, count, cold=cold) if self.tree.forget(sequence.pages[at]) else 0
+            more = free - copies
+            count = (len(sequence.pages) + more) * size - start
+        if copies:
+            page = self._copy(sequence.pages[at])
+            self.pool.release(sequence.pages[at])
+            sequence.pages[at] = page
+        sequence.pages.extend([self.pool.take() for _ in range(more)])
+        sequence.limit = len(sequence.pages) * size
+        return count
 
     def share(self, parent: Sequence, child: Sequence) -> None:
         """Lets a fork read its parent's pages; whoever first writes to the last one copies it."""
         for page in parent.pages:
             self.pool.retain(page)
         child.pages = list(parent.pages)
+        child.node, child.published = parent.node, parent.published
+        # Neither may write before it has asked.
+        parent.limit = child.limit = parent.computed
 
     def publish(self, sequence: Sequence) -> None:
         """Puts the whole pages that are computed into the prefix tree, for others to share at once."""
         whole = sequence.computed // self.page_size
-        self.tree.insert(sequence.tokens[: whole * self.page_size], sequence.pages[:whole])
+        if whole > sequence.published:
+            self._insert(sequence, whole * self.page_size)
+            sequence.published = whole
 
     def retire(self, sequence: Sequence) -> None:
         """Ends a sequence: its computed tokens stay in the prefix tree, the last partial page included."""
-        self.tree.insert(sequence.tokens[: sequence.computed], sequence.pages)
+        self._insert(sequence, sequence.computed)
         self.drop(sequence)
 
     def drop(self, sequence: Sequence) -> None:
@@ -92,7 +134,17 @@ class Memory:
         for page in sequence.pages:
             self.pool.release(page)
         sequence.pages = []
-        sequence.computed = 0
+        sequence.computed = sequence.limit = sequence.published = 0
+        sequence.node = None
+
+    def wasted_bytes(self, running: Iterable[Sequence]) -> int:
+        """Bytes of the leased slabs that hold no token: room in pages, free pages, the ends of slabs."""
+        layout = self.pool.layout
+        room = len(self.tree) * self.page_size - self.tree.tokens
+        for sequence in running:
+            room += sequence.limit - sequence.computed
+        used = (self.pool.held + 1) * layout.page_bytes
+        return room * layout.token_bytes + self.pool.leased_bytes - used
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """AssertionError unless every page is owned exactly as often as its sequences and the tree say."""
@@ -101,3 +153,14 @@ class Memory:
             owners.update(sequence.pages)
             assert len(sequence.pages) >= self.pages_for(sequence.computed)
         self.pool.check_integrity(owners)
+
+    def _cacheable(self, sequence: Sequence) -> list[int]:
+        return sequence.digests[: sequence.cacheable // self.page_size]
+
+    def _insert(self, sequence: Sequence, length: int) -> None:
+        sequence.node = self.tree.insert(sequence.tokens[:length], sequence.pages, sequence.node, sequence.published)
+
+    def _copy(self, page: int) -> int:
+        copy = self.pool.take()
+        self._copy_page(page, copy)
+        return copy

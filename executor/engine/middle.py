@@ -11,8 +11,9 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class MiddleLayer:
-    """The layer in the middle of a model, and the norm that stands before its head."""
+    """The layer in the middle of a model, with `depth` layers up to it, and the norm that stands before its head."""
 
+    depth: int
     layer: torch.nn.Module
     norm: torch.nn.Module
 
@@ -23,7 +24,7 @@ class MiddleLayer:
         norm = getattr(inner, "norm", None) or getattr(inner, "final_layer_norm", None)
         if not isinstance(stack, torch.nn.ModuleList) or len(stack) != layers or layers < 2 or norm is None:
             return None
-        return cls(stack[layers // 2 - 1], norm)
+        return cls(layers // 2, stack[layers // 2 - 1], norm)
 
     @contextmanager
     def kept(self) -> Iterator[list[torch.Tensor]]:

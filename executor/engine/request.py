@@ -13,6 +13,9 @@ import numpy as np
 _COLDEST = 1e-6
 
 Finish = OneOf["eos", "stop", "length", "match"]
+# 0: wanted now. 1: run-ahead work, which only fills what nobody else uses: it is admitted where nothing else waits, is
+# the first to be preempted, and takes no cached page that was of use lately.
+Priority = OneOf[0, 1]
 # Which ids a draw may take, 32 to a word, lowest bit first: int32 [B, ⌈V/32⌉].
 Bits = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -75,7 +78,8 @@ class GenerateRequest:
 
     `keys` holds a 64-bit noise key for each sample wanted, under which `drawn` tokens were drawn before this request.
     `watch` and `mask` make a fresh `Watch` and `Mask` for each, `watch` of the sample's number. With `early`, a draw is
-    from the logits of the middle layer wherever their two best probabilities differ by at least that.
+    from the logits of the middle layer wherever their two best probabilities differ by at least that. `priority`: see
+    `Priority`.
     """
 
     prompt: tuple[int, ...]
@@ -87,6 +91,7 @@ class GenerateRequest:
     mask: Callable[[], Mask] | None = None
     drawn: int = 0
     early: float | None = None
+    priority: Priority = 0
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -102,6 +107,7 @@ class ReadRequest:
     tokens: tuple[int, ...]
     positions: tuple[int, ...]
     ids: tuple[int, ...]
+    priority: Priority = 0
 
     def __post_init__(self) -> None:
         ascending = all(a < b for a, b in zip(self.positions, self.positions[1:], strict=False))
@@ -119,6 +125,7 @@ class LogProbRequest:
     prompt: tuple[int, ...]
     targets: tuple[int, ...]
     end: tuple[int, ...] = ()
+    priority: Priority = 0
 
     def __post_init__(self) -> None:
         if not self.prompt or not (self.targets or self.end):

@@ -48,12 +48,28 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], 
         rows = torch.tensor(noisy, device=logits.device)
         scores = scores.clone()
         scores[rows] = _perturb(scores[rows], [keys[row] for row in noisy], [positions[row] for row in noisy])
-    # Of equal scores `topk` may return any, `argmax` the first, as transformers' own greedy search does.
-    tokens = scores.argmax(dim=-1)
-    top = scores.topk(min(2, scores.shape[-1]), dim=-1).values
-    near |= (top[:, 0] - top[:, -1] < NEAR_TIE_GAP) & (top.shape[-1] > 1)
+    tokens, gap = _best(scores)
+    near |= gap < NEAR_TIE_GAP
     logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
     return Draw(tokens, logprobs, near)
+
+
+def _best(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The id of each row's largest score, the first of equal ones, and how far the next is behind: int64, float32 [B].
+
+    `scores` is as it was afterwards. On a CPU numpy's argmax and two maxima take a fifth of the time of torch's argmax
+    and `topk`.
+    """
+    if scores.is_cuda or scores.shape[-1] < 2:
+        top = scores.topk(min(2, scores.shape[-1]), dim=-1).values
+        gap = top[:, 0] - top[:, 1] if top.shape[-1] > 1 else torch.full_like(top[:, 0], float("inf"))
+        return scores.argmax(dim=-1), gap
+    tokens = torch.from_numpy(scores.numpy().argmax(axis=-1))
+    first = scores.gather(1, tokens[:, None])
+    scores.scatter_(1, tokens[:, None], float("-inf"))
+    gap = first[:, 0] - scores.amax(dim=-1)
+    scores.scatter_(1, tokens[:, None], first)
+    return tokens, gap
 
 
 def _perturb(scores: torch.Tensor, keys: list[int], positions: list[int]) -> torch.Tensor:

@@ -1,20 +1,27 @@
 """Which sequences of one model run in the next step, and with how many tokens.
 
 Decode first, then prefill in chunks into what is left of the token budget (Sarathi-Serve's stall-free batching). Where
-memory runs out the youngest sequence gives its pages back and is computed again later (vLLM's recompute preemption).
+memory runs out the sequence that ranks last, of whichever model, gives its pages back and is computed again later
+(vLLM's recompute preemption); one that ranks before it never waits for it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 from qpdsl.executor.engine.memory import Memory
+from qpdsl.executor.engine.peers import Peers
 from qpdsl.executor.engine.sequence import Sequence
 from qpdsl.executor.engine.ticket import EngineError, Ticket
 
+# Of the waiting sequences, the first so many are admitted by what of them is cached.
+_WINDOW = 32
+# A sequence that so many younger ones were admitted before goes before any other.
+_PATIENCE = 32
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(eq=False, slots=True)
 class Chunk:
     """The next `count` tokens of a sequence."""
 
@@ -23,122 +30,227 @@ class Chunk:
 
 
 class Scheduler:
-    """Waiting and running sequences of one model. `max_sequences` bounds the batch, `token_budget` a step."""
+    """Waiting and running sequences of one model, each in order of rank.
 
-    def __init__(self, memory: Memory, max_sequences: int, token_budget: int) -> None:
+    `max_sequences` bounds the batch, `token_budget` a step. Schedulers whose models share memory share `peers`.
+    """
+
+    def __init__(self, memory: Memory, max_sequences: int, token_budget: int, peers: Peers | None = None) -> None:
         self.memory = memory
         self.max_sequences = max_sequences
         self.token_budget = token_budget
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self.refusals = 0
+        self._peers = peers or Peers()
+        self._peers.schedulers.append(self)
 
     @property
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
 
+    @property
+    def ready(self) -> int:
+        """Sequences that could be in the next batch, memory allowing."""
+        return min(len(self.running) + len(self.waiting), self.max_sequences)
+
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        """Queues a sequence behind all that came before it, to this model or another."""
+        sequence.rank = (sequence.request.priority, self._peers.arrival(), sequence.index)
+        self.memory.prepare(sequence)
+        insort(self.waiting, sequence, key=_rank)
 
     def schedule(self) -> list[Chunk]:
-        """The chunks of the next step, with memory for each. Sequences that can never fit fail their tickets."""
-        chunks = self._decodes()
-        budget = self.token_budget - len(chunks)
-        budget = self._prefills(chunks, budget)
-        self._admit(chunks, budget)
+        """The chunks of the next step, with memory for each. Sequences that can never fit fail their tickets.
+
+        Of the schedulers that share memory, one at least has a chunk or fails a ticket where any has work: the running
+        sequence that ranks first of all can take pages from every other, and where none runs the next is admitted
+        whatever it takes.
+        """
+        chunks: list[Chunk] = []
+        preempted = self.preemptions
+        budget = self._continue(chunks)
+        # Who has just lost its pages must not come back for them at once.
+        if self.waiting and budget > 0 and self.preemptions == preempted:
+            self._admit(chunks, budget)
         return chunks
+
+    def too_large(self, tokens: int) -> str | None:
+        """Why a sequence of so many tokens can never be served, with the arithmetic; None where it can."""
+        needs, has = self.memory.pages_for(tokens), self.memory.capacity
+        if needs <= has:
+            return None
+        return (
+            f"a sequence of {tokens} tokens needs {needs} KV pages of {self.memory.page_size}, "
+            f"the budget is {has} pages; give more KV memory or shorten it"
+        )
+
+    def advance(self, chunks: list[Chunk]) -> None:
+        """The chunks are computed; what of them is prefill others can share from now on."""
+        for chunk in chunks:
+            chunk.sequence.computed += chunk.count
+            if chunk.count > 1:
+                self.memory.publish(chunk.sequence)
 
     def fork(self, prompt: Sequence) -> list[Sequence]:
         """As many samples of a prefilled prompt as have room in the batch; the others wait, first in the queue."""
         self.memory.publish(prompt)
-        room = self.max_sequences - len(self.running) + 1
+        room = max(1, self.max_sequences - len(self.running) + 1)
         samples, rest = prompt.fork(min(prompt.copies, room))
         for sample in samples[1:]:
             self.memory.share(prompt, sample)
-        at = self.running.index(prompt) + 1
+        at = _place(self.running, prompt) + 1
         self.running[at:at] = samples[1:]
         if rest is not None:
-            self.waiting.appendleft(rest)
+            insort(self.waiting, rest, key=_rank)
         return samples
 
     def finish(self, sequence: Sequence) -> None:
         """Ends a running sequence and keeps its KV for later requests."""
-        self.running.remove(sequence)
+        del self.running[_place(self.running, sequence)]
         self.memory.retire(sequence)
 
     def cancel(self, ticket: Ticket) -> None:
         """Forgets every sequence of a request and frees its pages."""
-        self.waiting = deque(sequence for sequence in self.waiting if sequence.ticket is not ticket)
+        self.waiting = [sequence for sequence in self.waiting if sequence.ticket is not ticket]
         for sequence in self.running:
             if sequence.ticket is ticket:
                 self.memory.drop(sequence)
         self.running = [sequence for sequence in self.running if sequence.ticket is not ticket]
 
-    def _decodes(self) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        for sequence in [sequence for sequence in self.running if sequence.missing == 1]:
-            # Without pages it was preempted a moment ago, to make room for an older one.
-            if sequence.pages and self._make_room(sequence, 1):
-                chunks.append(Chunk(sequence, 1))
-        return chunks
+    def preempt(self, sequence: Sequence) -> None:
+        """Takes a running sequence's pages. They stay in the prefix tree until somebody needs them."""
+        del self.running[_place(self.running, sequence)]
+        self.memory.retire(sequence)
+        sequence.read.clear()
+        insort(self.waiting, sequence, key=_rank)
+        self.preemptions += 1
 
-    def _prefills(self, chunks: list[Chunk], budget: int) -> int:
-        for sequence in [sequence for sequence in self.running if sequence.missing > 1]:
-            count = min(sequence.missing, budget)
-            if count < 1:
-                break
-            if not sequence.pages:
-                continue
-            fits = self.memory.extend(sequence, count) if chunks else self._make_room(sequence, count)
-            if not fits:
-                break
-            chunks.append(Chunk(sequence, count))
-            budget -= count
+    def _continue(self, chunks: list[Chunk]) -> int:
+        """Chunks of the running sequences, those that rank first first; returns what is left of the token budget."""
+        decoding = sum(len(sequence.tokens) - sequence.computed == 1 for sequence in self.running)
+        budget = self.token_budget - decoding
+        if decoding < len(self.running):
+            budget = max(budget, 1)
+        for sequence in tuple(self.running):
+            missing = len(sequence.tokens) - sequence.computed
+            count = 1 if missing == 1 else min(missing, budget)
+            if sequence.computed + count > sequence.limit:
+                # Without pages it was preempted a moment ago, to make room for one before it.
+                count = self._room(sequence, count) if sequence.pages and count > 0 else 0
+            if count > 0:
+                chunks.append(Chunk(sequence, count))
+                if missing > 1:
+                    budget -= count
         return budget
 
     def _admit(self, chunks: list[Chunk], budget: int) -> None:
-        while self.waiting and budget > 0 and len(self.running) < self.max_sequences:
-            sequence = self.waiting[0]
-            if self.running and not self.memory.reserve(len(self.running)):
-                break
-            self.memory.attach(sequence)
-            count = min(sequence.missing, budget)
-            if not self.memory.extend(sequence, count):
-                self.memory.drop(sequence)
-                if self.running:
-                    break
-                self._refuse(self.waiting.popleft(), count)
+        computing = {digest for each in self.running for digest in _missing_pages(each)}
+        for sequence in self._candidates():
+            if sequence.ticket.done:
                 continue
-            self.running.append(self.waiting.popleft())
-            chunks.append(Chunk(sequence, count))
-            budget -= count
+            if budget < 1 or not self._has_slot(sequence) or sequence.rank[0] > self.waiting[0].rank[0]:
+                break
+            if self._waits_for_prefix(sequence, computing):
+                continue
+            forced = self._goes_first(sequence)
+            count = self._start(sequence, budget, forced)
+            if count > 0:
+                computing.update(_missing_pages(sequence))
+                chunks.append(Chunk(sequence, count))
+                budget -= count
+            elif not forced:
+                break
+        # Who was first of all may have taken the pages of others.
+        chunks[:] = [chunk for chunk in chunks if chunk.sequence.pages]
 
-    def _make_room(self, sequence: Sequence, count: int) -> bool:
-        """Extends a running sequence, preempting younger ones; fails its request where it is alone and does not fit."""
-        while not self.memory.extend(sequence, count):
-            victim = self.running[-1]
-            if len(self.running) == 1:
-                self._refuse(sequence, count)
-                return False
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        return True
+    def _candidates(self) -> list[Sequence]:
+        """The next waiting sequences by priority; then those that were overtaken, then those with the most cached."""
+        window = self.waiting[:_WINDOW]
+        if len(window) == 1:
+            return window
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self.memory.drop(sequence)
-        sequence.read.clear()
-        self.waiting.appendleft(sequence)
-        self.preemptions += 1
+        def order(sequence: Sequence) -> tuple[int, bool, int, int]:
+            priority, arrival, _ = sequence.rank
+            if sequence.overtaken >= _PATIENCE:
+                return priority, False, 0, arrival
+            return priority, True, -self.memory.cached_pages(sequence), arrival
 
-    def _refuse(self, sequence: Sequence, count: int) -> None:
-        memory = self.memory
-        needs = memory.pages_for(sequence.computed + count)
-        sequence.ticket.fail(
-            EngineError(
-                f"a sequence of {sequence.computed + count} tokens needs {needs} KV pages of {memory.page_size}, "
-                f"the budget is {memory.pool.capacity} pages; give more KV memory or shorten it"
-            )
-        )
+        return sorted(window, key=order)
+
+    def _has_slot(self, sequence: Sequence) -> bool:
+        if len(self.running) >= self.max_sequences and self.running[-1].rank[0] > sequence.rank[0]:
+            self.preempt(self.running[-1])
+        return len(self.running) < self.max_sequences
+
+    def _waits_for_prefix(self, sequence: Sequence, computing: set[int]) -> bool:
+        """True where a running prefill is about to compute the next page that is not cached."""
+        if not computing or sequence.overtaken >= _PATIENCE:
+            return False
+        return self.memory.next_missing(sequence) in computing
+
+    def _goes_first(self, sequence: Sequence) -> bool:
+        return sequence is self._peers.first() or (self._peers.running == 0 and not self._only_cold(sequence))
+
+    def _only_cold(self, sequence: Sequence) -> bool:
+        """True for run-ahead work while there is other work."""
+        if sequence.rank[0] == 0:
+            return False
+        first = self._peers.first()
+        return first is not None and first.rank[0] == 0
+
+    def _start(self, sequence: Sequence, budget: int, forced: bool) -> int:
+        """Admits a waiting sequence with up to `budget` tokens; returns how many, 0 where there is no memory.
+
+        One that is `forced` makes room for itself, or fails. Others leave a page for each that runs already.
+        """
+        cold = self._only_cold(sequence)
+        spare = 0 if forced else len(self.running)
+        if not self.memory.attach(sequence, budget, spare, cold=cold, force=forced):
+            return 0
+        at = _place(self.waiting, sequence)
+        for older in self.waiting[:at]:
+            older.overtaken += 1
+        del self.waiting[at]
+        insort(self.running, sequence, key=_rank)
+        return self._room(sequence, min(sequence.missing, budget))
+
+    def _room(self, sequence: Sequence, count: int) -> int:
+        """Room for the next tokens of a running sequence, preempting such as rank after it; returns for how many.
+
+        Fails its request where it has all memory to itself and that is not enough.
+        """
+        cold = sequence.rank[0] > 0 and self._only_cold(sequence)
+        while True:
+            room = self.memory.extend(sequence, count, cold=cold)
+            if room > 0:
+                return room
+            last = self._peers.last_running()
+            assert last is not None
+            owner, victim = last
+            if victim is not sequence:
+                owner.preempt(victim)
+                continue
+            if self._peers.running == 1 and not cold:
+                self._refuse(sequence)
+            return 0
+
+    def _refuse(self, sequence: Sequence) -> None:
+        self.refusals += 1
+        sequence.ticket.fail(EngineError(self.too_large(sequence.computed + 1) or "there is no KV memory to be had"))
         self.cancel(sequence.ticket)
+
+
+def _rank(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.rank
+
+
+def _place(queue: list[Sequence], sequence: Sequence) -> int:
+    """Where a sequence is in a queue that it is in."""
+    return bisect_left(queue, sequence.rank, key=_rank)
+
+
+def _missing_pages(sequence: Sequence) -> list[int]:
+    """Digests of the prompt's whole pages that are still to be computed."""
+    return sequence.digests[sequence.published :]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qpdsl.executor.engine.request import Finish, GenerateRequest, Mask, Request, Sample, Watch
 
 if TYPE_CHECKING:
+    from qpdsl.executor.engine.radix import Node
     from qpdsl.executor.engine.ticket import Ticket
 
 
@@ -20,6 +21,11 @@ class Sequence:
     The scheduler fills `pages` and `computed`, the engine appends `tokens`. A sequence that has lost its pages
     (preempted) starts over with `computed` 0 and the tokens it had sampled: prefill and decode differ only in how many
     tokens are missing.
+
+    `rank` orders all sequences of an engine, the first served first: priority, number of arrival, index. `overtaken`
+    counts the younger ones that were admitted before it. `Memory` keeps the rest: tokens below `limit` may be written
+    without asking it; `published` pages are in the prefix tree, the last of them at `node`; `digests` of the prompt's
+    whole pages serve as hints.
     """
 
     ticket: Ticket
@@ -34,6 +40,13 @@ class Sequence:
     logprob: float = 0.0
     near_ties: int = 0
     cached: int = 0
+    admitted: bool = False
+    rank: tuple[int, int, int] = (0, 0, 0)
+    overtaken: int = 0
+    limit: int = 0
+    published: int = 0
+    node: Node | None = None
+    digests: list[int] = field(default_factory=list)
     read: list[tuple[float, ...]] = field(default_factory=list)
     prompt_length: int = field(init=False)
 
@@ -77,7 +90,10 @@ class Sequence:
         assert isinstance(self.request, GenerateRequest) and 1 <= count <= self.copies
 
         def copy(index: int, copies: int) -> Sequence:
-            return Sequence(self.ticket, self.request, list(self.tokens), index, copies, cached=self.cached)
+            made = Sequence(self.ticket, self.request, list(self.tokens), index, copies, cached=self.cached)
+            made.admitted, made.digests = True, self.digests
+            made.rank = (*self.rank[:2], index)
+            return made
 
         samples = [self, *(copy(self.index + offset, 1) for offset in range(1, count))]
         rest = copy(self.index + count, self.copies - count) if count < self.copies else None

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from qpdsl.executor.decoding.constraint import Constrainer
-from qpdsl.executor.engine.model import PagedModel, UnsupportedModel
+from qpdsl.executor.engine.model import PagedModel
+from qpdsl.executor.engine.unsupported import UnsupportedModel
 
 
 class ModelError(Exception):
@@ -67,11 +68,11 @@ class TextModel:
         return self.backend.decode(list(tokens), skip_special_tokens=True)
 
 
-def load(name: str, location: str | Path, device: str, dtype: str | None, kv_bytes: int) -> TextModel:
+def load(name: str, location: str | Path, device: str, dtype: str | None) -> TextModel:
     """Loads a folder (a Path) or a hub id (a str) and puts it behind paged attention.
 
-    `dtype` None means float32 on a CPU, the checkpoint's own elsewhere; `kv_bytes` is the KV cache's share of memory.
-    Safetensors only, and no code from the checkpoint. Raises ModelError.
+    `dtype` None means float32 on a CPU, the checkpoint's own elsewhere. Safetensors only, and no code from the
+    checkpoint. Raises ModelError.
     """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -92,7 +93,7 @@ def load(name: str, location: str | Path, device: str, dtype: str | None, kv_byt
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(name, "it has no fast tokenizer (tokenizer.json)")
     try:
-        paged = PagedModel(model, kv_bytes)
+        paged = PagedModel(model)
     except UnsupportedModel as error:
         raise ModelError(name, f"{type(model).__name__} does not run on the paged engine: {error}") from error
     return TextModel(name, tokenizer, paged, _eos(model, tokenizer))

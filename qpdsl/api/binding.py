@@ -70,7 +70,7 @@ def using(
     *,
     device: str | None = None,
     dtype: str | None = None,
-    kv_bytes: int | None = None,
+    kv_bytes: int | str | None = None,
     threads: int | None = None,
     seed: int | None = None,
     models: Mapping[str, str] | None = None,

@@ -41,6 +41,7 @@ class RunOptions:
     device: str
     dtype: str | None
     threads: int | None
+    kv_memory: str | None
     resume: bool
     overwrite: bool
     concurrency: int
@@ -53,7 +54,7 @@ def open_session(options: RunOptions, work: Work, given: Surroundings) -> Sessio
     from qpdsl.session import Session, locate
 
     functions = given.functions.values()
-    session = Session(options.device, options.dtype, threads=options.threads, functions=functions)
+    session = Session(options.device, options.dtype, options.kv_memory, threads=options.threads, functions=functions)
     try:
         session.load(work.plan)
         if work.greedy is not None:
@@ -70,6 +71,17 @@ def open_session(options: RunOptions, work: Work, given: Surroundings) -> Sessio
 
 def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
     check_device(value)
+    return value
+
+
+def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    from qpdsl.executor.engine.budget import parse
+
+    try:
+        if value is not None:
+            parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
     return value
 
 
@@ -109,6 +121,13 @@ exit codes:
     "--dtype",
     type=click.Choice(DTYPES),
     help="What to compute in.  [default: float32 on a CPU, else the model's own]",
+)
+@click.option(
+    "--kv-memory",
+    metavar="AMOUNT",
+    callback=_memory,
+    help="Memory for what the models have read (KV cache), all together: 4GiB, or 50% of the device's.  "
+    "[default: a quarter of what is free, 2 GiB at the most; on a GPU what the largest step leaves]",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: one a core, one for small models]")
 def command(**given: Any) -> Exit:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -16,7 +18,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from qpdsl.executor.engine.engine import Engine
+from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
 from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.request import GenerateRequest, Sample
 
@@ -56,14 +58,21 @@ def random_model(name: str, seed: int = 0, **changes: int) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention).eval()
 
 
-def paged(name: str, pages: int = 400, page_size: int = 16, seed: int = 0) -> PagedModel:
-    """The same model behind paged attention, with a KV budget of `pages` pages."""
-    model = random_model(name, seed)
-    config = model.config
-    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    page_bytes = 2 * config.num_hidden_layers * page_size * kv_heads * head_dim * 4
-    return PagedModel(model, pages * page_bytes, page_size)
+def paged(name: str, page_size: int = 16, seed: int = 0, **changes: int) -> PagedModel:
+    """The same model behind paged attention."""
+    return PagedModel(random_model(name, seed, **changes), page_size)
+
+
+def engine_of(
+    model: PagedModel,
+    pages: int = 400,
+    config: EngineConfig | None = None,
+    on_step: Callable[[StepReport], None] | None = None,
+) -> Engine:
+    """An engine that serves the model as "m", with a KV budget of `pages` pages and one for scratch."""
+    engine = Engine(config, on_step, (pages + 1) * model.layout.page_bytes)
+    engine.add("m", model)
+    return engine
 
 
 def served(engine: Engine, batch: tuple[GenerateRequest, ...]) -> list[tuple[Sample, ...]]:

@@ -71,8 +71,8 @@ def constrainer() -> Constrainer:
     return Constrainer(tokenizer(), 768, [4])
 
 
-def model(kv_bytes: int = 1 << 23) -> PagedModel:
-    return PagedModel(AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval(), kv_bytes)
+def model() -> PagedModel:
+    return PagedModel(AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval())
 
 
 def prompt(text: str) -> tuple[int, ...]:
@@ -126,8 +126,8 @@ def test_what_is_finished_satisfies_its_constraint() -> None:
 )
 def test_tokens_do_not_hang_on_the_schedule(kv_bytes: int, config: EngineConfig) -> None:
     reports: list[StepReport] = []
-    engine = Engine(config, reports.append)
-    engine.add("m", model(kv_bytes))
+    engine = Engine(config, reports.append, kv_bytes)
+    engine.add("m", model())
     assert served(engine, requests()) == together()
     if kv_bytes < 1 << 23:
         assert reports[-1].preemptions > 0

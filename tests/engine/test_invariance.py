@@ -9,10 +9,13 @@ from functools import cache
 import pytest
 import torch
 
+from qpdsl import zoo
 from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
+from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.request import GenerateRequest, ReadRequest, Sample, SamplingParams
 from qpdsl.executor.engine.ticket import EngineError
-from tests.engine.models import VOCABULARY, paged, served
+from qpdsl.executor.runtime.loading import load
+from tests.engine.models import VOCABULARY, engine_of, paged, served
 
 SAMPLING = [
     SamplingParams(0.8),
@@ -65,8 +68,7 @@ def alone() -> list[tuple[Sample, ...]]:
 )
 def test_tokens_are_those_of_the_sample_alone(pages: int, config: EngineConfig) -> None:
     reports: list[StepReport] = []
-    engine = Engine(config, reports.append)
-    engine.add("m", paged("llama", pages))
+    engine = engine_of(paged("llama"), pages, config=config, on_step=reports.append)
     assert served(engine, requests()) == alone()
     if pages < 100:
         assert reports[-1].preemptions > 0
@@ -107,8 +109,7 @@ def test_a_read_that_is_preempted_half_way_reads_each_position_once() -> None:
     results = []
     for pages in (400, 6):
         reports: list[StepReport] = []
-        engine = Engine(EngineConfig(token_budget=8), reports.append)
-        engine.add("m", paged("llama", pages))
+        engine = engine_of(paged("llama"), pages, config=EngineConfig(token_budget=8), on_step=reports.append)
         tickets = [engine.submit("m", request) for request in (writer, read)]
         while engine.has_work:
             engine.step()
@@ -151,14 +152,12 @@ def one_token(prompt: tuple[int, ...], key: int) -> GenerateRequest:
 
 
 def test_a_sample_that_fits_alone_is_not_refused_for_what_its_sibling_left() -> None:
-    engine = Engine()
-    engine.add("m", paged("llama", pages=2))
+    engine = engine_of(paged("llama"), pages=2)
     prompt = tuple(range(1, 21))
     (alone,) = served(engine, (GenerateRequest(prompt, (0,), SamplingParams(1.0), 10),))
     ends = {key: served(engine, (one_token(prompt, key),))[0][0].tokens[0] for key in range(1, 9)}
     sibling = next(key for key, token in ends.items() if token not in alone[0].tokens)
-    fresh = Engine()
-    fresh.add("m", paged("llama", pages=2))
+    fresh = engine_of(paged("llama"), pages=2)
     eos = frozenset({ends[sibling]})
     (both,) = served(fresh, (GenerateRequest(prompt, (sibling, 0), SamplingParams(1.0), 10, eos),))
     assert both[0].finish == "eos" and both[1].tokens == alone[0].tokens
@@ -190,6 +189,8 @@ def test_logits_that_are_no_numbers_fail_the_request_and_not_the_engine() -> Non
     model = paged("llama")
     with torch.no_grad():
         model.head.projection.weight[5] = float("nan")
+    # What was laid out at load does not know of it.
+    model.head.pack()
     engine = Engine()
     engine.add("m", model)
     tickets = [
@@ -204,3 +205,30 @@ def test_logits_that_are_no_numbers_fail_the_request_and_not_the_engine() -> Non
         with pytest.raises(EngineError, match="not finite"):
             ticket.result()
     assert len(tickets[2].result().logits) == 1
+
+
+@cache
+def built_in(name: str) -> PagedModel:
+    return load(name, zoo.path(name), "cpu", None).paged
+
+
+@pytest.mark.parametrize("name", ["zoo/counting", "zoo/counting-mini", "zoo/counting-prm"])
+def test_the_built_in_models_score_the_same_bits_in_every_company(name: str) -> None:
+    """Log-probabilities, not tokens alone: a sum taken in another order shows there first."""
+    rng = random.Random(13)
+    model = built_in(name)
+    stem = [rng.randrange(5, 700) for _ in range(90)]
+    batch = []
+    for index in range(48):
+        prompt = stem[: rng.choice([0, 16, 50, 90])] + [rng.randrange(5, 700) for _ in range(rng.randint(1, 140))]
+        batch.append(GenerateRequest(tuple(prompt), (index,), SAMPLING[index % 5], rng.randint(1, 24)))
+    results = []
+    for pages, config in (
+        (2000, EngineConfig(max_sequences=1)),
+        (2000, EngineConfig(max_sequences=3)),
+        (2000, EngineConfig(token_budget=53)),
+        (2000, EngineConfig()),
+        (60, EngineConfig()),
+    ):
+        results.append(served(engine_of(model, pages, config), tuple(batch)))
+    assert all(result == results[0] for result in results[1:])

@@ -9,7 +9,7 @@ import torch
 
 from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
 from qpdsl.executor.engine.request import GenerateRequest, LogProbRequest, SamplingParams
-from tests.engine.models import VOCABULARY, paged, random_model
+from tests.engine.models import VOCABULARY, engine_of, paged, random_model
 
 
 def request(length: int, targets: int, end: tuple[int, ...] = ()) -> LogProbRequest:
@@ -55,8 +55,7 @@ def test_their_bits_do_not_hang_on_how_they_are_computed() -> None:
         (6, EngineConfig(token_budget=8)),
     ):
         reports: list[StepReport] = []
-        engine = Engine(config, reports.append)
-        engine.add("m", paged("llama", pages))
+        engine = engine_of(paged("llama"), pages, config=config, on_step=reports.append)
         writer = engine.submit("m", GenerateRequest(tuple(range(1, 17)), (0,), SamplingParams(1.0), 60))
         assert served(engine, *given) == straight
         assert served(engine, *given[::-1]) == straight[::-1]

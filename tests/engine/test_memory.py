@@ -1,80 +1,84 @@
-"""The page accounts and the prefix tree, driven without a model: a fake forward keeps tokens, not KV."""
+"""The page accounts and the prefix trees of two models in one arena, without a model: tokens stand for their KV."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from qpdsl.executor.engine.arena import Arena, slab_bytes
+from qpdsl.executor.engine.kv import KVCache, KVLayout
 from qpdsl.executor.engine.memory import Memory
-from qpdsl.executor.engine.request import GenerateRequest, ReadRequest, SamplingParams
-from qpdsl.executor.engine.scheduler import Scheduler
+from qpdsl.executor.engine.peers import Peers
+from qpdsl.executor.engine.pool import PagePool
+from qpdsl.executor.engine.reclaim import Reclaimer
+from qpdsl.executor.engine.request import GenerateRequest, Priority, ReadRequest, SamplingParams
+from qpdsl.executor.engine.scheduler import Chunk, Scheduler
 from qpdsl.executor.engine.sequence import Sequence
-from qpdsl.executor.engine.ticket import Ticket
+from qpdsl.executor.engine.ticket import EngineError, Ticket
 
-PAGE_SIZE = 4
-PAGES = 9
-PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=14).map(tuple)
+PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=14).map(tuple)
+PRIORITIES = st.sampled_from((0, 0, 0, 1))
+# Rows of 32 and of 96 bytes, pages of 64 and 288.
+LAYOUTS = (KVLayout(2, 4, 1, 1, torch.float32), KVLayout(3, 4, 3, 1, torch.float32))
 
 
-class Serving(RuleBasedStateMachine):
-    """Requests come, run, are cancelled and preempted; whatever a step reads must be what the sequence wrote there."""
+def memory_of(pages: int, page_size: int, copy: Callable[[int, int], None] = lambda source, target: None) -> Memory:
+    """The memory of a model that is alone, with pages for scratch and `pages` - 1 more."""
+    layout = KVLayout(1, page_size, 1, 1, torch.float32)
+    return Memory(PagePool(Arena(pages * layout.page_bytes, layout.page_bytes), "m", layout), copy)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.slots: dict[tuple[int, int], int] = {}
-        self.memory = Memory(PAGES, PAGE_SIZE, self.copy)
-        self.scheduler = Scheduler(self.memory, max_sequences=6, token_budget=10)
-        self.tickets: list[Ticket] = []
 
-    def copy(self, source: int, target: int) -> None:
-        for at in range(PAGE_SIZE):
-            self.slots.pop((target, at), None)
-            if (source, at) in self.slots:
-                self.slots[target, at] = self.slots[source, at]
+def drawn(tokens: list[int], index: int) -> int:
+    """The next token of a sample: nothing but its number and its tokens decide it."""
+    return 1 + (sum(tokens) + len(tokens) * index + index) % 2
 
-    @rule(prompt=PROMPTS, samples=st.integers(1, 4), length=st.integers(1, 12))
-    def generate(self, prompt: tuple[int, ...], samples: int, length: int) -> None:
-        self.submit(GenerateRequest(prompt, tuple(range(samples)), SamplingParams(), length))
 
-    @rule(tokens=PROMPTS, data=st.data())
-    def read(self, tokens: tuple[int, ...], data: st.DataObject) -> None:
-        positions = data.draw(st.sets(st.integers(0, len(tokens) - 1), min_size=1))
-        self.submit(ReadRequest(tokens, tuple(sorted(positions)), (0,)))
+class Fake:
+    """A model in the arena whose KV is its tokens, written to every layer of the real buffer."""
 
-    def submit(self, request: GenerateRequest | ReadRequest) -> None:
+    def __init__(self, name: str, layout: KVLayout, arena: Arena, reclaimer: Reclaimer, peers: Peers) -> None:
+        self.layout = layout
+        self.pool = PagePool(arena, name, layout)
+        cache = KVCache(arena.buffer, layout, self.pool.scratch)
+        self.width = 2 * layout.kv_heads * layout.head_dim
+        count = arena.buffer.numel() // layout.row_bytes
+        rows = arena.buffer.numpy()[: count * layout.row_bytes].view(np.float32)
+        self.rows = rows.reshape(count, layout.page_size, self.width)
+        self.memory = Memory(self.pool, cache.copy_page, float(layout.layers), reclaimer)
+        self.scheduler = Scheduler(self.memory, max_sequences=6, token_budget=10, peers=peers)
+
+    def submit(self, request: GenerateRequest | ReadRequest) -> Ticket | None:
+        """None where the memory can never hold the prompt."""
         ticket = Ticket(request, self.scheduler.cancel)
-        self.scheduler.add(Sequence.of(ticket, request))
-        self.tickets.append(ticket)
+        sequence = Sequence.of(ticket, request)
+        if self.scheduler.too_large(len(sequence.tokens)) is not None:
+            return None
+        self.scheduler.add(sequence)
+        return ticket
 
-    @precondition(lambda self: any(not ticket.done for ticket in self.tickets))
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        open_tickets = [ticket for ticket in self.tickets if not ticket.done]
-        ticket = data.draw(st.sampled_from(open_tickets))
-        ticket.cancel()
-        self.tickets.remove(ticket)
-
-    @rule(draws=st.lists(st.integers(0, 1), min_size=32, max_size=32))
-    def step(self, draws: list[int]) -> None:
-        chunks = self.scheduler.schedule()
+    def compute(self, chunks: list[Chunk]) -> None:
+        size, layers = self.layout.page_size, self.layout.layers
         assert sum(chunk.count for chunk in chunks) <= self.scheduler.token_budget
         for chunk in chunks:
             sequence = chunk.sequence
-            end = sequence.computed + chunk.count
-            for at in range(sequence.computed, end):
-                page = sequence.pages[at // PAGE_SIZE]
-                assert not self.memory.pool.shared(page), "a shared page is written"
-                self.slots[page, at % PAGE_SIZE] = sequence.tokens[at]
-        for chunk in chunks:
-            chunk.sequence.computed += chunk.count
+            for at in range(sequence.computed, sequence.computed + chunk.count):
+                page = sequence.pages[at // size]
+                assert not self.pool.shared(page), "a shared page is written"
+                self.rows[page : page + layers, at % size] = sequence.tokens[at]
+        self.scheduler.advance(chunks)
         for chunk in chunks:
             if isinstance(chunk.sequence.request, ReadRequest):
-                self.resolve_read(chunk.sequence)
+                self._resolve_read(chunk.sequence)
             elif chunk.sequence.missing == 0:
-                self.resolve_draw(chunk.sequence, draws)
+                self._resolve_draw(chunk.sequence)
 
-    def resolve_read(self, sequence: Sequence) -> None:
+    def _resolve_read(self, sequence: Sequence) -> None:
         assert isinstance(sequence.request, ReadRequest)
         done = [at for at in sequence.request.positions if at < sequence.computed]
         sequence.read.extend([()] * (len(done) - len(sequence.read)))
@@ -82,67 +86,212 @@ class Serving(RuleBasedStateMachine):
             self.scheduler.finish(sequence)
             sequence.ticket.read(sequence)
 
-    def resolve_draw(self, sequence: Sequence, draws: list[int]) -> None:
-        drawn = self.scheduler.fork(sequence) if sequence.unforked else [sequence]
-        for member in drawn:
+    def _resolve_draw(self, sequence: Sequence) -> None:
+        for member in self.scheduler.fork(sequence) if sequence.unforked else [sequence]:
             assert isinstance(member.request, GenerateRequest)
-            member.tokens.append(draws[(len(member.tokens) + member.index) % len(draws)])
-            if len(member.tokens) - member.prompt_length == member.request.max_tokens:
+            member.tokens.append(drawn(member.tokens, member.index))
+            if member.drawn == member.request.max_tokens:
                 self.scheduler.finish(member)
                 member.ticket.finished(member, member.sample("length"))
 
-    @invariant()
-    def pages_hold_what_their_sequences_computed(self) -> None:
+    def check(self) -> None:
+        """Every page holds in every layer what its sequence computed there, and the accounts balance."""
+        size, layers = self.layout.page_size, self.layout.layers
         for sequence in self.scheduler.running:
-            for at in range(sequence.computed):
-                assert self.slots[sequence.pages[at // PAGE_SIZE], at % PAGE_SIZE] == sequence.tokens[at]
+            whole = len(sequence.pages) * size
+            pages = self.rows[np.add.outer(sequence.pages, np.arange(layers))].reshape(-1, layers, size, self.width)
+            held = pages.transpose(0, 2, 1, 3).reshape(whole, -1)[: sequence.computed]
+            assert (held == np.array(sequence.tokens[: sequence.computed])[:, None]).all()
+        self.memory.check_integrity([*self.scheduler.running, *self.scheduler.waiting])
+        assert len(self.scheduler.running) <= self.scheduler.max_sequences
+
+
+class Serving(RuleBasedStateMachine):
+    """Requests to two models come, run, are cancelled and preempted, in memory that holds but a few of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        budget = 5 * 576
+        self.arena = Arena(budget, slab_bytes(LAYOUTS, budget))
+        self.reclaimer, self.peers = Reclaimer(), Peers()
+        self.models = [Fake("a", LAYOUTS[0], self.arena, self.reclaimer, self.peers)]
+        self.tickets: list[Ticket] = []
+        self.texts: list[tuple[int, ...]] = [(1,)]
+
+    @precondition(lambda self: len(self.models) == 1)
+    @rule()
+    def add_late(self) -> None:
+        assert self.peers.free_slab(self.reclaimer)
+        self.models.append(Fake("b", LAYOUTS[1], self.arena, self.reclaimer, self.peers))
+
+    @rule(at=st.integers(0, 1), prompt=PROMPTS, samples=st.integers(1, 8), length=st.integers(1, 12), low=PRIORITIES)
+    def generate(self, at: int, prompt: tuple[int, ...], samples: int, length: int, low: Priority) -> None:
+        self.submit(at, GenerateRequest(prompt, tuple(range(samples)), SamplingParams(), length, priority=low))
+
+    @rule(at=st.integers(0, 1), more=PROMPTS, low=PRIORITIES, data=st.data())
+    def rescore(self, at: int, more: tuple[int, ...], low: Priority, data: st.DataObject) -> None:
+        tokens = data.draw(st.sampled_from(self.texts)) + more
+        positions = data.draw(st.sets(st.integers(0, len(tokens) - 1), min_size=1))
+        self.submit(at, ReadRequest(tokens, tuple(sorted(positions)), (0,), low))
+
+    def submit(self, at: int, request: GenerateRequest | ReadRequest) -> None:
+        ticket = self.models[at % len(self.models)].submit(request)
+        if ticket is not None:
+            self.tickets.append(ticket)
+
+    @precondition(lambda self: any(not ticket.done for ticket in self.tickets))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from([ticket for ticket in self.tickets if not ticket.done]))
+        ticket.cancel()
+        self.tickets.remove(ticket)
+
+    @precondition(lambda self: self.peers.running)
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        running = [(each.scheduler, sequence) for each in self.models for sequence in each.scheduler.running]
+        scheduler, sequence = data.draw(st.sampled_from(running))
+        scheduler.preempt(sequence)
+
+    @rule(at=st.integers(0, 1), pages=st.integers(1, 6))
+    def evict(self, at: int, pages: int) -> None:
+        for _ in range(pages):
+            self.models[at % len(self.models)].memory.tree.evict()
+
+    @rule(turned=st.booleans())
+    def step(self, turned: bool) -> None:
+        working = [each for each in self.models[:: -1 if turned else 1] if each.scheduler.has_work]
+        for each in working:
+            refusals = each.scheduler.refusals
+            chunks = each.scheduler.schedule()
+            if chunks:
+                each.compute(chunks)
+            if chunks or each.scheduler.refusals > refusals:
+                break
+        else:
+            assert not working, "no model got memory, and no request was refused"
+        self.collect()
+
+    def collect(self) -> None:
+        """Checks what ended and keeps the texts, for others to go on from."""
+        for ticket in [ticket for ticket in self.tickets if ticket.done]:
+            self.tickets.remove(ticket)
+            request = ticket.request
+            try:
+                samples = ticket.result().samples
+            except EngineError:
+                continue
+            if not isinstance(request, GenerateRequest):
+                continue
+            for index, sample in enumerate(samples):
+                tokens = list(request.prompt)
+                while len(tokens) < len(request.prompt) + request.max_tokens:
+                    tokens.append(drawn(tokens, index))
+                assert sample.tokens == tuple(tokens[len(request.prompt) :])
+                self.texts = [*self.texts[-7:], tuple(tokens)]
 
     @invariant()
-    def the_accounts_balance(self) -> None:
-        self.memory.check_integrity([*self.scheduler.running, *self.scheduler.waiting])
+    def pages_hold_what_their_sequences_computed(self) -> None:
+        for each in self.models:
+            each.check()
+        self.arena.check_integrity()
 
     def teardown(self) -> None:
         """Whatever is open ends, in a bounded number of steps, and gives every page back."""
-        for _ in range(1500):
-            if not self.scheduler.has_work:
+        for count in range(3000):
+            if not any(each.scheduler.has_work for each in self.models):
                 break
-            self.step([0, 1] * 16)
-            self.the_accounts_balance()
-        assert not self.scheduler.has_work
-        assert all(ticket.done for ticket in self.tickets)
-        self.memory.tree.evict(PAGES)
-        assert self.memory.pool.free == PAGES - 1
+            self.step(count % 3 == 0)
+            self.pages_hold_what_their_sequences_computed()
+        assert not self.tickets
+        for each in self.models:
+            while each.memory.tree.evict():
+                pass
+            assert each.pool.held == 0 and each.memory.tree.tokens == 0
+        assert self.arena.free == self.arena.slabs - len(self.models)
 
 
 TestServing = Serving.TestCase
-TestServing.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestServing.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 def test_a_sequence_that_can_never_fit_is_refused_with_the_arithmetic() -> None:
-    scheduler = Scheduler(Memory(4, 4, lambda source, target: None), max_sequences=4, token_budget=100)
-    request = GenerateRequest(tuple(range(20)), (0,), SamplingParams(), 5)
+    scheduler = Scheduler(memory_of(4, 4), max_sequences=4, token_budget=100)
+    assert scheduler.too_large(12) is None
+    reason = scheduler.too_large(20)
+    assert reason is not None and "20 tokens needs 5 KV pages of 4, the budget is 3 pages" in reason
+    request = GenerateRequest(tuple(range(12)), (0,), SamplingParams(), 5)
     ticket = Ticket(request, scheduler.cancel)
-    scheduler.add(Sequence.of(ticket, request))
+    sequence = Sequence.of(ticket, request)
+    scheduler.add(sequence)
+    scheduler.advance(scheduler.schedule())
+    scheduler.fork(sequence)[0].tokens.append(1)
     assert scheduler.schedule() == []
-    try:
+    with pytest.raises(EngineError, match="13 tokens needs 4 KV pages of 4, the budget is 3 pages"):
         ticket.result()
-    except Exception as error:
-        assert "20 tokens needs 5 KV pages of 4, the budget is 3 pages" in str(error)
-    else:
-        raise AssertionError("it was served")
+    assert not scheduler.has_work
+
+
+def cached(memory: Memory, *tokens: int) -> None:
+    """Leaves the tokens in the prefix tree."""
+    request = ReadRequest(tokens, (len(tokens) - 1,), (0,))
+    sequence = Sequence.of(Ticket(request, lambda ticket: None), request)
+    assert memory.attach(sequence, len(tokens), 0)
+    assert memory.extend(sequence, sequence.missing) == sequence.missing
+    sequence.computed = len(tokens)
+    memory.retire(sequence)
 
 
 def test_eviction_frees_the_least_recently_used_pages_first() -> None:
-    memory = Memory(7, 2, lambda source, target: None)
+    memory = memory_of(7, 2)
     for first in (10, 20, 30):
-        request = ReadRequest((first, 1, 2, 3), (3,), (0,))
-        sequence = Sequence.of(Ticket(request, lambda ticket: None), request)
-        memory.attach(sequence)
-        assert memory.extend(sequence, 4)
-        sequence.computed = 4
-        memory.retire(sequence)
+        cached(memory, first, 1, 2, 3)
     memory.tree.match((10, 1, 2, 3), 4)
-    assert memory.tree.evict(2) == 2
+    assert memory.tree.evict() and memory.tree.evict()
     assert memory.tree.match((20, 1, 2, 3), 4).length == 0
     assert memory.tree.match((10, 1, 2, 3), 4).length == 4
     assert memory.tree.match((30, 1, 2, 3), 4).length == 4
+
+
+def pair(slabs: int, flops: tuple[float, float]) -> tuple[Memory, Memory, Reclaimer]:
+    """Two models with pages of one slab each, whose tokens cost `flops` to compute."""
+    layout = KVLayout(1, 2, 1, 1, torch.float32)
+    arena, reclaimer = Arena(slabs * layout.page_bytes, layout.page_bytes), Reclaimer()
+    made = [
+        Memory(PagePool(arena, name, layout), lambda source, target: None, cost, reclaimer)
+        for name, cost in zip("ab", flops, strict=True)
+    ]
+    return made[0], made[1], reclaimer
+
+
+def test_memory_moves_to_the_model_that_needs_it_least_recently_used_pages_first() -> None:
+    a, b, _ = pair(8, (1.0, 1.0))
+    for first in (10, 20, 30):
+        cached(a, first, 1, 2, 3)
+    a.tree.match((10, 1, 2, 3), 4)
+    cached(b, 1, 2, 3, 4)
+    assert [a.tree.match((first, 1, 2, 3), 4).length for first in (20, 10, 30)] == [0, 4, 4]
+    assert b.tree.match((1, 2, 3, 4), 4).length == 4 and a.tree.evictions == 2
+
+
+def test_what_costs_more_to_compute_again_stays_longer_and_not_for_ever() -> None:
+    cheap, dear, _ = pair(8, (1.0, 3.5))
+    cached(dear, 7, 7, 7, 7)
+    for first in range(10, 16):
+        cached(cheap, first, 1, 2, 3)
+    assert dear.tree.match((7, 7), 0).length == 0 and dear.tree.evictions == 0
+    for first in range(20, 30):
+        cached(cheap, first, 1, 2, 3)
+    assert dear.tree.evictions == 2
+
+
+def test_pages_that_were_evicted_and_missed_soon_after_are_counted() -> None:
+    memory = memory_of(5, 2)
+    cached(memory, 1, 2, 3, 4)
+    cached(memory, 5, 6, 7, 8, 9, 10)
+    assert memory.tree.evictions == 1
+    request = ReadRequest((1, 2, 3, 4, 5), (4,), (0,))
+    sequence = Sequence.of(Ticket(request, lambda ticket: None), request)
+    memory.prepare(sequence)
+    assert memory.attach(sequence, 5, 0)
+    assert sequence.computed == 2 and memory.tree.thrashed == 1

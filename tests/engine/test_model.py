@@ -19,9 +19,10 @@ from transformers import (
 )
 
 from qpdsl.executor.engine.engine import Engine
-from qpdsl.executor.engine.model import PagedModel, UnsupportedModel
+from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.request import GenerateRequest, SamplingParams
 from qpdsl.executor.engine.ticket import EngineError
+from qpdsl.executor.engine.unsupported import UnsupportedModel
 from tests.engine.models import paged
 
 REFUSED: list[tuple[PretrainedConfig, str]] = [
@@ -103,7 +104,7 @@ REFUSED: list[tuple[PretrainedConfig, str]] = [
 def test_models_that_attention_does_not_reach_are_refused(config: PretrainedConfig, reason: str) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with pytest.raises(UnsupportedModel, match=reason):
-        PagedModel(model, 1 << 20)
+        PagedModel(model)
 
 
 def test_a_scaled_head_is_reproduced() -> None:
@@ -117,7 +118,7 @@ def test_a_scaled_head_is_reproduced() -> None:
         logits_scaling=4.0,
         initializer_range=0.3,
     )
-    PagedModel(AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval(), 1 << 20)
+    PagedModel(AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval())
 
 
 def test_a_head_that_is_not_what_it_seems_is_refused() -> None:
@@ -134,7 +135,7 @@ def test_a_head_that_is_not_what_it_seems_is_refused() -> None:
 
     model.forward = forward
     with pytest.raises(UnsupportedModel, match="more than paged attention and a projection"):
-        PagedModel(model, 1 << 20)
+        PagedModel(model)
 
 
 def test_a_prompt_longer_than_the_context_is_refused() -> None:

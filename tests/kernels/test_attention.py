@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from qpdsl.executor.engine.batch import build
+from qpdsl.executor.engine.kv import KVLayout
 from qpdsl.executor.engine.request import GenerateRequest, SamplingParams
 from qpdsl.executor.engine.scheduler import Chunk
 from qpdsl.executor.engine.sequence import Sequence
 from qpdsl.executor.engine.ticket import Ticket
 from qpdsl.executor.kernels.attention import paged_attention, write_kv
+from qpdsl.executor.kernels.rows import Rows
 
 # In the order of query and context length, which is the order of the rows in a batch.
 LENGTHS = [(1, 0), (1, 5), (1, 37), (1, 63), (7, 0), (16, 16), (20, 33), (33, 2)]
@@ -33,42 +35,40 @@ def plain(
     return torch.einsum("hql,lhd->qhd", weights, values).float()
 
 
+@pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("page_size", [4, 16])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (4, 1)])
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (9, None), (None, 2.0), (9, 2.0)])
 def test_equals_plain_attention(
-    page_size: int, heads: int, kv_heads: int, window: int | None, softcap: float | None
+    layer: int, page_size: int, heads: int, kv_heads: int, window: int | None, softcap: float | None
 ) -> None:
     torch.manual_seed(0)
     rng = random.Random(0)
     dim = 8
     chunks, contexts = [], []
-    free = list(range(1, 200))
+    free = list(range(0, 400, 2))
     rng.shuffle(free)
-    keys = torch.randn(200, page_size, kv_heads, dim)
-    values = torch.randn(200, page_size, kv_heads, dim)
+    rows = Rows.plain(torch.randn(400, page_size, 2, kv_heads, dim))
     for count, computed in LENGTHS:
         length = count + computed
         request = GenerateRequest(tuple(range(length)), (0,), SamplingParams(), 1)
         sequence = Sequence(Ticket(request, lambda ticket: None), request, list(range(length)), computed=computed)
         sequence.pages = [free.pop() for _ in range(-(-length // page_size))]
-        context_keys, context_values = torch.randn(2, length, kv_heads, dim)
+        context = torch.randn(length, 2, kv_heads, dim)
         slots = torch.tensor([sequence.pages[at // page_size] * page_size + at % page_size for at in range(computed)])
-        write_kv(keys, context_keys[:computed], slots.long())
-        write_kv(values, context_values[:computed], slots.long())
+        write_kv(rows, context[:computed], slots.long() + layer * page_size)
         chunks.append(Chunk(sequence, count))
-        contexts.append((context_keys, context_values))
-    batch = build(chunks, page_size, heads // kv_heads, "cpu")
-    query = torch.randn(batch.tokens.shape[1], heads, dim)
+        contexts.append(context)
+    layout = KVLayout(2, page_size, kv_heads, dim, torch.float32)
+    batch = build(chunks, layout, heads // kv_heads, free.pop(), "cpu")
+    query = torch.randn(len(batch.tokens), heads, dim)
     row = 0
-    for (count, computed), (context_keys, context_values) in zip(LENGTHS, contexts, strict=True):
-        new = batch.slots[row : row + count]
-        write_kv(keys, context_keys[computed:], new)
-        write_kv(values, context_values[computed:], new)
+    for (count, computed), context in zip(LENGTHS, contexts, strict=True):
+        write_kv(rows, context[computed:], batch.slots[layer][row : row + count])
         row += count
-    out = paged_attention(query, keys, values, batch.groups, dim**-0.5, window, softcap)
+    out = paged_attention(query, rows, layer, batch.groups, dim**-0.5, window, softcap)
     row = 0
-    for (count, _), (context_keys, context_values) in zip(LENGTHS, contexts, strict=True):
-        expected = plain(query[row : row + count], context_keys, context_values, window, softcap)
+    for (count, _), context in zip(LENGTHS, contexts, strict=True):
+        expected = plain(query[row : row + count], *context.unbind(1), window, softcap)
         assert torch.allclose(out[row : row + count], expected, atol=1e-5)
         row += count

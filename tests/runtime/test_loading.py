@@ -47,14 +47,14 @@ def test_a_folder_runs_as_transformers_would(name: str, tmp_path: Path) -> None:
 
 def test_eos_is_what_the_generation_configuration_says(tmp_path: Path) -> None:
     save(tmp_path / "m", "llama")
-    assert load("m", tmp_path / "m", "cpu", None, 1 << 20).eos == {4, 3}
+    assert load("m", tmp_path / "m", "cpu", None).eos == {4, 3}
 
 
 def test_a_checkpoint_without_safetensors_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "m", "llama")
     (tmp_path / "m" / "model.safetensors").rename(tmp_path / "m" / "pytorch_model.bin")
     with pytest.raises(ModelError, match=r"no \.safetensors file"):
-        load("m", tmp_path / "m", "cpu", None, 1 << 20)
+        load("m", tmp_path / "m", "cpu", None)
 
 
 def test_a_hub_id_is_loaded_by_the_hub_client_from_its_cache(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""All benchmarks of the engine on this machine's processor, one after the other.
+
+    python benchmarks/engine.py [--only decode mixed ...] [--repeats 3] [--threads 1] [--peers ...] [--quick]
+
+Each writes its JSON and its table into `results/` as it ends, so that a run cut short keeps what it has; then one table
+of all goals, met or missed, in `results/engine.md`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tempfile
+import traceback
+from pathlib import Path
+
+from results import Goal, goal_table, machine_line, write
+from settings import parser, settings_of
+
+BENCHMARKS = ("decode", "fanout", "mixed", "prefix", "oversubscribed", "shared_budget")
+
+
+def reached(output: Path, name: str) -> list[Goal]:
+    """The goals that a benchmark has written down, those of an earlier run where it did not run now."""
+    file = output / f"{name}.json"
+    if not file.is_file():
+        return []
+    goals = json.loads(file.read_text(encoding="utf-8")).get("goals", [])
+    return [Goal(f"{name}: {goal['what']}", goal["goal"], goal["reached"]) for goal in goals]
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    arguments = options.parse_args()
+    failed = []
+    for name in arguments.only:
+        print(f"\n== {name}\n", flush=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                importlib.import_module(name).bench(settings_of(arguments, Path(scratch)))
+            except Exception:  # the others are still to be measured
+                traceback.print_exc()
+                failed.append(name)
+    goals = [goal for name in BENCHMARKS for goal in reached(arguments.output, name)]
+    text = f"# The engine's goals on a processor\n\n{goal_table(goals)}\n\n{machine_line()}\n"
+    write(arguments.output, "engine", text, {}, goals)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

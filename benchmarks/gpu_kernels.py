@@ -1,0 +1,289 @@
+"""How fast the Triton kernels are, against what the device can do: copy bandwidth, measured here, or a matrix product.
+
+Each figure is the median over replays of a captured graph of many calls; calls go round the layers of a cache several
+times the size of the L2, so that each reads what it must from memory. Bytes are counted once: keys and values that a
+sequence sees, queries, results.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qpdsl.executor.kernels import paged, triton_decode, triton_prefill, triton_sample
+from qpdsl.executor.kernels.cascade_plan import plan
+from qpdsl.executor.kernels.metadata import PagedBatch, Scoring
+from qpdsl.executor.kernels.rows import Kind, Rows, row_bytes
+from qpdsl.executor.kernels.tuning import Tuning
+
+PAGE = 16
+GOAL = 0.85
+BF16 = torch.bfloat16
+# Key heads, queries a key head, width: of a model of 8B and of one of 1B parameters (Llama 3).
+MODELS = {"8B": (8, 4, 128), "1B": (8, 4, 64)}
+
+
+def run(output: Path, tune: bool = False) -> dict[str, Any]:
+    """All measurements. `output` is where files may go; there are none but those of `gpu.py`."""
+    bandwidth, peak = copy_bandwidth(), matrix_peak()
+    record: dict[str, Any] = {
+        "copy_gb_per_s": round(bandwidth / 1e9, 1),
+        "matrix_tflop_per_s": round(peak / 1e12, 1),
+        "decode": [
+            decode_case(name, kind, batch, context, window, bandwidth)
+            for name, kind, batch, context, window in (
+                *(("8B", "plain", batch, context, None) for batch, context in product((1, 16, 64, 256), (512, 4096))),
+                ("8B", "plain", 1, 32768, None),
+                ("8B", "plain", 16, 32768, None),
+                ("8B", "plain", 64, 8192, 1024),
+                *(("8B", kind, 64, 4096, None) for kind in ("int8", "fp8")),
+                *(("1B", "plain", batch, 4096, None) for batch in (1, 16, 64, 256)),
+            )
+        ],
+        "ragged": ragged_case(bandwidth),
+        "prefill": [
+            prefill_case(*case, peak) for case in ((1, 2048, 0), (4, 512, 4096), (1, 8192, 0), (16, 128, 2048))
+        ],
+        "cascade": [
+            cascade_case(*case) for case in ((16, 1024, 128), (64, 1024, 128), (64, 8192, 256), (256, 1024, 64))
+        ],
+        "store": [store_case(kind, tokens, bandwidth) for kind in ("plain", "int8", "fp8") for tokens in (64, 16384)],
+        "sample": [sample_case(batch, 128_256, bandwidth) for batch in (1, 16, 64, 256)],
+    }
+    if tune:
+        record["tuning"] = [best_tuning(*case) for case in (("8B", 1, 4096), ("8B", 64, 4096), ("1B", 64, 4096))]
+    record["markdown"] = markdown(record)
+    return record
+
+
+def seconds(call: Callable[[int], object], layers: int, calls: int = 24, replays: int = 15) -> float:
+    """Of one `call(layer)`: the median over replays of a graph with calls going round the layers."""
+    for layer in range(min(layers, 3)):
+        call(layer)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for index in range(calls):
+            call(index % layers)
+    graph.replay()
+    times = []
+    for _ in range(replays):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1000 / calls)
+    return statistics.median(times)
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second, read and written, of the fastest of three sizes of device-to-device copies."""
+    best = 0.0
+    for mebibytes in (256, 1024, 2048):
+        source = torch.randint(0, 255, (mebibytes << 20,), dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        best = max(best, 2 * source.numel() / seconds(lambda _, s=source, t=target: t.copy_(s), 1, calls=4))
+    return best
+
+
+def matrix_peak() -> float:
+    """Floating-point operations a second of a bfloat16 product of random 8192 × 8192 matrices."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=BF16) for _ in range(2))
+    return 2 * 8192**3 / seconds(lambda _: a @ b, 1, calls=4)
+
+
+def cache(
+    name: str, kind: Kind, contexts: list[int], queries: list[int], spare: int = 0
+) -> tuple[Rows, PagedBatch, int]:
+    """Rows of random bytes for several layers, their sequences on shuffled pages, and how many layers.
+
+    `spare`: pages that each sequence may hold beyond its context.
+    """
+    kv_heads, _, dim = MODELS[name]
+    size = row_bytes(kind, BF16, PAGE, kv_heads, dim)
+    counts = [-(-length // PAGE) + spare for length in contexts]
+    free = torch.cuda.mem_get_info()[0]
+    enough = 4 * torch.cuda.get_device_properties(0).L2_cache_size
+    layers = max(1, min(16, enough // (sum(counts) * size) + 1, int(0.7 * free) // (sum(counts) * size)))
+    total = sum(counts) * layers
+    if kind == "plain":
+        rows = Rows.plain(torch.empty(total, PAGE, 2, kv_heads, dim, dtype=BF16, device="cuda").normal_())
+    else:
+        # Bytes of small numbers: no e4m3 pattern among them is not a number.
+        rows = Rows.quantized(
+            torch.randint(0, 120, (total, size), dtype=torch.uint8, device="cuda"), kind, PAGE, kv_heads, dim
+        )
+        rows.split()[1].fill_(0.01)
+    order = torch.randperm(sum(counts), dtype=torch.int32) * layers
+    pages = torch.nn.utils.rnn.pad_sequence(list(order.split(counts)), batch_first=True).cuda()
+    slots = []
+    for line, length, count in zip(pages.cpu().long(), contexts, queries, strict=True):
+        places = torch.arange(length - count, length)
+        slots.append(line[places // PAGE] * PAGE + places % PAGE)
+    start = torch.tensor([0, *queries]).cumsum(0).int().cuda()
+    lengths = torch.tensor(contexts, dtype=torch.int32, device="cuda")
+    decodes = len(contexts) if max(queries) == 1 else 0
+    batch = PagedBatch(pages, lengths, torch.cat(slots).cuda(), start, decodes, max(contexts), max(queries))
+    return rows, batch, layers
+
+
+def queries_of(name: str, tokens: int) -> torch.Tensor:
+    kv_heads, fold, dim = MODELS[name]
+    return torch.randn(tokens, kv_heads * fold, dim, device="cuda", dtype=BF16)
+
+
+def scoring_of(name: str, window: int | None = None) -> Scoring:
+    return Scoring(MODELS[name][2] ** -0.5, window)
+
+
+def attention_bytes(name: str, kind: Kind, seen: int, queries: int) -> int:
+    """Bytes that attention over `seen` tokens' keys and values must move, for so many queries."""
+    kv_heads, fold, dim = MODELS[name]
+    return seen * row_bytes(kind, BF16, 1, kv_heads, dim) + 2 * queries * kv_heads * fold * dim * BF16.itemsize
+
+
+def decode_case(
+    name: str, kind: Kind, batch: int, context: int, window: int | None, bandwidth: float
+) -> dict[str, Any]:
+    rows, metadata, layers = cache(name, kind, [context] * batch, [1] * batch)
+    query, scoring = queries_of(name, batch), scoring_of(name, window)
+    time = seconds(lambda layer: paged.decode(query, rows, metadata, layer, scoring), layers)
+    moved = attention_bytes(name, kind, batch * min(context, window or context), batch)
+    out = torch.empty_like(query)
+    steady = seconds(
+        lambda layer: triton_prefill.prefill(query, rows, metadata, layer, scoring, out, deterministic=True), layers, 4
+    )
+    return {
+        "model": name,
+        "kv": kind,
+        "sequences": batch,
+        "context": context,
+        "window": window,
+        "us": round(time * 1e6, 2),
+        "mib": round(moved / 2**20, 2),
+        "of_copy": round(moved / time / bandwidth, 3),
+        "deterministic_us": round(steady * 1e6, 2),
+    }
+
+
+def ragged_case(bandwidth: float) -> dict[str, Any]:
+    """64 sequences of 64 to 16384 tokens, evenly spread in the logarithm."""
+    contexts = [int(64 * 256 ** (index / 63)) for index in range(64)]
+    rows, metadata, layers = cache("8B", "plain", contexts, [1] * 64)
+    query, scoring = queries_of("8B", 64), scoring_of("8B")
+    time = seconds(lambda layer: paged.decode(query, rows, metadata, layer, scoring), layers)
+    moved = attention_bytes("8B", "plain", sum(contexts), 64)
+    return {"sequences": 64, "us": round(time * 1e6, 2), "of_copy": round(moved / time / bandwidth, 3)}
+
+
+def prefill_case(batch: int, chunk: int, cached: int, peak: float) -> dict[str, Any]:
+    rows, metadata, layers = cache("8B", "plain", [cached + chunk] * batch, [chunk] * batch)
+    query, scoring = queries_of("8B", batch * chunk), scoring_of("8B")
+    time = seconds(lambda layer: paged.prefill(query, rows, metadata, layer, scoring), layers, calls=4)
+    kv_heads, fold, dim = MODELS["8B"]
+    operations = 4 * kv_heads * fold * dim * batch * (chunk * cached + chunk * (chunk + 1) // 2)
+    return {
+        "sequences": batch,
+        "chunk": chunk,
+        "cached": cached,
+        "us": round(time * 1e6, 1),
+        "tflop_per_s": round(operations / time / 1e12, 1),
+        "of_matrix": round(operations / time / peak, 3),
+    }
+
+
+def cascade_case(batch: int, prefix: int, suffix: int) -> dict[str, Any]:
+    """`batch` samples of one prompt: shared prefix read once, against read by each."""
+    contexts = [prefix + suffix] * batch
+    rows, metadata, layers = cache("8B", "plain", contexts, [1] * batch)
+    metadata.pages[:, : prefix // PAGE] = metadata.pages[0, : prefix // PAGE]
+    shared = plan(metadata.pages.tolist(), contexts, PAGE, metadata.pages.device)
+    query, scoring = queries_of("8B", batch), scoring_of("8B")
+    alone = seconds(lambda layer: paged.decode(query, rows, metadata, layer, scoring), layers)
+    with_it = replace(metadata, cascade=shared)
+    together = seconds(lambda layer: paged.cascade(query, rows, with_it, layer, scoring), layers)
+    return {
+        "sequences": batch,
+        "prefix": prefix,
+        "own": suffix,
+        "decode_us": round(alone * 1e6, 2),
+        "cascade_us": round(together * 1e6, 2),
+        "speedup": round(alone / together, 2),
+    }
+
+
+def store_case(kind: Kind, tokens: int, bandwidth: float) -> dict[str, Any]:
+    rows, metadata, layers = cache("8B", kind, [tokens], [tokens])
+    kv_heads, _, dim = MODELS["8B"]
+    key, value = (torch.randn(tokens, kv_heads, dim, device="cuda", dtype=BF16) for _ in range(2))
+    time = seconds(lambda layer: paged.store(rows, key, value, metadata.slots, layer), layers)
+    moved = tokens * (row_bytes("plain", BF16, 1, kv_heads, dim) + row_bytes(kind, BF16, 1, kv_heads, dim))
+    return {"kv": kind, "tokens": tokens, "us": round(time * 1e6, 2), "of_copy": round(moved / time / bandwidth, 3)}
+
+
+def sample_case(batch: int, vocabulary: int, bandwidth: float) -> dict[str, Any]:
+    copies = max(1, min(16, (256 << 20) // (batch * vocabulary * 4)))
+    logits = torch.randn(copies, batch, vocabulary, device="cuda") * 4
+    temperatures = torch.ones(batch, device="cuda")
+    keys = torch.arange(batch, device="cuda") * 7919
+    positions = torch.arange(batch, device="cuda")
+    time = seconds(lambda index: triton_sample.sample(logits[index], temperatures, keys, positions), copies)
+    moved = batch * vocabulary * 4
+    return {"rows": batch, "ids": vocabulary, "us": round(time * 1e6, 2), "of_copy": round(moved / time / bandwidth, 3)}
+
+
+def best_tuning(name: str, batch: int, context: int) -> dict[str, Any]:
+    """Decode attention with other block sizes: the five fastest, and what `tuning.py` chooses as `chosen_us`."""
+    rows, metadata, layers = cache(name, "plain", [context] * batch, [1] * batch)
+    query, scoring = queries_of(name, batch), scoring_of(name)
+    out = torch.empty_like(query)
+    found = []
+    for keys, ahead, warps, splits in product((32, 64, 128), (1, 2, 3), (2, 4, 8), (None, 1, 4, 8, 16, 32)):
+        if splits is not None and not 132 <= batch * MODELS[name][0] * splits <= 132 * 16:
+            continue
+        tuning = Tuning(keys=keys, ahead=ahead, warps=warps, splits=splits)
+        try:
+            time = seconds(
+                lambda layer, t=tuning: triton_decode.decode(query, rows, metadata, layer, scoring, out, t),
+                layers,
+                12,
+                7,
+            )
+        except Exception as error:  # Too much shared memory, as a rule: the next may fit.
+            found.append((float("inf"), f"{tuning}: {type(error).__name__}"))
+            continue
+        found.append((time, str(tuning)))
+    chosen = seconds(lambda layer: triton_decode.decode(query, rows, metadata, layer, scoring, out), layers)
+    fastest = [{"us": round(time * 1e6, 2), "tuning": text} for time, text in sorted(found)[:5]]
+    return {"model": name, "sequences": batch, "context": context, "chosen_us": round(chosen * 1e6, 2), "best": fastest}
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """The tables, and what was met of the goal."""
+    large = [case for case in record["decode"] if case["mib"] >= 64]
+    reached = min((case["of_copy"] for case in large), default=0.0)
+    lines = [
+        "## Kernels",
+        "",
+        f"Copy bandwidth {record['copy_gb_per_s']} GB/s (read and written), bfloat16 matrix product "
+        f"{record['matrix_tflop_per_s']} TFLOP/s, both measured in this run.",
+        "",
+        f"Decode attention that moves 64 MiB or more reaches at least {reached:.0%} of the copy bandwidth; the goal is "
+        f"{GOAL:.0%}: {'met' if reached >= GOAL else '**missed**'}.",
+    ]
+    for name in ("decode", "prefill", "cascade", "store", "sample"):
+        cases = record[name]
+        lines += ["", f"### {name}", "", "| " + " | ".join(cases[0]) + " |", "|" + "---:|" * len(cases[0])]
+        lines += ["| " + " | ".join(str(value) for value in case.values()) + " |" for case in cases]
+    lines += [
+        "",
+        f"Ragged, 64 sequences of 64 to 16384 tokens: {record['ragged']['of_copy']:.0%} of the copy bandwidth.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,62 @@
+"""The output head: hidden states to logits, of all ids or of a few."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import pad
+from transformers import PreTrainedModel
+
+from qpdsl.executor.engine.linear import PADDED_ROWS, PackedLinear
+from qpdsl.executor.engine.unsupported import UnsupportedModel
+
+# The rows of the head stay as they are, for the embedding and for `gather`: packing makes a second copy.
+_MAX_COPY = 1 << 30
+
+
+class LogitHead:
+    """Hidden states to logits, with what some architectures do after the projection (soft-cap, scale)."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        projection = model.get_output_embeddings()
+        if not isinstance(projection, torch.nn.Linear):
+            raise UnsupportedModel("it has no linear output head, so it is no causal language model")
+        self.projection = projection
+        self.packed: PackedLinear | None = None
+        self.width = projection.out_features
+        config = model.config.get_text_config()
+        self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self.scale: float = getattr(config, "logit_scale", None) or 1.0
+        self.scale /= getattr(config, "logits_scaling", None) or 1.0
+
+    def pack(self) -> None:
+        """Lays a copy of the head out for the CPU, unless it would take more than a gigabyte."""
+        weight = self.projection.weight
+        if weight.numel() * weight.itemsize <= _MAX_COPY:
+            self.packed = PackedLinear(weight, self.projection.bias)
+
+    def dense(self, hidden: torch.Tensor, least: int = 1) -> torch.Tensor:
+        """Logits float32 [N, V] of hidden states [N, d], computed in `least` rows or more."""
+        count = hidden.shape[0]
+        if self.packed is None:
+            least = max(least, PADDED_ROWS)
+        if count < least:
+            hidden = pad(hidden, (0, 0, 0, least - count))
+        logits = self._finish(self.projection(hidden) if self.packed is None else self.packed(hidden))
+        return logits if count >= least else logits[:count]
+
+    def gather(self, hidden: torch.Tensor, ids: tuple[int, ...]) -> torch.Tensor:
+        """Logits float32 [N, K] of the K given ids only.
+
+        A sum of products a pair rather than a matrix product, so that a score's bits do not depend on N.
+        """
+        rows = torch.tensor(ids, device=hidden.device)
+        logits = (hidden[:, None, :].float() * self.projection.weight[rows].float()).sum(dim=-1)
+        if self.projection.bias is not None:
+            logits = logits + self.projection.bias[rows].float()
+        return self._finish(logits)
+
+    def _finish(self, logits: torch.Tensor) -> torch.Tensor:
+        logits = logits.float()
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap

@@ -1,0 +1,55 @@
+"""What a step did, for whoever watches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qpdsl.executor.engine.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step of one model did, and how its memory stands after it.
+
+    The step computed `prefill_tokens` and `decode_tokens`; `waiting` and `running` count sequences. `pages_held` are in
+    use, by sequences or the prefix tree, out of `pages_leased` now and `pages` if it had the memory to itself;
+    `wasted_bytes` of `leased_bytes` hold no token (room in pages, free pages, ends of slabs). So far: `preemptions`;
+    `cached_tokens` of prompts, found in the prefix tree; `evictions` of pages from it, of which `thrashed` were missed
+    soon after.
+    """
+
+    model: str
+    prefill_tokens: int
+    decode_tokens: int
+    waiting: int
+    running: int
+    pages_held: int
+    pages_leased: int
+    pages: int
+    leased_bytes: int
+    wasted_bytes: int
+    preemptions: int
+    cached_tokens: int
+    evictions: int
+    thrashed: int
+
+
+def report(model: str, scheduler: Scheduler, prefill_tokens: int, decode_tokens: int) -> StepReport:
+    """The report of a step that `scheduler` has just seen the end of."""
+    memory, pool, tree = scheduler.memory, scheduler.memory.pool, scheduler.memory.tree
+    return StepReport(
+        model,
+        prefill_tokens,
+        decode_tokens,
+        len(scheduler.waiting),
+        len(scheduler.running),
+        pool.held,
+        pool.leased,
+        pool.capacity,
+        pool.leased_bytes,
+        memory.wasted_bytes(scheduler.running),
+        scheduler.preemptions,
+        memory.hits,
+        tree.evictions,
+        tree.thrashed,
+    )

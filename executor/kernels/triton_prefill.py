@@ -1,0 +1,162 @@
+"""Prefill attention over pages: ragged chunks, each query over the cached prefix and its own chunk.
+
+The query heads of a key head are stacked with the tokens of a block, so a key is read once for all of them. Blocks of
+keys lie at multiples of their size in the sequence, and a block that a row does not see leaves it untouched: a row's
+bits depend on its own query and context, not on how the prompt was cut or what else is in the batch.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from qpdsl.executor.kernels.metadata import PagedBatch, Scoring
+from qpdsl.executor.kernels.rows import Rows
+from qpdsl.executor.kernels.triton_common import LOG2E, attend, dot_type, geometry, page_ids
+from qpdsl.executor.kernels.tuning import Tuning, for_prefill
+
+
+@triton.jit(do_not_specialize=["layer", "stride_pages", "first", "sequences"])
+def prefill_kernel(
+    query,
+    rows,
+    scales,
+    pages,
+    context,
+    query_start,
+    sinks,
+    out,
+    layer,
+    stride_token,
+    stride_head,
+    stride_pages,
+    first,
+    sequences,
+    scale,
+    softcap,
+    ROW: tl.constexpr,
+    PAGE: tl.constexpr,
+    KV: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    KIND: tl.constexpr,
+    DOT: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    FOLD: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    SINKS: tl.constexpr,
+):
+    """A program for each block of M // FOLD tokens (axis 0, the last first: they have most to do) and key head (1).
+
+    `first`, `sequences`: the chunks to do are sequences first to first + sequences.
+    """
+    TOKENS: tl.constexpr = M // FOLD
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
+    head = tl.program_id(1)
+    # The last sequence whose first block is no later. A sequence of n tokens has room for n // TOKENS + 1 blocks.
+    origin = tl.load(query_start + first)
+    low = first
+    high = first + sequences
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if (tl.load(query_start + middle) - origin) // TOKENS + middle - first <= block:
+            low = middle
+        else:
+            high = middle
+    sequence = low
+    begin = tl.load(query_start + sequence)
+    count = tl.load(query_start + sequence + 1) - begin
+    block -= (begin - origin) // TOKENS + sequence - first
+    if block * TOKENS >= count:
+        return
+    length = tl.load(context + sequence)
+
+    r, d = tl.arange(0, M), tl.arange(0, D_PAD)
+    place = block * TOKENS + r // FOLD
+    heads = head * FOLD + r % FOLD
+    real = (r < TOKENS * FOLD) & (place < count)
+    mask = real[:, None] & (d < D)[None, :]
+    token = (begin + place).to(tl.int64)
+    q = tl.load(query + (token * stride_token + heads * stride_head)[:, None] + d[None, :], mask=mask, other=0.0)
+    q = q.to(DOT)
+    position = length - count + place
+
+    top = tl.minimum(length - count + (block + 1) * TOKENS, length)
+    bottom = top * 0
+    if WINDOW > 0:
+        bottom = tl.maximum(length - count + block * TOKENS - WINDOW + 1, 0) // N * N
+    peak = tl.full([M], float("-inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    mean = tl.zeros([M, D_PAD], tl.float32)
+    if SINKS:
+        peak = tl.load(sinks + heads, mask=real, other=0.0).to(tl.float32) * LOG2E
+        total += 1.0
+    page_row = pages + sequence.to(tl.int64) * stride_pages
+    ahead = page_ids(page_row, bottom + tl.arange(0, N), top, PAGE)
+    for at in range(bottom, top, N):
+        key = at + tl.arange(0, N)
+        page = ahead
+        ahead = page_ids(page_row, key + N, top, PAGE)
+        seen = key[None, :] <= position[:, None]
+        if WINDOW > 0:
+            seen = seen & (key[None, :] > position[:, None] - WINDOW)
+        total, peak, mean = attend(
+            q, total, peak, mean, rows, scales, page, layer, head, key, key < top, seen, scale, softcap,
+            ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED,
+        )  # fmt: skip
+    mean = mean / tl.where(total > 0.0, total, 1.0)[:, None]
+    line = token * (KV * FOLD) + heads
+    tl.store(out + line[:, None] * D + d[None, :], mean.to(out.dtype.element_ty), mask=mask)
+
+
+def prefill(
+    query: torch.Tensor,
+    rows: Rows,
+    batch: PagedBatch,
+    layer: int,
+    scoring: Scoring,
+    out: torch.Tensor,
+    first: int = 0,
+    tuning: Tuning | None = None,
+    deterministic: bool = False,
+) -> None:
+    """Writes `out` [T, H, D] at the tokens of the sequences from `first` on. Twin: `reference.attention`.
+
+    `query` [T, H, D], last dimension contiguous.
+    """
+    fold = query.shape[1] // rows.kv_heads
+    tuning = tuning or for_prefill(rows, fold, batch.longest_query, deterministic)
+    sequences = batch.sequences - first
+    # Sequences before `first` have one token each.
+    blocks = (query.shape[0] - first) // (tuning.rows // fold) + sequences
+    prefill_kernel[(blocks, rows.kv_heads)](
+        query,
+        rows.data,
+        rows.scales,
+        batch.pages,
+        batch.context,
+        batch.query_start,
+        query if scoring.sinks is None else scoring.sinks,
+        out,
+        layer,
+        query.stride(0),
+        query.stride(1),
+        batch.pages.stride(0),
+        first,
+        sequences,
+        scoring.scale,
+        scoring.softcap or 1.0,
+        **geometry(rows),
+        DOT=dot_type(query),
+        CAPPED=scoring.softcap is not None,
+        WINDOW=scoring.window or 0,
+        FOLD=fold,
+        M=tuning.rows,
+        N=tuning.keys,
+        SINKS=scoring.sinks is not None,
+        num_warps=tuning.warps,
+        num_stages=tuning.ahead + 1,
+    )
