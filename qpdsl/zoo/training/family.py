@@ -29,8 +29,8 @@ class Steps:
 
     solver: int = 4000
     mini: int = 3000
-    prm: int = 2400
-    samples: int = 16_000
+    prm: int = 6000
+    samples: int = 48_000
 
 
 class Family:
