@@ -19,6 +19,7 @@ _LARGEST = 2**63 - 1
 _NOWHERE = Span(0, 0)
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 DTYPES = ("float32", "bfloat16", "float16")
+KV_TYPES = ("int8", "fp8")
 
 
 class ArgumentError(ValueError):

@@ -28,6 +28,7 @@ _PARTS = {
     "input": ("the input data", False),
     "device": ("the device", True),
     "dtype": ("the dtype", True),
+    "kv type": ("the type of the KV cache", True),
     "options": ("what is recorded", True),
 }
 
@@ -57,7 +58,7 @@ def changes(old: Fingerprint, new: Fingerprint) -> list[str]:
         if before == after:
             continue
         name, telling = _PARTS.get(key, (f"the {key}", False))
-        values = f" (was {before}, is {after})" if telling else ""
+        values = f" (was {before or 'default'}, is {after or 'default'})" if telling else ""
         found.append(f"{name}{values}")
     return found
 

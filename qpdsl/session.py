@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 
 from qpdsl import zoo
-from qpdsl.arguments import DTYPES, ArgumentError, check_device, check_whole, shorten
+from qpdsl.arguments import DTYPES, KV_TYPES, ArgumentError, check_device, check_whole, shorten
 from qpdsl.executor.engine.budget import parse
 from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
+from qpdsl.executor.engine.kv import KVType
 from qpdsl.executor.engine.ticket import EngineError
 from qpdsl.executor.reward.rlhflow import RlhflowVerifier
 from qpdsl.executor.reward.verifier import Verifier
@@ -38,31 +39,35 @@ _SMALL_MODEL = 30_000_000
 class Session:
     """Runs plans on `device` ("cpu", "cuda", "cuda:1"…).
 
-    `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_bytes` is the memory for the KV of all
-    models together, in bytes or as text ("4GiB", "50%" of the device's); by default a quarter of what is free, 2 GiB at
-    the most, and on a GPU what is free less what the largest step takes. `threads` are torch's: by default what
-    OMP_NUM_THREADS says, else one a core, and one in all where every model is small.
-    `functions` are the Python scorers and extractors that programs may name. Raises ArgumentError.
+    `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_type` "int8" or "fp8" keeps keys and
+    values in eight bits, half of bfloat16's memory or less; tokens are then those of a slightly different model.
+    `kv_bytes` is the memory for the KV of all models together, in bytes or as text ("4GiB", "50%" of the device's);
+    by default a quarter of what is free, 2 GiB at the most, and on a GPU what is free less what the largest step
+    takes. `threads` are torch's: by default what OMP_NUM_THREADS says, else one a core, and one in all where every
+    model is small. `functions` are the Python scorers and extractors that programs may name. Raises ArgumentError.
     """
 
     def __init__(
         self,
         device: str = "cpu",
         dtype: str | None = None,
+        kv_type: KVType | None = None,
         kv_bytes: int | str | None = None,
         config: EngineConfig | None = None,
         threads: int | None = None,
         functions: Iterable[PythonFunction] = (),
     ) -> None:
         check_device(device)
-        if dtype is not None and dtype not in DTYPES:
-            raise ArgumentError(f"`dtype` is one of {listed(DTYPES)}, not `{shorten(str(dtype))}`")
+        for name, value, known in (("dtype", dtype, DTYPES), ("kv_type", kv_type, KV_TYPES)):
+            if value is not None and value not in known:
+                raise ArgumentError(f"`{name}` is one of {listed(known)}, not `{shorten(str(value))}`")
         if threads is not None:
             check_whole("threads", threads, 1)
         _check_memory(kv_bytes)
         self._threads = threads
         self.device = device
         self.dtype = dtype
+        self.kv_type = kv_type
         self.events = EventStream()
         self._functions = {function.name: function for function in functions}
         self._engine = Engine(config, self._stepped, kv_bytes)
@@ -81,7 +86,7 @@ class Session:
         names = _named_models(operators)
         new = [model for model in dict.fromkeys(plan.models[name] for name in names) if model not in self._models]
         # All weights come before any KV: the KV may take all that is left.
-        loaded = {model: load(model, locate(model), self.device, self.dtype) for model in new}
+        loaded = {model: load(model, locate(model), self.device, self.dtype, self.kv_type) for model in new}
         for model, text_model in loaded.items():
             self._models[model] = text_model
             try:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from qpdsl.executor.decoding.constraint import Constrainer
+from qpdsl.executor.engine.kv import KVType
 from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.unsupported import UnsupportedModel
 
@@ -68,11 +69,11 @@ class TextModel:
         return self.backend.decode(list(tokens), skip_special_tokens=True)
 
 
-def load(name: str, location: str | Path, device: str, dtype: str | None) -> TextModel:
+def load(name: str, location: str | Path, device: str, dtype: str | None, kv_type: KVType | None = None) -> TextModel:
     """Loads a folder (a Path) or a hub id (a str) and puts it behind paged attention.
 
-    `dtype` None means float32 on a CPU, the checkpoint's own elsewhere. Safetensors only, and no code from the
-    checkpoint. Raises ModelError.
+    `dtype` None means float32 on a CPU, the checkpoint's own elsewhere; `kv_type` None keeps keys and values in
+    the same. Safetensors only, and no code from the checkpoint. Raises ModelError.
     """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -93,7 +94,7 @@ def load(name: str, location: str | Path, device: str, dtype: str | None) -> Tex
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(name, "it has no fast tokenizer (tokenizer.json)")
     try:
-        paged = PagedModel(model)
+        paged = PagedModel(model, kv_type=kv_type)
     except UnsupportedModel as error:
         raise ModelError(name, f"{type(model).__name__} does not run on the paged engine: {error}") from error
     return TextModel(name, tokenizer, paged, _eos(model, tokenizer))

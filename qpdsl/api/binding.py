@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from qpdsl.arguments import ArgumentError, check_whole
 
 if TYPE_CHECKING:
+    from qpdsl.executor.engine.kv import KVType
     from qpdsl.session import Session
 
 _lock = threading.Lock()
@@ -70,6 +71,7 @@ def using(
     *,
     device: str | None = None,
     dtype: str | None = None,
+    kv_type: KVType | None = None,
     kv_bytes: int | str | None = None,
     threads: int | None = None,
     seed: int | None = None,
@@ -80,7 +82,7 @@ def using(
     A new session is made where a device, a type, a memory budget or threads are given, as `qp.Session` takes them.
     A seed or models of a program's own (`program.using(…)`) go before those of the block.
     """
-    asked = {"device": device, "dtype": dtype, "kv_bytes": kv_bytes, "threads": threads}
+    asked = {"device": device, "dtype": dtype, "kv_type": kv_type, "kv_bytes": kv_bytes, "threads": threads}
     given = {name: value for name, value in asked.items() if value is not None}
     if given:
         from qpdsl.session import Session

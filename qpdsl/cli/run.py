@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.arguments import DTYPES, check_device
+from qpdsl.arguments import DTYPES, KV_TYPES, check_device
 from qpdsl.cli.complete import complete_data
 from qpdsl.cli.exits import Exit, table
 from qpdsl.cli.options import program_options
@@ -18,6 +18,7 @@ from qpdsl.errors import UsageError
 
 if TYPE_CHECKING:
     from qpdsl.batch import Work
+    from qpdsl.executor.engine.kv import KVType
     from qpdsl.session import Session
 
 
@@ -40,6 +41,7 @@ class RunOptions:
     timing: bool
     device: str
     dtype: str | None
+    kv_type: KVType | None
     threads: int | None
     kv_memory: str | None
     resume: bool
@@ -54,7 +56,9 @@ def open_session(options: RunOptions, work: Work, given: Surroundings) -> Sessio
     from qpdsl.session import Session, locate
 
     functions = given.functions.values()
-    session = Session(options.device, options.dtype, options.kv_memory, threads=options.threads, functions=functions)
+    session = Session(
+        options.device, options.dtype, options.kv_type, options.kv_memory, threads=options.threads, functions=functions
+    )
     try:
         session.load(work.plan)
         if work.greedy is not None:
@@ -121,6 +125,11 @@ exit codes:
     "--dtype",
     type=click.Choice(DTYPES),
     help="What to compute in.  [default: float32 on a CPU, else the model's own]",
+)
+@click.option(
+    "--kv-type",
+    type=click.Choice(KV_TYPES),
+    help="Keep what the models have read in eight bits: more fits, tokens can differ.",
 )
 @click.option(
     "--kv-memory",

@@ -89,6 +89,7 @@ class _Run:
             "input": self.data.digest,
             "device": options.device,
             "dtype": options.dtype or "default",
+            **({"kv type": options.kv_type} if options.kv_type else {}),
             "options": ", ".join(name for name, on in recorded.items() if on) or "answers",
             **{f"model `{name}`": held for name, held in self._model_digests().items()},
         }

@@ -134,6 +134,7 @@ def test_resume_refuses_what_has_changed(
         (sampled, problems, ["--seed", "3"], "the seed (was 0, is 3)"),
         (sampled, problems, ["--set", "n=3"], "the arguments"),
         (sampled, problems, ["--dtype", "bfloat16"], "the dtype (was default, is bfloat16)"),
+        (sampled, problems, ["--kv-type", "int8"], "the type of the KV cache (was default, is int8)"),
         (sampled, problems, ["--rows"], "what is recorded (was greedy, is rows, greedy)"),
         (sampled, problems, ["--model", f"llm={copied}"], "the model `llm`"),
     ]:
