@@ -36,7 +36,7 @@ async def run_one(session: Session, work: Work, row: InputRow) -> tuple[Result, 
     program = session.run(work.plan, row.arguments, work.seed, row.id)
     if work.greedy is None:
         return await program, None
-    greedy = session.run(work.greedy, row.arguments, work.seed, f"{row.id} greedy")
+    greedy = session.run(work.greedy, row.arguments, work.seed, f"{row.id} greedy", baseline=True)
     return await asyncio.gather(program, greedy)
 
 

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from qpdsl.executor.runtime.events import EngineStepped, Event, EventStream
+from qpdsl.executor.runtime.events import EngineStepped, Event
+from qpdsl.executor.runtime.stream import EventStream
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

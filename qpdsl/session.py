@@ -19,13 +19,14 @@ from qpdsl.executor.engine.ticket import EngineError
 from qpdsl.executor.reward.rlhflow import RlhflowVerifier
 from qpdsl.executor.reward.verifier import Verifier
 from qpdsl.executor.runtime.context import ContextError
-from qpdsl.executor.runtime.events import EngineStepped, EventStream
+from qpdsl.executor.runtime.events import EngineStepped
 from qpdsl.executor.runtime.functions import PythonFunction
 from qpdsl.executor.runtime.instance import Services
 from qpdsl.executor.runtime.keys import Path as RowPath
 from qpdsl.executor.runtime.loading import ModelError, TextModel, load
 from qpdsl.executor.runtime.mathematics import Mathematics
 from qpdsl.executor.runtime.run import Result, run
+from qpdsl.executor.runtime.stream import EventStream
 from qpdsl.grammar.suggest import listed
 from qpdsl.planner import ops
 from qpdsl.planner.expr import Value
@@ -44,7 +45,8 @@ class Session:
     `kv_bytes` is the memory for the KV of all models together, in bytes or as text ("4GiB", "50%" of the device's);
     by default a quarter of what is free, 2 GiB at the most, and on a GPU what is free less what the largest step
     takes. `threads` are torch's: by default what OMP_NUM_THREADS says, else one a core, and one in all where every
-    model is small. `functions` are the Python scorers and extractors that programs may name. Raises ArgumentError.
+    model is small. `functions` are the Python scorers and extractors that programs may name. `events` takes what
+    happens; by default the session has a stream of its own. Raises ArgumentError.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Session:
         config: EngineConfig | None = None,
         threads: int | None = None,
         functions: Iterable[PythonFunction] = (),
+        events: EventStream | None = None,
     ) -> None:
         check_device(device)
         for name, value, known in (("dtype", dtype, DTYPES), ("kv_type", kv_type, KV_TYPES)):
@@ -67,8 +70,8 @@ class Session:
         self._threads = threads
         self.device = device
         self.dtype = dtype
+        self.events = events or EventStream()
         self.kv_type = kv_type
-        self.events = EventStream()
         self._functions = {function.name: function for function in functions}
         self._engine = Engine(config, self._stepped, kv_bytes)
         self._running = False
@@ -145,17 +148,20 @@ class Session:
         name: str = "",
         on_token: Callable[[RowPath, int, str], None] | None = None,
         functions: Mapping[str, PythonFunction] | None = None,
+        *,
+        baseline: bool = False,
     ) -> Result:
         """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events.
 
         `on_token` is called with each piece of text as it is generated (see `Services`). `functions` are those of the
-        program, by the names that it has for them; they go before the session's own.
+        program, by the names that it has for them; they go before the session's own. `baseline` marks the instance as
+        greedy decoding that is run to compare with.
         """
         models = {name: self._models[model] for name, model in plan.models.items() if model in self._models}
         verifiers = {name: self._verifiers[model] for name, model in plan.models.items() if model in self._verifiers}
         known = {**self._functions, **(functions or {})}
         services = Services(self._engine, models, verifiers, self.events, known, on_token, self._mathematics)
-        return await run(plan, arguments, seed, services, name)
+        return await run(plan, arguments, seed, services, name, baseline=baseline)
 
     def _check_vocabularies(self, large: str, small: str) -> None:
         """Raises ModelError unless both models write with the same tokens: one's token stands in the other's text."""

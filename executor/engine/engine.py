@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -180,6 +181,7 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> None:
         """One forward of one model that has work and gets memory for some of it."""
+        start = time.monotonic()
         lane, chunks = self._schedule()
         if not chunks:
             return
@@ -195,7 +197,7 @@ class Engine:
         finally:
             self._stepping = False
             self._retire_cancelled()
-        self._report(lane, chunks)
+        self._report(lane, chunks, time.monotonic() - start)
 
     async def drive(self) -> None:
         """Steps for as long as the task lives, letting the awaiting coroutines run in between."""
@@ -293,6 +295,7 @@ class Engine:
                 continue
             sequence.tokens.append(tokens[index])
             sequence.logprob += logprobs[index]
+            sequence.logprobs.append(logprobs[index])
             sequence.near_ties += near[index]
             finish = self._finish(model, sequence, tokens[index])
             if finish is not None:
@@ -312,12 +315,12 @@ class Engine:
             return "length"
         return None
 
-    def _report(self, lane: _Lane, chunks: list[Chunk]) -> None:
+    def _report(self, lane: _Lane, chunks: list[Chunk], seconds: float) -> None:
         if self._on_step is None:
             return
         decodes = sum(chunk.count == 1 and chunk.sequence.drawn > 1 for chunk in chunks)
         prefill = sum(chunk.count for chunk in chunks) - decodes
-        self._on_step(report(lane.name, lane.scheduler, prefill, decodes))
+        self._on_step(report(lane.name, lane.scheduler, len(chunks), prefill, decodes, seconds))
 
 
 def _fail(scheduler: Scheduler, sequence: Sequence, reason: str) -> None:

@@ -11,7 +11,8 @@ from qpdsl.executor.engine.scheduler import Scheduler
 class StepReport:
     """What one step of one model did, and how its memory stands after it.
 
-    The step computed `prefill_tokens` and `decode_tokens`; `waiting` and `running` count sequences. `pages_held` are in
+    The step computed `prefill_tokens` and `decode_tokens` of `sequences`, of at most `capacity`, in `seconds`;
+    `waiting` and `running` count sequences after it. `pages_held` are in
     use, by sequences or the prefix tree, out of `pages_leased` now and `pages` if it had the memory to itself;
     `wasted_bytes` of `leased_bytes` hold no token (room in pages, free pages, ends of slabs). So far: `preemptions`;
     `cached_tokens` of prompts, found in the prefix tree; `evictions` of pages from it, of which `thrashed` were missed
@@ -19,6 +20,9 @@ class StepReport:
     """
 
     model: str
+    sequences: int
+    capacity: int
+    seconds: float
     prefill_tokens: int
     decode_tokens: int
     waiting: int
@@ -34,11 +38,16 @@ class StepReport:
     thrashed: int
 
 
-def report(model: str, scheduler: Scheduler, prefill_tokens: int, decode_tokens: int) -> StepReport:
+def report(
+    model: str, scheduler: Scheduler, sequences: int, prefill_tokens: int, decode_tokens: int, seconds: float
+) -> StepReport:
     """The report of a step that `scheduler` has just seen the end of."""
     memory, pool, tree = scheduler.memory, scheduler.memory.pool, scheduler.memory.tree
     return StepReport(
         model,
+        sequences,
+        scheduler.max_sequences,
+        seconds,
         prefill_tokens,
         decode_tokens,
         len(scheduler.waiting),

@@ -158,7 +158,7 @@ class Sample:
 
     `logprob` sums the tokens' natural log-probabilities under the model's distribution at temperature 1, over the ids
     that the request's mask allowed; `near_ties` counts draws that floating point could have decided; `watch` is the
-    request's watch on this sample.
+    request's watch on this sample; `logprobs` are the tokens' own, empty where they were not read one by one.
     """
 
     tokens: tuple[int, ...]
@@ -166,6 +166,7 @@ class Sample:
     logprob: float
     near_ties: int
     watch: Watch | None = field(default=None, compare=False)
+    logprobs: tuple[float, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     computed: int = 0
     logprob: float = 0.0
+    logprobs: list[float] = field(default_factory=list)
     near_ties: int = 0
     cached: int = 0
     admitted: bool = False
@@ -105,4 +106,5 @@ class Sequence:
         return samples, rest
 
     def sample(self, finish: Finish) -> Sample:
-        return Sample(tuple(self.tokens[self.prompt_length :]), finish, self.logprob, self.near_ties, self.watch)
+        drawn = tuple(self.tokens[self.prompt_length :])
+        return Sample(drawn, finish, self.logprob, self.near_ties, self.watch, tuple(self.logprobs))

@@ -44,7 +44,7 @@ async def _scores(
     end = tuple(sorted(model.eos))
     scores: list[list[float]] = [[] for _ in going]
     for some in (slice(0, 1), slice(1, None)):
-        with Submissions(instance.services.engine) as submissions:
+        with Submissions(instance) as submissions:
             owners: list[list[float]] = []
             for each, options, found in zip(going, spelled, scores, strict=True):
                 for tokens in options[some]:

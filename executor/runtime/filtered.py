@@ -71,7 +71,7 @@ class _Walk:
             finish = self._finish(token)
         request = LogProbRequest(self._going.prompt, self._tokens)
         logprobs = (await self._engine.submit(self._large.name, request)).logprobs
-        return Sample(self._tokens, finish, sum(logprobs), self._near_ties, self._watch)
+        return Sample(self._tokens, finish, sum(logprobs), self._near_ties, self._watch, logprobs)
 
     async def _next(self) -> int:
         token, logprob, near = await self._drawn(self._small, 0, _GREEDY)

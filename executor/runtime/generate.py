@@ -13,6 +13,7 @@ from qpdsl.executor.runtime.continuation import Going, Options, passed
 from qpdsl.executor.runtime.filtered import filtered
 from qpdsl.executor.runtime.instance import Instance, RowError, Submissions
 from qpdsl.executor.runtime.loading import TextModel
+from qpdsl.executor.runtime.telling import tell_expanded
 from qpdsl.planner import ops
 
 
@@ -33,6 +34,7 @@ async def generate(op: ops.Generate, rows: Candidates, instance: Instance) -> Ca
         samples = await _sampled(op, model, options, some, _mask(op, model), instance)
     drawn = iter(samples)
     made: list[Row] = []
+    flat: list[Sample] = []
     for row, each in zip(rows, going, strict=True):
         if each is None:
             made.append(passed(row, op))
@@ -41,6 +43,9 @@ async def generate(op: ops.Generate, rows: Candidates, instance: Instance) -> Ca
             instance.usage.sampled_tokens += len(sample.tokens)
             instance.usage.near_ties += sample.near_ties
             made.append(each.child(index, sample, op, model, options.stop))
+            flat.append(sample)
+    if instance.watched:
+        tell_expanded(made, rows, flat, model, instance)
     return tuple(made)
 
 
@@ -64,7 +69,7 @@ async def _sampled(
     """The samples of each row, by the engine."""
     watched = options.watched(instance)
     early = instance.number("margin", op.via.margin) if isinstance(op.via, ops.Amortized) else None
-    with Submissions(instance.services.engine) as submissions:
+    with Submissions(instance) as submissions:
         for each in going:
             request = GenerateRequest(
                 each.prompt,

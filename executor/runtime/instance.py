@@ -13,11 +13,11 @@ from qpdsl.executor.engine.ticket import Ticket
 from qpdsl.executor.reward.verifier import Verifier
 from qpdsl.executor.runtime.candidates import Row
 from qpdsl.executor.runtime.context import Context
-from qpdsl.executor.runtime.events import EventStream
 from qpdsl.executor.runtime.functions import PythonFunction
 from qpdsl.executor.runtime.keys import Path, Rounds, noise_key
 from qpdsl.executor.runtime.loading import TextModel
 from qpdsl.executor.runtime.mathematics import Mathematics
+from qpdsl.executor.runtime.stream import EventStream
 from qpdsl.grammar import ast
 from qpdsl.planner.expr import Value, evaluate, format_value
 from qpdsl.planner.options import RANGES
@@ -48,16 +48,21 @@ class Services:
 
 @dataclass
 class Usage:
-    """Tokens as an API would bill them: the whole prompt of every request, and every token sampled."""
+    """Tokens as an API would bill them: the whole prompt of every request, and every token sampled.
+
+    `cached_tokens` of the prompts' tokens were not computed but found in the prefix cache.
+    """
 
     prompt_tokens: int = 0
     sampled_tokens: int = 0
     near_ties: int = 0
+    cached_tokens: int = 0
 
     def add(self, other: Usage) -> None:
         self.prompt_tokens += other.prompt_tokens
         self.sampled_tokens += other.sampled_tokens
         self.near_ties += other.near_ties
+        self.cached_tokens += other.cached_tokens
 
 
 @dataclass
@@ -66,7 +71,8 @@ class Instance:
     shown to what it said: equal content is scored once.
 
     `contexts` maps (model, context) to the context's tokens. An operator runs on a copy that has a `usage`, and inside
-    `repeat` the `rounds`, of its own; the rest is shared.
+    `repeat` the `rounds`, of its own; the rest is shared. `operator` is the id of the one that runs. `baseline` marks
+    greedy decoding, which is run to compare with.
     """
 
     name: str
@@ -74,12 +80,19 @@ class Instance:
     arguments: Mapping[str, Value]
     seed: int
     digest: bytes
+    baseline: bool = False
+    operator: str = ""
     rounds: Rounds = ()
     usage: Usage = field(default_factory=Usage)
     scores: dict[tuple[str, tuple[int, ...]], float] = field(default_factory=dict)
     contexts: dict[tuple[str, Context], tuple[int, ...]] = field(default_factory=dict)
     judged: dict[tuple[str, ...], Value] = field(default_factory=dict)
     _scoring: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody reads about this instance's candidates."""
+        return self.services.events.detailed and not self.baseline
 
     def key(self, stage: int, path: tuple[int, ...]) -> int:
         return noise_key(self.seed, self.digest, stage, self.rounds, path)
@@ -116,8 +129,9 @@ class Instance:
 class Submissions:
     """The requests of one operator: submitted in a `with` block, and given up together where the block fails."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, instance: Instance) -> None:
+        self._engine = instance.services.engine
+        self._usage = instance.usage
         self._tickets: list[Ticket] = []
 
     def __enter__(self) -> Submissions:
@@ -128,7 +142,9 @@ class Submissions:
 
     async def completions(self) -> list[Completion]:
         """The completions of all requests, in the order they were submitted."""
-        return [await ticket for ticket in self._tickets]
+        completions = [await ticket for ticket in self._tickets]
+        self._usage.cached_tokens += sum(completion.cached for completion in completions)
+        return completions
 
     def __exit__(self, *failure: object) -> None:
         # A ticket that is done does not mind.

@@ -22,7 +22,7 @@ async def judge(op: ops.Judge, rows: Candidates, instance: Instance) -> Candidat
     shown = [_shown(op, row, instance) for row in rows]
     async with instance.scoring(f"judge {model.name}"):
         new = [text for text in dict.fromkeys(shown) if ("judge", model.name, text) not in instance.judged]
-        with Submissions(instance.services.engine) as submissions:
+        with Submissions(instance) as submissions:
             for text in new:
                 try:
                     prompt = encode(model.tokenizer, Context(turns=(("user", text),)))

@@ -42,6 +42,11 @@ class TextModel:
         return backend
 
     @cached_property
+    def pieces(self) -> dict[int, str]:
+        """The text of tokens that have been shown one by one."""
+        return {}
+
+    @cached_property
     def constrainer(self) -> Constrainer:
         """Compiles constraints for this model's tokens. Raises ConstraintError."""
         return Constrainer(self.tokenizer, self.paged.head.width, self.eos)

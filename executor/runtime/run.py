@@ -20,6 +20,7 @@ from qpdsl.executor.runtime.returned import returned
 from qpdsl.executor.runtime.score import score
 from qpdsl.executor.runtime.scorers import log_prob, python_extract, python_score
 from qpdsl.executor.runtime.tasks import together
+from qpdsl.executor.runtime.telling import tell_done, tell_started, told
 from qpdsl.executor.runtime.turns import set_context
 from qpdsl.executor.runtime.vote import vote
 from qpdsl.planner import ops
@@ -45,12 +46,21 @@ class Result:
 
 
 async def run(
-    plan: PhysicalPlan, arguments: Mapping[str, Value], seed: int, services: Services, name: str = ""
+    plan: PhysicalPlan,
+    arguments: Mapping[str, Value],
+    seed: int,
+    services: Services,
+    name: str = "",
+    *,
+    baseline: bool = False,
 ) -> Result:
-    """Runs one instance. A failure of this instance alone is reported in the result, not raised."""
+    """Runs one instance. A failure of this instance alone is reported in the result, not raised.
+
+    `baseline` marks it, in the events, as greedy decoding to compare with.
+    """
     digest = hash_arguments([arguments.get(parameter.name) for parameter in plan.params])
-    instance = Instance(name, services, arguments, seed, digest)
-    services.events.emit(InstanceStarted(instance=name))
+    instance = Instance(name, services, arguments, seed, digest, baseline)
+    services.events.emit(InstanceStarted(instance=name, baseline=baseline))
     start = time.monotonic()
     rows: Candidates = ()
     value: JsonValue = None
@@ -65,6 +75,7 @@ async def run(
     except OverflowError:
         error = "a number is too large to compute with"
     scored = rows[0].columns.get(plan.score_column) if rows and plan.score_column else None
+    score = scored if isinstance(scored, float) else None
     usage, seconds = instance.usage, time.monotonic() - start
     services.events.emit(
         InstanceDone(
@@ -73,11 +84,15 @@ async def run(
             sampled_tokens=usage.sampled_tokens,
             seconds=seconds,
             error=error,
+            answer=None if error is not None else told(value),
+            score=score,
+            path=rows[0].path if rows and error is None else (),
+            baseline=baseline,
         )
     )
     return Result(
         value,
-        scored if isinstance(scored, float) else None,
+        score,
         rows,
         usage.prompt_tokens,
         usage.sampled_tokens,
@@ -99,7 +114,9 @@ async def _run_all(plan: tuple[PhysicalOp, ...], rows: Candidates, instance: Ins
 async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     start = time.monotonic()
     # The arms of a branch run side by side, and each operator tells what it spent itself.
-    own = replace(instance, usage=Usage())
+    own = replace(instance, usage=Usage(), operator=node.id)
+    if instance.watched:
+        tell_started(len(rows), own)
     try:
         if isinstance(node.op, ops.Repeat):
             made = await _repeat(node, node.op, rows, own)
@@ -118,8 +135,13 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
             prompt_tokens=own.usage.prompt_tokens,
             sampled_tokens=own.usage.sampled_tokens,
             seconds=time.monotonic() - start,
+            cached_tokens=own.usage.cached_tokens,
+            rounds=own.rounds,
+            baseline=own.baseline,
         )
     )
+    if instance.watched:
+        tell_done(node.op, rows, made, own)
     return made
 
 

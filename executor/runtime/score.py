@@ -39,7 +39,7 @@ async def _score_new(verifier: Verifier, model: str, reads: list[StepReads], ins
     """Fills in the scores that no text before had at the same place."""
     pending: list[tuple[StepReads, tuple[int, ...]]] = []
     claimed = set(instance.scores)
-    with Submissions(instance.services.engine) as submissions:
+    with Submissions(instance) as submissions:
         for read in reads:
             missing = tuple(at for at in read.positions if _prefix(model, read, at) not in claimed)
             if missing:

@@ -17,7 +17,19 @@ from qpdsl.cli.exits import Exit, table
 from qpdsl.cli.notes import say
 from qpdsl.errors import DataError, UserError, reason
 
-_COMMANDS = ("run", "check", "fmt", "explain", "explain-error", "models", "lsp", "completion")
+_COMMANDS = (
+    "run",
+    "top",
+    "replay",
+    "report",
+    "check",
+    "fmt",
+    "explain",
+    "explain-error",
+    "models",
+    "lsp",
+    "completion",
+)
 # Files are written by functions that report their own failures; these are stdout's.
 _STDOUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -73,7 +85,7 @@ def dispatch(argv: Sequence[str]) -> int:
 
         return complete(cli, instruction)
     try:
-        with cli.make_context("qpdsl", list(argv)) as ctx:
+        with cli.make_context("qpdsl", list(argv), obj=tuple(argv)) as ctx:
             code = cli.invoke(ctx)
         sys.stdout.flush()
         return int(code or 0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +13,7 @@ import click
 
 from qpdsl.arguments import DTYPES, KV_TYPES, check_device
 from qpdsl.cli.complete import complete_data
-from qpdsl.cli.exits import Exit, table
+from qpdsl.cli.exits import table
 from qpdsl.cli.options import program_options
 from qpdsl.cli.signals import interruptible
 from qpdsl.cli.surroundings import Surroundings, surroundings
@@ -18,7 +21,9 @@ from qpdsl.errors import UsageError
 
 if TYPE_CHECKING:
     from qpdsl.batch import Work
+    from qpdsl.cli.watch import Watching
     from qpdsl.executor.engine.kv import KVType
+    from qpdsl.executor.runtime.stream import EventStream
     from qpdsl.session import Session
 
 
@@ -48,16 +53,38 @@ class RunOptions:
     overwrite: bool
     concurrency: int
     greedy: bool
+    trace: str | None
+    tui: bool
 
 
-def open_session(options: RunOptions, work: Work, given: Surroundings) -> Session:
+def watching(options: RunOptions) -> Watching:
+    """What the options say to whoever looks at the run."""
+    from qpdsl.cli.watch import Watching
+
+    return Watching(
+        seed=options.seed,
+        device=options.device,
+        concurrency=options.concurrency,
+        trace=None if options.trace is None else Path(options.trace),
+    )
+
+
+def open_session(options: RunOptions, work: Work, given: Surroundings, events: EventStream) -> Session:
     """A session with the models of the work loaded. Raises ModelError."""
+    from qpdsl.executor.runtime.events import ModelsLoaded
     from qpdsl.executor.runtime.loading import ModelError
     from qpdsl.session import Session, locate
 
     functions = given.functions.values()
+    start = time.monotonic()
     session = Session(
-        options.device, options.dtype, options.kv_type, options.kv_memory, threads=options.threads, functions=functions
+        options.device,
+        options.dtype,
+        options.kv_type,
+        options.kv_memory,
+        threads=options.threads,
+        functions=functions,
+        events=events,
     )
     try:
         session.load(work.plan)
@@ -70,6 +97,7 @@ def open_session(options: RunOptions, work: Work, given: Surroundings) -> Sessio
                 why = str(error).removeprefix(lead)
                 raise ModelError(model, f"looked up as a hub id, as there is no such folder: {why}") from error
         raise
+    events.emit(ModelsLoaded(models=tuple(dict.fromkeys(work.models.values())), seconds=time.monotonic() - start))
     return session
 
 
@@ -139,7 +167,14 @@ exit codes:
     "[default: a quarter of what is free, 2 GiB at the most; on a GPU what the largest step leaves]",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: one a core, one for small models]")
-def command(**given: Any) -> Exit:
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write what happens to FILE as it happens; `qpdsl replay` and `qpdsl report` show it.",
+)
+@click.option("--tui", is_flag=True, help="Watch the run on a dashboard; `qpdsl top` does so from another terminal.")
+def command(**given: Any) -> int:
     """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline.
 
     The answer goes to stdout, notes go to stderr. Ctrl-C keeps the rows that are finished.
@@ -153,7 +188,7 @@ def command(**given: Any) -> Exit:
     options = RunOptions(**given)
     _check(options)
     with interruptible():
-        return _run(options)
+        return _run(options, click.get_current_context().find_root().obj or ())
 
 
 def _check(options: RunOptions) -> None:
@@ -171,9 +206,13 @@ def _check(options: RunOptions) -> None:
             )
     if options.resume and options.overwrite:
         raise UsageError("`--resume` goes on with the unfinished run and `--overwrite` drops it; give one of them")
+    if options.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "`--tui` needs a terminal", "`--trace FILE` records the run, for `qpdsl replay` and `qpdsl report`"
+        )
 
 
-def _run(options: RunOptions) -> Exit:
+def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.arguments import parse_settings
     from qpdsl.batch import Work
     from qpdsl.bounds import check_options
@@ -187,6 +226,10 @@ def _run(options: RunOptions) -> Exit:
     baseline = greedy_of(program) if options.greedy else None
     work = Work(plan(program), None if baseline is None else plan(baseline), options.seed, options.rows)
     check_options(work.plan, given)
+    if options.tui:
+        from qpdsl.cli.dashboard import run_watched
+
+        return run_watched(argv, "search" if options.input is None else "plan")
     if options.input is None:
         from qpdsl.cli.run_one import answer
 

@@ -12,11 +12,12 @@ from qpdsl.batch import Work, run_one
 from qpdsl.bounds import check_options
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.notes import say
-from qpdsl.cli.run import RunOptions, open_session
+from qpdsl.cli.run import RunOptions, open_session, watching
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.cli.surroundings import Surroundings
+from qpdsl.cli.watch import tell_row, watched
 from qpdsl.errors import UsageError
-from qpdsl.outcome import dumps, plain, plain_rows, same_answer, shown
+from qpdsl.outcome import dumps, outcome, plain, plain_rows, same_answer, shown
 from qpdsl.planner.expr import Value
 from qpdsl.rows import InputRow
 from qpdsl.summary import aligned
@@ -34,8 +35,10 @@ def answer(options: RunOptions, work: Work, known: Surroundings, given: Mapping[
         raise UsageError(str(error), "`--set NAME=VALUE` gives a value, `--input` many rows of them") from error
     check_options(work.plan, arguments)
     row = InputRow(work.plan.name, arguments)
-    session = open_session(options, work, known)
-    result, greedy = run_until_interrupted(_run(session, work, row))
+    with watched(work, [row], watching(options)) as events:
+        session = open_session(options, work, known, events)
+        result, greedy = run_until_interrupted(_run(session, work, row))
+        tell_row(events, row, outcome(row, result, greedy, with_rows=False))
     if options.json:
         click.echo(dumps(_as_json(options, work, result, greedy)))
     elif result.error is None or options.rows:

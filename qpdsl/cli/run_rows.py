@@ -14,11 +14,13 @@ from qpdsl import __version__
 from qpdsl.batch import Work, run_rows
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.notes import say
-from qpdsl.cli.run import RunOptions, open_session
+from qpdsl.cli.run import RunOptions, open_session, watching
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.cli.sources import input_path
 from qpdsl.cli.surroundings import Surroundings
+from qpdsl.cli.watch import tell_row, watched
 from qpdsl.errors import UsageError
+from qpdsl.executor.runtime.events import RunEnded
 from qpdsl.fingerprint import Fingerprint, digest, location_digest, operators
 from qpdsl.journal import Journal, journal_path
 from qpdsl.outcome import Outcome, dumps
@@ -28,6 +30,7 @@ from qpdsl.rows import InputData, read_rows
 from qpdsl.summary import Summary
 
 if TYPE_CHECKING:
+    from qpdsl.executor.runtime.stream import EventStream
     from qpdsl.session import Session
 
 
@@ -39,20 +42,28 @@ def answer_rows(options: RunOptions, work: Work, known: Surroundings, given: Map
     if output is not None:
         _check_unfinished(options, output)
     data = read_rows(path, work.plan, given)
-    return _Run(options, work, known, data, output).run(digest(dict(given)))
+    with watched(work, data.rows, watching(options)) as events:
+        return _Run(options, work, known, data, output, events).run(digest(dict(given)))
 
 
 class _Run:
     """One run: what it is to do, and what has come of it so far (`outcomes`, by row number, as they came)."""
 
     def __init__(
-        self, options: RunOptions, work: Work, known: Surroundings, data: InputData, output: Path | None
+        self,
+        options: RunOptions,
+        work: Work,
+        known: Surroundings,
+        data: InputData,
+        output: Path | None,
+        events: EventStream,
     ) -> None:
         self.options = options
         self.work = work
         self.known = known
         self.data = data
         self.output = output
+        self.events = events
         self.outcomes: dict[int, Outcome] = {}
         self._journal: Journal | None = None
         self._session: Session | None = None
@@ -62,6 +73,8 @@ class _Run:
             self._journal = self._open_journal(self.output, self._fingerprint(arguments))
             self.outcomes = self._journal.done
         earlier = set(self.outcomes)
+        for number in sorted(earlier):
+            tell_row(self.events, self.data.rows[number], self.outcomes[number])
         try:
             seconds = self._work_off()
             lines = (self._line(number) for number in range(len(self.data.rows)))
@@ -100,7 +113,7 @@ class _Run:
         locations = {name: locate(model) for name, model in self.work.models.items()}
         if not all(isinstance(location, Path) and location.is_dir() for location in locations.values()):
             # Which version of a hub model this is shows only once it is in the cache; a missing folder is refused here.
-            self._session = open_session(self.options, self.work, self.known)
+            self._session = open_session(self.options, self.work, self.known, self.events)
         return {name: location_digest(location) for name, location in locations.items()}
 
     def _open_journal(self, output: Path, fingerprint: Fingerprint) -> Journal:
@@ -116,7 +129,7 @@ class _Run:
             return 0.0
         from qpdsl.progress import progress_bar
 
-        session = self._session or open_session(self.options, self.work, self.known)
+        session = self._session or open_session(self.options, self.work, self.known, self.events)
         stream = OrderedLines(sys.stdout) if self.output is None else None
         on_screen = stream is not None and sys.stdout.isatty()
         start = time.monotonic()
@@ -127,6 +140,7 @@ class _Run:
                 if self._journal is not None:
                     self._journal.add(number, outcome)
                 self.outcomes[number] = outcome
+                tell_row(self.events, self.data.rows[number], outcome)
                 if stream is not None:
                     stream.put(number, self._line(number))
                 if bar is not None:
@@ -144,6 +158,7 @@ class _Run:
         return dumps(self.outcomes[number].record(timing=self.options.timing))
 
     def _interrupted(self) -> Exit:
+        self.events.emit(RunEnded(status="interrupted"))
         done, total = len(self.outcomes), len(self.data.rows)
         say(f"interrupted: {done} of {total} rows are finished")
         if self._journal is not None and done:

@@ -12,10 +12,10 @@ import pytest
 from qpdsl.executor.engine.engine import Engine
 from qpdsl.executor.runtime.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.context import Context
-from qpdsl.executor.runtime.events import EventStream
 from qpdsl.executor.runtime.functions import PythonFunction
 from qpdsl.executor.runtime.instance import Instance, RowError, Services
 from qpdsl.executor.runtime.scorers import log_prob, python_extract, python_score
+from qpdsl.executor.runtime.stream import EventStream
 from qpdsl.grammar.source import Span
 from qpdsl.planner import ops
 

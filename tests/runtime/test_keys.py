@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from qpdsl.executor.engine.engine import Engine
-from qpdsl.executor.runtime.events import EventStream
 from qpdsl.executor.runtime.instance import Instance, Services
 from qpdsl.executor.runtime.keys import hash_arguments, noise_key
+from qpdsl.executor.runtime.stream import EventStream
 
 
 def test_every_part_changes_the_key() -> None:

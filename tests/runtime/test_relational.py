@@ -10,10 +10,10 @@ import pytest
 
 from qpdsl.executor.engine.engine import Engine
 from qpdsl.executor.runtime.candidates import Candidates, Generated, Row
-from qpdsl.executor.runtime.events import EventStream
 from qpdsl.executor.runtime.extract import extract
 from qpdsl.executor.runtime.instance import Instance, RowError, Services
 from qpdsl.executor.runtime.relational import assign, split, top_k, where
+from qpdsl.executor.runtime.stream import EventStream
 from qpdsl.executor.runtime.vote import vote
 from qpdsl.grammar import ast
 from qpdsl.grammar.parse import parse_file

@@ -8,9 +8,9 @@ import pytest
 
 from qpdsl.executor.engine.engine import Engine
 from qpdsl.executor.runtime.candidates import Generated, Row
-from qpdsl.executor.runtime.events import EventStream
 from qpdsl.executor.runtime.instance import Instance, RowError, Services
 from qpdsl.executor.runtime.returned import returned
+from qpdsl.executor.runtime.stream import EventStream
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.planner import ops

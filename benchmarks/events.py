@@ -1,0 +1,142 @@
+"""What the event stream costs: the same run with nobody watching, and with a trace, which reads all there is.
+
+    python benchmarks/events.py [--rows N] [--repeats N]
+
+Measured inside the run, as two runs of one program differ by more than events cost: the seconds spent in the stream and
+in telling of the candidates, and the processor seconds of the thread that encodes and writes beside the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from machine import describe
+
+from qpdsl.batch import Work, run_rows
+from qpdsl.cli.sources import load_program
+from qpdsl.executor.runtime import generate, run, telling
+from qpdsl.executor.runtime.feed import Feed
+from qpdsl.executor.runtime.stream import EventStream
+from qpdsl.executor.runtime.trace import TraceWriter
+from qpdsl.planner.plan import plan
+from qpdsl.rows import InputRow
+from qpdsl.session import Session
+from qpdsl.zoo.tasks.counting import problems
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class Stopwatch:
+    """Seconds spent in some functions, those inside each other counted once."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._depth = 0
+
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **named: Any) -> Any:
+            if self._depth:
+                return function(*args, **named)
+            self._depth += 1
+            start = time.thread_time()
+            try:
+                return function(*args, **named)
+            finally:
+                self.seconds += time.thread_time() - start
+                self._depth -= 1
+
+        return wrapped
+
+
+def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
+    """One run: its seconds, processor seconds, and those spent on events in its own thread."""
+    work = Work(plan(load_program("beam_search", None, None)), None, 0)
+    arguments = {"width": 4, "expand": 4, "depth": 40}
+    some = [
+        (number, InputRow(str(number), {"problem": problem.text, **arguments}))
+        for number, problem in enumerate(islice(problems(5, "held-out"), rows))
+    ]
+    stopwatch, stream = Stopwatch(), EventStream()
+    session = Session(events=stream, threads=1)
+    session.load(work.plan)
+    emitted = [0]
+    emit = stream.emit
+
+    def counted(event: Any) -> None:
+        emitted[0] += 1
+        emit(event)
+
+    stream.emit = stopwatch.timed(counted)  # type: ignore[method-assign]
+    kept = (run.tell_started, run.tell_done, generate.tell_expanded)
+    run.tell_started, run.tell_done = stopwatch.timed(telling.tell_started), stopwatch.timed(telling.tell_done)
+    generate.tell_expanded = stopwatch.timed(telling.tell_expanded)
+    path = folder / "trace.jsonl"
+    beside = [0.0]
+    drain = Feed._drain
+
+    def drained(feed: Feed) -> None:
+        before = time.thread_time()
+        drain(feed)
+        beside[0] += time.thread_time() - before
+
+    Feed._drain = drained  # type: ignore[method-assign]
+    writer = TraceWriter(stream, path) if watch == "trace" else None
+    start, processor = time.perf_counter(), time.process_time()
+    asyncio.run(run_rows(session, work, some, 32, lambda number, outcome: None))
+    seconds, used = time.perf_counter() - start, time.process_time() - processor
+    if writer is not None:
+        writer.close()
+    Feed._drain = drain  # type: ignore[method-assign]
+    run.tell_started, run.tell_done, generate.tell_expanded = kept
+    size = path.stat().st_size if writer is not None else 0
+    return {
+        "seconds": seconds,
+        "processor": used,
+        "telling": stopwatch.seconds,
+        "writing": beside[0],
+        "share": (stopwatch.seconds + beside[0]) / used,
+        "events": emitted[0],
+        "bytes": size,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    runs: dict[str, list[dict[str, float]]] = {"nobody": [], "trace": []}
+    with tempfile.TemporaryDirectory() as folder:
+        measure(4, "nobody", Path(folder))
+        for _ in range(given.repeats):
+            for watch, found in runs.items():
+                found.append(measure(given.rows, watch, Path(folder)))
+    result = {
+        "rows": given.rows,
+        "machine": describe(),
+        **{
+            watch: {name: statistics.median(each[name] for each in found) for name in found[0]}
+            for watch, found in runs.items()
+        },
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "events.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    for watch in runs:
+        each = result[watch]
+        print(
+            f"{watch:<8} {each['events']:,.0f} events  {each['processor']:.2f} s of processor time  "
+            f"telling {each['telling'] * 1000:.1f} ms, writing {each['writing'] * 1000:.1f} ms: {each['share']:.2%}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The command lines: traces written and read, reports, what is refused, and the dashboard on a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from qpdsl.cli.exits import Exit
+from tests.cli.conftest import ROOT, Run, problems, qpdsl, write_rows
+from tests.tui.traces import BEAM
+
+__all__ = ["problems", "qpdsl"]
+PATIENCE = 90
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QPDSL_RUNTIME_DIR", str(tmp_path / "rt"))
+
+
+def test_a_run_writes_its_trace_and_its_tokens_are_the_same(qpdsl: Run, problems: Path, tmp_path: Path) -> None:
+    args = ("run", "beam_search", "--input", problems, "--concurrency", "4")
+    plain = qpdsl(*args)
+    traced = qpdsl(*args, "--trace", tmp_path / "trace.jsonl")
+    assert traced.out == plain.out and traced.code == plain.code
+    kinds = [json.loads(line).get("kind") for line in (tmp_path / "trace.jsonl").read_text("utf-8").splitlines()]
+    assert kinds[:3] == [None, "RunStarted", "InputListed"] and kinds[-1] == "RunEnded"
+    assert kinds.count("RowDone") == 10 and {"Expanded", "Valued", "Selected", "EngineStepped"} <= set(kinds)
+    report = qpdsl("report", tmp_path / "trace.jsonl")
+    assert report.code == Exit.OK and (tmp_path / "trace.html").is_file()
+
+
+def test_a_trace_that_cannot_be_written(qpdsl: Run, tmp_path: Path) -> None:
+    ran = qpdsl("run", "beam_search", "--set", "problem=x", "--trace", tmp_path / "no" / "trace.jsonl")
+    assert ran.code == Exit.USAGE and "cannot write" in ran.err
+
+
+def test_the_report_is_one_page_that_loads_nothing(qpdsl: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "beam.jsonl"
+    hostile = '</script><script>alert("x")</script>'
+    trace.write_text(BEAM.read_text("utf-8").replace('"answer":"910"', f'"answer":{json.dumps(hostile)}'), "utf-8")
+    assert qpdsl("report", trace).out.strip() == str(tmp_path / "beam.html")
+    page = (tmp_path / "beam.html").read_text("utf-8")
+    assert hostile not in page and "default-src 'none'" in page
+    assert not re.findall(r"""(?:src|href)\s*=\s*["']|@import|url\(""", page)
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+    assert [row[1] for row in data["rows"]] == ["wrong", "right", "right", "failed", "right", "right"]
+    assert len(data["trees"]) == 5 and len(data["plan"]) == 8 and len(data["models"]) == 2
+    assert any(row[2] == hostile for row in data["rows"])
+
+
+def test_the_chrome_trace_is_well_formed(qpdsl: Run, tmp_path: Path) -> None:
+    assert qpdsl("report", BEAM, "--format", "chrome", "--output", tmp_path / "chrome.json").code == Exit.OK
+    records = json.loads((tmp_path / "chrome.json").read_text("utf-8"))
+    spans = [record for record in records if record["ph"] == "X"]
+    assert {record["ph"] for record in records} == {"X", "C", "M"}
+    assert all(span["dur"] >= 0 and span["ts"] >= 0 and {"pid", "tid", "name"} <= span.keys() for span in spans)
+    assert {"count-005", "too-long", "score prm", "decode"} <= {span["name"] for span in spans}
+
+
+@pytest.mark.parametrize("command", ["replay", "report"])
+def test_what_is_no_trace_is_refused(qpdsl: Run, tmp_path: Path, command: str) -> None:
+    other = write_rows(tmp_path / "rows.jsonl", [{"problem": "x"}])
+    ran = qpdsl(command, other)
+    assert ran.code == Exit.USAGE and "no trace of qpdsl" in ran.err
+    assert qpdsl(command, tmp_path / "missing.jsonl").code == Exit.USAGE
+
+
+def test_without_a_terminal_or_a_run(qpdsl: Run) -> None:
+    assert "needs a terminal" in qpdsl("run", "beam_search", "--set", "problem=x", "--tui").err
+    assert "needs a terminal" in qpdsl("replay", BEAM).err
+    ran = qpdsl("top")
+    assert ran.code == Exit.USAGE and "no run of yours is going on" in ran.err
+    assert qpdsl("top", "--list").out == ""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import qpdsl.tui.app, qpdsl.tui.report.page, qpdsl.tui.report.chrome",
+        "import qpdsl.cli.top, qpdsl.cli.replay, qpdsl.cli.report, qpdsl.cli.dashboard, qpdsl.live",
+    ],
+)
+def test_showing_loads_no_torch(statement: str) -> None:
+    code = f"import sys; {statement}; print(*sorted(set(sys.modules) & {{'torch', 'transformers', 'numpy'}}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_a_run_is_watched_left_behind_and_seen_again(tmp_path: Path) -> None:
+    rows = [
+        {"problem": f"Mia has {number} boxes with 4 cards in each box. Mia loses 3. How many cards does Mia have?"}
+        for number in range(10, 90)
+    ]
+    many, out = write_rows(tmp_path / "many.jsonl", rows), tmp_path / "out.jsonl"
+    args = [
+        "-m",
+        "qpdsl",
+        "run",
+        "beam_search",
+        "--input",
+        str(many),
+        "--output",
+        str(out),
+        "--concurrency",
+        "2",
+        "--no-greedy",
+    ]
+    size = {
+        "dimensions": (24, 80),
+        "timeout": PATIENCE,
+        "cwd": str(ROOT),
+        "env": {**os.environ, "TERM": "xterm-256color"},
+    }
+    first = pexpect.spawn(sys.executable, [*args, "--tui"], **size)
+    first.expect("running")
+    first.send("q")
+    first.expect("still going")
+    first.send("b")
+    first.expect(r"goes on as process (\d+)")
+    pid = first.match[1].decode()
+    first.expect(pexpect.EOF)
+    again = pexpect.spawn(sys.executable, ["-m", "qpdsl", "top", pid], **size)
+    again.expect("running")
+    again.send("q")
+    again.expect(pexpect.EOF)
+    os.kill(int(pid), 2)
+    deadline = pexpect.spawn(
+        sys.executable,
+        ["-c", f"import os, time\nwhile os.path.exists('/proc/{pid}'): time.sleep(.05)"],
+        timeout=PATIENCE,
+    )
+    deadline.expect(pexpect.EOF)
+    assert not out.exists() and out.with_name("out.jsonl.journal").exists()
+
+
+def test_what_a_watched_run_prints_comes_when_the_screen_is_free(tmp_path: Path) -> None:
+    env = {**os.environ, "TERM": "xterm-256color"}
+    args = [
+        "-m",
+        "qpdsl",
+        "run",
+        "greedy",
+        "--set",
+        "problem=Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?",
+        "--tui",
+    ]
+    watched = pexpect.spawn(sys.executable, args, dimensions=(24, 80), timeout=PATIENCE, cwd=str(ROOT), env=env)
+    watched.expect("done")
+    watched.send("q")
+    watched.expect(r"answer\s+12")
+    watched.expect(pexpect.EOF)
+    watched.close()
+    assert watched.exitstatus == 0
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a headless Chromium")
+def test_a_browser_draws_the_report_without_errors(qpdsl: Run, tmp_path: Path) -> None:
+    qpdsl("report", BEAM, "--output", tmp_path / "page.html")
+    done = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom", f"file://{tmp_path}/page.html"],
+        capture_output=True, text=True, timeout=PATIENCE, check=True,
+    )  # fmt: skip
+    assert "Uncaught" not in done.stderr and "CONSOLE" not in done.stderr
+    assert done.stdout.count("<circle") > 50 and done.stdout.count("<rect") > 50 and "the answer" in done.stdout

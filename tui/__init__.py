@@ -1,0 +1,1 @@
+"""What shows a run: the dashboard, replays, reports. Reads events and rendered plans, and runs nothing."""

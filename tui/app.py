@@ -1,0 +1,256 @@
+"""The dashboard: four screens over one source of events."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from subprocess import Popen
+from typing import ClassVar
+
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.command import Provider
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher
+
+from qpdsl.tui.commands import Commands
+from qpdsl.tui.palette import THEMES
+from qpdsl.tui.player import Player
+from qpdsl.tui.screens.engine import EngineView
+from qpdsl.tui.screens.plan import PlanView
+from qpdsl.tui.screens.rows import RowsView
+from qpdsl.tui.screens.search import SearchView
+from qpdsl.tui.screens.view import View
+from qpdsl.tui.source import ReplaySource, SocketSource, Source
+from qpdsl.tui.widgets.details import Details, Facts
+from qpdsl.tui.widgets.head import SCREENS, Head
+from qpdsl.tui.widgets.key_line import KeyLine
+from qpdsl.tui.widgets.questions import Keys, Leave, LeaveQuestion
+from qpdsl.tui.widgets.transport import Transport
+
+_FRAME = 0.1
+_TICK = 1 / 30
+_JUMP = 0.05
+
+
+class Dashboard(App[Leave | None]):
+    """`asks` says whether leaving must ask what becomes of the run; `over` whether there is nothing left to watch."""
+
+    TITLE = "qpdsl"
+    CSS_PATH = "dashboard.tcss"
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Commands}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(str(number), f"screen('{name}')", name.title(), show=False)
+            for number, name in enumerate(SCREENS, 1)
+        ),
+        Binding("tab", "turn(1)", "Next screen", show=False, priority=True),
+        Binding("shift+tab", "turn(-1)", "Screen before", show=False, priority=True),
+        Binding("t", "next_theme", "Theme", show=False),
+        Binding("n", "notes", "Notes", show=False),
+        Binding("space,p", "play", "Pause", key_display="p"),
+        Binding("question_mark", "keys", "Keys", key_display="?"),
+        Binding("q,ctrl+c,ctrl+q", "leave", "Leave", key_display="q"),
+        Binding("full_stop", "step(1)", "Step", show=False),
+        Binding("comma", "step(-1)", "Step back", show=False),
+        Binding("right", "jump(1)", "Jump", show=False),
+        Binding("left", "jump(-1)", "Jump back", show=False),
+        Binding("plus,equals_sign", "faster(1)", "Faster", show=False),
+        Binding("minus", "faster(-1)", "Slower", show=False),
+        Binding("left_parenthesis", "seek(0)", "To the beginning", show=False),
+        Binding("right_parenthesis", "seek(1)", "To the end", show=False),
+    ]
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        asks: Callable[[], bool] = lambda: False,
+        over: Callable[[], bool] = lambda: False,
+        first: str = "plan",
+        clocked: bool = True,
+    ) -> None:
+        super().__init__()
+        for theme in THEMES:
+            self.register_theme(theme)
+        wanted = os.environ.get("QPDSL_THEME", "")
+        self.theme = wanted if wanted in self.available_themes else THEMES[0].name
+        self.source = source
+        self.picked = first
+        self._asks = asks
+        self._over = over
+        self._clocked = clocked
+        self._drawn: tuple[object, ...] = ()
+        self._ticked = time.monotonic()
+
+    @property
+    def replaying(self) -> bool:
+        return self.source.player is not None
+
+    def compose(self) -> ComposeResult:
+        yield Head()
+        with ContentSwitcher(initial=self.picked, id="views"):
+            yield PlanView("plan")
+            yield SearchView("search")
+            yield EngineView("engine")
+            yield RowsView("rows")
+        if self.source.player is not None:
+            yield Transport(self.source.player)
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self.run_worker(self.source.follow(), exit_on_error=False)
+        if self._clocked:
+            self.set_interval(_TICK, self.tick)
+            self.set_interval(_FRAME, self.draw)
+        self._place()
+        self.action_screen(self.picked)
+
+    def on_resize(self) -> None:
+        self._place()
+        self.call_after_refresh(self.draw, anew=True)
+
+    def tick(self) -> None:
+        """Lets time go by for the source."""
+        now = time.monotonic()
+        self.source.tick(min(now - self._ticked, 0.25))
+        self._ticked = now
+        if self._over():
+            self.exit(None)
+
+    def draw(self, *, anew: bool = False) -> None:
+        """Shows what has changed since the last time, on the screen that is in sight."""
+        state, source = self.source.state, self.source
+        self.query_one(Head).show(state, source.phase, source.elapsed, self.picked)
+        if self.source.player is not None:
+            self.query_one(Transport).refresh()
+        stamp = (id(state), state.changes, self.picked, source.phase)
+        if anew or stamp != self._drawn:
+            self._drawn = stamp
+            self.view.update(state)
+
+    @property
+    def view(self) -> View:
+        return self.query_one(f"#{self.picked}", View)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The keys of a replay are none of a live run's."""
+        if action in ("play", "step", "jump", "faster", "seek"):
+            return self.replaying
+        return True
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Of Textual's own commands the one that picks a theme."""
+        yield SystemCommand("Theme", "Pick one of all themes", self.action_change_theme)
+
+    def on_head_picked(self, message: Head.Picked) -> None:
+        self.action_screen(message.screen)
+
+    def on_rows_view_opened(self, message: RowsView.Opened) -> None:
+        self.action_screen("search")
+        self.query_one(SearchView).open_row(message.row)
+
+    def on_transport_sought(self, message: Transport.Sought) -> None:
+        self.action_seek(message.part)
+
+    def watch_theme(self, theme: str) -> None:
+        """Colours are part of what is drawn."""
+        if self.is_running:
+            self.call_after_refresh(self.draw, anew=True)
+
+    def action_screen(self, name: str) -> None:
+        self.picked = name
+        self.query_one("#views", ContentSwitcher).current = name
+        self.view.take_focus()
+        self.query_one(KeyLine).refresh()
+        # What a screen shows hangs on its size, which is known once it is laid out.
+        self.call_after_refresh(self.draw, anew=True)
+
+    def action_turn(self, by: int) -> None:
+        if len(self.screen_stack) == 1:
+            self.action_screen(SCREENS[(SCREENS.index(self.picked) + by) % len(SCREENS)])
+        else:
+            self.screen.focus_next() if by > 0 else self.screen.focus_previous()
+
+    def action_next_theme(self) -> None:
+        names = [theme.name for theme in THEMES]
+        at = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(at + 1) % len(names)]
+
+    def action_keys(self) -> None:
+        self.push_screen(Keys())
+
+    def action_notes(self) -> None:
+        facts = Facts("Notes")
+        ended = self.source.state.ended
+        if ended is not None and ended.error is not None:
+            facts.add("the run failed", ended.error)
+        for note in self.source.notes:
+            facts.add("note", note)
+        if self.source.state.lost:
+            facts.add("missed", f"{self.source.state.lost:,} events came faster than they could be read")
+        facts.add("nothing else", "the events are whole" if not self.source.notes else "")
+        self.push_screen(Details(facts))
+
+    async def action_quit(self) -> None:
+        self.action_leave()
+
+    def action_leave(self) -> None:
+        if not self._asks():
+            self.exit(Leave.HERE)
+        elif not isinstance(self.screen, LeaveQuestion):
+            self.push_screen(LeaveQuestion(), lambda leave: self.exit(leave) if leave is not None else None)
+
+    def action_play(self) -> None:
+        self._player.toggle()
+
+    def action_step(self, by: int) -> None:
+        self._player.step(by)
+
+    def action_jump(self, by: int) -> None:
+        self._player.seek(self._player.position + by * self._player.duration * _JUMP)
+
+    def action_faster(self, by: int) -> None:
+        self._player.faster(by)
+
+    def action_seek(self, part: float) -> None:
+        self._player.seek(part * self._player.duration)
+
+    @property
+    def _player(self) -> Player:
+        assert self.source.player is not None
+        return self.source.player
+
+    def _place(self) -> None:
+        for view in self.query(View):
+            view.set_space(self.size)
+
+
+def watch_socket(path: Path) -> None:
+    """Watches a run that was started elsewhere."""
+    Dashboard(SocketSource(path)).run()
+
+
+def watch_process(process: Popen[bytes], path: Path, first: str) -> Leave:
+    """Watches a run that was started for this; returns what is to become of it.
+
+    A run that ends before it has begun, such as one whose models cannot be loaded, closes the dashboard.
+    """
+    source = SocketSource(path, lambda: process.poll() is None)
+
+    def over() -> bool:
+        return process.poll() is not None and source.gone and source.state.loaded is None
+
+    app = Dashboard(source, asks=lambda: process.poll() is None and source.state.ended is None, over=over, first=first)
+    return app.run() or Leave.HERE
+
+
+def replay_trace(path: Path, *, speed: float = 1.0, paused: bool = False, end: bool = False) -> None:
+    """Plays a recorded run."""
+    player = Player(path, speed=speed, paused=paused, end=end)
+    try:
+        Dashboard(ReplaySource(player)).run()
+    finally:
+        player.close()

@@ -1,0 +1,193 @@
+"""What the page shows, as data: few enough points that a browser draws them at once, whatever the run's length."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import qpdsl.executor.runtime.events as events
+from qpdsl.executor.runtime.events import Event
+from qpdsl.executor.runtime.figures import EngineFigures
+from qpdsl.tui import figures
+from qpdsl.tui.screens.plan import estimate, time_share
+from qpdsl.tui.state.run import RunState
+from qpdsl.tui.state.search import Node, SearchTree
+
+_TREES = 24
+_NODES = 600
+_STEPS = 4000
+_ROWS = 2000
+
+
+def report_data(some: Sequence[Event], notes: Sequence[str]) -> dict[str, Any]:
+    """Everything that the page draws."""
+    state = RunState()
+    for event in some:
+        state.add(event)
+    begun = state.begun
+    return {
+        "program": begun.program if begun else "a run",
+        "phase": state.phase if state.ended else "cut off",
+        "error": state.ended.error if state.ended else None,
+        "seconds": round(state.now, 3),
+        "notes": list(notes),
+        "facts": _facts(state),
+        "plan": _plan(state),
+        "steps": _steps(some),
+        "models": _models(state),
+        "rows": _rows(state),
+        "accuracy": _accuracy(state),
+        "trees": _trees(state),
+    }
+
+
+def _facts(state: RunState) -> list[tuple[str, str]]:
+    begun, plan = state.begun, state.plan
+    rows = [row for row in state.rows.values() if row.ended is not None]
+    found = [("rows", f"{len(rows):,} of {state.total:,}")]
+    if state.failed:
+        found.append(("failed", f"{state.failed:,}"))
+    if state.judged:
+        found.append(("right", f"{state.right:,} of {state.judged:,} ({figures.share(state.right / state.judged)})"))
+        if any(row.greedy_correct is not None for row in rows):
+            share = figures.share(state.greedy_right / state.judged)
+            found.append(("greedy", f"{state.greedy_right:,} of {state.judged:,} ({share})"))
+    prompt, sampled = sum(row.prompt_tokens for row in rows), sum(row.sampled_tokens for row in rows)
+    found.append(("tokens", f"{prompt:,} in, {sampled:,} out"))
+    found.append(("time", figures.clock(state.now)))
+    if plan is not None:
+        found += [(f"model {name}", model) for name, model in plan.models.items()]
+        found.append(("within", plan.within))
+    if begun is not None:
+        found += [("seed", str(begun.seed)), ("device", begun.device), ("version", begun.version)]
+    return found
+
+
+def _plan(state: RunState) -> list[dict[str, Any]]:
+    lines = []
+    for line in state.plan.lines if state.plan else ():
+        totals = state.totals(line.id)
+        lines.append(
+            {
+                "branch": line.branch,
+                "text": line.text,
+                "how": line.implementation if line.implementation != "rows" else "",
+                "rule": line.rule or "",
+                "choice": totals.choice or "",
+                "rows": figures.count(totals.rows_out) if line.id else "",
+                "estimate": estimate(state, line) if line.id else "",
+                "tokens": figures.count(totals.tokens) if totals.tokens else "",
+                "cached": "" if totals.cached_share is None else figures.share(totals.cached_share),
+                "seconds": f"{totals.seconds:.2f}" if line.id and not line.holds else "",
+                "share": time_share(state, line),
+            }
+        )
+    return lines
+
+
+def _steps(some: Sequence[Event]) -> list[list[Any]]:
+    """Steps as (model, begin, seconds, prefill, decode, sequences); of too many, neighbours become one."""
+    found: list[list[Any]] = []
+    for event in some:
+        if isinstance(event, events.EngineStepped):
+            report = event.report
+            assert isinstance(report, EngineFigures)
+            seconds = report.others.get("seconds", 0.0)
+            sequences = report.others.get("sequences", 0.0)
+            step = [report.model, event.at - seconds, seconds, report.prefill_tokens, report.decode_tokens, sequences]
+            found.append(step)
+    while len(found) > _STEPS:
+        found = _merged(found)
+    return [[model, round(at, 4), round(seconds, 5), *rest] for model, at, seconds, *rest in found]
+
+
+def _merged(steps: list[list[Any]]) -> list[list[Any]]:
+    """Pairs of neighbouring steps of the same model as one."""
+    by_model: dict[str, list[list[Any]]] = {}
+    for step in steps:
+        by_model.setdefault(step[0], []).append(step)
+    found = []
+    for own in by_model.values():
+        for at in range(0, len(own), 2):
+            one, other = own[at], own[min(at + 1, len(own) - 1)]
+            if one is other:
+                found.append(one)
+            else:
+                end = other[1] + other[2]
+                found.append(
+                    [one[0], one[1], end - one[1], one[3] + other[3], one[4] + other[4], max(one[5], other[5])]
+                )
+    return sorted(found, key=lambda step: step[1])
+
+
+def _models(state: RunState) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": model.name,
+            "pages": model.latest.pages,
+            "most": model.most_pages,
+            "preemptions": model.latest.preemptions,
+            "width": model.series.width,
+            "held": [bucket.pages for bucket in model.series.buckets],
+            "decode": [round(bucket.decode / model.series.width) for bucket in model.series.buckets],
+            "prefill": [round(bucket.prefill / model.series.width) for bucket in model.series.buckets],
+        }
+        for model in state.models.values()
+    ]
+
+
+def _rows(state: RunState) -> list[list[Any]]:
+    return [
+        [row.id, row.status, row.answer or "", row.reference or "", row.score, row.tokens, row.seconds, row.error or ""]
+        for row in list(state.rows.values())[:_ROWS]
+    ]
+
+
+def _accuracy(state: RunState) -> list[dict[str, Any]]:
+    """Rows with a right answer in up to ten groups by the tokens sampled for them."""
+    rows = sorted((row for row in state.rows.values() if row.correct is not None), key=lambda row: row.sampled_tokens)
+    groups = min(10, max(len(rows) // 8, min(len(rows), 1)))
+    found = []
+    for at in range(groups):
+        part = rows[at * len(rows) // groups : (at + 1) * len(rows) // groups]
+        found.append(
+            {
+                "tokens": statistics.mean(row.sampled_tokens for row in part),
+                "right": sum(row.correct is True for row in part) / len(part),
+                "greedy": sum(row.greedy_correct is True for row in part) / len(part)
+                if any(row.greedy_correct is not None for row in part)
+                else None,
+                "rows": len(part),
+            }
+        )
+    return found
+
+
+def _trees(state: RunState) -> list[dict[str, Any]]:
+    """First those of rows that failed or are wrong: they are what somebody looks for."""
+    order = {"failed": 0, "wrong": 1}
+    names = sorted(state.trees, key=lambda name: order.get(state.rows[name].status if name in state.rows else "", 2))
+    found = []
+    for name in names[:_TREES]:
+        row = state.rows.get(name)
+        found.append(
+            {
+                "row": name,
+                "status": row.status if row else "",
+                "asked": row.asked if row else "",
+                "answer": (row.answer or "") if row else "",
+                "reference": (row.reference or "") if row else "",
+                "nodes": _nodes(state.trees[name]),
+            }
+        )
+    return found
+
+
+def _nodes(tree: SearchTree) -> list[list[Any]]:
+    """Nodes as (path, round, score, fate, text), parents first."""
+
+    def shown(node: Node) -> list[Any]:
+        return [list(node.path), node.round, node.score, node.fate, node.made.step.strip()]
+
+    return [shown(node) for node in sorted(tree.nodes(), key=lambda node: (len(node.path), node.path))[:_NODES]]

@@ -1,0 +1,30 @@
+"""The page: a template, a style sheet and a script in one file, with the run's data in it."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+
+from qpdsl.executor.runtime.events import Event
+from qpdsl.tui.report.data import report_data
+
+
+def page(some: Sequence[Event], notes: Sequence[str], name: str) -> str:
+    """One HTML file that loads nothing."""
+    data = report_data(some, notes)
+    parts = files("qpdsl.tui.report")
+    # No text of a model may end the script that it stands in.
+    embedded = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "")
+    text = parts.joinpath("report.html").read_text("utf-8")
+    filled = {
+        "{{title}}": html.escape(f"{data['program']} · {name}"),
+        "{{style}}": parts.joinpath("report.css").read_text("utf-8"),
+        "{{script}}": parts.joinpath("report.js").read_text("utf-8"),
+        "{{data}}": embedded,
+    }
+    for mark, part in filled.items():
+        before, _, after = text.partition(mark)
+        text = before + part + after
+    return text

@@ -1,0 +1,180 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+const colours = ["var(--accent)", "var(--warn)", "var(--second)", "var(--good)"];
+const signs = { answer: "★", finished: "◆", kept: "●", open: "○", dropped: "✕" };
+const words = { answer: "the answer", finished: "finished", kept: "kept", open: "open", dropped: "pruned" };
+
+function made(tag, attributes = {}, ...children) {
+  const svg = ["svg", "g", "rect", "line", "path", "circle", "text", "title"].includes(tag);
+  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+const clock = (s) => (s < 10 ? `${+s.toFixed(1)} s` : `${Math.floor(s / 60)}:${String(Math.floor(s % 60)).padStart(2, "0")}`);
+const count = (n) => Math.round(n).toLocaleString("en");
+
+function axis(svg, width, y, left, seconds) {
+  const across = (t) => left + (t / (seconds || 1)) * (width - left - 10);
+  for (let part = 0; part <= 8; part++) {
+    const x = across((seconds * part) / 8);
+    svg.append(made("line", { x1: x, x2: x, y1: 0, y2: y, class: "axis" }));
+    svg.append(made("text", { x, y: y + 14, "text-anchor": "middle" }, clock((seconds * part) / 8)));
+  }
+  return across;
+}
+
+function head() {
+  byId("program").textContent = data.program;
+  const phase = byId("phase");
+  phase.textContent = { done: "✔ done", failed: "✖ failed", interrupted: "■ interrupted" }[data.phase] || `◌ ${data.phase}`;
+  phase.className = data.phase;
+  if (data.error) { byId("error").hidden = false; byId("error").textContent = data.error; }
+  if (data.notes.length) { byId("notes").hidden = false; byId("notes").append(...data.notes.map((note) => made("li", {}, note))); }
+  byId("facts").append(...data.facts.map(([name, value]) => made("div", {}, made("dt", {}, name), made("dd", {}, value))));
+  byId("theme").onclick = () => {
+    const root = document.documentElement;
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+  };
+}
+
+function plan() {
+  const columns = [["operator", "code"], ["rows", "number"], ["est ≤", "number"], ["tokens", "number"], ["cached", "number"], ["seconds", "number"], ["share", ""], ["rule", ""], ["choice", ""], ["how", ""]];
+  const keys = ["", "rows", "estimate", "tokens", "cached", "seconds", "", "rule", "choice", "how"];
+  const empty = columns.map((_, at) => keys[at] && data.plan.every((line) => !line[keys[at]]));
+  const row = (cells, tag) => made("tr", {}, ...cells.map((cell, at) => [cell, at]).filter(([, at]) => !empty[at]).map(([cell, at]) => made(tag, { class: columns[at][1] }, cell)));
+  byId("plan").append(row(columns.map(([name]) => name), "th"));
+  for (const line of data.plan) {
+    const bar = made("span");
+    if (line.share !== null) bar.append(made("span", { class: "bar", style: `width:${(line.share * 90).toFixed(1)}px` }), ` ${(line.share * 100).toFixed(line.share < 0.1 ? 1 : 0)}%`);
+    byId("plan").append(row([line.branch + line.text, line.rows, line.estimate, line.tokens, line.cached, line.seconds, bar, line.rule, line.choice, line.how], "td"));
+  }
+}
+
+function timeline() {
+  const lane = 64, left = 150, width = 1180, models = data.models.map((model) => model.name);
+  const height = lane * models.length;
+  const svg = made("svg", { viewBox: `0 0 ${width} ${height + 22}`, role: "img", "aria-label": "time line of models" });
+  const across = axis(svg, width, height, left, data.seconds);
+  const most = Math.max(1, ...data.steps.map((step) => step[5]));
+  models.forEach((name, at) => svg.append(made("text", { x: 0, y: at * lane + lane / 2, class: "label" }, name), made("line", { x1: 0, x2: width, y1: (at + 1) * lane, y2: (at + 1) * lane, class: "axis" })));
+  for (const [model, at, seconds, prefill, decode, sequences] of data.steps) {
+    const tall = Math.max(3, (sequences / most) * (lane - 12));
+    const index = models.indexOf(model);
+    const box = made("rect", { x: across(at), y: (index + 1) * lane - tall, width: Math.max(0.7, across(at + seconds) - across(at) - 0.3), height: tall, fill: prefill > decode ? "var(--warn)" : "var(--accent)", opacity: 0.85 });
+    box.append(made("title", {}, `${model}\n${clock(at)}, ${(seconds * 1000).toFixed(1)} ms\n${sequences} sequences, ${prefill} tokens prefilled, ${decode} decoded`));
+    svg.append(box);
+  }
+  byId("timeline").append(svg, legend([["mostly decode", "var(--accent)"], ["mostly prefill", "var(--warn)"]]));
+}
+
+function legend(entries) {
+  return made("p", { class: "hint" }, ...entries.flatMap(([name, colour]) => [made("span", { class: "bar", style: `width:.8em;background:${colour}` }), ` ${name}   `]));
+}
+
+function memory() {
+  const width = 1180, height = 180, left = 60;
+  const svg = made("svg", { viewBox: `0 0 ${width} ${height + 22}`, role: "img", "aria-label": "memory over time" });
+  const across = axis(svg, width, height, left, data.seconds);
+  const most = Math.max(1, ...data.models.map((model) => model.most));
+  for (const part of [0, 0.5, 1]) svg.append(made("text", { x: left - 8, y: height - part * (height - 14), "text-anchor": "end" }, count(most * part)));
+  data.models.forEach((model, at) => {
+    const points = model.held.map((pages, index) => `${across(Math.min((index + 1) * model.width, data.seconds)).toFixed(1)},${(height - (pages / most) * (height - 14)).toFixed(1)}`);
+    svg.append(made("path", { d: `M${left},${height} L${points.join(" L")}`, fill: "none", stroke: colours[at % colours.length], "stroke-width": 2, "stroke-dasharray": at ? `${3 * at + 2} 3` : "" }));
+  });
+  byId("memory").append(svg, legend(data.models.map((model, at) => [`${model.name}: at most ${count(model.most)} of ${count(model.pages)} pages, ${model.preemptions} preemptions`, colours[at % colours.length]])));
+}
+
+function accuracy() {
+  if (!data.accuracy.length) { byId("accuracy-section").hidden = true; return; }
+  const width = 1180, height = 220, left = 60;
+  const svg = made("svg", { viewBox: `0 0 ${width} ${height + 34}`, role: "img", "aria-label": "accuracy against tokens" });
+  const most = Math.max(...data.accuracy.map((group) => group.tokens)) * 1.05;
+  const x = (tokens) => left + (tokens / most) * (width - left - 40), y = (share) => height - share * (height - 14);
+  for (const part of [0, 0.25, 0.5, 0.75, 1]) svg.append(made("line", { x1: left, x2: width, y1: y(part), y2: y(part), class: "axis" }), made("text", { x: left - 8, y: y(part) + 4, "text-anchor": "end" }, `${part * 100}%`));
+  for (let part = 0; part <= 5; part++) svg.append(made("text", { x: x((most * part) / 5), y: height + 16, "text-anchor": "middle" }, count((most * part) / 5)));
+  svg.append(made("text", { x: width - 40, y: height + 32, "text-anchor": "end" }, "sampled tokens a row"));
+  for (const [key, colour, dash] of [["right", "var(--good)", ""], ["greedy", "var(--muted)", "4 4"]]) {
+    const groups = data.accuracy.filter((group) => group[key] !== null);
+    svg.append(made("path", { d: groups.map((group, at) => `${at ? "L" : "M"}${x(group.tokens).toFixed(1)},${y(group[key]).toFixed(1)}`).join(""), fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": dash }));
+    for (const group of groups) svg.append(made("circle", { cx: x(group.tokens), cy: y(group[key]), r: key === "right" ? 5 : 3, fill: colour }, made("title", {}, `${group.rows} rows, ${count(group.tokens)} tokens a row\n${key === "right" ? "right" : "greedy is right"} ${(group[key] * 100).toFixed(0)}%`)));
+  }
+  byId("accuracy").append(svg, legend([["this program", "var(--good)"], ["greedy decoding on the same rows", "var(--muted)"]]));
+}
+
+function tree(index) {
+  const chosen = data.trees[index];
+  byId("tree-asked").textContent = chosen.asked;
+  const nodes = chosen.nodes.map(([path, round, score, fate, text]) => ({ path, round, score, fate, text, key: path.join("."), children: [] }));
+  const known = new Map(nodes.map((node) => [node.key, node]));
+  const roots = [];
+  for (const node of nodes) { const parent = known.get(node.path.slice(0, -1).join(".")); (parent ? parent.children : roots).push(node); node.parent = parent; }
+  let line = 0;
+  const place = (node) => { if (!node.children.length) node.y = line++; else { node.children.forEach(place); node.y = (node.children[0].y + node.children[node.children.length - 1].y) / 2; } };
+  roots.forEach(place);
+  const depth = Math.max(1, ...nodes.map((node) => node.path.length)), across = Math.max(200, Math.min(330, 1120 / depth)), row = 19;
+  const width = depth * across + 40, height = Math.max(1, line) * row + 16;
+  const svg = made("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
+  const x = (node) => (node.path.length - 1) * across + 14, y = (node) => node.y * row + 14;
+  const best = new Set();
+  for (let node = nodes.find((each) => each.fate === "answer"); node; node = node.parent) best.add(node);
+  const room = Math.floor((across - 40) / 6.3);
+  const label = (node) => {
+    const shown = `${signs[node.fate]} ${node.score === null ? "" : node.score.toFixed(3)} ${node.text.replace(/\s+/g, " ")}`;
+    return shown.length > room ? `${shown.slice(0, room - 1)}…` : shown;
+  };
+  for (const node of nodes) if (node.parent) {
+    const from = x(node.parent) + 16 + label(node.parent).length * 6.3, middle = (from + x(node)) / 2;
+    svg.append(made("path", { d: `M${from},${y(node.parent)} C${middle},${y(node.parent)} ${middle},${y(node)} ${x(node) - 7},${y(node)}`, class: best.has(node) ? "edge lives" : "edge" }));
+  }
+  for (const node of nodes) {
+    const colour = node.score === null ? "var(--muted)" : `color-mix(in oklab, var(--good) ${Math.round(node.score * 100)}%, var(--bad))`;
+    const dot = made("circle", { cx: x(node), cy: y(node), r: best.has(node) ? 7 : 5, fill: node.fate === "dropped" ? "var(--surface)" : colour, stroke: colour, "stroke-width": 2, class: "node", tabindex: 0 });
+    dot.append(made("title", {}, node.text));
+    dot.onclick = dot.onfocus = () => show(node, dot);
+    svg.append(dot, made("text", { x: x(node) + 11, y: y(node) + 4, class: best.has(node) ? "label" : "" }, label(node)));
+  }
+  byId("tree").replaceChildren(svg);
+  const first = [...best][0] || nodes[0];
+  if (first) show(first, null);
+}
+
+function show(node, dot) {
+  document.querySelectorAll(".node.on").forEach((each) => each.classList.remove("on"));
+  if (dot) dot.classList.add("on");
+  const steps = [];
+  for (let each = node; each; each = each.parent) steps.unshift(`${each.score === null ? "     " : each.score.toFixed(3)}  ${each.text}`);
+  byId("node").textContent = `${signs[node.fate]} ${words[node.fate]}${node.round ? `, round ${node.round}` : ""}\n\n${steps.join("\n")}`;
+}
+
+function trees() {
+  if (!data.trees.length) { byId("trees-section").hidden = true; return; }
+  const select = byId("tree-row");
+  data.trees.forEach((each, at) => select.append(made("option", { value: at }, `${each.row}  ${each.status}  ${each.answer}`)));
+  select.onchange = () => tree(+select.value);
+  // The most telling one first: a right answer among candidates that were turned down.
+  const telling = (each) => (each.status === "right" ? 1000 : 0) + each.nodes.filter(([, , score]) => score !== null && score < 0.5).length;
+  const first = data.trees.reduce((best, each, at) => (telling(each) > telling(data.trees[best]) ? at : best), 0);
+  select.value = first;
+  tree(first);
+}
+
+function rows() {
+  const columns = ["id", "status", "answer", "right answer", "score", "tokens", "seconds", "error"];
+  const marks = { right: "✔", wrong: "✖", failed: "!", done: "✔", running: "▶", waiting: "·" };
+  const draw = (wanted) => {
+    const some = data.rows.filter((row) => row.join(" ").toLowerCase().includes(wanted.toLowerCase()));
+    const body = some.map((row) => made("tr", {}, ...row.map((value, at) => {
+      const shown = at === 1 ? `${marks[value] || ""} ${value}` : value === null ? "" : at === 4 ? value.toFixed(3) : at === 5 ? count(value) : at === 6 ? value.toFixed(2) : value;
+      return made("td", { class: at === 1 ? value : at > 3 && at < 7 ? "number" : at === 7 || at === 2 ? "wide" : "" }, shown);
+    })));
+    byId("rows").replaceChildren(made("tr", {}, ...columns.map((name, at) => made("th", { class: at > 3 && at < 7 ? "number" : "" }, name))), ...body);
+    byId("shown").textContent = `${some.length} of ${data.rows.length}`;
+  };
+  byId("filter").oninput = (event) => draw(event.target.value);
+  draw("");
+}
+
+head(); plan(); timeline(); memory(); accuracy(); trees(); rows();

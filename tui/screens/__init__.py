@@ -1,0 +1,1 @@
+"""The four screens, each a widget over the state of a run."""

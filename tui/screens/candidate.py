@@ -1,0 +1,153 @@
+"""One candidate in full: its fate and why, its text with how sure the model was, its place among the others."""
+
+from __future__ import annotations
+
+import math
+
+from rich.text import Text
+
+from qpdsl.tui import figures
+from qpdsl.tui.palette import Palette
+from qpdsl.tui.state.flat import Ranking, ranking_of
+from qpdsl.tui.state.plan import PlanTree
+from qpdsl.tui.state.search import Fate, Node, SearchTree
+from qpdsl.tui.widgets.columns import cell, harmless, one_line
+
+# Sign, word, and the palette's colour: the sign says it without colour.
+FATES: dict[Fate, tuple[str, str, str]] = {
+    "answer": ("★", "the answer", "good"),
+    "finished": ("◆", "finished", "accent"),
+    "kept": ("●", "kept", "text"),
+    "open": ("○", "open", "muted"),
+    "dropped": ("✕", "pruned", "faint"),
+}
+AHEAD = "»"
+# Below this probability a token is worth a look.
+_UNSURE = 0.9
+
+
+def sign(node: Node) -> str:
+    return (AHEAD if node.made.ahead else "") + FATES[node.fate][0]
+
+
+def legend(palette: Palette) -> Text:
+    text = Text(" ")
+    for mark, word, colour in FATES.values():
+        text.append(f"{mark} ", getattr(palette, colour)).append(f"{word}  ", palette.muted)
+    return text.append(f"{AHEAD} ", palette.second).append("run ahead", palette.muted)
+
+
+def fate_line(tree: SearchTree, node: Node, plan: PlanTree | None, palette: Palette) -> Text:
+    """What became of it, in one sentence."""
+    _, word, colour = FATES[node.fate]
+    colour = "muted" if colour == "faint" else colour
+    text = Text.assemble((f"{sign(node)} {word}", f"bold {getattr(palette, colour)}"))
+    if node.score is not None:
+        text.append(f"  {figures.score(node.score)}", f"bold {palette.scale(node.score)}")
+    ranking = ranking_of(tree, node)
+    if ranking is None:
+        return text
+    place = ranking.place(node.path)
+    text.append(f"  {place} of {len(ranking.ranked)}", palette.text)
+    where = operator_text(plan, ranking.operator)
+    text.append(f" at {where}" if where else "", palette.muted)
+    return text.append(f", round {ranking.round}" if ranking.round else "", palette.muted)
+
+
+def operator_text(plan: PlanTree | None, operator: str) -> str:
+    lines = plan.lines if plan else ()
+    return one_line(next((f"`{line.text}`" for line in lines if line.id == operator), ""))
+
+
+def step_text(node: Node, palette: Palette) -> Text:
+    """The step's text, each token in the colour of its probability where that is known."""
+    made = node.made
+    if not made.pieces:
+        return Text(harmless(made.step.strip("\n")), style=palette.text)
+    text = Text()
+    for piece, logprob in zip(made.pieces, made.logprobs, strict=False):
+        shown = harmless(piece.replace("\n", "⏎"))
+        sure = math.exp(min(logprob, 0.0))
+        style = palette.scale(sure) if sure < _UNSURE else palette.text
+        text.append(shown, f"underline {style}" if sure < 0.5 else style)
+    return text
+
+
+def sureness(node: Node, palette: Palette) -> Text:
+    """Tokens and their probability, the least sure named."""
+    made = node.made
+    text = Text(f"{made.tokens} tokens", style=palette.muted)
+    if made.finish:
+        text.append(f"  ended by {made.finish}", palette.muted)
+    if made.logprobs:
+        text.append(f"  log p {sum(made.logprobs):.2f}", palette.muted)
+        unsure = sorted(zip(made.logprobs, made.pieces, strict=False))[:3]
+        shown = [(piece, math.exp(min(logprob, 0.0))) for logprob, piece in unsure]
+        for piece, sure in shown:
+            if sure < _UNSURE:
+                text.append("  ").append(f"`{one_line(piece) or '⏎'}`", palette.text)
+                text.append(f" {sure:.2f}", palette.scale(sure))
+    return text
+
+
+def token_table(node: Node, width: int, palette: Palette) -> Text:
+    """Every token with its probability, as many columns as there is room for."""
+    made = node.made
+    cells_each = 22
+    columns = max(width // cells_each, 1)
+    pairs = list(zip(made.pieces, made.logprobs, strict=False))
+    height = -(-len(pairs) // columns) if pairs else 0
+    text = Text()
+    for line in range(height):
+        for piece, logprob in pairs[line::height]:
+            sure = math.exp(min(logprob, 0.0))
+            shown = one_line(piece) if piece.strip() else piece.replace("\n", "⏎").replace(" ", "␣")
+            text.append_text(cell(Text(shown, style=palette.text), 9, right=True)).append(
+                f" {sure:.2f} ", palette.scale(sure)
+            )
+            text.append_text(cell(Text(figures.bar(sure, 6), style=palette.scale(sure)), 7))
+        text.append("\n")
+    return text
+
+
+def solution(tree: SearchTree, node: Node, palette: Palette) -> Text:
+    """All steps up to this one, with their scores."""
+    text = Text()
+    for step in tree.line_of(node):
+        shown = harmless(step.made.step.strip("\n")) or " ".join(map(str, step.path[-1:]))
+        text.append(f"{figures.score(step.score):>6} ", palette.scale(step.score))
+        text.append(shown.replace("\n", "\n       "), palette.text if step is not node else f"bold {palette.text}")
+        text.append("\n")
+    return text
+
+
+def values(node: Node, palette: Palette) -> Text:
+    text = Text()
+    for name, value in node.values.items():
+        text.append(f"{name} ", palette.muted).append(f"{one_line(str(value))}  ", f"bold {palette.text}")
+    return text
+
+
+def ranking_table(ranking: Ranking, chosen: Node, width: int, palette: Palette, most: int) -> Text:
+    """The round's candidates by rank, and a line where the cut was."""
+    text = Text()
+    shown = ranking.ranked[:most]
+    for place, each in enumerate(shown, 1):
+        if place - 1 == ranking.kept and ranking.kept:
+            text.append("╌" * 12 + " cut ".ljust(width - 12, "╌")[: max(width - 12, 0)] + "\n", palette.warn)
+        node, score = each.node, each.node.score
+        here = node is chosen
+        line = Text(f"{'▸' if here else ' '}{place:>3} ", style=palette.accent if here else palette.muted)
+        line.append(
+            f"{('★' if node.answer else '●') if each.kept else '✕'} ", palette.text if each.kept else palette.faint
+        )
+        line.append(f"{figures.score(score):>6} ", palette.scale(score))
+        line.append_text(cell(Text(figures.bar(score or 0.0, 8), style=palette.scale(score)), 9))
+        colour = palette.text if each.kept else palette.muted
+        line.append_text(
+            cell(Text(one_line(node.made.step), style=f"bold {colour}" if here else colour), max(width - 23, 8))
+        )
+        text.append_text(line).append("\n")
+    if len(ranking.ranked) > most:
+        text.append(f"     and {len(ranking.ranked) - most} more\n", palette.muted)
+    return text

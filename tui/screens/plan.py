@@ -1,0 +1,197 @@
+"""Plan: the operators as a tree, with what each has done so far beside what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Static
+
+from qpdsl.tui import figures
+from qpdsl.tui.palette import Palette
+from qpdsl.tui.screens.view import View
+from qpdsl.tui.state.plan import PlanLine, Totals
+from qpdsl.tui.state.run import RunState
+from qpdsl.tui.widgets.columns import Column, fitted, one_line, row
+from qpdsl.tui.widgets.details import Details, Facts
+from qpdsl.tui.widgets.heading import Heading
+from qpdsl.tui.widgets.lines import Lines
+
+_BAR = 6
+_ROOM_FOR_HOW = 128
+COLUMNS = (
+    Column("text", "operator", 0, right=False, weight=100, least=27),
+    Column("now", "now", 4, weight=6),
+    Column("rows", "rows", 7, weight=90),
+    Column("estimate", "est ≤", 7, weight=60),
+    Column("tokens", "tokens", 7, weight=70),
+    Column("cached", "cached", 6, weight=50),
+    Column("time", "time", 5, weight=80),
+    Column("bar", "", _BAR, right=False, weight=55),
+    Column("rule", "rule", 14, right=False, weight=3),
+    Column("choice", "choice", 16, right=False, weight=4),
+    Column("how", "how", 28, right=False, weight=2),
+)
+
+
+class PlanLines(Lines):
+    """The tree with its figures."""
+
+    def __init__(self) -> None:
+        super().__init__(id="plan-lines")
+        self.state = RunState()
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """Those that have something to show."""
+        lines = self.state.plan.lines if self.state.plan else ()
+        empty = set()
+        if not any(line.rule for line in lines):
+            empty.add("rule")
+        if not any(totals.choice for totals in self.state.operators.values()):
+            empty.add("choice")
+        if self.size.width < _ROOM_FOR_HOW:
+            empty.add("how")
+        return tuple(column for column in COLUMNS if column.name not in empty)
+
+    def show(self, state: RunState) -> None:
+        self.state = state
+        self.set_count(len(state.plan.lines) if state.plan else 0)
+
+    def line(self, index: int, width: int, palette: Palette) -> Text:
+        assert self.state.plan is not None
+        line = self.state.plan.lines[index]
+        text = Text(line.branch, style=palette.faint)
+        busy = bool(line.id) and self.state.totals(line.id).now > 0
+        text.append(one_line(line.text), palette.text if line.id else palette.muted)
+        if not line.id:
+            return row(fitted(self.columns, width), {"text": text})
+        totals = self.state.totals(line.id)
+        part = time_share(self.state, line)
+        values = {
+            "text": text,
+            "now": Text(f"●{totals.now}" if busy else "", style=palette.good),
+            "rows": Text(figures.count(totals.rows_out) if totals.runs else figures.NONE, style=palette.text),
+            "estimate": Text(estimate(self.state, line), style=palette.muted),
+            "tokens": Text(figures.count(totals.tokens) if totals.tokens else "", style=palette.text),
+            "cached": Text(
+                "" if totals.cached_share is None else figures.share(totals.cached_share), style=palette.muted
+            ),
+            "time": Text("" if part is None else figures.share(part), style=palette.text),
+            "bar": Text("" if part is None or part < 0.005 else figures.bar(part, _BAR), style=palette.accent),
+            "rule": Text(line.rule or "", style=palette.second),
+            "choice": Text(totals.choice or "", style=palette.second),
+            "how": Text("" if line.implementation == "rows" else line.implementation, style=palette.muted),
+        }
+        return row(fitted(self.columns, width), values)
+
+
+class PlanView(View):
+    """Enter opens an operator's details where they do not stand beside the tree."""
+
+    WIDE = 150
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(classes="panes"):
+            with Vertical():
+                yield Heading(COLUMNS)
+                yield PlanLines()
+            with VerticalScroll(classes="side", can_focus=False):
+                yield Static(id="plan-side")
+        yield Static(id="plan-panel", classes="panel")
+        yield Static(id="plan-foot", classes="foot")
+
+    def draw(self) -> None:
+        lines = self.query_one(PlanLines)
+        lines.show(self.state)
+        self.query_one(Heading).show(lines.columns)
+        self._show_side()
+        self.query_one("#plan-foot", Static).update(self._foot())
+
+    def take_focus(self) -> None:
+        self.query_one(PlanLines).focus()
+
+    def on_lines_moved(self) -> None:
+        self._show_side()
+
+    def on_lines_chosen(self, event: Lines.Chosen) -> None:
+        facts = self._facts(event.index)
+        if facts is not None:
+            self.app.push_screen(Details(facts))
+
+    def _show_side(self) -> None:
+        facts = self._facts(self.query_one(PlanLines).cursor)
+        palette = Palette.of(self.app)
+        if facts is None:
+            return
+        if self.has_class("wide"):
+            self.query_one("#plan-side", Static).update(facts.render(palette, self.size.width * 34 // 100 - 4))
+        else:
+            self.query_one("#plan-panel", Static).update(facts.columns(palette, self.size.width - 2, 7))
+
+    def _facts(self, index: int) -> Facts | None:
+        plan = self.state.plan
+        if plan is None or index >= len(plan.lines) or not plan.lines[index].id:
+            return None
+        return operator_facts(self.state, plan.lines[index])
+
+    def _foot(self) -> Text:
+        palette = Palette.of(self.app)
+        plan = self.state.plan
+        if plan is None:
+            return Text(" the plan comes with the run's first event", style=palette.muted)
+        text = Text(" within ", style=palette.muted).append(plan.within, palette.text)
+        for name, model in plan.models.items():
+            text.append("  ").append(f"{name} ", palette.muted).append(model, palette.text)
+        begun = self.state.begun
+        return text if begun is None else text.append(f"  seed {begun.seed}  {begun.device}", palette.muted)
+
+
+def time_share(state: RunState, line: PlanLine) -> float | None:
+    """The operator's part of all seconds that rows spent in operators; None where others do its work."""
+    if line.holds or line.id not in state.operators:
+        return None
+    assert state.plan is not None
+    own = state.operators[line.id].seconds
+    inner = (state.operators.get(each.id) for each in state.plan.lines if each.id and not each.holds)
+    total = sum(totals.seconds for totals in inner if totals is not None)
+    return own / total if total else None
+
+
+def estimate(state: RunState, line: PlanLine) -> str:
+    """The most rows that the instances begun so far can make of it."""
+    if line.estimate is None:
+        return "?"
+    return figures.count(line.estimate * max(state.started + state.missed_rows, 1))
+
+
+def operator_facts(state: RunState, line: PlanLine) -> Facts:
+    totals = state.operators.get(line.id, Totals())
+    part, begun = time_share(state, line), estimate(state, line)
+    facts = Facts(one_line(line.text))
+    facts.add("operator", f"{line.operator} {line.id}")
+    facts.add("how", line.implementation)
+    facts.add("keeps to", line.equivalence)
+    facts.add("made by rule", line.rule)
+    facts.add("router's choice", totals.choice)
+    facts.add("regret", None if totals.regret is None else f"{totals.regret:.3f}")
+    facts.gap()
+    facts.add("runs", f"{totals.runs:,}" + (f", {totals.now} now" if totals.now else ""))
+    facts.add("rows in", f"{totals.rows_in:,}")
+    facts.add("rows out", f"{totals.rows_out:,}  of at most {begun}")
+    if totals.rows_in:
+        facts.add("out per in", f"{totals.rows_out / totals.rows_in:.2f}")
+    facts.gap()
+    if totals.tokens:
+        facts.add("prompt tokens", f"{totals.prompt_tokens:,}")
+        facts.add("from the cache", f"{totals.cached_tokens:,}  {figures.share(totals.cached_share)}")
+        facts.add("sampled tokens", f"{totals.sampled_tokens:,}")
+    facts.add("seconds in it", f"{totals.seconds:,.2f} over all rows")
+    facts.add("share", None if part is None else figures.share(part))
+    if totals.runs:
+        facts.add("a run", figures.seconds(totals.seconds / totals.runs))
+    facts.gap()
+    facts.add("columns", ", ".join(f"{name}: {kind}" for name, kind in line.columns.items()))
+    return facts

@@ -1,0 +1,289 @@
+"""Search: how one row of the input was searched, as a tree of candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Static
+
+from qpdsl.tui import figures
+from qpdsl.tui.palette import Palette
+from qpdsl.tui.screens import candidate
+from qpdsl.tui.screens.view import View
+from qpdsl.tui.state.flat import TreeLine, flattened, ranking_of
+from qpdsl.tui.state.search import Node, Path, SearchTree
+from qpdsl.tui.widgets.columns import Column, fitted, one_line, row
+from qpdsl.tui.widgets.details import Details, Facts
+from qpdsl.tui.widgets.heading import Heading
+from qpdsl.tui.widgets.lines import Lines
+
+_BAR = 6
+COLUMNS = (
+    Column("round", "round", 5, weight=20),
+    Column("score", "score", 6, weight=90),
+    Column("bar", "", _BAR, right=False, weight=30),
+    Column("text", "candidate", 0, right=False, weight=100, least=24),
+    Column("tokens", "tok", 4, weight=10),
+)
+
+
+class TreeLines(Lines):
+    """The candidates; a node that is folded hides those made from it."""
+
+    def __init__(self) -> None:
+        super().__init__(id="tree-lines")
+        self.lines: list[TreeLine] = []
+        self.folded: set[Path] = set()
+
+    def show(self, tree: SearchTree | None, *, living: bool) -> None:
+        """The cursor stays on the node it is on."""
+        before = self.node
+        self.lines = [] if tree is None else flattened(tree, self.folded, living=living)
+        if before is not None and (self.node is None or self.node.path != before.path):
+            at = next((at for at, line in enumerate(self.lines) if line.node.path == before.path), None)
+            if at is not None:
+                self.set_reactive(Lines.cursor, at)
+        self.set_count(len(self.lines))
+
+    @property
+    def node(self) -> Node | None:
+        return self.lines[self.cursor].node if self.cursor < len(self.lines) else None
+
+    def line(self, index: int, width: int, palette: Palette) -> Text:
+        line = self.lines[index]
+        node = line.node
+        strokes = line.strokes
+        room = max(width // 3, 8)
+        if len(strokes) > room:
+            strokes = "‥" + strokes[len(strokes) - room + 1 :]
+        colour = getattr(palette, candidate.FATES[node.fate][2])
+        text = Text(strokes, style=palette.faint).append(f"{candidate.sign(node)} ", f"bold {colour}")
+        shown = one_line(node.made.step) or _name(node)
+        text.append(shown, palette.muted if node.fate == "dropped" else palette.text)
+        if node.path in self.folded:
+            text.append(f"  +{len(node.children)}", palette.second)
+        values = {
+            "round": Text(str(node.round) if node.round else "", style=palette.muted),
+            "score": Text(figures.score(node.score) if node.scores else "", style=palette.scale(node.score)),
+            "bar": Text(figures.bar(node.score or 0.0, _BAR) if node.scores else "", style=palette.scale(node.score)),
+            "text": text,
+            "tokens": Text(str(node.made.tokens or ""), style=palette.muted),
+        }
+        return row(fitted(COLUMNS, width), values)
+
+
+class SearchView(View):
+    """`row` is the row of the input that is shown; None follows the one that was told of last."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left_square_bracket", "row(-1)", "Row", key_display="[ ]"),
+        Binding("right_square_bracket", "row(1)", "Next row", show=False),
+        Binding("f", "follow", "Follow"),
+        Binding("x", "living", "Hide pruned"),
+        Binding("space", "fold", "Fold", show=False),
+        Binding("v", "panel", "Ranking"),
+    ]
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.row: str | None = None
+        self.living = False
+        self.ranking = False
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="search-row", classes="foot")
+        with Horizontal(classes="panes"):
+            with Vertical():
+                yield Heading(COLUMNS)
+                yield TreeLines()
+            with VerticalScroll(classes="side", can_focus=False):
+                yield Static(id="search-side")
+        yield Static(id="search-panel", classes="panel")
+        yield Static(id="search-foot", classes="foot")
+
+    @property
+    def instance(self) -> str | None:
+        return self.row if self.row is not None else self.state.latest
+
+    @property
+    def searched(self) -> SearchTree | None:
+        return None if self.instance is None else self.state.trees.get(self.instance)
+
+    def open_row(self, row: str) -> None:
+        """Shows the search of a row from now on."""
+        self.row = row
+        lines = self.query_one(TreeLines)
+        lines.folded.clear()
+        lines.set_reactive(Lines.cursor, 0)
+        lines.by_hand = False
+        self.draw()
+
+    def draw(self) -> None:
+        lines = self.query_one(TreeLines)
+        lines.show(self.searched, living=self.living)
+        if self.searched is not None and not lines.by_hand:
+            self._point_at_what_is_new(lines)
+        self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
+        self.query_one("#search-foot", Static).update(candidate.legend(Palette.of(self.app)))
+        self._show_candidate()
+
+    def take_focus(self) -> None:
+        self.query_one(TreeLines).focus()
+
+    def on_lines_moved(self) -> None:
+        self._show_candidate()
+
+    def on_lines_chosen(self, event: Lines.Chosen) -> None:
+        lines = self.query_one(TreeLines)
+        tree, node = self.searched, lines.node
+        if tree is not None and node is not None:
+            self.app.push_screen(Details(self._facts(tree, node)))
+
+    def action_row(self, by: int) -> None:
+        rows = list(self.state.trees)
+        if rows:
+            at = rows.index(self.instance) if self.instance in rows else 0
+            self.open_row(rows[(at + by) % len(rows)])
+
+    def action_follow(self) -> None:
+        self.row = None
+        self.query_one(TreeLines).by_hand = False
+        self.draw()
+
+    def action_living(self) -> None:
+        self.living = not self.living
+        self.draw()
+
+    def action_panel(self) -> None:
+        self.ranking = not self.ranking
+        self._show_candidate()
+
+    def action_fold(self) -> None:
+        lines = self.query_one(TreeLines)
+        if lines.node is not None and lines.node.children:
+            lines.folded ^= {lines.node.path}
+            self.draw()
+
+    def _point_at_what_is_new(self, lines: TreeLines) -> None:
+        """The answer once there is one; before, the best of the candidates that were made last."""
+        order = {"answer": 3, "finished": 1, "kept": 1, "open": 1, "dropped": 0}
+        best = max(
+            range(len(lines.lines)),
+            key=lambda at: (
+                order[lines.lines[at].node.fate] == 3,
+                lines.lines[at].node.round,
+                order[lines.lines[at].node.fate],
+                lines.lines[at].node.score or 0.0,
+            ),
+            default=0,
+        )
+        lines.point(best)
+
+    def _head(self, palette: Palette) -> Text:
+        instance = self.instance
+        if instance is None:
+            return Text(" no candidates yet", style=palette.muted)
+        found = self.state.rows.get(instance)
+        text = Text.assemble((f" {one_line(instance)}", f"bold {palette.accent}"))
+        text.append(" following " if self.row is None else " ", palette.muted)
+        tree = self.searched
+        if tree is None:
+            why = "waits for its turn" if found is None or found.started is None else "began before anybody watched"
+            return text.append(f" {why}", palette.muted)
+        dropped = sum(node.dropped_by is not None for node in tree.nodes())
+        text.append(f" {len(tree)} candidates, {dropped} pruned", palette.muted)
+        if found is not None and found.answer is not None:
+            mark = {True: "✔ ", False: "✖ ", None: ""}[found.correct]
+            text.append(
+                f"  {mark}{one_line(found.answer)}", f"bold {palette.bad if found.correct is False else palette.good}"
+            )
+            if found.correct is False and found.reference is not None:
+                text.append(f" (right: {one_line(found.reference)})", palette.muted)
+        if found is not None and found.error is not None:
+            text.append(f"  ✖ {one_line(found.error)}", palette.bad)
+        if found is not None and found.asked:
+            text.append(f"  {one_line(found.asked)}", palette.muted)
+        text.truncate(max(self.size.width, 20), overflow="ellipsis")
+        return text
+
+    def _show_candidate(self) -> None:
+        palette = Palette.of(self.app)
+        tree, node = self.searched, self.query_one(TreeLines).node
+        panel, side = self.query_one("#search-panel", Static), self.query_one("#search-side", Static)
+        if tree is None or node is None:
+            panel.update("")
+            side.update("")
+        elif self.has_class("wide"):
+            side.update(self._side(tree, node, palette))
+        else:
+            panel.update(self._panel(tree, node, palette))
+
+    def _panel(self, tree: SearchTree, node: Node, palette: Palette) -> Text:
+        width = max(self.size.width - 2, 20)
+        ranking = ranking_of(tree, node)
+        if self.ranking and ranking is not None:
+            return ranking_table(tree, node, width, palette, 5)
+        lines: Sequence[Text] = (
+            candidate.fate_line(tree, node, self.state.plan, palette),
+            candidate.step_text(node, palette),
+            Text("  ").join(
+                [part for part in (candidate.values(node, palette), candidate.sureness(node, palette)) if part]
+            ),
+        )
+        return Text("\n").join(lines)
+
+    def _side(self, tree: SearchTree, node: Node, palette: Palette) -> Text:
+        width = max(self.query_one("#search-side", Static).size.width, 40)
+        text = candidate.fate_line(tree, node, self.state.plan, palette).append("\n\n")
+        found = self.state.rows.get(self.instance or "")
+        if found is not None and found.asked:
+            text.append(one_line(found.asked), palette.muted).append("\n\n")
+        text.append_text(candidate.solution(tree, node, palette)).append("\n")
+        shown = candidate.values(node, palette)
+        if shown:
+            text.append_text(shown).append("\n\n")
+        ranking = ranking_of(tree, node)
+        if ranking is not None:
+            where = candidate.operator_text(self.state.plan, ranking.operator)
+            text.append(f"{'round ' + str(ranking.round) if ranking.round else 'ranking'}", f"bold {palette.text}")
+            text.append(f"  {ranking.kept} of {len(ranking.ranked)} kept  {where}\n", palette.muted)
+            text.append_text(candidate.ranking_table(ranking, node, width, palette, 24)).append("\n")
+        if node.made.pieces:
+            text.append("tokens", f"bold {palette.text}").append("  and their probabilities\n", palette.muted)
+            text.append_text(candidate.token_table(node, width, palette))
+        return text
+
+    def _facts(self, tree: SearchTree, node: Node) -> Facts:
+        palette = Palette.of(self.app)
+        width = max(min(self.app.size.width - 12, 96), 30)
+        facts = Facts(candidate.fate_line(tree, node, self.state.plan, palette).plain)
+        facts.add("path", ".".join(map(str, node.path)))
+        facts.add("solution", Text("\n").append_text(candidate.solution(tree, node, palette)))
+        if node.values:
+            facts.add("columns", candidate.values(node, palette))
+        ranking = ranking_of(tree, node)
+        if ranking is not None:
+            facts.add("ranking", Text("\n").append_text(candidate.ranking_table(ranking, node, width, palette, 64)))
+        if node.made.pieces:
+            facts.add("tokens", Text("\n").append_text(candidate.token_table(node, width, palette)))
+        return facts
+
+
+def ranking_table(tree: SearchTree, node: Node, width: int, palette: Palette, most: int) -> Text:
+    """The ranking around the node's place, as many lines as the small panel has."""
+    ranking = ranking_of(tree, node)
+    assert ranking is not None
+    lines = candidate.ranking_table(ranking, node, width, palette, len(ranking.ranked)).split("\n")
+    here = next((at for at, line in enumerate(lines) if line.plain.startswith("▸")), 0)
+    first = max(0, min(here - most // 2, len(lines) - most))
+    return Text("\n").join(lines[first : first + most])
+
+
+def _name(node: Node) -> str:
+    """What a node without a text of its own is called."""
+    return f"[{'.'.join(map(str, node.path))}]"

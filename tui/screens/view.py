@@ -1,0 +1,35 @@
+"""What the four screens have in common."""
+
+from __future__ import annotations
+
+from textual.containers import Vertical
+from textual.geometry import Size
+
+from qpdsl.tui.state.run import RunState
+
+
+class View(Vertical):
+    """A screen over the state of a run. `update` is called while it is in sight and something has changed."""
+
+    # From this width on there is room for a second pane beside the first.
+    WIDE = 110
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self.state = RunState()
+
+    def update(self, state: RunState) -> None:
+        """Shows a state; it may be another object than before, such as after a jump in a replay."""
+        self.state = state
+        if self.is_attached:
+            self.draw()
+
+    def draw(self) -> None:
+        raise NotImplementedError
+
+    def set_space(self, size: Size) -> None:
+        """Says how much room the screen has, before it is laid out."""
+        self.set_class(size.width >= self.WIDE, "wide")
+
+    def take_focus(self) -> None:
+        """Puts the focus where the keys of the screen work."""

@@ -1,0 +1,109 @@
+"""What the engine did, model by model, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from qpdsl.executor.runtime.events import EngineStepped
+from qpdsl.executor.runtime.figures import EngineFigures
+
+_MOST = 512
+
+
+@dataclass(slots=True)
+class Bucket:
+    """One stretch of time."""
+
+    prefill: int = 0
+    decode: int = 0
+    steps: int = 0
+    sequences: int = 0
+    seconds: float = 0.0
+    pages: int = 0
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class Series:
+    """Buckets of equal width from time 0 on; where there are too many, two neighbours become one."""
+
+    width: float = 0.25
+    buckets: list[Bucket] = field(default_factory=list)
+
+    @property
+    def begun(self) -> int:
+        """The first bucket in which anything ran."""
+        return next((at for at, bucket in enumerate(self.buckets) if bucket.steps), 0)
+
+    def at(self, time: float) -> Bucket:
+        while time >= self.width * _MOST:
+            self._halve()
+        index = max(0, int(time / self.width))
+        while len(self.buckets) <= index:
+            last = self.buckets[-1] if self.buckets else Bucket()
+            self.buckets.append(Bucket(pages=last.pages))
+        return self.buckets[index]
+
+    def _halve(self) -> None:
+        pairs = [self.buckets[at : at + 2] for at in range(0, len(self.buckets), 2)]
+        self.width *= 2
+        self.buckets = [
+            Bucket(
+                sum(each.prefill for each in pair),
+                sum(each.decode for each in pair),
+                sum(each.steps for each in pair),
+                sum(each.sequences for each in pair),
+                sum(each.seconds for each in pair),
+                pair[-1].pages,
+                pair[-1].waiting,
+            )
+            for pair in pairs
+        ]
+
+
+@dataclass(slots=True)
+class ModelState:
+    """The latest report of one model, sums since the beginning, and its series."""
+
+    name: str
+    latest: EngineFigures
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    steps: int = 0
+    busy: float = 0.0
+    most_pages: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    series: Series = field(default_factory=Series)
+
+    def add(self, event: EngineStepped) -> None:
+        report = event.report
+        assert isinstance(report, EngineFigures)
+        self.latest = report
+        self.prefill_tokens += report.prefill_tokens
+        self.decode_tokens += report.decode_tokens
+        self.steps += 1
+        self.busy += report.others.get("seconds", 0.0)
+        self.most_pages = max(self.most_pages, report.pages_held)
+        bucket = self.series.at(event.at)
+        bucket.prefill += report.prefill_tokens
+        bucket.decode += report.decode_tokens
+        bucket.steps += 1
+        bucket.sequences += int(report.others.get("sequences", 0))
+        bucket.seconds += report.others.get("seconds", 0.0)
+        bucket.pages = max(bucket.pages, report.pages_held)
+        bucket.waiting = report.waiting
+
+    @property
+    def others(self) -> Mapping[str, float]:
+        return self.latest.others
+
+    def rate(self, now: float, kind: str, window: float = 5.0) -> float:
+        """Tokens a second over the last while."""
+        series = self.series
+        first = max(0, int((now - window) / series.width))
+        recent = series.buckets[first:]
+        seconds = min(now, max(window, series.width)) or 1.0
+        total: int = sum(getattr(bucket, kind) for bucket in recent)
+        return total / seconds

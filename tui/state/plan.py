@@ -1,0 +1,118 @@
+"""The plan as a tree of lines, and what each of its operators has done so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over all runs of an operator; `now` counts the instances that are in it, `regret` that of its router."""
+
+    runs: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    cached_tokens: int = 0
+    seconds: float = 0.0
+    now: int = 0
+    choice: str | None = None
+    regret: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.sampled_tokens
+
+    @property
+    def cached_share(self) -> float | None:
+        """Of the prompt tokens; None where there were none."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLine:
+    """A line of the tree: an operator, or the head of an arm (`id` is then empty).
+
+    `branch` are the strokes before the text. `estimate` is of the rows one instance makes, None where it is open.
+    `rule` names the rewrite that made the node. `holds` is true where its time is that of the operators in it.
+    """
+
+    id: str
+    branch: str
+    text: str
+    operator: str
+    implementation: str
+    equivalence: str
+    estimate: float | None
+    columns: Mapping[str, str]
+    rule: str | None
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTree:
+    """The lines of a plan, last operator first, as EXPLAIN shows it."""
+
+    name: str
+    source: str
+    within: str
+    models: Mapping[str, str]
+    lines: tuple[PlanLine, ...]
+    parameters: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any]) -> PlanTree:
+        operators = [op for op in plan.get("operators", ()) if isinstance(op, dict)]
+        parameters = tuple(
+            (str(each.get("name")), "given" if each.get("value") is None else str(each.get("value")))
+            for each in plan.get("parameters", ())
+            if isinstance(each, dict)
+        )
+        return cls(
+            str(plan.get("program", "")),
+            str(plan.get("source", "")),
+            str(plan.get("within", "")),
+            dict(plan.get("models") or {}),
+            tuple(_chain(operators, "", "")) if operators else (),
+            parameters,
+        )
+
+
+def _chain(chain: Sequence[Mapping[str, Any]], first: str, rest: str) -> Iterator[PlanLine]:
+    *before, last = chain
+    yield _line(last, first)
+    below: list[tuple[str, Sequence[Mapping[str, Any]]]] = [("", [op]) for op in reversed(last.get("body") or ())]
+    below += [(f"arm {number}", arm) for number, arm in enumerate(last.get("arms") or (), 1)]
+    for index, (head, inner) in enumerate(below):
+        closes = index == len(below) - 1 and not before
+        lead, under = ("└ ", "  ") if closes else ("├ ", "│ ")
+        if head:
+            yield _head(head if inner else f"{head}: the rows as they are", rest + lead)
+            lead, under = f"{under}└ ", f"{under}  "
+        if inner:
+            yield from _chain(inner, rest + lead, rest + under)
+    if before:
+        yield from _chain(before, f"{rest}└ ", f"{rest}  ")
+
+
+def _line(op: Mapping[str, Any], branch: str) -> PlanLine:
+    rows, rule = op.get("rows"), op.get("rule")
+    return PlanLine(
+        str(op.get("id", "")),
+        branch,
+        str(op.get("text", "")),
+        str(op.get("operator", "")),
+        str(op.get("implementation", "")),
+        str(op.get("equivalence", "")),
+        float(rows) if isinstance(rows, (int, float)) else None,
+        dict(op.get("columns") or {}),
+        rule if isinstance(rule, str) else None,
+        bool(op.get("body") or op.get("arms")),
+    )
+
+
+def _head(text: str, branch: str) -> PlanLine:
+    return PlanLine("", branch, text, "", "", "", None, {}, None, True)

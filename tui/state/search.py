@@ -1,0 +1,103 @@
+"""The candidates of one row of the input, as a tree by their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal as OneOf
+
+from qpdsl.executor.runtime.events import Candidate, Expanded, Selected, Valued
+
+Path = tuple[int, ...]
+Fate = OneOf["open", "kept", "dropped", "finished", "answer"]
+
+
+@dataclass(slots=True)
+class Node:
+    """One candidate. `score` is the last one given; `dropped_by` is the operator that let it go."""
+
+    path: Path
+    made: Candidate
+    round: int = 0
+    scores: dict[str, float | None] = field(default_factory=dict)
+    values: dict[str, str | float | bool | None] = field(default_factory=dict)
+    kept: bool = False
+    dropped_by: str | None = None
+    answer: bool = False
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def score(self) -> float | None:
+        return next(reversed(self.scores.values()), None)
+
+    @property
+    def fate(self) -> Fate:
+        if self.answer:
+            return "answer"
+        # A solution that got through the rounds and was outdone at the end is not the same as one pruned on its way.
+        if self.made.finished and (self.kept or self.dropped_by is None):
+            return "finished"
+        if self.dropped_by is not None:
+            return "dropped"
+        return "kept" if self.kept else "open"
+
+
+class SearchTree:
+    """All candidates of one instance, and the selections among them in order."""
+
+    def __init__(self) -> None:
+        self.root = Node((), Candidate(path=()))
+        self.selections: list[Selected] = []
+        self._nodes: dict[Path, Node] = {(): self.root}
+
+    def __len__(self) -> int:
+        return len(self._nodes) - 1
+
+    def node(self, path: Path) -> Node:
+        """The node of a path, made where it was not told of, such as the arm of a branch."""
+        found = self._nodes.get(path)
+        if found is None:
+            found = self._nodes[path] = Node(path, Candidate(path=path))
+            self.node(path[:-1]).children.append(found)
+        return found
+
+    def get(self, path: Path) -> Node | None:
+        return self._nodes.get(path)
+
+    def expanded(self, event: Expanded) -> None:
+        for candidate in event.candidates:
+            node = self.node(candidate.path)
+            node.made = candidate
+            node.round = event.rounds[-1] + 1 if event.rounds else 0
+
+    def valued(self, event: Valued) -> None:
+        for path, value in zip(event.paths, event.values, strict=False):
+            node = self.node(path)
+            if event.scores and not isinstance(value, str):
+                # The latest score comes last.
+                node.scores.pop(event.column, None)
+                node.scores[event.column] = value
+            else:
+                node.values[event.column] = value
+
+    def selected(self, event: Selected) -> None:
+        self.selections.append(event)
+        for path in event.kept:
+            self.node(path).kept = True
+        for path in event.dropped:
+            self.node(path).dropped_by = event.operator
+
+    def answered(self, path: Path) -> None:
+        if path in self._nodes and path:
+            self._nodes[path].answer = True
+
+    def line_of(self, node: Node) -> list[Node]:
+        """The nodes from the first step to this one."""
+        return [self._nodes[node.path[:end]] for end in range(1, len(node.path) + 1)]
+
+    def lives(self, node: Node) -> bool:
+        """Whether the node or anything below it is still in the running, or was at the end."""
+        return node.dropped_by is None or any(self.lives(child) for child in node.children)
+
+    def nodes(self) -> Iterator[Node]:
+        return (node for path, node in self._nodes.items() if path)

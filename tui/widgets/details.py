@@ -1,0 +1,101 @@
+"""Facts about one thing, beside a list or, where there is no room, over it."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from qpdsl.grammar.width import shorten
+from qpdsl.tui.palette import Palette
+from qpdsl.tui.widgets.columns import cell, harmless
+
+_LABEL = 16
+
+
+class Facts:
+    """A title and lines of name and value; longer texts stand under their names."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._parts: list[tuple[str, str | Text] | None] = []
+
+    def add(self, name: str, value: str | Text | None) -> None:
+        """A value that is not there is left out."""
+        if value is not None:
+            self._parts.append((name, value))
+
+    def gap(self) -> None:
+        if self._parts and self._parts[-1] is not None:
+            self._parts.append(None)
+
+    def columns(self, palette: Palette, width: int, height: int) -> Text:
+        """The title and the short facts in two columns, for a low panel."""
+        short = [part for part in self._parts if part is not None and not _long(part[1])]
+        half = width // 2
+        lines = [Text.assemble((shorten(self.title, width), "bold"), end="")]
+        for at in range(height - 1):
+            line = Text(end="")
+            for name, value in short[at :: height - 1][:2]:
+                pair = Text(f"{name:<{_LABEL}}", style=palette.muted, end="")
+                pair.append_text(value if isinstance(value, Text) else Text(harmless(value), style=palette.text))
+                line.append_text(cell(pair, half))
+            lines.append(line)
+        return Text("\n").join(lines)
+
+    def render(self, palette: Palette, width: int = 88) -> Text:
+        """All of it; a value that is too long for its line goes on below itself."""
+        text = Text.assemble((self.title, "bold"), "\n")
+        for part in self._parts:
+            text.append("\n")
+            if part is None:
+                continue
+            name, value = part
+            text.append(f"{name:<{_LABEL}}" if not _long(value) else f"{name}\n", palette.muted)
+            if isinstance(value, str):
+                shown = harmless(value)
+                if not _long(value):
+                    shown = ("\n" + " " * _LABEL).join(wrap(shown, max(width - _LABEL, 12)))
+                value = Text(shown, style=palette.text)
+            text.append_text(value)
+        return text
+
+
+class Details(ModalScreen[None]):
+    """Escape, enter or a click beside it closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,enter,q", "dismiss_details", "Close"),
+        Binding("down,j", "scroll(1)", "Down", show=False),
+        Binding("up,k", "scroll(-1)", "Up", show=False),
+    ]
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__()
+        self._facts = facts
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="details") as box:
+            box.border_subtitle = "esc closes"
+            yield Static(self._facts.render(Palette.of(self.app)))
+
+    def on_click(self, event: object) -> None:
+        if getattr(event, "widget", None) is self:
+            self.dismiss()
+
+    def action_dismiss_details(self) -> None:
+        self.dismiss()
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one("#details").scroll_relative(y=by, animate=False)
+
+
+def _long(value: str | Text) -> bool:
+    plain = value.plain if isinstance(value, Text) else value
+    return "\n" in plain or len(plain) > 60
