@@ -72,6 +72,7 @@ def main() -> int:
                 continue
             record[name] = importlib.import_module(PARTS[name]).run(options.output, tune=options.tune)
             tables.append(record[name].pop("markdown"))
+            failed += [check for check in record[name].get("checks", []) if not check["passed"]]
     machine = ", ".join(f"{key} {value}" for key, value in record["machine"].items())
     text = "\n\n".join(["# On a GPU", f"Measured on: {machine}.", *tables]) + "\n"
     if not options.interpret_check:

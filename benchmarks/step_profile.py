@@ -50,7 +50,7 @@ _SCOPES: tuple[tuple[str, str, str | None, tuple[str, ...]], ...] = (
     ("attention", _EXECUTOR + "kernels.attention", None, ("paged_attention", "folded_attention")),
     ("store KV", _EXECUTOR + "kernels.attention", None, ("write_kv",)),
     ("head", _ENGINE + "model", "PagedModel", ("logits",)),
-    ("sampling", _ENGINE + "draw", None, ("draw",)),
+    ("sampling", _ENGINE + "draw", "Drawer", ("draw",)),
     ("resolve", _ENGINE + "engine", "Engine", ("_resolve_reads", "_resolve_draws", "_report")),
 )
 _PREFIX = "qpdsl::"

@@ -179,7 +179,8 @@ class _Builder:
         if token.kind == "word" and self.inside != "fields":
             after = self.tokens[index + 1] if index + 1 < len(self.tokens) else token
             drafts = token.text == "draft" and after.kind in ("word", "string") and after is not token
-            return token.text in CLAUSES or drafts or after.text == "="
+            likens = token.text == "like" and after.kind == "word" and after is not token
+            return token.text in CLAUSES or drafts or likens or after.text == "="
         return token.text in ("->", "{") and token.start not in self.headless
 
     def _starts_stage(self, index: int) -> bool:

@@ -16,7 +16,7 @@ def makers(stages: tuple[ast.Stage, ...]) -> Iterator[tuple[str, ast.Stage]]:
             yield (stage.into.id if stage.into else "score"), stage
         elif isinstance(stage, ast.Generate | ast.Call) and stage.into:
             yield stage.into.id, stage
-        elif isinstance(stage, ast.Repeat):
+        elif isinstance(stage, ast.Repeat | ast.Peek):
             yield from makers(stage.body)
         elif isinstance(stage, ast.Branch):
             for arm in stage.arms:

@@ -50,8 +50,11 @@ def _uses(stages: tuple[ast.Stage, ...]) -> Iterator[_Use]:
                 yield from _in(rubric, None)
             case ast.Where(condition=condition):
                 yield from _in(condition, "bool")
-            case ast.Split(count=count):
+            case ast.Split(count=count, by=by, temperature=temperature):
                 yield from _in(count, "int")
+                for value in (by, temperature):
+                    if value is not None:
+                        yield from _in(value, "float")
             case ast.Keep(count=count, by=by):
                 yield from _in(count, "int")
                 yield from _in(by, "float")
@@ -67,6 +70,8 @@ def _uses(stages: tuple[ast.Stage, ...]) -> Iterator[_Use]:
             case ast.Branch(arms=arms):
                 for arm in arms:
                     yield from _uses(arm)
+            case ast.Peek(body=body):
+                yield from _uses(body)
             case ast.Call(arguments=arguments):
                 for argument in arguments:
                     yield from _in(argument.value, None)

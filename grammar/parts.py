@@ -11,7 +11,7 @@ from qpdsl.grammar import ast, regex, strings
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import STAGES
+from qpdsl.grammar.words import DECLARATIONS, KINDS, STAGES
 
 Option = tuple[Token, ast.Expr]
 
@@ -51,6 +51,21 @@ class Parts:
         self.fault("QP116", message, at(key), f"unknown {kind}", notes=notes, **fix)
         return False
 
+    def kind(self, pairs: list[Option]) -> str | None:
+        """The kind that a model is declared as, None where it is not given or faulty."""
+        found: str | None = None
+        for index, (key, value) in enumerate(pairs):
+            notes = (f"form: {DECLARATIONS['model']}",)
+            if key.value != "kind":
+                fix = {"help": "write `kind`", "edit": Edit(at(key), "kind")} if closest(key.value, ("kind",)) else {}
+                self.fault("QP116", f"`model` has no option `{key}`", at(key), "unknown option", notes=notes, **fix)
+            elif index and pairs[0][0].value == "kind":
+                first = (Label(at(pairs[0][0]), "the first"),)
+                self.fault("QP117", "option `kind` is given twice", at(key), "again here", secondary=first)
+            else:
+                found = self.word("kind", value, KINDS, "not a kind of verifier")
+        return found
+
     def word(self, option: str, value: ast.Expr | None, known: tuple[str, ...], label: str) -> Any:
         """One of the words that an option takes, the first of them where it is not given or faulty."""
         if value is None:
@@ -62,7 +77,7 @@ class Parts:
             found = value.parts[0]
         near = closest(found, known) if found else None
         fix = {"help": f"did you mean `{near}`?", "edit": Edit(value.span, near)} if near else {}
-        code = "QP207" if option == "reduce" else "QP126"
+        code = {"reduce": "QP207", "kind": "QP127"}.get(option, "QP126")
         self.fault(code, f"`{option}` is one of {listed(known)}", value.span, label, **fix)
         return known[0]
 

@@ -23,9 +23,11 @@ def _begins(nodes: list[Node], index: int) -> bool:
     following = nodes[index + 1] if index + 1 < len(nodes) else None
     word, before = first(nodes[0]).text, first(nodes[index - 1]).text
     if isinstance(following, Piece) and following.text == "=":
-        return word not in ("model", "extract") and (before != "prefer" or index == 1)
+        return (word != "model" or index > 2) and word != "extract" and (before != "prefer" or index == 1)
     if node.text == "draft":
         # A name too: of a model, a column, a parameter.
         named = before in CLAUSES or before == "draft"
         return index > 1 and word in ("generate", "program") and following is not None and not named
+    if node.text == "like":
+        return index > 1 and word == "program" and following is not None and before != "draft"
     return node.text in CLAUSES

@@ -98,8 +98,10 @@ class Stages(Types, Expressions):
         equal = self.word("equal", options.get("equal"), EQUALITIES, "not a way to compare")
         return ast.Vote(name_of(children[0]), options.get("weight"), equal, span=span_of(meta))
 
-    def split(self, meta: Any, children: list[ast.Expr]) -> ast.Split:
-        return ast.Split(children[0], span=span_of(meta))
+    def split(self, meta: Any, children: list[Any]) -> ast.Split:
+        count, by, *pairs = children
+        options = self.options("split", [pair for pair in pairs if pair is not None])
+        return ast.Split(count, by, options.get("temperature"), span=span_of(meta))
 
     def repeat(self, meta: Any, children: list[Any]) -> ast.Repeat:
         limit, until, block = children
@@ -116,6 +118,10 @@ class Stages(Types, Expressions):
             for block in children
         ]
         return ast.Branch(tuple(arms), span=span)
+
+    def peek(self, meta: Any, children: list[Block]) -> ast.Peek:
+        head = Span(meta.start_pos, meta.start_pos + len("peek"))
+        return ast.Peek(self._body(children[0], "`peek` has no stages to run", head), span=span_of(meta))
 
     def call(self, meta: Any, children: list[Any]) -> ast.Call:
         name, arguments, *intos = children
@@ -181,7 +187,7 @@ class Stages(Types, Expressions):
         """The stages of a block; those of a block without a head stand in its place."""
         for child in children:
             if isinstance(child, Block):
-                self._headless(child, "a block belongs to a `repeat` or a `branch`", STAGES["repeat"].usage)
+                self._headless(child, "a block belongs to a `repeat`, a `branch` or a `peek`", STAGES["repeat"].usage)
                 yield from self._stages(child.stages)
             elif self._shallow(child):
                 yield child

@@ -47,10 +47,11 @@ _AFTER = {
     "via": "a way to decode",
     "within": "a level",
     "draft": "a model",
+    "like": "a system",
     "into": "a column",
     "per": "a column",
 }
-_CLAUSES = frozenset({"_AS", "_VIA", "_DRAFT", "_INTO", "_WITHIN", "_PREFER"})
+_CLAUSES = frozenset({"_AS", "_VIA", "_DRAFT", "_INTO", "_WITHIN", "_PREFER", "_LIKE"})
 
 
 def explain(error: UnexpectedInput, layout: Layout, source: Source) -> tuple[Diagnostic, int]:

@@ -18,7 +18,7 @@ from qpdsl.grammar.forms import Form
 from qpdsl.grammar.parts import Option, at, span_of
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.stages import Block, Clause, Stages
-from qpdsl.grammar.words import CLAUSE_FORMS
+from qpdsl.grammar.words import CLAUSE_FORMS, SYSTEMS
 
 
 class ToAst(Stages):
@@ -56,9 +56,9 @@ class ToAst(Stages):
         return ast.Use(self.plain(self.string(children[0]), "a path"), span=span_of(meta))
 
     def model(self, meta: Any, children: list[Any]) -> ast.Model:
-        name, raw = children
+        name, raw, *pairs = children
         id = self.plain(self.string(raw), "a model id")
-        return ast.Model(str(name), id, span=span_of(meta), name_span=at(name))
+        return ast.Model(str(name), id, self.kind(pairs), span=span_of(meta), name_span=at(name))
 
     def schema(self, meta: Any, children: list[Any]) -> ast.Schema:
         name, body = children
@@ -84,6 +84,13 @@ class ToAst(Stages):
 
     def within(self, meta: Any, children: list[Form | Token]) -> Clause:
         return Clause("within", self.level(children[0]), span_of(meta))
+
+    def like(self, meta: Any, children: list[Token]) -> Clause:
+        name, span = children[0], span_of(meta)
+        if name in SYSTEMS:
+            return Clause("like", ast.Like("search_and_learn", span=span), span)
+        self.unknown_form(name, "system", SYSTEMS, CLAUSE_FORMS["like"])
+        return Clause("like", None, span)
 
     def prefer(self, meta: Any, children: list[Option]) -> Clause:
         (key, value), span = children[0], span_of(meta)

@@ -12,10 +12,14 @@ from qpdsl.grammar.words import STAGES, TEXT_OPTIONS
 def unparse(file: ast.File) -> str:
     """The whole file: what it uses, models, schemas, programs."""
     items = [f"use {format_text(use.path)}" for use in file.uses]
-    items += [f"model {model.name} = {format_text(model.id)}" for model in file.models]
+    items += [f"model {model.name} = {format_text(model.id)}{_kind(model)}" for model in file.models]
     items += [_schema(schema) for schema in file.schemas]
     items += [_program(program) for program in file.programs]
     return "\n".join(items)
+
+
+def _kind(model: ast.Model) -> str:
+    return "" if model.kind is None else f" kind={model.kind}"
 
 
 def _schema(schema: ast.Schema) -> str:
@@ -60,6 +64,8 @@ def _program(program: ast.Program) -> str:
         head += f" within {program.within.level}{bound}"
     if program.prefer:
         head += f" prefer latency={program.prefer.latency!r}"
+    if program.like:
+        head += f" like {program.like.system}"
     if program.draft:
         head += f" draft {_model(program.draft)}"
     return f"{head} {_block(program.body)}"
@@ -98,13 +104,16 @@ def _stage(stage: ast.Stage) -> str:
         case ast.Vote(column=column, weight=weight, equal=equal):
             weighed = "" if weight is None else f" weight={format_expr(weight)}"
             return f"vote {column.id}{weighed}{'' if equal == 'text' else f' equal={equal}'}"
-        case ast.Split(count=count):
-            return f"split {format_expr(count)}"
+        case ast.Split(count=count, by=by, temperature=temperature):
+            soft = "" if temperature is None else f" temperature={format_expr(temperature)}"
+            return f"split {format_expr(count)}" + ("" if by is None else f" by {format_expr(by)}{soft}")
         case ast.Repeat(limit=limit, until=until, body=body):
             ends = "" if until is None else f" until {format_expr(until)}"
             return f"repeat {format_expr(limit)}{ends} {_block(body)}"
         case ast.Branch(arms=arms):
             return "branch {\n" + "\n".join(map(_block, arms)) + "\n}"
+        case ast.Peek(body=body):
+            return f"peek {_block(body)}"
         case ast.Call(program=program, arguments=arguments, into=into):
             return f"call {program}({', '.join(map(_argument, arguments))}){_into(into)}"
         case ast.Return(value=value):

@@ -24,7 +24,8 @@ RESERVED = frozenset(
     }
 )
 
-# A line that starts with one of these goes on with the stage above it; so does `draft` before a model.
+# A line that starts with one of these goes on with the stage above it; so do `draft` before a model and
+# `like` before a name.
 CLAUSES = frozenset({"as", "via", "into", "by", "per", "until", "within", "prefer"})
 
 # The columns of every row, with their types.
@@ -45,7 +46,7 @@ FUNCTIONS = ("len", "min", "max", "mean", "all", "any")
 
 DECLARATIONS = {
     "use": 'use "file.qp"',
-    "model": 'model NAME = "id"',
+    "model": 'model NAME = "id" kind=KIND',
     "schema": 'schema NAME { FIELD: TYPE … } or schema NAME from "file.json"',
     "program": "program NAME(PARAMETER: TYPE, …) -> TYPE { … }",
 }
@@ -76,10 +77,14 @@ CLAUSE_FORMS = {
     "via": "via filter(MODEL, THRESHOLD) or amortized(MARGIN)",
     "within": "within exact, epsilon(1e-3) or loss(0.02)",
     "prefer": "prefer latency=0.8",
+    "like": "like search_and_learn",
 }
 TARGETS = ("choice", "grammar")
 VIAS = ("filter", "amortized")
 LEVELS = ("exact", "epsilon", "loss")
+# What a model may be declared as that scores.
+KINDS = ("rlhflow", "math_shepherd", "skywork", "qwen", "outcome")
+SYSTEMS = ("search_and_learn",)
 EQUALITIES = ("text", "number", "math")
 
 # The types that take arguments, with their forms; a field takes these beside plain types, `[TYPE]` and `{ … }`.
@@ -116,9 +121,10 @@ STAGES = {
     "keep": Form("keep K by EXPR per COLUMN", "how many rows to keep"),
     "best": Form("best by EXPR", "`by`"),
     "vote": Form("vote COLUMN weight=EXPR equal=text|number|math", "a column", ("weight", "equal")),
-    "split": Form("split G", "how many groups to make"),
+    "split": Form("split G or split N by EXPR temperature=", "how many groups to make", ("temperature",)),
     "repeat": Form("repeat N until EXPR { … }", "the most rounds to run"),
     "branch": Form("branch { { … } { … } }", "`{`"),
+    "peek": Form("peek { … }", "`{`"),
     "call": Form("call PROGRAM(ARGUMENT, …) into NAME", "a program"),
     "return": Form("return EXPR", "an expression"),
 }

@@ -1,4 +1,4 @@
-"""`repeat` and `branch`: stages that hold stages."""
+"""`repeat`, `branch` and `peek`: stages that hold stages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
+from qpdsl.grammar.words import COLUMNS
 from qpdsl.planner import ops
 from qpdsl.planner.chain import Chain
 from qpdsl.planner.conditions import warn_until
 from qpdsl.planner.generates import warn_spent_rounds
 from qpdsl.planner.infer import reader
 from qpdsl.planner.logical import LogicalPlan
-from qpdsl.planner.options import MOST_ARMS
+from qpdsl.planner.options import MOST_ARMS, constant
 from qpdsl.planner.schemas import Schema
 from qpdsl.planner.scope import NUMBERS, Column, Type, made_name, stage_word, word_span
 from qpdsl.planner.walk import Flow, Walk
@@ -59,6 +60,34 @@ def branch(walk: Walk, stage: ast.Branch, number: int, add: Add) -> ops.Operator
     scope.columns = _united(walk, columns)
     walk.flow = _joined(flow, flows)
     return ops.Branch(tuple(plans), stage=number, span=stage.span)
+
+
+def peek(walk: Walk, stage: ast.Peek, number: int, add: Add) -> ops.Operator:
+    walk.needs_context(stage)
+    before, flow = dict(walk.scope.columns), walk.flow
+    _check_one_to_one(walk, stage.body)
+    body = _inside(walk, stage, stage.body, number, add)
+    made = {name: column for name, column in walk.scope.columns.items() if name not in COLUMNS}
+    walk.scope.columns = {**{name: column for name, column in before.items() if name not in made}, **made}
+    walk.flow = flow
+    return ops.Peek(body, stage=number, span=stage.span)
+
+
+def _check_one_to_one(walk: Walk, stages: tuple[ast.Stage, ...]) -> None:
+    """Reports the stages of a `peek` that would not make one row of each."""
+    for stage in stages:
+        match stage:
+            case ast.Repeat(body=body):
+                _check_one_to_one(walk, body)
+            case ast.Generate(n=n) if n is not None and getattr(constant(n), "value", None) != 1:
+                message = "`peek` gives each row back, so a `generate` in it makes one sample"
+                walk.scope.error("QP236", message, n.span, "more than one row", help="leave `n` out")
+            case ast.Generate() | ast.Score() | ast.Extract() | ast.Peek() | ast.Return():
+                pass
+            case _:
+                message = f"`peek` gives each row back, so `{stage_word(stage)}` cannot stand in it"
+                help = "use `generate`, `score`, `extract` and `repeat` in it"
+                walk.scope.error("QP236", message, word_span(stage), "the rows would not come back", help=help)
 
 
 def _inside(walk: Walk, stage: ast.Stage, stages: tuple[ast.Stage, ...], number: int, add: Add) -> LogicalPlan:

@@ -33,7 +33,9 @@ def _scored(walk: Walk, stage: ast.Score, into: str, number: int) -> ops.Operato
         return ops.Judge(model, verifier.rubric, into, stage=number, span=span)
     name, scorers, models = verifier.name, walk.environment.scorers, walk.module.models
     if verifier.quoted or name in models:
-        return ops.Score(walk.model(verifier), stage.reduce, into, stage=number, span=span)
+        kind = None if verifier.quoted else walk.module.kinds.get(name)
+        raw = walk.calls[-1][1].like is not None
+        return ops.Score(walk.model(verifier), stage.reduce, into, kind, raw, stage=number, span=span)
     if name == "logprob":
         if stage.reduce not in ("last", "sum", "mean"):
             message = f"`logprob` has no `{stage.reduce}`: it is one number for the whole text"

@@ -26,7 +26,7 @@ def describe(op: ops.Operator, values: Values) -> str:
             return " ".join(["generate", _model(op.model), *_options(op, values), *_clauses(op, values)])
         case ops.Score(verifier=verifier, reduce=reduce, into=into):
             shown = "" if reduce == "last" else f" reduce={reduce}"
-            return f"score {_model(verifier)}{shown}{_into(into)}"
+            return f"score {_model(verifier)}{shown}{_into(into)}{' as search-and-learn' if op.raw else ''}"
         case ops.Judge(model=model, rubric=rubric, into=into):
             return f"score judge({_model(model)}, {format_expr(rubric)}){_into(into)}"
         case ops.LogProb(reduce=reduce, into=into):
@@ -42,18 +42,25 @@ def describe(op: ops.Operator, values: Values) -> str:
         case ops.TopK(k=ast.Literal(value=1), by=by, per=None):
             return f"best by {show(by)}"
         case ops.TopK(k=k, by=by, per=per):
-            return f"keep {show(k)} by {show(by)}" + (f" per {per}" if per is not None else "")
+            return (
+                f"keep {show(k)} by {show(by)}"
+                + (f" per {per}" if per is not None else "")
+                + (" as search-and-learn" if op.like else "")
+            )
         case ops.Vote(column=column, weight=weight, equal=equal):
             shown = "" if equal == "text" else f" equal={equal}"
             return f"vote {column}" + (f" weight={show(weight)}" if weight is not None else "") + shown
-        case ops.Split(count=count):
-            return f"split {show(count)}"
+        case ops.Split(count=count, by=by, temperature=temperature):
+            soft = "" if temperature is None else f" temperature={show(temperature)}"
+            return f"split {show(count)}" + (f" by {show(by)}{soft}" if by is not None else "")
         case ops.Branch(arms=arms):
             return f"branch of {len(arms)}"
         case ops.Assign(column=column, value=value):
             return f"{column} = {show(value)}"
         case ops.Repeat(limit=limit, until=until):
             return f"repeat ≤{show(limit)}" + (f" until {show(until)}" if until is not None else "")
+        case ops.Peek():
+            return "peek"
         case ops.Return(value=value, parse=parse):
             return f"return {show(value)}{' as a record' if parse else ''}"
     raise TypeError(f"no words for {type(op).__name__}")

@@ -7,6 +7,7 @@ The last operator is the root, at the top. Under a `repeat` stand the operators 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, fields
 from typing import Any
 
 from qpdsl.grammar import ast
@@ -14,29 +15,55 @@ from qpdsl.grammar.format import format_expr
 from qpdsl.grammar.width import cells, shorten
 from qpdsl.planner import ops
 from qpdsl.planner.describe import Values, describe
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan import everything
+from qpdsl.planner.physical import PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.quantities import count, seconds
 
 Line = tuple[str, PhysicalOp | None]
+Cells = tuple[str, str, str]
 _GAP = 3
 _WIDEST = 100
 
 
 def explain(plan: PhysicalPlan) -> str:
     """The plan as a tree, a summary first, without a trailing newline."""
-    values = _defaults(plan)
-    lines = list(_tree(plan.ops, values, "", ""))
-    width = max(cells(text) for text, _ in lines)
-    counts = [_rows(op.rows) if op else "" for _, op in lines]
-    count_width = max(map(len, counts))
-    out = [_summary(plan)]
-    for (text, op), count in zip(lines, counts, strict=True):
-        how = "" if op is None or op.implementation == "rows" else op.implementation
-        space = " " * (width + _GAP - cells(text))
-        out.append(f"{text}{space}{count:>{count_width}}{' ' * _GAP}{how}".rstrip())
-    out.append(f"columns: {', '.join(plan.ops[-1].columns)}")
-    out.append(_footnote(plan))
-    return "\n".join(out)
+    return "\n".join([summary(plan), *laid_out(table(plan, costed=True)), *(note for note in notes(plan) if note)])
+
+
+def table(plan: PhysicalPlan, *, costed: bool = False) -> list[Cells]:
+    """The lines of the tree: an operator with its lead, the rows it makes, and how it runs, `costed` at what cost."""
+    return [
+        (text, _rows(op.rows) if op else "", " · ".join(_words(op, costed)) if op else "") for text, op in tree(plan)
+    ]
+
+
+def _words(op: PhysicalOp, costed: bool) -> Iterator[str]:
+    if op.implementation != "rows":
+        yield op.implementation
+    if costed and op.cost is not None:
+        yield f"est {seconds(op.cost.seconds)}"
+
+
+def tree(plan: PhysicalPlan) -> list[Line]:
+    """The lines of the tree with their operators, None for the head of an arm."""
+    return list(_tree(plan.ops, _defaults(plan), "", ""))
+
+
+def laid_out(lines: list[Cells]) -> list[str]:
+    """The lines with their columns under each other."""
+    width = max(cells(text) for text, _, _ in lines)
+    count_width = max(len(count) for _, count, _ in lines)
+    return [
+        f"{text}{' ' * (width + _GAP - cells(text))}{count:>{count_width}}{' ' * _GAP}{how}".rstrip()
+        for text, count, how in lines
+    ]
+
+
+def notes(plan: PhysicalPlan) -> tuple[str, str, str]:
+    """What stands under the tree; the second note is empty where the plan says nothing of problems in flight."""
+    flying = ""
+    if plan.in_flight is not None:
+        flying = f"problems: ≤{plan.in_flight} at once, one more while fewer than {plan.floor} sequences are at work"
+    return f"columns: {', '.join(plan.ops[-1].columns)}", flying, _footnote(plan)
 
 
 def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
@@ -53,6 +80,10 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "prefer": plan.prefer,
         "returns": plan.returns,
         "models": dict(plan.models),
+        "rules": list(plan.rules),
+        "reads": None if plan.reads is None else list(plan.reads),
+        "in_flight": plan.in_flight,
+        "floor": plan.floor,
         **{word: _whole(total) for word, total in _totals(plan).items()},
         "parameters": [
             {
@@ -85,13 +116,15 @@ def _tree(chain: tuple[PhysicalOp, ...], values: Values, first: str, rest: str, 
         yield from _tree(before, values, f"{rest}└ ", f"{rest}  ", "from " if below else "")
 
 
-def _summary(plan: PhysicalPlan) -> str:
+def summary(plan: PhysicalPlan) -> str:
+    """The first line: the program, what it takes at the most, how many rules made the plan, what it may change."""
     work = []
     for word, total in _totals(plan).items():
         if total != 0:
             noun = word[:-1] if total == 1 else word
-            work.append(f"≤{_count(total)} {noun}" if total is not None else f"{word} unknown")
+            work.append(f"≤{count(total)} {noun}" if total is not None else f"{word} unknown")
     name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
+    work += [f"rules {len(plan.rules)}"] if plan.rules else []
     permits = [f"within {plan.within}"]
     permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
     return (" " * _GAP).join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"])
@@ -113,6 +146,8 @@ def _footnote(plan: PhysicalPlan) -> str:
     text = f"rows: the most that parameters at {at} can give, over all rounds"
     if any(op.rows is None for op in everything(plan.ops)):
         text += f"; ? hangs on a parameter without one ({', '.join(open_)})"
+    if any(op.cost is not None for op in everything(plan.ops)):
+        text += "; est: time for one of many problems"
     return text
 
 
@@ -124,12 +159,23 @@ def _operator_json(op: PhysicalOp, values: Values) -> dict[str, Any]:
         "text": describe(op.op, values),
         "implementation": op.implementation,
         "equivalence": op.equivalence,
+        "how": _how_json(op),
+        "rules": list(op.rules),
         "rows": _whole(op.rows),
+        "cost": None if op.cost is None else asdict(op.cost),
         "inputs": list(op.inputs),
         "columns": dict(op.columns),
         "body": [_operator_json(inner, values) for inner in op.body],
         "arms": [[_operator_json(inner, values) for inner in arm] for arm in op.arms],
     }
+
+
+def _how_json(op: PhysicalOp) -> dict[str, Any] | None:
+    """What the rules decided, by the names of the fields of its class; a pattern is its text."""
+    if op.how is None:
+        return None
+    found = {part.name: getattr(op.how, part.name) for part in fields(op.how)}
+    return {name: value.pattern if isinstance(value, ast.Regex) else value for name, value in found.items()}
 
 
 def _defaults(plan: PhysicalPlan) -> dict[str, ast.Expr]:
@@ -148,14 +194,4 @@ def _whole(rows: float | None) -> int | float | None:
 def _rows(rows: float | None) -> str:
     if rows is None:
         return "? rows"
-    return "1 row" if rows == 1 else f"{_count(rows)} rows"
-
-
-def _count(rows: float) -> str:
-    if rows < 10_000:
-        return f"{rows:.0f}"
-    for unit in ("k", "M", "G"):
-        rows /= 1000
-        if rows < 1000:
-            return f"{rows:.1f}{unit}"
-    return "1T+"
+    return "1 row" if rows == 1 else f"{count(rows)} rows"

@@ -128,6 +128,8 @@ def _first_generate(stages: tuple[ast.Stage, ...]) -> ast.Generate | None:
         match stage:
             case ast.Generate():
                 return stage
+            case ast.Peek():
+                continue
             case ast.Repeat(body=body):
                 return _first_generate(body)
             case ast.Prompt() | ast.Chat() | ast.Branch() | ast.Call():

@@ -29,6 +29,7 @@ class Module:
     files: Files
     report: Callable[[Diagnostic], None]
     models: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str | None] = field(default_factory=dict)
     programs: dict[str, tuple[Module, ast.Program]] = field(default_factory=dict)
     schemas: Schemas = field(init=False)
     missing: frozenset[str] = frozenset()
@@ -74,6 +75,7 @@ class Modules:
             no_duplicates(kind, nodes, module.report)
         for model in file.models:
             module.models.setdefault(model.name, self._replaced.get(model.name, model.id))
+            module.kinds.setdefault(model.name, model.kind)
         for program in file.programs:
             module.programs.setdefault(program.name, (module, program))
         return module
@@ -137,7 +139,10 @@ class Modules:
                 continue
             for model in used.file.models:
                 id = used.models[model.name]
-                if module.models.setdefault(model.name, id) != id:
+                if (
+                    module.models.setdefault(model.name, id) != id
+                    or module.kinds.setdefault(model.name, model.kind) != model.kind
+                ):
                     self._clash(module, use, "model", model.name, seen)
                 seen.setdefault(model.name, use.span)
             for schema in used.file.schemas:

@@ -103,11 +103,17 @@ class Generate(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Score(Operator):
-    """Adds the float column `into`: the verifier's step scores of the row's text, reduced to one number."""
+    """Adds the float column `into`: the verifier's step scores of the row's text, reduced to one number.
+
+    `kind` is what the program says the verifier is; without it the model's own files tell. `raw` scores what
+    search-and-learn does, an empty last step and all.
+    """
 
     verifier: str
     reduce: Reduce
     into: str
+    kind: str | None = None
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +178,15 @@ class Where(Operator):
 class TopK(Operator):
     """The `k` rows with the greatest `by`, greatest first; ties go to the earlier row; none sorts last.
 
-    With `per`, the `k` rows of each value of that column, the values in the order in which they are first seen.
+    With `per`, the `k` rows of each value of that column, the values in the order in which they are first seen. As in
+    search-and-learn (`like`), the kept rows stay in the order in which they stood, and a group whose best row is
+    finished, or holds a boxed answer, is closed: all its rows stay as they are, and count as finished.
     """
 
     k: ast.Expr
     by: ast.Expr
     per: str | None = None
+    like: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +203,15 @@ class Vote(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Split(Operator):
-    """Each row `count` times; a copy's index is appended to its path, and `group` numbers the copies of all rows."""
+    """Each row `count` times; a copy's index is appended to its path, and `group` numbers the copies of all rows.
+
+    With `by`, `count` rows in all, shared out among those that are not finished by the softmax of `by` over
+    `temperature` (1 where None); a finished row passes as one of them. First copies come first, then second ones.
+    """
 
     count: ast.Expr
+    by: ast.Expr | None = None
+    temperature: ast.Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +238,13 @@ class Repeat(Operator):
 
     limit: ast.Expr
     until: ast.Expr | None
+    body: LogicalPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Peek(Operator):
+    """Runs `body`, which makes one row of each; gives the rows back as they were, with the columns that it made."""
+
     body: LogicalPlan
 
 

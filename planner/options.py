@@ -45,6 +45,7 @@ RANGES: Mapping[str, Range] = {
     "margin": Range("float", 0, 1),
     "keep": Range("int", 1),
     "split": Range("int", 1, 65536),
+    "split temperature": Range("float", 0),
     "repeat": Range("int", 1, 1_000_000),
 }
 MOST_ARMS = 64

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from qpdsl.grammar import ast
 from qpdsl.planner.logical import Parameter
 from qpdsl.planner.ops import Operator
+from qpdsl.planner.strategy import How
 
 Equivalence = OneOf["exact", "epsilon", "lossy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one operator is expected to take for one problem of many, over the rounds of an enclosing `repeat`.
+
+    `cached_tokens` are those of `prompt_tokens` whose KV is found; tokens are counted as `Usage` counts them.
+    """
+
+    seconds: float
+    prompt_tokens: float
+    cached_tokens: float
+    sampled_tokens: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +34,7 @@ class PhysicalOp:
     `id` is stable for a program ("0", "1", "3.0" for the first operator of operator 3's body, "3.1.0" for that of its
     second arm). `rows` estimates the rows it makes in all, over the rounds of an enclosing `repeat`, None where that
     hangs on a parameter without a default. `body` is what a `repeat` runs; `arms` what a `branch` does, where an arm
-    without operators passes the rows as they are.
+    without operators passes the rows as they are. `how` is what the rules decided, by `rules`; `cost` an estimate.
     """
 
     id: str
@@ -32,6 +46,9 @@ class PhysicalOp:
     columns: Mapping[str, str]
     body: tuple[PhysicalOp, ...] = ()
     arms: tuple[tuple[PhysicalOp, ...], ...] = ()
+    how: How | None = None
+    rules: tuple[str, ...] = ()
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +57,11 @@ class PhysicalPlan:
 
     A parameter's `default` is the value that the estimates go by; `declared` holds the defaults of the program's text.
     `equivalence` is what the plan keeps to, `within` what the program permits; `prefer` is its λ, if it has one.
+    `reads` are the columns of the last rows that whoever runs the plan looks at, besides the value that it returns;
+    None means all. `in_flight` is how many problems run at once, None where nothing was decided; `floor` the fewest
+    sequences that the engine should have to work at: below it another problem starts, and samples run ahead. `rules`
+    are the names of the rules that made the plan what it is. `kv_shares` parts the KV memory between the models, by
+    their ids; None means nothing was decided.
     """
 
     name: str
@@ -53,3 +75,17 @@ class PhysicalPlan:
     equivalence: Equivalence
     within: str = "exact"
     prefer: float | None = None
+    reads: tuple[str, ...] | None = None
+    in_flight: int | None = None
+    floor: int = 0
+    rules: tuple[str, ...] = ()
+    kv_shares: Mapping[str, float] | None = None
+
+
+def everything(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
+    """The operators with those inside them, in running order."""
+    for op in chain:
+        yield op
+        yield from everything(op.body)
+        for arm in op.arms:
+            yield from everything(arm)

@@ -1,37 +1,22 @@
-"""Logical plan to physical plan: every operator in its straightforward implementation, with a row estimate."""
+"""Logical plan to the naive physical plan: every operator in the plainest way there is, with a row estimate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from qpdsl.grammar import ast
 from qpdsl.planner import ops
+from qpdsl.planner.implementation import implementation
 from qpdsl.planner.logical import LogicalPlan, LogicalProgram
 from qpdsl.planner.options import constant
-from qpdsl.planner.physical import Equivalence, PhysicalOp, PhysicalPlan
+from qpdsl.planner.physical import Equivalence, PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.rows import Estimate, estimate
-
-IMPLEMENTATIONS: dict[type[ops.Operator], str] = {
-    ops.SetContext: "template",
-    ops.Score: "paged prefill · prefix cached",
-    ops.Judge: "judge · greedy decode",
-    ops.LogProb: "rows",
-    ops.PythonScore: "python",
-    ops.Extract: "rows",
-    ops.PythonExtract: "python",
-    ops.Where: "rows",
-    ops.TopK: "rows",
-    ops.Vote: "rows",
-    ops.Split: "rows",
-    ops.Branch: "arms",
-    ops.Assign: "rows",
-    ops.Repeat: "loop",
-    ops.Return: "rows",
-}
+from qpdsl.planner.strategy import plainest
 
 
-def plan(program: LogicalProgram) -> PhysicalPlan:
-    """The plan that runs the program as it is written."""
+def plan(program: LogicalProgram, reads: tuple[str, ...] | None = None) -> PhysicalPlan:
+    """The naive plan: it runs the program as it is written, and shares, keeps and merges nothing.
+
+    `reads`: see `PhysicalPlan`.
+    """
     rows = estimate(program.plan, program.params)
     physical = _operators(program.plan, rows, "")
     lossy = any(op.equivalence == "lossy" for op in everything(physical))
@@ -47,26 +32,8 @@ def plan(program: LogicalProgram) -> PhysicalPlan:
         equivalence="lossy" if lossy else "exact",
         within=_within(program.within, lossy=lossy),
         prefer=program.prefer,
+        reads=reads,
     )
-
-
-def everything(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
-    """The operators with those inside them, in running order."""
-    for op in chain:
-        yield op
-        yield from everything(op.body)
-        for arm in op.arms:
-            yield from everything(arm)
-
-
-def implementation(op: ops.Operator) -> str:
-    """The one way there is to run an operator."""
-    if not isinstance(op, ops.Generate):
-        return IMPLEMENTATIONS[type(op)]
-    if isinstance(op.via, ops.Filter):
-        return "filter · plain"
-    head = "early exit" if isinstance(op.via, ops.Amortized) else "dense head"
-    return f"paged decode · {head}" + (" · llguidance mask" if op.constraint is not None else "")
 
 
 def _within(within: ast.Within | None, *, lossy: bool) -> str:
@@ -95,7 +62,7 @@ def _operators(logical: LogicalPlan, rows: Estimate, prefix: str) -> tuple[Physi
         op, id = logical.op(node), ids[node]
         body: tuple[PhysicalOp, ...] = ()
         arms: tuple[tuple[PhysicalOp, ...], ...] = ()
-        if isinstance(op, ops.Repeat):
+        if isinstance(op, ops.Repeat | ops.Peek):
             body = _operators(op.body, rows.inside[node][0], f"{id}.")
         elif isinstance(op, ops.Branch):
             inside = enumerate(zip(op.arms, rows.inside[node], strict=True))
@@ -105,13 +72,14 @@ def _operators(logical: LogicalPlan, rows: Estimate, prefix: str) -> tuple[Physi
             PhysicalOp(
                 id=id,
                 op=op,
-                implementation=implementation(op),
+                implementation=implementation(op, plainest(op)),
                 equivalence=equivalence,
                 rows=rows.rows[node],
                 inputs=tuple(ids[producer] for producer in logical.inputs(node) if producer in ids),
                 columns=logical.columns(node),
                 body=body,
                 arms=arms,
+                how=plainest(op),
             )
         )
     return tuple(physical)

@@ -227,7 +227,7 @@ def _generating(stages: tuple[ast.Stage, ...]) -> Iterator[str]:
         match stage:
             case ast.Generate(via=None, draft=None):
                 yield stage.model.name
-            case ast.Repeat(body=body):
+            case ast.Repeat(body=body) | ast.Peek(body=body):
                 yield from _generating(body)
             case ast.Branch(arms=arms):
                 for arm in arms:

@@ -23,8 +23,10 @@ def parameter_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
             yield rubric
         case ops.TopK(k=k):
             yield k
-        case ops.Split(count=count):
+        case ops.Split(count=count, temperature=temperature):
             yield count
+            if temperature is not None:
+                yield temperature
         case ops.Repeat(limit=limit):
             yield limit
 
@@ -39,6 +41,8 @@ def column_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
         case ops.Where(condition=condition):
             yield condition
         case ops.TopK(by=by):
+            yield by
+        case ops.Split(by=by) if by is not None:
             yield by
         case ops.Vote(weight=weight) if weight is not None:
             yield weight

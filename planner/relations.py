@@ -46,6 +46,8 @@ def _after(stages: tuple[ast.Stage, ...], plan: LogicalPlan) -> Iterator[tuple[S
         match stage, op:
             case ast.Repeat(), ops.Repeat():
                 yield from _after(stage.body, op.body)
+            case ast.Peek(), ops.Peek():
+                yield from _after(stage.body, op.body)
             case ast.Branch(), ops.Branch():
                 for arm, inner in zip(stage.arms, op.arms, strict=True):
                     yield from _after(arm, inner)

@@ -48,6 +48,9 @@ def _run(plan: LogicalPlan, start: Rows, groups: Rows, defaults: Defaults) -> Es
             result.rows[node], body = _repeat(op, before, result.groups, rounds, defaults)
             result.inside[node] = (body,)
             result.groups = body.groups
+        elif isinstance(op, ops.Peek):
+            result.rows[node] = before
+            result.inside[node] = (_run(op.body, before, result.groups, defaults),)
         elif isinstance(op, ops.Branch):
             arms = tuple(_run(arm, before, result.groups, defaults) for arm in op.arms)
             result.rows[node] = _total([made.rows[arm.root] for arm, made in zip(op.arms, arms, strict=True)])
@@ -63,6 +66,8 @@ def _made(op: ops.Operator, before: Rows, groups: Rows, defaults: Defaults) -> R
     match op:
         case ops.Generate(n=n):
             return _capped(before, _value(n, defaults))
+        case ops.Split(count=count, by=by) if by is not None:
+            return _value(count, defaults)
         case ops.Split(count=count):
             return _capped(before, _value(count, defaults))
         case ops.TopK(k=k, per=per):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qpdsl.grammar import ast
 from qpdsl.planner import ops
-from qpdsl.planner.blocks import branch, repeat
+from qpdsl.planner.blocks import branch, peek, repeat
 from qpdsl.planner.calls import inline
 from qpdsl.planner.chain import Chain
 from qpdsl.planner.columns import extract, score
@@ -55,13 +55,13 @@ def _operator(walk: Walk, stage: ast.Stage, number: int) -> ops.Operator | None:
         case ast.Vote():
             return _vote(walk, stage, number)
         case ast.Split():
-            walk.needs_context(stage)
-            walk.number(stage, "split", stage.count, "the number of groups")
-            return ops.Split(stage.count, stage=number, span=stage.span)
+            return _split(walk, stage, number)
         case ast.Repeat():
             return repeat(walk, stage, number, add)
         case ast.Branch():
             return branch(walk, stage, number, add)
+        case ast.Peek():
+            return peek(walk, stage, number, add)
     return None
 
 
@@ -73,7 +73,28 @@ def _keep(walk: Walk, stage: ast.Keep, number: int) -> ops.Operator:
         _column(walk, stage, stage.per, "`per`")
         warn_per(walk, stage.per)
     per = stage.per.id if stage.per else None
-    return ops.TopK(stage.count, stage.by, per, stage=number, span=stage.span)
+    return ops.TopK(stage.count, stage.by, per, _like(walk), stage=number, span=stage.span)
+
+
+def _like(walk: Walk) -> str | None:
+    like = walk.calls[-1][1].like
+    return None if like is None else like.system
+
+
+def _split(walk: Walk, stage: ast.Split, number: int) -> ops.Operator:
+    walk.needs_context(stage)
+    if stage.by is None:
+        walk.number(stage, "split", stage.count, "the number of groups")
+        if stage.temperature is not None:
+            help = "write `split N by EXPR temperature=T`"
+            message = "`temperature` shares rows out by a value, and this `split` has none"
+            walk.scope.error("QP116", message, stage.temperature.span, "without `by`", help=help)
+        return ops.Split(stage.count, stage=number, span=stage.span)
+    walk.number(stage, "split", stage.count, "the number of rows")
+    _by(walk, stage, stage.by, "`by`")
+    if stage.temperature is not None:
+        walk.number(stage, "split temperature", stage.temperature, "`temperature`", "float")
+    return ops.Split(stage.count, stage.by, stage.temperature, stage=number, span=stage.span)
 
 
 def _vote(walk: Walk, stage: ast.Vote, number: int) -> ops.Operator:

@@ -117,6 +117,8 @@ class _Readers:
         match stage:
             case ast.Repeat(body=body, until=until):
                 return self._rounds(body, after | _names(until))
+            case ast.Peek(body=body):
+                return self.before(body, after)
             case ast.Branch(arms=arms):
                 return self._arms(arms, after)
             case ast.Extract(column=column):

@@ -22,7 +22,7 @@ class InvalidPlan(RuntimeError):
 def verify(plan: LogicalPlan, params: Collection[str], *, body: bool = False) -> None:
     """Raises `InvalidPlan` unless the plan over these parameters is well formed.
 
-    `body` says that it is that of a `repeat`, or an arm of a `branch`.
+    `body` says that it is that of a `repeat` or a `peek`, or an arm of a `branch`.
     """
     graph = plan.graph
     _hold(nx.is_directed_acyclic_graph(graph), "the plan has a cycle")
@@ -52,6 +52,9 @@ def _verify_operator(plan: LogicalPlan, node: str, params: Collection[str], *, b
     if isinstance(op, ops.Repeat):
         _verify_inner(op, op.body, before, params)
         before = columns
+    if isinstance(op, ops.Peek):
+        _verify_inner(op, op.body, before, params)
+        _hold(set(op.body.columns(op.body.root)) <= set(columns), f"{op} loses columns of its body")
     if isinstance(op, ops.Branch):
         for arm in op.arms:
             _verify_inner(op, arm, before, params)

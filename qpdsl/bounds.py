@@ -49,8 +49,10 @@ def _options(nodes: tuple[PhysicalOp, ...]) -> Iterator[tuple[str, ast.Expr]]:
                     yield "margin", op.via.margin
             case ops.TopK(k=k):
                 yield "keep", k
-            case ops.Split(count=count):
+            case ops.Split(count=count, temperature=temperature):
                 yield "split", count
+                if temperature is not None:
+                    yield "split temperature", temperature
             case ops.Repeat(limit=limit):
                 yield "repeat", limit
         yield from _options(node.body)

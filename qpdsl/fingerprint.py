@@ -26,9 +26,12 @@ _PARTS = {
     "arguments": ("the arguments", False),
     "seed": ("the seed", True),
     "input": ("the input data", False),
+    "plan": ("the plan", True),
     "device": ("the device", True),
     "dtype": ("the dtype", True),
     "kv type": ("the type of the KV cache", True),
+    "deterministic": ("`--deterministic`", False),
+    "compile": ("`--compile`", False),
     "options": ("what is recorded", True),
 }
 

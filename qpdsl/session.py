@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,25 +17,23 @@ from qpdsl.executor.engine.budget import parse
 from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
 from qpdsl.executor.engine.kv import KVType
 from qpdsl.executor.engine.ticket import EngineError
-from qpdsl.executor.reward.rlhflow import RlhflowVerifier
-from qpdsl.executor.reward.verifier import Verifier
-from qpdsl.executor.runtime.context import ContextError
 from qpdsl.executor.runtime.events import EngineStepped
 from qpdsl.executor.runtime.functions import PythonFunction
 from qpdsl.executor.runtime.instance import Services
 from qpdsl.executor.runtime.keys import Path as RowPath
-from qpdsl.executor.runtime.loading import ModelError, TextModel, load
+from qpdsl.executor.runtime.loading import BY_CONFIGURATION, ModelError, TextModel, load, score_with
 from qpdsl.executor.runtime.mathematics import Mathematics
 from qpdsl.executor.runtime.run import Result, run
+from qpdsl.executor.runtime.scores import ScoreStore
 from qpdsl.executor.runtime.stream import EventStream
 from qpdsl.grammar.suggest import listed
 from qpdsl.planner import ops
 from qpdsl.planner.expr import Value
-from qpdsl.planner.physical import PhysicalPlan
-from qpdsl.planner.plan import everything
+from qpdsl.planner.physical import PhysicalPlan, everything
 
 # Parameters up to which a step is too short for many threads to share.
 _SMALL_MODEL = 30_000_000
+_TURNS = 4
 
 
 class Session:
@@ -46,7 +45,9 @@ class Session:
     by default a quarter of what is free, 2 GiB at the most, and on a GPU what is free less what the largest step
     takes. `threads` are torch's: by default what OMP_NUM_THREADS says, else one a core, and one in all where every
     model is small. `functions` are the Python scorers and extractors that programs may name. `events` takes what
-    happens; by default the session has a stream of its own. Raises ArgumentError.
+    happens; by default the session has a stream of its own. On a GPU `deterministic` gives a sample the same bits in
+    any batch, and `compile` has torch.compile make the layers' kernels when they first run; both are added to what
+    `config` says (see `EngineConfig`). Raises ArgumentError.
     """
 
     def __init__(
@@ -59,6 +60,9 @@ class Session:
         threads: int | None = None,
         functions: Iterable[PythonFunction] = (),
         events: EventStream | None = None,
+        *,
+        deterministic: bool = False,
+        compile: bool = False,
     ) -> None:
         check_device(device)
         for name, value, known in (("dtype", dtype, DTYPES), ("kv_type", kv_type, KV_TYPES)):
@@ -73,11 +77,16 @@ class Session:
         self.events = events or EventStream()
         self.kv_type = kv_type
         self._functions = {function.name: function for function in functions}
+        config = config or EngineConfig()
+        config = replace(
+            config, deterministic=deterministic or config.deterministic, compiled=compile or config.compiled
+        )
         self._engine = Engine(config, self._stepped, kv_bytes)
         self._running = False
         self._models: dict[str, TextModel] = {}
-        self._verifiers: dict[str, Verifier] = {}
         self._mathematics = Mathematics()
+        self._scores = ScoreStore()
+        self._floors: list[tuple[int, asyncio.Event]] = []
 
     def __repr__(self) -> str:
         models = ", ".join(f"`{model}`" for model in self._models) or "no model"
@@ -88,8 +97,11 @@ class Session:
         operators = [node.op for node in everything(plan.ops)]
         names = _named_models(operators)
         new = [model for model in dict.fromkeys(plan.models[name] for name in names) if model not in self._models]
+        kinds = _kinds(plan, operators)
         # All weights come before any KV: the KV may take all that is left.
-        loaded = {model: load(model, locate(model), self.device, self.dtype, self.kv_type) for model in new}
+        loaded = {
+            model: load(model, locate(model), self.device, self.dtype, self.kv_type, kinds.get(model)) for model in new
+        }
         for model, text_model in loaded.items():
             self._models[model] = text_model
             try:
@@ -100,12 +112,12 @@ class Session:
         for op in operators:
             if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter):
                 self._check_vocabularies(plan.models[op.model], plan.models[op.via.model])
-        for model in [plan.models[op.verifier] for op in operators if isinstance(op, ops.Score)]:
-            if model not in self._verifiers:
-                try:
-                    self._verifiers[model] = RlhflowVerifier(self._models[model].tokenizer)
-                except ContextError as error:
-                    raise ModelError(model, f"as a verifier: {error}") from error
+        for model, kind in kinds.items():
+            score_with(self._models[model], locate(model), kind)
+        for op in operators:
+            if isinstance(op, ops.Generate | ops.Judge) and not self._models[plan.models[op.model]].writes:
+                model = plan.models[op.model]
+                raise ModelError(model, f"it is a {self._models[model].kind} verifier, which writes no text")
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -140,6 +152,49 @@ class Session:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await driver
 
+    @property
+    def kv_page_bytes(self) -> dict[str, int]:
+        """Bytes of a KV page of each model that is loaded."""
+        return {name: model.paged.layout.page_bytes for name, model in self._models.items()}
+
+    @property
+    def kv_budget(self) -> int:
+        """Bytes of KV memory that the models share; 0 while none is loaded."""
+        return self._engine.kv_bytes
+
+    @property
+    def computes_in(self) -> str:
+        """The type of the models' numbers, by its name in torch."""
+        types = {str(model.paged.dtype).removeprefix("torch.") for model in self._models.values()}
+        return types.pop() if len(types) == 1 else self.dtype or ("float32" if self.device == "cpu" else "bfloat16")
+
+    @property
+    def limits(self) -> EngineConfig:
+        return self._engine.config
+
+    @property
+    def busy(self) -> int:
+        """The sequences that the engine has to work at, over all models."""
+        return sum(self._engine.busy(model) for model in self._models)
+
+    async def settled(self) -> None:
+        """Lets what was started go on to its first request, and notes how busy the engine is."""
+        # A turn of the loop starts a task; arms of a branch and the samples of a filter are tasks of that.
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        self._note_busy()
+
+    @contextlib.asynccontextmanager
+    async def below(self, floor: int) -> AsyncIterator[asyncio.Event]:
+        """An event that is set while the engine has fewer sequences than `floor` to work at; always where that is 0."""
+        event = asyncio.Event()
+        self._floors.append((floor, event))
+        self._note_busy()
+        try:
+            yield event
+        finally:
+            self._floors.remove((floor, event))
+
     async def run(
         self,
         plan: PhysicalPlan,
@@ -158,9 +213,10 @@ class Session:
         greedy decoding that is run to compare with.
         """
         models = {name: self._models[model] for name, model in plan.models.items() if model in self._models}
-        verifiers = {name: self._verifiers[model] for name, model in plan.models.items() if model in self._verifiers}
+        verifiers = {name: model.verifier for name, model in models.items() if model.verifier is not None}
         known = {**self._functions, **(functions or {})}
-        services = Services(self._engine, models, verifiers, self.events, known, on_token, self._mathematics)
+        scores = self._shared_scores()
+        services = Services(self._engine, models, verifiers, self.events, known, on_token, self._mathematics, scores)
         return await run(plan, arguments, seed, services, name, baseline=baseline)
 
     def _check_vocabularies(self, large: str, small: str) -> None:
@@ -170,15 +226,32 @@ class Session:
             raise ModelError(small, f"`via filter` needs the vocabulary of `{large}`, and it has another")
 
     def _set_threads(self) -> None:
-        if self._threads is not None:
-            torch.set_num_threads(self._threads)
-        elif "OMP_NUM_THREADS" not in os.environ:
-            small = all(model.paged.parameters <= _SMALL_MODEL for model in self._models.values())
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            torch.set_num_threads(1 if small else cores)
+        largest = max((model.paged.parameters for model in self._models.values()), default=0)
+        threads = self._threads or usual_threads(largest)
+        if threads is not None:
+            torch.set_num_threads(threads)
 
     def _stepped(self, report: StepReport) -> None:
         self.events.emit(EngineStepped(report=report))
+        self._note_busy()
+
+    def _note_busy(self) -> None:
+        busy = self.busy if self._floors else 0
+        for floor, event in self._floors:
+            (event.set if floor == 0 or busy < floor else event.clear)()
+
+    def _shared_scores(self) -> ScoreStore | None:
+        """Scores kept from row to row: where numbers are exact enough that it does not matter which row read them."""
+        exact = self.dtype == "float32" or (self.dtype is None and self.device == "cpu")
+        return self._scores if exact else None
+
+
+def usual_threads(parameters: int) -> int | None:
+    """Torch's threads for models of at most so many parameters; None where OMP_NUM_THREADS has said."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if parameters <= _SMALL_MODEL else cores
 
 
 def _check_memory(kv_bytes: int | str | None) -> None:
@@ -217,3 +290,16 @@ def _named_models(operators: Iterable[ops.Operator]) -> list[str]:
             case ops.Generate(model=model) | ops.Judge(model=model) | ops.Score(verifier=model):
                 names.append(model)
     return names
+
+
+def _kinds(plan: PhysicalPlan, operators: Iterable[ops.Operator]) -> dict[str, str]:
+    """The models that score, each with its kind where the program says it. Raises ModelError where it says two."""
+    kinds: dict[str, str] = {}
+    for op in operators:
+        if isinstance(op, ops.Score):
+            model, kind = plan.models[op.verifier], op.kind or BY_CONFIGURATION
+            before = kinds.get(model, kind)
+            if BY_CONFIGURATION not in (before, kind) and before != kind:
+                raise ModelError(model, f"it is declared as a verifier of kind {before} and of kind {kind}")
+            kinds[model] = kind if before == BY_CONFIGURATION else before
+    return kinds

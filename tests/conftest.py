@@ -5,8 +5,11 @@ it, so that is said before any test module loads.
 """
 
 import os
+import tempfile
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
+# What the user's own runs left behind must not change what tests see.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="qpdsl-tests-")
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"

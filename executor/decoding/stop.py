@@ -1,9 +1,10 @@
-"""Stop strings over incrementally decoded text, and that text as it comes."""
+"""What ends a sample by its text, decoded as it comes: a stop string, or a match that can no longer change."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from tokenizers import Tokenizer
 
@@ -23,28 +24,43 @@ class Cut:
     tail: str
 
 
+class Search(Protocol):
+    """A search over text that comes in pieces."""
+
+    def push(self, text: str) -> bool:
+        """Takes more of the text; True where what follows can no longer change what is found."""
+
+
 class StopWatch:
     """An engine `Watch` that ends a sample at the first occurrence of a stop string; `cut` says where.
 
-    `stop` None means that nothing does. `emit` is called with each piece of the sample's text as it is complete.
+    `stop` None means that nothing does. `emit` is called with each piece of the sample's text as it is complete. With
+    `until`, the sample ends as well where that search is settled, and there is nothing to cut. `pushed` counts tokens.
 
     Text is decoded a token at a time behind the tokens before it, since a token's text can hang on them (vLLM's
     incremental detokenization).
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: str | None, emit: Callable[[str], None] = lambda piece: None
+        self,
+        tokenizer: Tokenizer,
+        stop: str | None,
+        emit: Callable[[str], None] = lambda piece: None,
+        until: Search | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._stop = stop
         self._emit = emit
+        self._until = until
         self._text = ""
         self._decoded = 0
         self._before: list[int] = []
         self._pending: list[int] = []
         self.cut: Cut | None = None
+        self.pushed = 0
 
     def push(self, token: int) -> bool:
+        self.pushed += 1
         piece = self._piece(token)
         if not piece:
             return False
@@ -62,7 +78,7 @@ class StopWatch:
         self._emit(piece)
         self._decoded += len(self._pending)
         self._before, self._pending = self._pending, []
-        return False
+        return self._until is not None and self._until.push(piece)
 
     def _piece(self, token: int) -> str:
         """The text that this token completes; none while it ends inside a character."""

@@ -8,11 +8,12 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from qpdsl.executor.engine.kv import KVLayout
+from qpdsl.executor.engine.kv import KVCache, KVLayout
 from qpdsl.executor.engine.linear import PADDED_ROWS
 from qpdsl.executor.engine.request import GenerateRequest
 from qpdsl.executor.engine.scheduler import Chunk
-from qpdsl.executor.kernels.attention import Group
+from qpdsl.executor.kernels.attention import Group, paged_attention, write_kv
+from qpdsl.executor.kernels.metadata import Scoring
 
 # A gather larger than this falls out of a core's own cache before attention has read it.
 _MAX_GATHERED_BYTES = 1 << 19
@@ -35,6 +36,19 @@ class Batch:
     wanted: torch.Tensor | None
     readers: list[tuple[Chunk, int]]
     longest: int
+
+    def attend(
+        self,
+        cache: KVCache,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        layer: int,
+        scoring: Scoring,
+    ) -> torch.Tensor:
+        """A layer's attention of `query` [T, H, D]; `key` and `value` [T, KV, D] are stored before it."""
+        write_kv(cache.rows, torch.stack((key, value), dim=1), self.slots[layer])
+        return paged_attention(query, cache.rows, layer, self.groups, scoring.scale, scoring.window, scoring.softcap)
 
 
 @dataclass(slots=True)
@@ -77,7 +91,7 @@ def build(
             positions.extend(range(start, end))
             slots.extend([pages[at // page_size] * page_size + at % page_size for at in range(start, end)])
         spans.append(_Span(chunk, row, queries, depth))
-        rows = _wanted(chunk, start, end)
+        rows = wanted_rows(chunk)
         if rows:
             wanted.extend([row + at - start for at in rows])
             readers.append((chunk, len(rows)))
@@ -102,8 +116,10 @@ def _by_layer(values: list[int], step: int, layers: int, device: str) -> tuple[t
     return torch.from_numpy(table).to(device).unbind(0)
 
 
-def _wanted(chunk: Chunk, start: int, end: int) -> list[int]:
-    request = chunk.sequence.request
+def wanted_rows(chunk: Chunk) -> list[int]:
+    """The positions in a chunk whose hidden state is read: where a request reads, or the last token before a draw."""
+    request, start = chunk.sequence.request, chunk.sequence.computed
+    end = start + chunk.count
     if isinstance(request, GenerateRequest):
         return [end - 1] if end == len(chunk.sequence.tokens) else []
     return [at for at in request.positions if start <= at < end]

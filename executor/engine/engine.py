@@ -6,15 +6,16 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from qpdsl.executor.engine import budget
 from qpdsl.executor.engine.arena import Arena, slab_bytes
-from qpdsl.executor.engine.batch import Batch, build
-from qpdsl.executor.engine.draw import draw, read
+from qpdsl.executor.engine.backend import Backend, Forwarded, GroupedBackend
+from qpdsl.executor.engine.cuda import fixed_rows, kernel_backend
+from qpdsl.executor.engine.draw import Reading
 from qpdsl.executor.engine.kv import KVCache
 from qpdsl.executor.engine.memory import Memory
 from qpdsl.executor.engine.model import PagedModel
@@ -23,9 +24,10 @@ from qpdsl.executor.engine.pool import PagePool
 from qpdsl.executor.engine.reclaim import Reclaimer
 from qpdsl.executor.engine.report import StepReport as StepReport
 from qpdsl.executor.engine.report import report
-from qpdsl.executor.engine.request import Finish, GenerateRequest, Request, SamplingParams
+from qpdsl.executor.engine.request import Finish, GenerateRequest, LogProbRequest, ReadRequest, Request, SamplingParams
 from qpdsl.executor.engine.scheduler import Chunk, Scheduler
 from qpdsl.executor.engine.sequence import Sequence
+from qpdsl.executor.engine.staging import working_on
 from qpdsl.executor.engine.ticket import EngineError, Ticket
 
 # After so many steps of others a model goes before one whose batch would be full.
@@ -38,10 +40,18 @@ _NOT_FINITE = "the model's logits are not finite numbers; a wider dtype may help
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """`max_sequences` bounds a model's decode batch; `token_budget` the tokens of one step."""
+    """`max_sequences` bounds a model's decode batch; `token_budget` the tokens of one step.
+
+    On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `compiled` has
+    torch.compile make the layers' kernels when they first run, unless steps are deterministic; `graphs` captures decode
+    steps as CUDA graphs. On a CPU in float32 bits never depend on the batch.
+    """
 
     max_sequences: int = 128
     token_budget: int = 2048
+    deterministic: bool = False
+    compiled: bool = False
+    graphs: bool = True
 
 
 @dataclass(slots=True)
@@ -50,7 +60,7 @@ class _Lane:
 
     name: str
     model: PagedModel
-    cache: KVCache
+    backend: Backend
     scheduler: Scheduler
     # Steps of other models since its last one, and the most sequences that were ready lately.
     passed: int = 0
@@ -98,6 +108,10 @@ class Engine:
         that comes while others work takes the slabs as they are. Raises EngineError where the budget does not hold a
         page of it.
         """
+        if self._config.deterministic and model.kernels and model.mixes_rows:
+            raise EngineError(
+                f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"
+            )
         models = {**{lane.name: lane.model for lane in self._lanes.values()}, name: model}
         if self._arena is None or not self.has_work:
             try:
@@ -135,8 +149,18 @@ class Engine:
         pool = PagePool(arena, name, model.layout)
         cache = KVCache(arena.buffer, model.layout, pool.scratch)
         memory = Memory(pool, cache.copy_page, 2.0 * model.parameters, self._reclaimer)
-        limits = self._config.max_sequences, self._config.token_budget
-        return _Lane(name, model, cache, Scheduler(memory, *limits, self._peers))
+        config = self._config
+        rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None
+        scheduler = Scheduler(memory, config.max_sequences, rows or config.token_budget, self._peers)
+        return _Lane(name, model, self._backend(model, cache, rows), scheduler)
+
+    def _backend(self, model: PagedModel, cache: KVCache, rows: int | None) -> Backend:
+        if not model.kernels:
+            return GroupedBackend(model, cache)
+        # A step with an early exit runs the modules: whether layers are compiled would hang on the batch.
+        if self._config.compiled and rows is None:
+            model.compile()
+        return kernel_backend(model, cache, rows, self._config.graphs)
 
     def _largest_step(self, models: Iterable[PagedModel]) -> None:
         """Runs each model once on as many tokens and samples as a step can have, for its memory to be measured."""
@@ -145,13 +169,27 @@ class Engine:
             length = min(config.token_budget, model.max_positions - 1)
             prompts = -(-config.token_budget // length)
             pages = prompts * (length // model.layout.page_size + 2) + 1
-            trial = Engine(config, kv_bytes=pages * model.layout.page_bytes)
+            trial = Engine(replace(config, graphs=False), kv_bytes=pages * model.layout.page_bytes)
             trial.add("trial", model)
             keys = tuple(range(max(1, config.max_sequences // prompts)))
             for at in range(prompts):
                 prompt = ((at + 1) % model.vocabulary,) * length
                 trial.submit("trial", GenerateRequest(prompt, keys, SamplingParams(), 2))
             trial.step()
+
+    @property
+    def config(self) -> EngineConfig:
+        return self._config
+
+    @property
+    def kv_bytes(self) -> int:
+        """The memory for the KV of all models together; 0 before the first is added."""
+        return self._kv_bytes
+
+    def busy(self, model: str) -> int:
+        """The sequences that a model has to work at; a prompt that is not forked yet counts for all its samples."""
+        scheduler = self._lanes[model].scheduler
+        return sum(sequence.copies for queue in (scheduler.running, scheduler.waiting) for sequence in queue)
 
     @property
     def has_work(self) -> bool:
@@ -172,7 +210,7 @@ class Engine:
             raise EngineError(f"{model} has no middle layer to leave at")
         if (reason := scheduler.too_large(len(sequence_tokens))) is not None:
             raise EngineError(reason)
-        ticket = Ticket(request, partial(self._cancel, scheduler))
+        ticket = Ticket(request, partial(self._cancel, scheduler), scheduler.promote)
         scheduler.add(Sequence.of(ticket, request))
         if self._arrived is not None:
             self._arrived.set()
@@ -185,15 +223,15 @@ class Engine:
         lane, chunks = self._schedule()
         if not chunks:
             return
-        scheduler, model = lane.scheduler, lane.model
+        scheduler = lane.scheduler
         self._stepping = True
         try:
-            batch = build(chunks, model.layout, model.fold, lane.cache.scratch, model.device, model.least_rows)
-            early = any(_leaves_early(chunk.sequence) for chunk in chunks)
-            hidden, middle = model.forward(batch, lane.cache, middle=early)
-            scheduler.advance(chunks)
-            self._resolve_reads(scheduler, model, batch, hidden)
-            self._resolve_draws(scheduler, model, batch, hidden, middle)
+            with working_on(lane.model.device):
+                early = any(_leaves_early(chunk.sequence) for chunk in chunks)
+                forwarded = lane.backend.forward(chunks, early)
+                scheduler.advance(chunks)
+                self._resolve_reads(lane, forwarded)
+                self._resolve_draws(lane, forwarded)
         finally:
             self._stepping = False
             self._retire_cancelled()
@@ -254,27 +292,30 @@ class Engine:
         for scheduler, ticket in cancelled:
             scheduler.cancel(ticket)
 
-    def _resolve_reads(self, scheduler: Scheduler, model: PagedModel, batch: Batch, hidden: torch.Tensor) -> None:
+    def _resolve_reads(self, lane: _Lane, forwarded: Forwarded) -> None:
+        readings: list[Reading] = []
+        readers: list[tuple[Sequence, ReadRequest | LogProbRequest]] = []
         at = 0
-        for chunk, rows in batch.readers:
+        for chunk, rows in forwarded.readers:
             sequence, request = chunk.sequence, chunk.sequence.request
             if not isinstance(request, GenerateRequest):
-                values = read(model, hidden[at : at + rows], request, len(sequence.read)).tolist()
-                sequence.read.extend(tuple(row) for row in values)
-                if not all(math.isfinite(value) for row in values for value in row):
-                    _fail(scheduler, sequence, _NOT_FINITE)
-                elif len(sequence.read) == len(request.positions):
-                    scheduler.finish(sequence)
-                    sequence.ticket.read(sequence)
+                readings.append(Reading(forwarded.hidden[at : at + rows], request, len(sequence.read)))
+                readers.append((sequence, request))
             at += rows
+        for (sequence, request), values in zip(readers, lane.backend.drawer.read(readings), strict=True):
+            sequence.read.extend(values)
+            if not all(math.isfinite(value) for row in values for value in row):
+                _fail(lane.scheduler, sequence, _NOT_FINITE)
+            elif len(sequence.read) == len(request.positions):
+                lane.scheduler.finish(sequence)
+                sequence.ticket.read(sequence)
 
-    def _resolve_draws(
-        self, scheduler: Scheduler, model: PagedModel, batch: Batch, hidden: torch.Tensor, middle: torch.Tensor | None
-    ) -> None:
+    def _resolve_draws(self, lane: _Lane, forwarded: Forwarded) -> None:
+        scheduler, model = lane.scheduler, lane.model
         rows: list[int] = []
         sequences: list[Sequence] = []
         at = 0
-        for chunk, count in batch.readers:
+        for chunk, count in forwarded.readers:
             if isinstance(chunk.sequence.request, GenerateRequest):
                 samples = scheduler.fork(chunk.sequence) if chunk.sequence.unforked else [chunk.sequence]
                 sequences.extend(samples)
@@ -282,8 +323,7 @@ class Engine:
             at += count
         if not sequences:
             return
-        drawn = draw(model, hidden, middle, rows, sequences)
-        tokens, logprobs, near = drawn.tokens.tolist(), drawn.logprobs.tolist(), drawn.near_ties.tolist()
+        tokens, logprobs, near = lane.backend.drawer.draw(forwarded.hidden, forwarded.middle, rows, sequences)
         for index, sequence in enumerate(sequences):
             if sequence.ticket.done:
                 continue

@@ -44,15 +44,14 @@ class LogitHead:
         logits = self._finish(self.projection(hidden) if self.packed is None else self.packed(hidden))
         return logits if count >= least else logits[:count]
 
-    def gather(self, hidden: torch.Tensor, ids: tuple[int, ...]) -> torch.Tensor:
-        """Logits float32 [N, K] of the K given ids only.
+    def gather(self, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Logits float32 [N, K] of the given ids int64 [K] only.
 
         A sum of products a pair rather than a matrix product, so that a score's bits do not depend on N.
         """
-        rows = torch.tensor(ids, device=hidden.device)
-        logits = (hidden[:, None, :].float() * self.projection.weight[rows].float()).sum(dim=-1)
+        logits = (hidden[:, None, :].float() * self.projection.weight[ids].float()).sum(dim=-1)
         if self.projection.bias is not None:
-            logits = logits + self.projection.bias[rows].float()
+            logits = logits + self.projection.bias[ids].float()
         return self._finish(logits)
 
     def _finish(self, logits: torch.Tensor) -> torch.Tensor:

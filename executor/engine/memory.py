@@ -42,7 +42,7 @@ class Memory:
 
     def prepare(self, sequence: Sequence) -> None:
         """Fills the hints of a sequence that comes to wait."""
-        sequence.digests = digests(sequence.tokens, self.page_size)
+        sequence.digests = digests(sequence.tokens, self.page_size) if sequence.request.cached else []
 
     def cached_pages(self, sequence: Sequence) -> int:
         """Whole pages of its prompt that `attach` would find in the prefix tree; a hint."""
@@ -60,7 +60,7 @@ class Memory:
         False, and nothing changed, unless the next `count` tokens fit behind it with `spare` pages left over, or with
         `force`; nothing beyond what is found is taken yet. `cold`: see `Reclaimer.reserve`.
         """
-        match = self.tree.match(sequence.tokens, sequence.cacheable)
+        match = self.tree.match(sequence.tokens, sequence.cacheable if sequence.request.cached else 0)
         held = match.pages if match.partial is None else (*match.pages, match.partial)
         for page in held:
             self.pool.retain(page)
@@ -120,13 +120,14 @@ class Memory:
     def publish(self, sequence: Sequence) -> None:
         """Puts the whole pages that are computed into the prefix tree, for others to share at once."""
         whole = sequence.computed // self.page_size
-        if whole > sequence.published:
+        if whole > sequence.published and sequence.request.cached:
             self._insert(sequence, whole * self.page_size)
             sequence.published = whole
 
     def retire(self, sequence: Sequence) -> None:
         """Ends a sequence: its computed tokens stay in the prefix tree, the last partial page included."""
-        self._insert(sequence, sequence.computed)
+        if sequence.request.cached:
+            self._insert(sequence, sequence.computed)
         self.drop(sequence)
 
     def drop(self, sequence: Sequence) -> None:

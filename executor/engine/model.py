@@ -7,15 +7,20 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from qpdsl.executor.engine.batch import Batch
 from qpdsl.executor.engine.head import LogitHead
+from qpdsl.executor.engine.kernel_batch import KernelBatch
 from qpdsl.executor.engine.kv import KVCache, KVLayout, KVType
 from qpdsl.executor.engine.lean import LeanStack, Scored
 from qpdsl.executor.engine.linear import PADDED_ROWS, safe_rows
 from qpdsl.executor.engine.probe import Probe, check_calls, check_windows, refuse_batch_dependent
 from qpdsl.executor.engine.stack import ModuleStack
+from qpdsl.executor.engine.staging import working_on
 from qpdsl.executor.engine.unsupported import UnsupportedModel
+from qpdsl.executor.engine.value_head import ValueHead
 
 # Two ways to sum the same float32 products differ by about this much of the largest logit.
 _LEAN_TOLERANCE = 1e-4
+# Where configurations say how many experts a layer has.
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 class PagedModel:
@@ -23,28 +28,42 @@ class PagedModel:
 
     Its KV lies in pages of `page_size` tokens, in whichever `KVCache` of `layout` a forward is given, in the model's
     type or in eight bits (`kv_type`). The model is taken over: on a CPU in float32 its weights may be laid out anew,
-    and then its own modules are empty.
+    and then its own modules are empty. `kernels`: whether attention is by kernels; by default on CUDA, where there is
+    nothing else. Elsewhere their interpreter or their torch twins stand in for them. With a `head`, `model` is a base
+    model, which has none of its own, and nothing can be generated with it.
     """
 
-    def __init__(self, model: PreTrainedModel, page_size: int = 16, kv_type: KVType | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        page_size: int = 16,
+        kv_type: KVType | None = None,
+        kernels: bool | None = None,
+        head: ValueHead | None = None,
+    ) -> None:
         config = model.config.get_text_config()
         self.device = str(model.device)
+        self.kernels: bool = model.device.type == "cuda" if kernels is None else kernels
         self.dtype: torch.dtype = model.dtype
         self.parameters: int = model.num_parameters()
         self.vocabulary: int = model.get_input_embeddings().num_embeddings
         self.max_positions: int = getattr(config, "max_position_embeddings", None) or 1 << 30
         layers, heads, kv_heads, dim = _attention_shape(config)
         self.fold = heads // kv_heads
-        self.head = LogitHead(model)
+        self.head: LogitHead | ValueHead = LogitHead(model) if head is None else head
         plain = KVLayout(layers, page_size, kv_heads, dim, self.dtype)
         self.layout = KVLayout(layers, page_size, kv_heads, dim, self.dtype, kv_type)
         refuse_batch_dependent(config)
-        probe = Probe(model, self.max_positions)
-        self._stack: ModuleStack | LeanStack = ModuleStack(model, layers)
-        scored = _probed(self._stack, self.head, probe, plain, config)
-        if self.device == "cpu" and self.dtype == torch.float32:
+        probe = Probe(model, self.max_positions, head)
+        self._stack: ModuleStack | LeanStack = ModuleStack(model, layers, is_base=head is not None)
+        with working_on(self.device):
+            scored = _probed(self._stack, self.head, probe, plain, config, self.kernels)
+        # What each token's experts compute together depends on the other tokens.
+        self.mixes_rows: bool = any(getattr(config, name, None) for name in _EXPERTS)
+        if self.device == "cpu" and self.dtype == torch.float32 and not self.kernels:
             self._stack = _lean(self._stack, self.head, probe, plain, config, scored) or self._stack
-            self.head.pack()
+            if isinstance(self.head, LogitHead):
+                self.head.pack()
         self._least: dict[int, int] = {}
 
     @property
@@ -60,15 +79,24 @@ class PagedModel:
             self._least[threads] = self._measured()
         return self._least[threads]
 
+    def compile(self) -> None:
+        """Has the layers compiled when they first run; without effect where attention is not by kernels."""
+        if self.kernels and isinstance(self._stack, ModuleStack):
+            self._stack.compile()
+
     @torch.inference_mode()
     def forward(
-        self, batch: Batch, cache: KVCache, *, middle: bool = False
+        self, batch: Batch | KernelBatch, cache: KVCache, *, middle: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Runs one batch and returns the hidden states [W, d] of its wanted rows; their KV is in `cache` after it.
 
         With `middle`, also those after the middle layer, with the last norm over them.
         """
-        hidden, early = self._stack.forward(batch, cache, middle)
+        if isinstance(self._stack, LeanStack):
+            assert isinstance(batch, Batch)
+            hidden, early = self._stack.forward(batch, cache, middle)
+        else:
+            hidden, early = self._stack.forward(batch, cache, middle)
         if batch.wanted is None:
             return hidden, early
         return hidden.index_select(0, batch.wanted), None if early is None else early.index_select(0, batch.wanted)
@@ -76,12 +104,15 @@ class PagedModel:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits float32 [N, V] of hidden states [N, d]: one row's bits do not depend on N."""
+        assert isinstance(self.head, LogitHead), "a reward model's head has no vocabulary"
         return self.head.dense(hidden, self.least_rows)
 
     def _measured(self) -> int:
-        if not isinstance(self._stack, LeanStack) or self.head.packed is None:
+        if not isinstance(self._stack, LeanStack):
             return PADDED_ROWS
-        return safe_rows([*self._stack.linears, self.head.packed])
+        if isinstance(self.head, ValueHead):
+            return safe_rows(self._stack.linears)
+        return PADDED_ROWS if self.head.packed is None else safe_rows([*self._stack.linears, self.head.packed])
 
 
 def _attention_shape(config: PretrainedConfig) -> tuple[int, int, int, int]:
@@ -97,12 +128,16 @@ def _attention_shape(config: PretrainedConfig) -> tuple[int, int, int, int]:
 
 @torch.inference_mode()
 def _probed(
-    stack: ModuleStack, head: LogitHead, probe: Probe, layout: KVLayout, config: PretrainedConfig
+    stack: ModuleStack,
+    head: LogitHead | ValueHead,
+    probe: Probe,
+    layout: KVLayout,
+    config: PretrainedConfig,
+    kernels: bool,
 ) -> list[Scored] | None:
     """Refuses the model unless paged attention reproduces its logits. How each layer scores; None with soft-caps."""
-    batch, cache = probe.batch(layout)
     try:
-        hidden, calls = stack.probe(batch, cache)
+        hidden, calls = stack.probe(*(probe.kernel_batch(layout) if kernels else probe.batch(layout)))
     except UnsupportedModel:
         raise
     except Exception as error:  # whatever a model's own forward may raise
@@ -120,7 +155,7 @@ def _probed(
 @torch.inference_mode()
 def _lean(
     stack: ModuleStack,
-    head: LogitHead,
+    head: LogitHead | ValueHead,
     probe: Probe,
     layout: KVLayout,
     config: PretrainedConfig,

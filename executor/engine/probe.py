@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from qpdsl.executor.engine.batch import Batch
+from qpdsl.executor.engine.kernel_batch import KernelBatch
 from qpdsl.executor.engine.kv import KVCache, KVLayout
 from qpdsl.executor.engine.unsupported import UnsupportedModel
+from qpdsl.executor.engine.value_head import ValueHead
 from qpdsl.executor.kernels.attention import Group
+from qpdsl.executor.kernels.packed import Sizes, pack
 
 _TOKENS = 64
 
@@ -19,21 +23,21 @@ class Probe:
     """A few tokens with the logits that the model gives them by its own attention."""
 
     @torch.inference_mode()
-    def __init__(self, model: PreTrainedModel, max_positions: int) -> None:
-        """Runs the model as it came. Raises UnsupportedModel where that fails."""
+    def __init__(self, model: PreTrainedModel, max_positions: int, head: ValueHead | None = None) -> None:
+        """Runs the model as it came, under a `head` of its own where it has one. Raises UnsupportedModel."""
         rows = torch.arange(min(_TOKENS, max_positions), device=model.device)
         self.tokens: torch.Tensor = (rows * 7 + 3) % model.config.get_text_config().vocab_size
         try:
-            self.logits: torch.Tensor = model(input_ids=self.tokens[None], use_cache=False).logits[0].float()
+            made = model(input_ids=self.tokens[None], use_cache=False)
         except Exception as error:  # whatever a model's own forward may raise
             raise UnsupportedModel(f"a trial run failed: {type(error).__name__}: {error}") from error
+        self.logits: torch.Tensor = made.logits[0].float() if head is None else head.dense(made[0][0])
         self.tolerance = (1e-3 if model.dtype == torch.float32 else 0.1) * max(1.0, self.logits.abs().max().item())
 
     def batch(self, layout: KVLayout) -> tuple[Batch, KVCache]:
         """The tokens as one chunk, and room for their KV."""
         count, device = len(self.tokens), self.tokens.device
-        pages = -(-count // layout.page_size)
-        cache = KVCache(torch.zeros(pages * layout.page_bytes, dtype=torch.uint8, device=device), layout, 0)
+        pages, cache = self._cache(layout)
         rows = torch.arange(count, device=device)
         starts = torch.arange(pages, device=device) * layout.layers
         slots = starts[rows // layout.page_size] * layout.page_size + rows % layout.page_size
@@ -41,6 +45,23 @@ class Probe:
         group = Group(1, count, rows[None], tuple(starts + layer for layer in each), 0)
         by_layer = tuple(slots + layer * layout.page_size for layer in each)
         return Batch(self.tokens, rows, by_layer, [group], None, [], count), cache
+
+    def kernel_batch(self, layout: KVLayout) -> tuple[KernelBatch, KVCache]:
+        """The same for the attention kernels."""
+        count = len(self.tokens)
+        pages, cache = self._cache(layout)
+        rows = np.arange(count)
+        table = np.arange(pages) * layout.layers
+        slots = table[rows // layout.page_size] * layout.page_size + rows % layout.page_size
+        sizes = Sizes(count, 1, pages, 0, 0, count, count)
+        numbers = pack(sizes, [self.tokens.tolist(), rows, slots, [count], [0, count], table, []])
+        return KernelBatch.of(torch.from_numpy(numbers).to(self.tokens.device), sizes), cache
+
+    def _cache(self, layout: KVLayout) -> tuple[int, KVCache]:
+        """How many pages the tokens take, and room for them."""
+        pages = -(-len(self.tokens) // layout.page_size)
+        buffer = torch.zeros(pages * layout.page_bytes, dtype=torch.uint8, device=self.tokens.device)
+        return pages, KVCache(buffer, layout, 0)
 
     def distance(self, logits: torch.Tensor) -> float:
         """The largest difference from the model's own logits; infinite where something is no number."""

@@ -92,6 +92,7 @@ class GenerateRequest:
     drawn: int = 0
     early: float | None = None
     priority: Priority = 0
+    cached: bool = True
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -108,6 +109,7 @@ class ReadRequest:
     positions: tuple[int, ...]
     ids: tuple[int, ...]
     priority: Priority = 0
+    cached: bool = True
 
     def __post_init__(self) -> None:
         ascending = all(a < b for a, b in zip(self.positions, self.positions[1:], strict=False))
@@ -126,6 +128,7 @@ class LogProbRequest:
     targets: tuple[int, ...]
     end: tuple[int, ...] = ()
     priority: Priority = 0
+    cached: bool = True
 
     def __post_init__(self) -> None:
         if not self.prompt or not (self.targets or self.end):

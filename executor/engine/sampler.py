@@ -7,7 +7,9 @@ that does not depend on the batch makes a row's tokens its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from qpdsl.executor.engine.request import SamplingParams
@@ -16,6 +18,9 @@ from qpdsl.executor.kernels.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel, philox
 # A draw that floating point could have decided (see the language reference, "What a plan may change").
 NEAR_TIE_GAP = 1e-4
 NEAR_CUT_PROBABILITY = 1e-6
+
+
+_Bounds = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,8 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], 
     filtered = [row for row, p in enumerate(params) if p.filtered and not p.greedy]
     if filtered:
         scores = scores.clone()
-        scores[filtered], near[filtered] = _filter(scores[filtered], [params[row] for row in filtered])
+        bounds = (torch.from_numpy(bound) for bound in cuts([params[row] for row in filtered], logits.shape[-1]))
+        scores[filtered], near[filtered] = filtered_scores(scores[filtered], *bounds)
     noisy = [row for row, p in enumerate(params) if not p.greedy]
     if len(noisy) == len(params):
         scores = _perturb(scores, keys, positions)
@@ -89,15 +95,23 @@ def _perturb(scores: torch.Tensor, keys: list[int], positions: list[int]) -> tor
     return perturbed.view(batch, -1)[:, :vocabulary]
 
 
-def _filter(scores: torch.Tensor, params: list[SamplingParams]) -> tuple[torch.Tensor, torch.Tensor]:
+def cuts(params: list[SamplingParams], vocabulary: int) -> tuple[_Bounds, _Bounds, _Bounds]:
+    """Top-k int64, top-p and min-p float64 [F] of rows with filters, such that nothing is cut where one is off."""
+    top_k = np.array([min(p.top_k or vocabulary, vocabulary) for p in params], dtype=np.int64)
+    top_p = np.array([2.0 if p.top_p in (None, 1) else p.top_p for p in params], dtype=np.float64)
+    return top_k, top_p, np.array([p.min_p or 0.0 for p in params], dtype=np.float64)
+
+
+def filtered_scores(
+    scores: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Top-k, top-p and min-p of rows [F, V], each over what the one before left; ids that fall out become −inf.
 
-    Also says (bool [F]) whether a probability lies so close to a cut that rounding could have moved it.
+    The bounds are those of `cuts`. Also says (bool [F]) whether a probability lies so close to a cut that rounding
+    could have moved it.
     """
-    vocabulary, device = scores.shape[-1], scores.device
-    top_k = torch.tensor([min(p.top_k or vocabulary, vocabulary) for p in params], device=device)[:, None]
-    top_p = torch.tensor([2.0 if p.top_p in (None, 1) else p.top_p for p in params], device=device).double()[:, None]
-    min_p = torch.tensor([p.min_p or 0.0 for p in params], device=device).double()[:, None]
+    vocabulary = scores.shape[-1]
+    top_k, top_p, min_p = top_k[:, None], top_p[:, None], min_p[:, None]
     ordered, order = scores.sort(dim=-1, descending=True, stable=True)
 
     # Equal scores at the top-k cut all stay, so that the kept set does not hang on the order of a sort.

@@ -61,6 +61,14 @@ class Scheduler:
         self.memory.prepare(sequence)
         insort(self.waiting, sequence, key=_rank)
 
+    def promote(self, ticket: Ticket) -> None:
+        """A request that ran ahead is wanted now."""
+        for queue in (self.waiting, self.running):
+            for sequence in queue:
+                if sequence.ticket is ticket:
+                    sequence.rank = (0, *sequence.rank[1:])
+            queue.sort(key=_rank)
+
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step, with memory for each. Sequences that can never fit fail their tickets.
 

@@ -6,19 +6,46 @@ forward, so nothing is process-wide but a stateless function.
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from qpdsl.executor.engine.batch import Batch
 from qpdsl.executor.engine.kv import KVCache
 from qpdsl.executor.engine.middle import MiddleLayer
 from qpdsl.executor.engine.unsupported import UnsupportedModel
-from qpdsl.executor.kernels.attention import paged_attention, write_kv
+from qpdsl.executor.kernels.metadata import Scoring
 
 ATTENTION = "qpdsl_paged"
+
+_log = logging.getLogger(__name__)
+
+
+class Attending(Protocol):
+    """A batch as the layers see it: `tokens`, `positions` int64 [T], and attention over its sequences' pages."""
+
+    @property
+    def tokens(self) -> torch.Tensor: ...
+
+    @property
+    def positions(self) -> torch.Tensor: ...
+
+    def attend(
+        self,
+        cache: KVCache,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        layer: int,
+        scoring: Scoring,
+    ) -> torch.Tensor:
+        """Stores `key` and `value` [T, KV, D], then attends: `query` [T, H, D] to [T, H, D]."""
+        ...
 
 
 @dataclass(slots=True)
@@ -26,7 +53,7 @@ class _Call:
     """What one forward hands to each attention layer. `seen` records what the calls were given, at load time."""
 
     cache: KVCache
-    batch: Batch
+    batch: Attending
     seen: list[dict[str, Any]] | None = None
 
 
@@ -50,49 +77,85 @@ def _attend(
     if qpdsl.seen is not None:
         known = {"layer": layer, "mask": attention_mask, "scaling": scale, "window": sliding_window, "softcap": softcap}
         qpdsl.seen.append({**others, **known})
-    rows, batch = qpdsl.cache.rows, qpdsl.batch
-    write_kv(rows, torch.stack((key[0], value[0])).permute(2, 0, 1, 3), batch.slots[layer])
-    out = paged_attention(query[0].transpose(0, 1), rows, layer, batch.groups, scale, sliding_window, softcap)
-    return out[None], None
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    scoring = Scoring(scale, sliding_window, softcap)
+    return qpdsl.batch.attend(qpdsl.cache, query, key, value, layer, scoring)[None], None
 
 
 AttentionInterface.register(ATTENTION, _attend)
 
 
 class ModuleStack:
-    """Everything of a model but its head, as transformers wrote it. Raises UnsupportedModel where that cannot be."""
+    """Everything of a model but its head, as transformers wrote it. Raises UnsupportedModel where that cannot be.
 
-    def __init__(self, model: PreTrainedModel, layers: int) -> None:
+    With `is_base` the model has no head to begin with.
+    """
+
+    def __init__(self, model: PreTrainedModel, layers: int, *, is_base: bool = False) -> None:
         try:
             model.set_attn_implementation(ATTENTION)
         except ValueError as error:
             raise UnsupportedModel(f"its attention cannot be replaced: {error}") from error
         inner = model.base_model
-        if inner is model:
+        if inner is model and not is_base:
             raise UnsupportedModel("it has no inner model apart from its head")
         self.inner: torch.nn.Module = inner
         self._middle = MiddleLayer.of(inner, layers)
+        self._compiled: Callable[..., Any] | None = None
 
     @property
     def middle(self) -> int:
         """The number of layers in the first half, after which `via amortized` may leave; 0 where it cannot."""
         return 0 if self._middle is None else self._middle.depth
 
-    def probe(self, batch: Batch, cache: KVCache) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+    def compile(self, backend: str = "inductor") -> None:
+        """Compiles the layers, when they first run. Without a compiler, or where it fails, they run as they are."""
+        if self._compiled is None and (backend != "inductor" or _has_compiler()):
+            self._compiled = torch.compile(self.inner, fullgraph=True, dynamic=True, backend=backend)
+
+    @property
+    def compiled(self) -> bool:
+        return self._compiled is not None
+
+    def probe(self, batch: Attending, cache: KVCache) -> tuple[torch.Tensor, list[dict[str, Any]]]:
         """The hidden states [T, d] of a forward, and what each call of attention was given."""
         seen: list[dict[str, Any]] = []
         return self._run(batch, _Call(cache, batch, seen)), seen
 
-    def forward(self, batch: Batch, cache: KVCache, middle: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(self, batch: Attending, cache: KVCache, middle: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states [T, d] after the last norm; with `middle`, also those of the middle layer after that norm."""
         call = _Call(cache, batch)
         if not middle or self._middle is None:
-            return self._run(batch, call), None
+            return self._run(batch, call, compiled=True), None
         with self._middle.kept() as kept:
             hidden = self._run(batch, call)
         return hidden, self._middle.norm(kept[0][0])
 
-    def _run(self, batch: Batch, call: _Call) -> torch.Tensor:
-        tokens, positions = batch.tokens[None], batch.positions[None]
-        hidden: torch.Tensor = self.inner(input_ids=tokens, position_ids=positions, use_cache=False, qpdsl=call)[0]
+    def _run(self, batch: Attending, call: _Call, compiled: bool = False) -> torch.Tensor:
+        given = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
+        if compiled and self._compiled is not None:
+            try:
+                return self._hidden(self._compiled, given, call)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever a compiler may raise
+                if batch.tokens.is_cuda and torch.cuda.is_current_stream_capturing():
+                    # What a graph does not take says nothing against the compiled layers.
+                    raise
+                # What of the step was stored is stored again.
+                self._compiled = None
+                _log.warning("the layers run uncompiled: %s: %s", type(error).__name__, error)
+        return self._hidden(self.inner, given, call)
+
+    @staticmethod
+    def _hidden(inner: Callable[..., Any], given: dict[str, torch.Tensor], call: _Call) -> torch.Tensor:
+        hidden: torch.Tensor = inner(**given, use_cache=False, qpdsl=call)[0]
         return hidden[0]
+
+
+def _has_compiler() -> bool:
+    """True where the C compiler is found that generated code needs."""
+    found = any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang"))
+    if not found:
+        _log.warning("the layers run uncompiled: no C compiler was found")
+    return found

@@ -19,14 +19,22 @@ class EngineError(Exception):
 class Ticket:
     """Resolves to a `Completion`, or raises `EngineError`. Cancelling a task that awaits it frees its pages."""
 
-    def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        cancel: Callable[[Ticket], None],
+        promote: Callable[[Ticket], None] = lambda ticket: None,
+    ) -> None:
         self.request = request
         self._cancel = cancel
+        self._promote = promote
         self._expected = len(request.keys) if isinstance(request, GenerateRequest) else 1
         self._samples: dict[int, Sample] = {}
         self._completion: Completion | None = None
         self._error: EngineError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        # Called with the number of each sample and the sample, as soon as it has ended.
+        self.each: Callable[[int, Sample], None] | None = None
 
     @property
     def done(self) -> bool:
@@ -45,9 +53,16 @@ class Ticket:
         if not self.done:
             self._cancel(self)
 
+    def wanted(self) -> None:
+        """What was submitted to run ahead is wanted now."""
+        if not self.done:
+            self._promote(self)
+
     def finished(self, sequence: Sequence, sample: Sample) -> None:
         """Engine side: one sample has ended; the last one resolves the ticket."""
         self._samples[sequence.index] = sample
+        if self.each is not None:
+            self.each(sequence.index, sample)
         if len(self._samples) == self._expected:
             samples = tuple(self._samples[index] for index in range(self._expected))
             self._resolve(Completion(samples=samples, cached=sequence.cached))

@@ -1,6 +1,6 @@
 """Paged attention on a device, as the model layer calls it: Triton kernels on CUDA, their torch twins elsewhere.
 
-    attend(query, key, value, rows, batch, layer, scoring)        a layer's whole attention; the one to compile over
+    attend(query, key, value, rows, batch, layer, scoring)        a layer's whole attention
     store(rows, key, value, slots, layer)                         its parts
     attention(query, rows, batch, layer, scoring)
     decode, prefill, cascade                                      what `attention` chooses between
@@ -13,16 +13,14 @@ twins. Under TRITON_INTERPRET=1 the kernels run everywhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import torch
 
 from qpdsl.executor.kernels import reference
-from qpdsl.executor.kernels.metadata import Cascade, PagedBatch, Scoring
-from qpdsl.executor.kernels.rows import Kind, Rows
+from qpdsl.executor.kernels.metadata import PagedBatch, Scoring
+from qpdsl.executor.kernels.rows import Rows
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_KINDS: tuple[Kind, ...] = ("plain", "int8", "fp8")
 
 
 def store(rows: Rows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, layer: int) -> None:
@@ -30,7 +28,7 @@ def store(rows: Rows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tenso
 
     `slots` int64 [T]: (page id · page_size + place) of each token, that is its slot of layer 0.
     """
-    if _on_device(key):
+    if on_device(key):
         from qpdsl.executor.kernels import triton_store
 
         triton_store.store(rows, key, value, slots, layer)
@@ -40,7 +38,7 @@ def store(rows: Rows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tenso
 
 def decode(query: torch.Tensor, rows: Rows, batch: PagedBatch, layer: int, scoring: Scoring) -> torch.Tensor:
     """Attention of one query a sequence; `query` [B, H, D]."""
-    if not _on_device(query):
+    if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
     from qpdsl.executor.kernels import triton_decode
 
@@ -56,7 +54,7 @@ def prefill(
 
     `deterministic`: a row's bits do not depend on the batch or on how the prompt was cut.
     """
-    if not _on_device(query):
+    if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
     from qpdsl.executor.kernels import triton_prefill
 
@@ -69,7 +67,7 @@ def cascade(query: torch.Tensor, rows: Rows, batch: PagedBatch, layer: int, scor
     """`decode` that reads each prefix of `batch.cascade` once. Raises ValueError where the batch has none."""
     if batch.cascade is None:
         raise ValueError("the batch has no cascade")
-    if not _on_device(query):
+    if not on_device(query):
         return reference.cascade(query, rows, batch, batch.cascade, layer, scoring)
     from qpdsl.executor.kernels import triton_cascade
 
@@ -89,7 +87,7 @@ def attention(
         return prefill(query, rows, batch, layer, scoring, deterministic)
     if batch.decodes == batch.sequences:
         return (decode if batch.cascade is None else cascade)(query, rows, batch, layer, scoring)
-    if not _on_device(query):
+    if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
     from qpdsl.executor.kernels import triton_cascade, triton_decode, triton_prefill
 
@@ -113,69 +111,13 @@ def attend(
     scoring: Scoring,
     deterministic: bool = False,
 ) -> torch.Tensor:
-    """`store`, then `attention`. `torch.compile` takes it as one operation and does not look inside."""
-    if not torch.compiler.is_compiling():
-        store(rows, key, value, batch.slots, layer)
-        return attention(query, rows, batch, layer, scoring, deterministic)
-    tensors = [rows.data, rows.scales, batch.pages, batch.context, batch.slots, batch.query_start]
-    numbers = [rows.page_size, rows.kv_heads, rows.dim, _KINDS.index(rows.kind)]
-    numbers += [batch.decodes, batch.longest, batch.longest_query, layer, int(deterministic), scoring.window or 0]
-    shared = batch.cascade
-    if shared is not None:
-        tensors += [shared.members, shared.tiles, shared.start, shared.levels]
-        numbers += [shared.width, shared.depth, shared.prefix, shared.suffix]
-    if scoring.sinks is not None:
-        tensors.append(scoring.sinks)
-    found: torch.Tensor = torch.ops.qpdsl.paged_attend(
-        query, key, value, tensors, numbers, scoring.scale, scoring.softcap, shared is not None
-    )
-    return found
+    """`store`, then `attention`. For compiled layers there is `packed.attend`."""
+    store(rows, key, value, batch.slots, layer)
+    return attention(query, rows, batch, layer, scoring, deterministic)
 
 
-# The rows are written to without a word: declared, the write would make the compiler's functional form copy the whole
-# cache or prove that it need not. It is safe because nothing else in a forward reads or writes them, and the result
-# keeps each call alive and in its place.
-@torch.library.custom_op("qpdsl::paged_attend", mutates_args=())
-def _attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    tensors: Sequence[torch.Tensor],
-    numbers: Sequence[int],
-    scale: float,
-    softcap: float | None,
-    shares: bool,
-) -> torch.Tensor:
-    data, scales, pages, context, slots, query_start, *rest = tensors
-    page_size, kv_heads, dim, kind, decodes, longest, longest_query, layer, deterministic, window, *sizes = numbers
-    shared = None
-    if shares:
-        members, tiles, start, levels = rest[:4]
-        width, depth, prefix, suffix = sizes
-        shared = Cascade(members, tiles, start, levels, width, depth, prefix, suffix)
-    sinks = rest[-1] if len(rest) % 4 else None
-    rows = Rows(data, scales, page_size, kv_heads, dim, _KINDS[kind])
-    batch = PagedBatch(pages, context, slots, query_start, decodes, longest, longest_query, shared)
-    scoring = Scoring(scale, window or None, softcap, sinks)
-    store(rows, key, value, slots, layer)
-    return attention(query, rows, batch, layer, scoring, bool(deterministic))
-
-
-@_attend.register_fake
-def _(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    tensors: Sequence[torch.Tensor],
-    numbers: Sequence[int],
-    scale: float,
-    softcap: float | None,
-    shares: bool,
-) -> torch.Tensor:
-    return torch.empty_like(query, memory_format=torch.contiguous_format)
-
-
-def _on_device(tensor: torch.Tensor) -> bool:
+def on_device(tensor: torch.Tensor) -> bool:
+    """True where kernels run on what is in the tensor."""
     return tensor.is_cuda or _INTERPRETED
 
 

@@ -6,71 +6,64 @@ A step's score is the softmax over "+" and "−" at the token before the assista
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import cached_property
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.reward.verifier import SCORE_DIGITS, StepReads
-from qpdsl.executor.runtime.context import ContextError, Piece, chat_frame, encode_pieces
-
-STEP_SEPARATOR = "\n\n"
-_ENCODED_MAX = 20_000
+from qpdsl.executor.reward.verifier import Solution, StepReads, Verifier, two_way
+from qpdsl.executor.runtime.context import ContextError, Encoded, Piece, chat_frame, encode_located, template_strips
 
 
-class RlhflowVerifier:
+class RlhflowVerifier(Verifier):
     """Raises ContextError where the tokenizer cannot lay out the format."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        super().__init__()
         self._tokenizer = tokenizer
         self._frames: dict[int, list[str | int]] = {}
-        # Solutions grow a step at a time, so nearly every prefix is asked for again.
-        self._encoded: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
-        self._ids = tuple(self._single(sign) for sign in "+-")
+        self._ids = (sign_token(tokenizer, "+", "an RLHFlow"), sign_token(tokenizer, "-", "an RLHFlow"))
 
-    def reads(self, problem: str, text: str) -> StepReads | None:
-        steps = [step for step in text.split(STEP_SEPARATOR) if step.strip()]
+    def lay_out(self, solution: Solution) -> StepReads | None:
+        steps = solution.steps
         if not steps:
             return None
-        positions: list[int] = []
-        tokens: tuple[int, ...] = ()
-        for count in range(1, len(steps) + 1):
-            longer = self._encode(problem, tuple(steps[:count]))
-            if longer[: len(tokens)] != tokens:
-                raise ContextError("its chat template changes earlier turns as a conversation grows")
-            tokens = longer
-            positions.append(len(tokens) - 1)
-        return StepReads(tokens, tuple(positions), self._ids)
+        frame = self._frame(len(steps))
+        texts = [f"{solution.problem} {steps[0]}", *steps[1:]]
+        if self._strips:
+            texts = [text.strip() for text in texts]
+        pieces: list[Piece] = []
+        # The turns of the frame are the user's and the assistant's by turns; a step is judged where the latter begin.
+        judged: list[int] = []
+        at = 0
+        for part in frame:
+            if isinstance(part, int) and part % 2:
+                judged.append(at)
+            text = part if isinstance(part, str) else "+" if part % 2 else texts[part // 2]
+            pieces.append((text, isinstance(part, str)))
+            at += len(text)
+        encoded: Encoded = encode_located(self._tokenizer, pieces)
+        return StepReads(encoded.tokens, tuple(encoded.last_before(end) for end in (*judged, at)), self._ids)
 
-    def score(self, logits: Sequence[float]) -> float:
-        plus, minus = logits
-        return round(1.0 / (1.0 + math.exp(min(minus - plus, 700.0))), SCORE_DIGITS)
+    def score(self, values: Sequence[float]) -> float:
+        return two_way(values[0], values[1])
 
-    def _encode(self, problem: str, steps: tuple[str, ...]) -> tuple[int, ...]:
-        """Token ids of the conversation up to where the verifier judges the last of `steps`."""
-        known = self._encoded.get((problem, steps))
-        if known is None:
-            texts = [f"{problem} {steps[0]}", *steps[1:]]
-            pieces: list[Piece] = [
-                (part, True) if isinstance(part, str) else (texts[part // 2], False) for part in self._frame(len(steps))
-            ]
-            known = encode_pieces(self._tokenizer, pieces)
-            if len(self._encoded) >= _ENCODED_MAX:
-                del self._encoded[next(iter(self._encoded))]
-            self._encoded[problem, steps] = known
-        return known
+    @cached_property
+    def _strips(self) -> bool:
+        return template_strips(self._tokenizer)
 
     def _frame(self, steps: int) -> list[str | int]:
+        """The conversation up to where the last step is judged, numbers in the place of the texts."""
         frame = self._frames.get(steps)
         if frame is None:
-            turns: list[tuple[str, str | None]] = [("user", None)]
-            for _ in range(steps - 1):
-                turns += [("assistant", "+"), ("user", None)]
+            turns = [("user" if index % 2 == 0 else "assistant", None) for index in range(2 * steps - 1)]
             frame = self._frames[steps] = chat_frame(self._tokenizer, turns)
         return frame
 
-    def _single(self, sign: str) -> int:
-        ids = self._tokenizer.encode(sign, add_special_tokens=False)
-        if not ids or (len(ids) > 1 and self._tokenizer.decode(ids[:-1]).strip()):
-            raise ContextError(f"its tokenizer has no token for `{sign}`, so it cannot be an RLHFlow verifier")
-        return int(ids[-1])
+
+def sign_token(tokenizer: PreTrainedTokenizerFast, sign: str, kind: str) -> int:
+    """The token that a sign by itself comes to. Raises ContextError where it has none."""
+    ids = tokenizer.encode(sign, add_special_tokens=False)
+    if not ids or (len(ids) > 1 and tokenizer.decode(ids[:-1]).strip()):
+        raise ContextError(f"its tokenizer has no token for `{sign}`, so it cannot be {kind} verifier")
+    return int(ids[-1])

@@ -19,7 +19,8 @@ class Generated:
     """What a row has been given since its context was set, whatever its columns say: a program may assign those.
 
     `tokens` are of `model`, eos left out; `text` is theirs. `logprob` sums over the `sampled` tokens. `incomplete` says
-    that the text was to be held to a constraint and was cut off before it was whole.
+    that the text was to be held to a constraint and was cut off before it was whole, `closed` that a search has given
+    the row up as it stands, its score included.
     """
 
     model: str = ""
@@ -29,6 +30,7 @@ class Generated:
     logprob: float = 0.0
     sampled: int = 0
     incomplete: bool = False
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

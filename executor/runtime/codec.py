@@ -168,6 +168,10 @@ def _sums(record: Any) -> dict[str, tuple[float, ...]]:
     return {name: _many(_number)(values) for name, values in _checked(dict)(record).items()}
 
 
+def _counts(record: Any) -> dict[str, int]:
+    return {name: int(_number(value)) for name, value in _checked(dict)(record).items()}
+
+
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else read(value)
 
@@ -192,6 +196,7 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
     "tuple[str | float | bool | None, ...]": _many(_optional(_checked(str, int, float, bool))),
     "tuple[Candidate, ...]": _many(_candidate),
     "Mapping[str, Any]": _checked(dict),
+    "Mapping[str, int]": _counts,
     "Mapping[str, tuple[float, ...]]": _sums,
     "StepReport | EngineFigures": _figures,
 }

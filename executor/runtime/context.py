@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,6 +33,26 @@ class Context:
         users = [text for role, text in self.turns if role == "user"]
         return users[-1] if users else "".join(text for text, _ in self.prompt)
 
+    @property
+    def system(self) -> str:
+        """The system turn; empty without one."""
+        return next((text for role, text in self.turns if role == "system"), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids of a text, and the characters [start, end) of it that each stands for."""
+
+    tokens: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+
+    def last_before(self, place: int) -> int:
+        """The number of the last token of the first `place` characters. Raises ContextError where one crosses it."""
+        index = bisect_right(self.spans, place, key=lambda span: span[1]) - 1
+        if index < 0 or (index + 1 < len(self.spans) and self.spans[index + 1][0] < place):
+            raise ContextError("its tokenizer has tokens that cross the end of a step")
+        return index
+
 
 def encode(tokenizer: PreTrainedTokenizerFast, context: Context) -> tuple[int, ...]:
     """Token ids of a context, up to where the model's own text begins. Raises ContextError.
@@ -40,18 +62,29 @@ def encode(tokenizer: PreTrainedTokenizerFast, context: Context) -> tuple[int, .
     """
     if context.turns:
         return encode_pieces(tokenizer, _chat_pieces(tokenizer, context.turns))
-    return _automatic_prefix(tokenizer) + encode_pieces(tokenizer, list(context.prompt))
+    return automatic_prefix(tokenizer) + encode_pieces(tokenizer, list(context.prompt))
 
 
 def encode_pieces(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tuple[int, ...]:
     """Token ids of text in pieces, each with whether the tokenizer's added tokens (special or not) count in it."""
     whole = tuple(tokenizer.encode("".join(text for text, _ in pieces), add_special_tokens=False))
+    return whole if _is_theirs(tokenizer, pieces, whole) else _encode_apart(tokenizer, pieces).tokens
+
+
+def encode_located(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> Encoded:
+    """As `encode_pieces`, with the place of each token in the text of all pieces."""
+    text = "".join(text for text, _ in pieces)
+    whole = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+    if _is_theirs(tokenizer, pieces, tuple(whole.ids)):
+        return Encoded(tuple(whole.ids), tuple(whole.offsets))
+    return _encode_apart(tokenizer, pieces)
+
+
+def _is_theirs(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole: tuple[int, ...]) -> bool:
+    """Whether the added tokens that came out are those of the trusted pieces by themselves, in number and order."""
     added = tokenizer.added_tokens_decoder.keys()
     theirs = [id for text, trusted in pieces if trusted for id in _added_in(tokenizer, text)]
-    # The added tokens that came out must be those of the trusted pieces by themselves, in number and order.
-    if [id for id in whole if id in added] == theirs:
-        return whole
-    return _encode_apart(tokenizer, pieces)
+    return [id for id in whole if id in added] == theirs
 
 
 @lru_cache(maxsize=4096)
@@ -61,21 +94,32 @@ def _added_in(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[int, ...]:
     return tuple(id for id in tokenizer.encode(text, add_special_tokens=False) if id in added)
 
 
-def _encode_apart(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tuple[int, ...]:
-    """As `encode_pieces`, with everything between the trusted pieces' added tokens encoded as mere text."""
+def _encode_apart(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> Encoded:
+    """As `encode_located`, with everything between the trusted pieces' added tokens encoded as mere text."""
     names = {token.content: id for id, token in tokenizer.added_tokens_decoder.items()}
     pattern = re.compile("(" + "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) + ")")
     plain = _without_added_tokens(tokenizer)
     ids: list[int] = []
-    run = ""
+    spans: list[tuple[int, int]] = []
+    run, at = "", 0
+
+    def end_run() -> None:
+        encoded = plain.encode(run, add_special_tokens=False)
+        ids.extend(encoded.ids)
+        spans.extend((at - len(run) + start, at - len(run) + end) for start, end in encoded.offsets)
+
     for text, trusted in pieces:
         for part in pattern.split(text) if trusted else [text]:
             if trusted and part in names:
-                ids += [*plain.encode(run, add_special_tokens=False).ids, names[part]]
+                end_run()
                 run = ""
+                ids.append(names[part])
+                spans.append((at, at + len(part)))
             else:
                 run += part
-    return tuple(ids + plain.encode(run, add_special_tokens=False).ids)
+            at += len(part)
+    end_run()
+    return Encoded(tuple(ids), tuple(spans))
 
 
 @lru_cache(maxsize=8)
@@ -87,7 +131,7 @@ def _without_added_tokens(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(backend))
 
 
-def _automatic_prefix(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
+def automatic_prefix(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
     """What the tokenizer puts before any text, such as bos; what it puts after it would end the text."""
     bare = tokenizer.encode("a", add_special_tokens=False)
     ids = tokenizer.encode("a", add_special_tokens=True)
@@ -97,17 +141,17 @@ def _automatic_prefix(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
     return ()
 
 
-def chat_frame(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str | None]]) -> list[str | int]:
-    """The chat template rendered around turns (role, text), with the generation prompt after them.
+def chat_frame(
+    tokenizer: PreTrainedTokenizerFast, turns: Sequence[tuple[str, str | None]], *, to_go_on: bool = True
+) -> list[str | int]:
+    """The chat template rendered around turns (role, text), with the generation prompt after them if `to_go_on`.
 
     Where a turn's text is None its number stands in the result in the text's place. Raises ContextError.
     """
-    if not tokenizer.chat_template:
-        raise ContextError("its tokenizer has no chat template; use `prompt` instead of `chat`")
     # Marks stand in for the messages, so that they are found again whatever a message says.
     marks = {f"qpdsl{index}message{index}x": index for index in range(len(turns))}
     filled = [(role, mark if text is None else text) for (role, text), mark in zip(turns, marks, strict=True)]
-    parts = re.split("(" + "|".join(marks) + ")", _render(tokenizer, filled))
+    parts = re.split("(" + "|".join(marks) + ")", _render(tokenizer, filled, to_go_on=to_go_on))
     return [marks.get(part, part) for part in parts if part]
 
 
@@ -132,9 +176,17 @@ def _chat_pieces(tokenizer: PreTrainedTokenizerFast, turns: tuple[tuple[str, str
     return pieces
 
 
-def _render(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]]) -> str:
+@lru_cache(maxsize=64)
+def template_strips(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether the chat template takes the space around a user's text away. Raises ContextError."""
+    return " x " not in _render(tokenizer, [("user", " x ")])
+
+
+def _render(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]], *, to_go_on: bool = True) -> str:
+    if not tokenizer.chat_template:
+        raise ContextError("its tokenizer has no chat template; use `prompt` instead of `chat`")
     messages: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in turns]
     try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=to_go_on))
     except Exception as error:  # a template may raise anything of jinja's
         raise ContextError(f"its chat template does not take these turns: {error}") from error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from qpdsl.executor.decoding.stop import StopWatch
 from qpdsl.executor.engine.request import Sample, SamplingParams
@@ -40,19 +38,6 @@ class Options:
             raise RowError("`stop` must be a text that is not empty")
         bound = None if op.max_tokens is None else instance.whole("max_tokens", op.max_tokens)
         return cls(count, sampling, stop, bound)
-
-    def watched(self, instance: Instance) -> bool:
-        """Whether anything hangs on a sample's text while it grows."""
-        return self.stop is not None or instance.services.on_token is not None
-
-    def watch(
-        self, op: ops.Generate, model: TextModel, paths: Sequence[Path], instance: Instance, index: int
-    ) -> StopWatch:
-        """Follows the text of the sample of that number."""
-        on_token = instance.services.on_token
-        if on_token is None:
-            return StopWatch(model.backend, self.stop)
-        return StopWatch(model.backend, self.stop, partial(on_token, paths[index], op.stage))
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class InstanceStarted(Event):
 class OperatorDone(Event):
     """One run of one operator: rows in and out, tokens it submitted and sampled, and how long it waited for them.
 
-    `cached_tokens` of the submitted ones were in the prefix cache; `rounds` are those of the loops around it.
+    `cached_tokens`, `counts`: see `Usage`; `rounds` are those of the loops around it.
     """
 
     instance: str
@@ -99,6 +99,7 @@ class OperatorDone(Event):
     cached_tokens: int = 0
     rounds: Rounds = ()
     baseline: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import math
 
 from qpdsl.executor.engine.request import Finish, GenerateRequest, LogProbRequest, Sample, SamplingParams
 from qpdsl.executor.engine.sampler import NEAR_CUT_PROBABILITY
-from qpdsl.executor.runtime.continuation import Going, Options
-from qpdsl.executor.runtime.instance import Instance
+from qpdsl.executor.runtime.continuation import Going
+from qpdsl.executor.runtime.drawing import Drawing
 from qpdsl.executor.runtime.loading import TextModel
 from qpdsl.executor.runtime.tasks import together
 from qpdsl.planner import ops
@@ -18,48 +18,32 @@ from qpdsl.planner import ops
 _GREEDY = SamplingParams(0.0)
 
 
-async def filtered(
-    op: ops.Generate,
-    via: ops.Filter,
-    model: TextModel,
-    options: Options,
-    going: list[Going],
-    instance: Instance,
-) -> list[tuple[Sample, ...]]:
-    """The samples of each row, each drawn a token at a time; what one position costs is in the prefix cache."""
+async def filtered(via: ops.Filter, drawing: Drawing, going: list[Going]) -> list[tuple[Sample, ...]]:
+    """The samples of each row, each drawn a token at a time; where prefixes are shared, those before it are cached."""
+    instance = drawing.instance
     small = instance.services.models[via.model]
     threshold = instance.number("threshold", via.threshold) or 0.0
     for each in going:
         instance.usage.prompt_tokens += 2 * len(each.prompt)
+    count = drawing.distinct
     samples = await together(
-        _Walk(op, model, small, threshold, options, each, index, instance).sample()
-        for each in going
-        for index in range(options.count)
+        _Walk(drawing, small, threshold, each, index).sample() for each in going for index in range(count)
     )
-    return [tuple(samples[at : at + options.count]) for at in range(0, len(samples), options.count)]
+    return [drawing.copied(tuple(samples[at : at + count])) for at in range(0, len(samples), count)]
 
 
 class _Walk:
     """One sample on its way."""
 
-    def __init__(
-        self,
-        op: ops.Generate,
-        model: TextModel,
-        small: TextModel,
-        threshold: float,
-        options: Options,
-        going: Going,
-        index: int,
-        instance: Instance,
-    ) -> None:
-        self._large, self._small = model, small
+    def __init__(self, drawing: Drawing, small: TextModel, threshold: float, going: Going, index: int) -> None:
+        self._large, self._small = drawing.model, small
         self._threshold = threshold
-        self._options = options
+        self._sampling = drawing.options.sampling
+        self._shared = drawing.how.share
         self._going = going
         self._key = going.keys[index]
-        self._watch = options.watch(op, model, going.paths, instance, index) if options.watched(instance) else None
-        self._engine = instance.services.engine
+        self._watch = drawing.watch(going.paths, index) if drawing.watched else None
+        self._engine = drawing.instance.services.engine
         self._tokens: tuple[int, ...] = ()
         self._near_ties = 0
 
@@ -69,7 +53,7 @@ class _Walk:
             token = await self._next()
             self._tokens += (token,)
             finish = self._finish(token)
-        request = LogProbRequest(self._going.prompt, self._tokens)
+        request = LogProbRequest(self._going.prompt, self._tokens, cached=self._shared)
         logprobs = (await self._engine.submit(self._large.name, request)).logprobs
         return Sample(self._tokens, finish, sum(logprobs), self._near_ties, self._watch, logprobs)
 
@@ -78,12 +62,13 @@ class _Walk:
         confidence = math.exp(logprob)
         self._near_ties += abs(confidence - self._threshold) < NEAR_CUT_PROBABILITY
         if confidence < self._threshold:
-            token, _, near = await self._drawn(self._large, self._key, self._options.sampling)
+            token, _, near = await self._drawn(self._large, self._key, self._sampling)
         self._near_ties += near
         return token
 
     async def _drawn(self, model: TextModel, key: int, sampling: SamplingParams) -> tuple[int, float, int]:
-        request = GenerateRequest(self._going.prompt + self._tokens, (key,), sampling, 1, drawn=len(self._tokens))
+        prompt, drawn = self._going.prompt + self._tokens, len(self._tokens)
+        request = GenerateRequest(prompt, (key,), sampling, 1, drawn=drawn, cached=self._shared)
         (sample,) = (await self._engine.submit(model.name, request)).samples
         return sample.tokens[0], sample.logprob, sample.near_ties
 

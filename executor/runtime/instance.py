@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from qpdsl.executor.engine.engine import Engine
 from qpdsl.executor.engine.request import Completion, Request
@@ -17,11 +19,17 @@ from qpdsl.executor.runtime.functions import PythonFunction
 from qpdsl.executor.runtime.keys import Path, Rounds, noise_key
 from qpdsl.executor.runtime.loading import TextModel
 from qpdsl.executor.runtime.mathematics import Mathematics
+from qpdsl.executor.runtime.scores import ScoreStore
 from qpdsl.executor.runtime.stream import EventStream
 from qpdsl.grammar import ast
 from qpdsl.planner.expr import Value, evaluate, format_value
 from qpdsl.planner.options import RANGES
 
+if TYPE_CHECKING:
+    from qpdsl.executor.runtime.ahead import RunAhead
+
+# What a verifier scores of a row: the problem, the text and the system turn.
+Shown = tuple[str, str, str]
 _KINDS = {"int": "a whole number", "float": "a number"}
 
 
@@ -34,7 +42,7 @@ class Services:
     """What all instances of a run share: the engine and, by the names in the program, models, verifiers and functions.
 
     `on_token`, where given, is called with each piece of text as it is generated: the path and the source stage of the
-    row that it will be in, and the piece.
+    row that it will be in, and the piece. `scores` are kept from instance to instance, where that is sound.
     """
 
     engine: Engine
@@ -44,35 +52,44 @@ class Services:
     functions: Mapping[str, PythonFunction] = field(default_factory=dict)
     on_token: Callable[[Path, int, str], None] | None = None
     mathematics: Mathematics = field(default_factory=Mathematics)
+    scores: ScoreStore | None = None
 
 
 @dataclass
 class Usage:
     """Tokens as an API would bill them: the whole prompt of every request, and every token sampled.
 
-    `cached_tokens` of the prompts' tokens were not computed but found in the prefix cache.
+    `cached_tokens` are those of the prompt tokens whose KV was found. `counts` are of what the cost hangs on: rows
+    `going` on and the tokens of their `context`, `samples` drawn and the tokens of the `longest`; `texts` shown to
+    verifiers and `texts_known` among them, their `text_tokens`, those up to their first step's end (`first_tokens`) and
+    those of steps that this instance never scored (`new_tokens`); `steps` asked of verifiers and `steps_known` among
+    them; `run_ahead` samples and `run_ahead_used` among them, and the tokens of the others, prompted and sampled
+    (`unused_prompt`, `unused_sampled`), which are not among those above; samples `given_up`.
     """
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     sampled_tokens: int = 0
     near_ties: int = 0
-    cached_tokens: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Usage) -> None:
         self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
         self.sampled_tokens += other.sampled_tokens
         self.near_ties += other.near_ties
-        self.cached_tokens += other.cached_tokens
+        self.counts.update(other.counts)
 
 
 @dataclass
 class Instance:
-    """`scores` maps (model, token prefix) to the score read at its end, `judged` what a judge or a Python function was
-    shown to what it said: equal content is scored once.
+    """`scores` maps a digest of a model and a token prefix to the score read at its end, `judged` what a judge or a
+    Python function was shown to what it said: equal content is scored once. `scored` are the digests of whole texts.
 
-    `contexts` maps (model, context) to the context's tokens. An operator runs on a copy that has a `usage`, and inside
-    `repeat` the `rounds`, of its own; the rest is shared. `operator` is the id of the one that runs. `baseline` marks
-    greedy decoding, which is run to compare with.
+    `contexts` maps (model, context) to the context's tokens. `steps` maps an operator's id and what it scored to the
+    scores of its steps. `floor`: see `PhysicalPlan`; `ahead` is what runs ahead in a `repeat`. An operator runs on a
+    copy that has a `usage`, and inside `repeat` the `rounds`, of its own; the rest is shared. `operator` is the id of
+    the one that runs. `baseline` marks greedy decoding, which is run to compare with.
     """
 
     name: str
@@ -84,7 +101,11 @@ class Instance:
     operator: str = ""
     rounds: Rounds = ()
     usage: Usage = field(default_factory=Usage)
-    scores: dict[tuple[str, tuple[int, ...]], float] = field(default_factory=dict)
+    floor: int = 0
+    ahead: RunAhead | None = None
+    scores: dict[bytes, float] = field(default_factory=dict)
+    scored: set[bytes] = field(default_factory=set)
+    steps: dict[tuple[str, Shown], tuple[float, ...]] = field(default_factory=dict)
     contexts: dict[tuple[str, Context], tuple[int, ...]] = field(default_factory=dict)
     judged: dict[tuple[str, ...], Value] = field(default_factory=dict)
     _scoring: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -137,14 +158,19 @@ class Submissions:
     def __enter__(self) -> Submissions:
         return self
 
-    def submit(self, model: str, request: Request) -> None:
+    def submit(self, model: str, request: Request) -> Ticket:
         self._tickets.append(self._engine.submit(model, request))
+        return self._tickets[-1]
 
     async def completions(self) -> list[Completion]:
         """The completions of all requests, in the order they were submitted."""
         completions = [await ticket for ticket in self._tickets]
         self._usage.cached_tokens += sum(completion.cached for completion in completions)
         return completions
+
+    def take(self, ticket: Ticket) -> None:
+        """A request that was submitted before becomes the next one here."""
+        self._tickets.append(ticket)
 
     def __exit__(self, *failure: object) -> None:
         # A ticket that is done does not mind.

@@ -11,12 +11,14 @@ from qpdsl.executor.runtime.context import Context, ContextError, encode
 from qpdsl.executor.runtime.instance import Instance, RowError, Submissions
 from qpdsl.planner import ops
 from qpdsl.planner.expr import evaluate, format_value
+from qpdsl.planner.strategy import ScoreHow
 
 _ANSWER_TOKENS = 16
+_PLAIN = ScoreHow()
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
-async def judge(op: ops.Judge, rows: Candidates, instance: Instance) -> Candidates:
+async def judge(op: ops.Judge, rows: Candidates, instance: Instance, how: ScoreHow = _PLAIN) -> Candidates:
     """Raises RowError where the judge cannot be asked."""
     model = instance.services.models[op.model]
     shown = [_shown(op, row, instance) for row in rows]
@@ -28,9 +30,9 @@ async def judge(op: ops.Judge, rows: Candidates, instance: Instance) -> Candidat
                     prompt = encode(model.tokenizer, Context(turns=(("user", text),)))
                 except ContextError as error:
                     raise RowError(f"judge `{op.model}`: {error}") from error
-                submissions.submit(
-                    model.name, GenerateRequest(prompt, (0,), SamplingParams(0.0), _ANSWER_TOKENS, model.eos)
-                )
+                greedy, shared = SamplingParams(0.0), how.share
+                request = GenerateRequest(prompt, (0,), greedy, _ANSWER_TOKENS, model.eos, cached=shared)
+                submissions.submit(model.name, request)
                 instance.usage.prompt_tokens += len(prompt)
             for text, completion in zip(new, await submissions.completions(), strict=True):
                 (sample,) = completion.samples

@@ -11,12 +11,27 @@ from pathlib import Path
 import torch
 import transformers
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from qpdsl.executor.decoding.constraint import Constrainer
 from qpdsl.executor.engine.kv import KVType
 from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.unsupported import UnsupportedModel
+from qpdsl.executor.engine.value_head import ValueHead
+from qpdsl.executor.reward.verifier import Verifier
+from qpdsl.executor.runtime.context import ContextError
+from qpdsl.executor.runtime.verifiers import checkpoint_of, has_own_head, head_of, kind_of, verifier_of
+
+# As a verifier of the kind that its own files tell.
+BY_CONFIGURATION = "by configuration"
 
 
 class ModelError(Exception):
@@ -28,12 +43,19 @@ class ModelError(Exception):
 
 @dataclass
 class TextModel:
-    """A paged model with its tokenizer."""
+    """A paged model with its tokenizer, and how it scores where it was loaded as a verifier of some `kind`."""
 
     name: str
     tokenizer: PreTrainedTokenizerFast
     paged: PagedModel
     eos: frozenset[int]
+    kind: str | None = None
+    verifier: Verifier | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether it can generate: a reward model's head has no words."""
+        return not isinstance(self.paged.head, ValueHead)
 
     @cached_property
     def backend(self) -> Tokenizer:
@@ -74,11 +96,19 @@ class TextModel:
         return self.backend.decode(list(tokens), skip_special_tokens=True)
 
 
-def load(name: str, location: str | Path, device: str, dtype: str | None, kv_type: KVType | None = None) -> TextModel:
+def load(
+    name: str,
+    location: str | Path,
+    device: str,
+    dtype: str | None,
+    kv_type: KVType | None = None,
+    kind: str | None = None,
+) -> TextModel:
     """Loads a folder (a Path) or a hub id (a str) and puts it behind paged attention.
 
     `dtype` None means float32 on a CPU, the checkpoint's own elsewhere; `kv_type` None keeps keys and values in
-    the same. Safetensors only, and no code from the checkpoint. Raises ModelError.
+    the same. With a `kind` (or `BY_CONFIGURATION`) it is loaded as a verifier, under that kind's own head if it has
+    one. Safetensors only, and no code from the checkpoint. Raises ModelError.
     """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -89,20 +119,63 @@ def load(name: str, location: str | Path, device: str, dtype: str | None, kv_typ
     torch_dtype = _dtype(name, device, dtype)
     try:
         config = AutoConfig.from_pretrained(location, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            location, config=config, dtype=torch_dtype, use_safetensors=True, trust_remote_code=False
-        )
         tokenizer = AutoTokenizer.from_pretrained(location, trust_remote_code=False)
-        model.eval().to(device)
     except Exception as error:  # from_pretrained raises whatever the checkpoint, the network or the disk provoke
         raise ModelError(name, _first_line(error)) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(name, "it has no fast tokenizer (tokenizer.json)")
+    verifier, head = None, None
+    if kind is not None:
+        kind, verifier, head = _verifier(name, location, kind, config, tokenizer, device)
     try:
-        paged = PagedModel(model, kv_type=kv_type)
+        model, info = (AutoModelForCausalLM if head is None else AutoModel).from_pretrained(
+            location,
+            config=config,
+            dtype=torch_dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+        model.eval().to(device)
+    except Exception as error:
+        raise ModelError(name, _first_line(error)) from error
+    lacking = sorted(key for key in info["missing_keys"] if key.endswith("weight"))
+    if lacking:
+        raise ModelError(name, f"its checkpoint lacks {len(lacking)} weights of {type(model).__name__}: {lacking[0]}…")
+    try:
+        paged = PagedModel(model, kv_type=kv_type, head=head)
     except UnsupportedModel as error:
         raise ModelError(name, f"{type(model).__name__} does not run on the paged engine: {error}") from error
-    return TextModel(name, tokenizer, paged, _eos(model, tokenizer))
+    return TextModel(name, tokenizer, paged, _eos(model, tokenizer), kind, verifier)
+
+
+def score_with(model: TextModel, location: str | Path, kind: str) -> None:
+    """Makes a verifier of a model that is loaded. Raises ModelError where it would need another head, or is one."""
+    if model.kind is None:
+        config = AutoConfig.from_pretrained(location, trust_remote_code=False)
+        model.kind, model.verifier, head = _verifier(model.name, location, kind, config, model.tokenizer, "cpu")
+        if head is not None:
+            model.kind = model.verifier = None
+            raise ModelError(model.name, "as a verifier: it is loaded already to generate with, without its own head")
+    elif kind not in (BY_CONFIGURATION, model.kind):
+        raise ModelError(model.name, f"it is asked for as a verifier of kind {kind}, and it is loaded as {model.kind}")
+
+
+def _verifier(
+    name: str,
+    location: str | Path,
+    kind: str,
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerFast,
+    device: str,
+) -> tuple[str, Verifier, ValueHead | None]:
+    try:
+        checkpoint = checkpoint_of(location)
+        found = kind_of(config, checkpoint, tokenizer) if kind == BY_CONFIGURATION else kind
+        head = head_of(found, checkpoint, device) if has_own_head(found) else None
+        return found, verifier_of(found, tokenizer, head), head
+    except ContextError as error:
+        raise ModelError(name, f"as a verifier: {error}") from error
 
 
 def _check_folder(name: str, folder: Path) -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qpdsl.executor.engine.ticket import EngineError
-from qpdsl.executor.runtime.candidates import Candidates, JsonValue, Row
+from qpdsl.executor.runtime.ahead import RunAhead
+from qpdsl.executor.runtime.candidates import FRESH, Candidates, JsonValue, Row
+from qpdsl.executor.runtime.decided import decided
 from qpdsl.executor.runtime.events import InstanceDone, InstanceStarted, OperatorDone
 from qpdsl.executor.runtime.extract import extract
 from qpdsl.executor.runtime.generate import generate
@@ -26,6 +28,7 @@ from qpdsl.executor.runtime.vote import vote
 from qpdsl.planner import ops
 from qpdsl.planner.expr import Value, evaluate_rows
 from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.strategy import BranchHow, GenerateHow, ScoreHow
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ async def run(
     `baseline` marks it, in the events, as greedy decoding to compare with.
     """
     digest = hash_arguments([arguments.get(parameter.name) for parameter in plan.params])
-    instance = Instance(name, services, arguments, seed, digest, baseline)
+    instance = Instance(name, services, arguments, seed, digest, baseline, floor=plan.floor)
     services.events.emit(InstanceStarted(instance=name, baseline=baseline))
     start = time.monotonic()
     rows: Candidates = ()
@@ -103,15 +106,22 @@ async def run(
 
 
 async def _run_all(plan: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance) -> Candidates:
-    """Operators in running order; each reads what its producer made."""
-    made: dict[str, Candidates] = {}
-    for node in plan:
-        given = made[node.inputs[0]] if node.inputs else rows
-        made[node.id] = await _run_one(node, given, instance)
-    return made[plan[-1].id]
+    """Operators in running order, each on what the one before it made."""
+    at = 0
+    while at < len(plan):
+        node, how = plan[at], plan[at].how
+        if isinstance(how, GenerateHow) and how.vote is not None:
+            end = next(number for number, later in enumerate(plan) if later.id == how.vote) + 1
+            rows = await decided(plan[at:end], rows, instance, _operator)
+            at = end
+        else:
+            rows = await _run_one(node, rows, instance)
+            at += 1
+    return rows
 
 
 async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
+    """One operator on all its rows."""
     start = time.monotonic()
     # The arms of a branch run side by side, and each operator tells what it spent itself.
     own = replace(instance, usage=Usage(), operator=node.id)
@@ -122,8 +132,10 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
             made = await _repeat(node, node.op, rows, own)
         elif isinstance(node.op, ops.Branch):
             made = await _branch(node, rows, own)
+        elif isinstance(node.op, ops.Peek):
+            made = await _peek(node, rows, own)
         else:
-            made = await _OPERATORS[type(node.op)](node.op, rows, own)
+            made = await _operator(node, rows, own)
     finally:
         instance.usage.add(own.usage)
     instance.services.events.emit(
@@ -138,6 +150,7 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
             cached_tokens=own.usage.cached_tokens,
             rounds=own.rounds,
             baseline=own.baseline,
+            counts={**own.usage.counts, "near_ties": own.usage.near_ties},
         )
     )
     if instance.watched:
@@ -145,21 +158,76 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
     return made
 
 
+async def _operator(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
+    """What an operator without others inside it makes of rows, run as the plan says."""
+    match node.op, node.how:
+        case ops.Generate() as op, GenerateHow() as how:
+            return await generate(op, rows, instance, how)
+        case ops.Score() as op, ScoreHow() as how:
+            return await score(op, rows, instance, how, node.id)
+        case ops.Judge() as op, ScoreHow() as how:
+            return await judge(op, rows, instance, how)
+    return await _OPERATORS[type(node.op)](node.op, rows, instance)
+
+
 async def _repeat(node: PhysicalOp, op: ops.Repeat, rows: Candidates, instance: Instance) -> Candidates:
-    for index in range(instance.whole("repeat", op.limit)):
-        if op.until is not None and evaluate_rows(op.until, [instance.scope(row) for row in rows], instance.arguments):
-            break
-        rows = await _run_all(node.body, rows, replace(instance, rounds=(*instance.rounds, index)))
+    limit = instance.whole("repeat", op.limit)
+    ahead = RunAhead(limit) if any(_runs_ahead(inner) for inner in node.body) else None
+    try:
+        for index in range(limit):
+            scopes = [instance.scope(row) for row in rows]
+            if op.until is not None and evaluate_rows(op.until, scopes, instance.arguments):
+                break
+            rows = await _run_all(node.body, rows, replace(instance, rounds=(*instance.rounds, index), ahead=ahead))
+    finally:
+        if ahead is not None:
+            ahead.close()
+            instance.usage.counts.update(ahead.counts)
     return rows
 
 
-async def _branch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
-    """Each arm on the rows, side by side; a column that an arm does not make is none in its rows."""
-    made = await together(
-        _run_all(arm, tuple(replace(row, path=(*row.path, index)) for row in rows), instance)
-        for index, arm in enumerate(node.arms)
+async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
+    """The rows as they were, each with the columns that the body made of it."""
+    seen = await _run_all(node.body, rows, replace(instance, ahead=None))
+    return tuple(
+        replace(
+            row, columns={**row.columns, **{name: there.columns[name] for name in there.columns if name not in FRESH}}
+        )
+        for row, there in zip(rows, seen, strict=True)
     )
+
+
+def _runs_ahead(node: PhysicalOp) -> bool:
+    return isinstance(node.how, GenerateHow) and node.how.run_ahead > 0
+
+
+async def _branch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
+    """Each arm on the rows, side by side; a column that an arm does not make is none in its rows.
+
+    An arm that would make the rows of one before it again gets copies of them, on paths of its own.
+    """
+    same_as = node.how.same_as if isinstance(node.how, BranchHow) else (None,) * len(node.arms)
+    run = [index for index, first in enumerate(same_as) if first is None]
+    marks = {index: _Arm(index) for index in run}
+    done = await together(
+        _run_all(node.arms[index], tuple(replace(row, path=(*row.path, marks[index])) for row in rows), instance)
+        for index in run
+    )
+    by_arm = dict(zip(run, done, strict=True))
+    made = [
+        by_arm[index] if first is None else tuple(_on_arm(row, marks[first], index) for row in by_arm[first])
+        for index, first in enumerate(same_as)
+    ]
     return tuple(replace(row, columns={**dict.fromkeys(node.columns), **row.columns}) for arm in made for row in arm)
+
+
+class _Arm(int):
+    """An arm's index in the paths of its rows, which is found again by being itself."""
+
+
+def _on_arm(row: Row, mark: _Arm, arm: int) -> Row:
+    """The row, as if it came by another arm."""
+    return replace(row, path=tuple(arm if index is mark else index for index in row.path))
 
 
 async def _same(op: ops.Operator, rows: Candidates, instance: Instance) -> Candidates:
@@ -169,9 +237,6 @@ async def _same(op: ops.Operator, rows: Candidates, instance: Instance) -> Candi
 _OPERATORS: dict[type[ops.Operator], Callable[[Any, Candidates, Instance], Awaitable[Candidates]]] = {
     ops.Start: _same,
     ops.SetContext: set_context,
-    ops.Generate: generate,
-    ops.Score: score,
-    ops.Judge: judge,
     ops.LogProb: log_prob,
     ops.PythonScore: python_score,
     ops.Extract: extract,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
 from qpdsl.executor.reward.verifier import SCORE_DIGITS
-from qpdsl.executor.runtime.candidates import Candidates
+from qpdsl.executor.runtime.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance import Instance, RowError
 from qpdsl.executor.runtime.mathematics import Mathematics, NoMathematics
 from qpdsl.executor.runtime.relational import order
@@ -19,7 +19,7 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
     """Raises RowError where `equal=math` has nothing to compare with."""
     values = [row.columns.get(op.column) for row in rows]
     try:
-        answers = await _answers(op.equal, values, instance)
+        answers = await _answers(op, values, instance)
     except NoMathematics as error:
         raise RowError(str(error)) from error
     totals: dict[Hashable, float] = {}
@@ -27,7 +27,7 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
     for index, (row, same) in enumerate(zip(rows, answers, strict=True)):
         if same is None:
             continue
-        weight = order(1 if op.weight is None else evaluate(op.weight, instance.scope(row)))[1]
+        weight = weight_of(op, row, instance.scope(row))
         totals[same] = totals.get(same, 0.0) + weight
         if same not in best or weight > best[same][0]:
             best[same] = (weight, index)
@@ -39,14 +39,21 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
     return (rows[best[winner][1]],)
 
 
-async def _answers(equal: str, values: Sequence[Value], instance: Instance) -> Sequence[Hashable]:
+def weight_of(op: ops.Vote, row: Row, scope: Mapping[str, Value] | None = None) -> float:
+    """What a row adds to its answer: 1, or its weight; what is no number adds nothing. Weights read `scope`."""
+    return order(1 if op.weight is None else evaluate(op.weight, row.columns if scope is None else scope))[1]
+
+
+def answers_of(op: ops.Vote, values: Sequence[Value]) -> Sequence[Hashable]:
+    """What each value answers, where values are compared as texts or as numbers."""
+    return [None if value is None else _number(value) for value in values] if op.equal == "number" else values
+
+
+async def _answers(op: ops.Vote, values: Sequence[Value], instance: Instance) -> Sequence[Hashable]:
     """What each value answers: the same where the two are equal. None stays None."""
-    match equal:
-        case "number":
-            return [None if value is None else _number(value) for value in values]
-        case "math":
-            return await _mathematics(values, instance.services.mathematics)
-    return values
+    if op.equal == "math":
+        return await _mathematics(values, instance.services.mathematics)
+    return answers_of(op, values)
 
 
 def _number(value: Value) -> Hashable:

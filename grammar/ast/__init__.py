@@ -3,7 +3,7 @@
 Spans take no part in equality: two texts that differ in layout alone parse to equal trees.
 """
 
-from qpdsl.grammar.ast.declarations import File, Model, Param, Prefer, Program, Use, Within
+from qpdsl.grammar.ast.declarations import File, Like, Model, Param, Prefer, Program, Use, Within
 from qpdsl.grammar.ast.expressions import Apply, Binary, Expr, JsonPath, Literal, Matches, Name, Regex, Template, Unary
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.ast.schemas import (
@@ -32,6 +32,7 @@ from qpdsl.grammar.ast.stages import (
     Judge,
     Keep,
     ModelRef,
+    Peek,
     Prompt,
     Repeat,
     Return,
@@ -67,6 +68,7 @@ __all__ = [
     "JsonPath",
     "Judge",
     "Keep",
+    "Like",
     "ListType",
     "Literal",
     "Matches",
@@ -75,6 +77,7 @@ __all__ = [
     "Name",
     "Node",
     "Param",
+    "Peek",
     "Prefer",
     "Program",
     "Prompt",

@@ -30,10 +30,11 @@ class Param(Node):
 
 @dataclass(frozen=True, slots=True)
 class Model(Node):
-    """`model NAME = "id"`."""
+    """`model NAME = "id" kind=KIND`: `kind` says how a verifier scores, None where its own files are to tell."""
 
     name: str
     id: str
+    kind: str | None = None
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 
@@ -53,6 +54,13 @@ class Prefer(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Like(Node):
+    """`like search_and_learn`: the conventions of another system's search in the place of our own."""
+
+    system: OneOf["search_and_learn"]
+
+
+@dataclass(frozen=True, slots=True)
 class Program(Node):
     name: str
     params: tuple[Param, ...]
@@ -61,6 +69,7 @@ class Program(Node):
     within: Within | None = None
     prefer: Prefer | None = None
     draft: ModelRef | None = None
+    like: Like | None = None
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 

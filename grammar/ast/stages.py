@@ -165,9 +165,11 @@ class Vote(Node):
 
 @dataclass(frozen=True, slots=True)
 class Split(Node):
-    """`split G`: each row G times, in groups."""
+    """`split G`: each row G times, in groups; `split N by EXPR temperature=T`: N copies, shared out by a softmax."""
 
     count: Expr
+    by: Expr | None = None
+    temperature: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,13 @@ class Repeat(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Peek(Node):
+    """`peek { … }`: runs stages on the rows, and gives those back as they were, with the columns that were made."""
+
+    body: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Return(Node):
     """`return EXPR`."""
 
@@ -212,5 +221,19 @@ class Return(Node):
 
 
 Stage = (
-    Prompt | Chat | Generate | Score | Extract | Where | Keep | Best | Vote | Split | Repeat | Branch | Call | Return
+    Prompt
+    | Chat
+    | Generate
+    | Score
+    | Extract
+    | Where
+    | Keep
+    | Best
+    | Vote
+    | Split
+    | Repeat
+    | Branch
+    | Peek
+    | Call
+    | Return
 )

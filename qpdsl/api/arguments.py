@@ -15,7 +15,7 @@ from qpdsl.api.symbols import Symbol, convert
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import RESERVED
+from qpdsl.grammar.words import KINDS, RESERVED
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.functions import PythonFunction
@@ -80,7 +80,9 @@ class Arguments:
         if declared is None:
             return ast.ModelRef(id_, True, span=span)
         self.composition.name(declared, span, "a model's name")
-        known = self.composition.models.setdefault(declared, ast.Model(declared, id_, span=span, name_span=span))
+        kind = None if value.kind is None else self.word(name, value.kind, KINDS, "QP127")
+        made = ast.Model(declared, id_, kind, span=span, name_span=span)
+        known = self.composition.models.setdefault(declared, made)
         if known.id != id_ and value.name is None:
             return ast.ModelRef(id_, True, span=span)
         if known.id != id_:

@@ -74,15 +74,25 @@ def using(
     kv_type: KVType | None = None,
     kv_bytes: int | str | None = None,
     threads: int | None = None,
+    deterministic: bool | None = None,
+    compile: bool | None = None,
     seed: int | None = None,
     models: Mapping[str, str] | None = None,
 ) -> Iterator[Session]:
     """Programs called in the block run in a session, with a seed, and with other models for the names of theirs.
 
-    A new session is made where a device, a type, a memory budget or threads are given, as `qp.Session` takes them.
+    A new session is made where a setting of one is given, as `qp.Session` takes them.
     A seed or models of a program's own (`program.using(…)`) go before those of the block.
     """
-    asked = {"device": device, "dtype": dtype, "kv_type": kv_type, "kv_bytes": kv_bytes, "threads": threads}
+    asked = {
+        "device": device,
+        "dtype": dtype,
+        "kv_type": kv_type,
+        "kv_bytes": kv_bytes,
+        "threads": threads,
+        "deterministic": deterministic,
+        "compile": compile,
+    }
     given = {name: value for name, value in asked.items() if value is not None}
     if given:
         from qpdsl.session import Session

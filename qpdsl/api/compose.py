@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, overload
+from typing import Literal as OneOf
 
 from qpdsl.api.arguments import Arguments
 from qpdsl.api.composition import Composition
@@ -22,7 +23,9 @@ from qpdsl.api.targets import Model, Within
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.source import Span
+from qpdsl.grammar.words import SYSTEMS
 
+System = OneOf["search_and_learn"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -36,6 +39,7 @@ def program(
     within: Within | None = None,
     latency: float | None = None,
     draft: Model | str | None = None,
+    like: System | None = None,
 ) -> Callable[[Callable[P, R]], Program[P, R]]: ...
 def program(
     function: Callable[..., Any] | None = None,
@@ -45,15 +49,16 @@ def program(
     within: Within | None = None,
     latency: float | None = None,
     draft: Model | str | None = None,
+    like: System | None = None,
 ) -> Any:
     """Turns a function that composes stages into a program; the function runs once, now.
 
     Its parameters are the program's, annotated `str`, `int`, `float` or `bool`. What it returns is what the program
     gives back; a pydantic model as the return annotation makes that an instance of the model. `within` says how far a
     plan may go (`qp.exact`, `qp.epsilon(…)`, `qp.loss(…)`), `latency` how much time counts against quality, and
-    `draft` names a model to draft with. Raises QpError.
+    `draft` names a model to draft with. `like` takes over another system's conventions. Raises QpError.
     """
-    options = Options(name, within, latency, draft)
+    options = Options(name, within, latency, draft, like)
     if function is None:
         return lambda function: _program(function, options)
     return _program(function, options)
@@ -67,6 +72,7 @@ class Options:
     within: Within | None
     latency: float | None
     draft: Model | str | None
+    like: System | None
 
 
 def _program(function: Callable[..., Any], options: Options) -> Program[..., Any]:
@@ -97,6 +103,10 @@ def _program(function: Callable[..., Any], options: Options) -> Program[..., Any
     return made
 
 
+def _like(given: Arguments, system: System) -> ast.Like:
+    return ast.Like(given.word("like", system, SYSTEMS, "QP124"), span=given.place("like"))
+
+
 def _syntax(
     function: Callable[..., Any], signature: Signature, composition: Composition, options: Options
 ) -> ast.Program:
@@ -123,6 +133,7 @@ def _syntax(
         None if within is None else ast.Within(within.level, within.bound, span=given.place("within")),
         None if latency is None else ast.Prefer(latency, span=given.place("latency")),
         draft,
+        None if options.like is None else _like(given, options.like),
         span=signature.span,
         name_span=signature.name_span,
     )

@@ -24,8 +24,8 @@ from qpdsl.planner.environment import Environment
 from qpdsl.planner.expr import Value
 from qpdsl.planner.logical import LogicalProgram, Parameter
 from qpdsl.planner.lower import lower
+from qpdsl.planner.optimize import planned
 from qpdsl.planner.physical import PhysicalPlan
-from qpdsl.planner.plan import plan
 
 if TYPE_CHECKING:
     from qpdsl.api.streams import Map, Stream
@@ -138,7 +138,7 @@ class Program(Generic[P, R]):
         if form not in ("text", "json"):
             raise ArgumentError(f"`form` is `text` or `json`, not `{shorten(str(form))}`")
         given = self._given((), values)
-        shown = Plan(plan(with_defaults(self._bound_logical, given)))
+        shown = Plan(planned(with_defaults(self._bound_logical, given)))
         return shown.to_json() if form == "json" else str(shown)
 
     @property
@@ -221,7 +221,7 @@ class Program(Generic[P, R]):
 
     @cached_property
     def _plan(self) -> PhysicalPlan:
-        return plan(self.logical)
+        return planned(self.logical)
 
     def _models(self, binding: Binding) -> dict[str, str]:
         return {name: binding.models.get(name, id) for name, id in self.logical.models.items()}

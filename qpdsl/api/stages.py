@@ -206,10 +206,18 @@ class Rows:
         stage = ast.Vote(name, given.maybe("weight", weight), word, span=given.span)
         return cast(T, self._add(stage, given, name.id))
 
-    def split(self, count: int) -> None:
-        """Copies each row `count` times, in groups: the column `group` tells them apart."""
+    def split(self, count: int, *, by: float | None = None, temperature: float | None = None) -> None:
+        """Copies each row `count` times, in groups: the column `group` tells them apart.
+
+        With `by`, makes `count` rows in all, shared out by the softmax of `by` over `temperature`.
+        """
         given = self._arguments("split")
-        self._add(ast.Split(given.expr("count", count, 0), span=given.span), given)
+        rows, value, soft = (
+            given.expr("count", count, 0),
+            given.maybe("by", by),
+            given.maybe("temperature", temperature),
+        )
+        self._add(ast.Split(rows, value, soft, span=given.span), given)
 
     def repeat(self, limit: int, *, until: bool | None = None) -> Block:
         """Runs the stages of the `with` block until a condition over all rows holds, `limit` times at most."""
@@ -225,6 +233,11 @@ class Rows:
         """Runs each arm of the `with` block on the same rows, and puts what they make one after another."""
         given = self._arguments("branch")
         return Branch(given, lambda arms: self._add(ast.Branch(arms, span=given.span), given))
+
+    def peek(self) -> Block:
+        """Runs the stages of the `with` block, and gives the rows back as they were, with the columns made."""
+        given = self._arguments("peek")
+        return Block(given, "`peek`", lambda body: self._add(ast.Peek(body, span=given.span), given))
 
     def call(self, program: Program[P, R], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Runs another program's stages in this place."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Final, final
 from typing import Literal as OneOf
 
+Kind = OneOf["rlhflow", "math_shepherd", "skywork", "qwen", "outcome"]
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -16,6 +18,7 @@ class Model:
 
     id: str
     name: str | None
+    kind: Kind | None = None
 
 
 @final
@@ -98,12 +101,13 @@ logprob: Final = LogProb()
 exact: Final = Within("exact", None)
 
 
-def model(id: str, *, name: str | None = None) -> Model:
+def model(id: str, *, name: str | None = None, kind: Kind | None = None) -> Model:
     """A built-in model (`zoo/…`), a folder, or a Hugging Face id. Nothing is loaded before a program runs.
 
-    In a program's text the model has `name`, or else the name of the variable that it is in.
+    In a program's text the model has `name`, or else the name of the variable that it is in. `kind` says how one that
+    scores does it, where its own files do not tell.
     """
-    return Model(id, name)
+    return Model(id, name, kind)
 
 
 def choice(*options: str) -> Choice:

@@ -26,6 +26,8 @@ _COMMANDS = (
     "fmt",
     "explain",
     "explain-error",
+    "profile",
+    "analyze",
     "models",
     "lsp",
     "completion",

@@ -54,6 +54,13 @@ def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str)
     return [CompletionItem(f"{name}={id_}") for id_ in ids]
 
 
+def complete_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
+    """The planner's rules."""
+    from qpdsl.planner.rules import RULES
+
+    return [CompletionItem(rule.name, help=rule.description) for rule in RULES if rule.name.startswith(incomplete)]
+
+
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """The programs of the file on the line."""
     return [CompletionItem(name) for name in _declared(ctx, "programs") if name.startswith(incomplete)]

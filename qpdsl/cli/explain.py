@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
+from qpdsl.cli.analyzing import AnalyzeOptions, analyze_options
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.options import format_option, program_options
-from qpdsl.cli.surroundings import surroundings
+from qpdsl.cli.options import format_option, planning_options, program_options
+from qpdsl.cli.surroundings import Surroundings, surroundings
+
+if TYPE_CHECKING:
+    from qpdsl.planner.logical import LogicalProgram
+    from qpdsl.planner.physical import PhysicalPlan
+    from qpdsl.planning import Planning
 
 
 @click.command(short_help="Show the plan of a program, without loading a model.")
 @program_options
+@planning_options
+@click.option("--rows", is_flag=True, help="The plan for `run --rows`, where all columns are read.")
+@click.option("--verbose", is_flag=True, help="The naive plan too, and the plan after each rule that changed it.")
+@click.option(
+    "--against",
+    metavar="FILE|NAME|naive",
+    help="What the plan does otherwise than that of another program, or than the naive plan of this one.",
+)
+@analyze_options
 @format_option
 def command(
     target: str | None,
@@ -20,22 +37,76 @@ def command(
     models: tuple[str, ...],
     allow_read: tuple[str, ...],
     python: tuple[str, ...],
+    plan_kind: str,
+    disabled: tuple[str, ...],
+    rows: bool,
+    verbose: bool,
+    against: str | None,
     form: str,
+    **analyzing: Any,
 ) -> Exit:
-    """Show how a program will run: its operators as a tree, last first, with estimates of the rows they make."""
+    """Show how a program will run: its operators as a tree, last first, with estimates of the rows they make.
+
+    With --analyze the program runs, and what each operator came to stands beside what was expected of it.
+
+    \b
+    qpdsl explain beam_search --verbose
+    qpdsl explain beam_search --against naive
+    qpdsl explain beam_search --against dvts
+    qpdsl explain beam_search --analyze --input counting-500 --limit 20
+    """
     import json
 
-    from qpdsl.arguments import bind, parse_settings, with_defaults
-    from qpdsl.bounds import check_options
     from qpdsl.cli.sources import load_program
+    from qpdsl.errors import UsageError
+    from qpdsl.planner.compare import compare, compare_json
     from qpdsl.planner.explain import explain, explain_json
-    from qpdsl.planner.plan import plan
+    from qpdsl.planner.trace import trace, trace_json
+    from qpdsl.planning import Planning, reads_of
 
-    lowered = load_program(target, pipeline, program, surroundings(allow_read, python, models))
-    physical = plan(with_defaults(lowered, parse_settings(lowered.params, settings, lowered.name)))
-    check_options(physical, bind([param for param in physical.params if param.default is not None], {}))
-    if form == "json":
-        click.echo(json.dumps(explain_json(physical), ensure_ascii=False, indent=2))
+    if verbose and against is not None:
+        raise UsageError("`--verbose` shows how one plan came about, `--against` two plans; give one of them")
+    planning = Planning.of(plan_kind, disabled)
+    options = AnalyzeOptions(**analyzing)
+    options.check(alone=not verbose and against is None)
+    known = surroundings(allow_read, python, models)
+    lowered = _with_settings(load_program(target, pipeline, program, known), settings)
+    optimized = planning.optimized(lowered, reads_of(lowered, rows=rows))
+    _check(optimized.plan)
+    if options.analyze:
+        from qpdsl.cli.analyzing import analyzed
+
+        return analyzed(options, optimized.plan, known, form)
+    if against is not None:
+        other = optimized.naive if against == "naive" else _other(against, known, planning, rows)
+        shown, data = compare(optimized.plan, other), compare_json(optimized.plan, other)
+    elif verbose:
+        shown, data = trace(optimized), trace_json(optimized)
     else:
-        click.echo(explain(physical))
+        shown, data = explain(optimized.plan), explain_json(optimized.plan)
+    click.echo(json.dumps(data, ensure_ascii=False, indent=2) if form == "json" else shown)
     return Exit.OK
+
+
+def _with_settings(lowered: LogicalProgram, settings: tuple[str, ...]) -> LogicalProgram:
+    from qpdsl.arguments import parse_settings, with_defaults
+
+    return with_defaults(lowered, parse_settings(lowered.params, settings, lowered.name))
+
+
+def _check(physical: PhysicalPlan) -> None:
+    from qpdsl.arguments import bind
+    from qpdsl.bounds import check_options
+
+    check_options(physical, bind([param for param in physical.params if param.default is not None], {}))
+
+
+def _other(target: str, known: Surroundings, planning: Planning, rows: bool) -> PhysicalPlan:
+    """The plan of another program, with its parameters at their defaults."""
+    from qpdsl.cli.sources import load_program
+    from qpdsl.planning import reads_of
+
+    lowered = load_program(target, None, None, known)
+    physical = planning.optimized(lowered, reads_of(lowered, rows=rows)).plan
+    _check(physical)
+    return physical

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from qpdsl.cli.complete import complete_models, complete_names, complete_programs, complete_settings
+from qpdsl.cli.complete import complete_models, complete_names, complete_programs, complete_rules, complete_settings
 
 Command = Callable[..., Any]
 
@@ -54,6 +54,26 @@ _PROGRAM = (
 )
 
 
+_PLANNING = (
+    click.option(
+        "--plan",
+        "plan_kind",
+        type=click.Choice(["optimized", "naive"]),
+        default="optimized",
+        show_default=True,
+        help="`naive` runs the program as it is written, by no rule.",
+    ),
+    click.option(
+        "--disable-rule",
+        "disabled",
+        metavar="RULE",
+        multiple=True,
+        help="Plan without a rule; docs/rules.md lists them.",
+        shell_complete=complete_rules,
+    ),
+)
+
+
 format_option = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 
 
@@ -65,6 +85,11 @@ def reading_options(command: Command) -> Command:
 def program_options(command: Command) -> Command:
     """The options of every command that plans one program."""
     return _with(_PROGRAM, command)
+
+
+def planning_options(command: Command) -> Command:
+    """The options of every command that can be told how to plan."""
+    return _with(_PLANNING, command)
 
 
 def _with(options: tuple[Command, ...], command: Command) -> Command:

@@ -14,7 +14,7 @@ import click
 from qpdsl.arguments import DTYPES, KV_TYPES, check_device
 from qpdsl.cli.complete import complete_data
 from qpdsl.cli.exits import table
-from qpdsl.cli.options import program_options
+from qpdsl.cli.options import planning_options, program_options
 from qpdsl.cli.signals import interruptible
 from qpdsl.cli.surroundings import Surroundings, surroundings
 from qpdsl.errors import UsageError
@@ -49,12 +49,17 @@ class RunOptions:
     kv_type: KVType | None
     threads: int | None
     kv_memory: str | None
+    deterministic: bool
+    compile: bool
     resume: bool
     overwrite: bool
-    concurrency: int
+    concurrency: int | None
     greedy: bool
     trace: str | None
     tui: bool
+    plan_kind: str
+    disabled: tuple[str, ...]
+    analyze: bool
 
 
 def watching(options: RunOptions) -> Watching:
@@ -85,6 +90,8 @@ def open_session(options: RunOptions, work: Work, given: Surroundings, events: E
         threads=options.threads,
         functions=functions,
         events=events,
+        deterministic=options.deterministic,
+        compile=options.compile,
     )
     try:
         session.load(work.plan)
@@ -124,6 +131,7 @@ exit codes:
     short_help="Run a program: one answer, or one for every row of a file.",
 )
 @program_options
+@planning_options
 @click.option(
     "--input",
     metavar="FILE",
@@ -143,10 +151,16 @@ exit codes:
 @click.option("--rows", is_flag=True, help="Give all final rows with all their columns too.")
 @click.option("--timing", is_flag=True, help="Give seconds, and tokens a second.")
 @click.option("--greedy/--no-greedy", default=True, help="Compare with greedy decoding.  [default: yes]")
+@click.option(
+    "--analyze",
+    is_flag=True,
+    help="Say on stderr what each operator came to beside what was expected of it, and remember it for later plans. "
+    "Greedy decoding is left out.",
+)
 @click.option("--resume", is_flag=True, help="Go on with the unfinished run of --output.")
 @click.option("--overwrite", is_flag=True, help="Drop the unfinished run of --output and start over.")
 @click.option(
-    "--concurrency", type=click.IntRange(min=1), default=32, show_default=True, help="Rows of --input in flight."
+    "--concurrency", type=click.IntRange(min=1), help="Rows of --input in flight.  [default: what the plan says]"
 )
 @click.option("--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N.")
 @click.option(
@@ -166,6 +180,12 @@ exit codes:
     help="Memory for what the models have read (KV cache), all together: 4GiB, or 50% of the device's.  "
     "[default: a quarter of what is free, 2 GiB at the most; on a GPU what the largest step leaves]",
 )
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="The same bits whatever else is in the batch. On a GPU that is slower; on a CPU in float32 it is always so.",
+)
+@click.option("--compile", is_flag=True, help="On a GPU, compile the layers first: minutes once, then faster steps.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: one a core, one for small models]")
 @click.option(
     "--trace",
@@ -213,18 +233,24 @@ def _check(options: RunOptions) -> None:
 
 
 def _run(options: RunOptions, argv: Sequence[str]) -> int:
-    from qpdsl.arguments import parse_settings
+    from qpdsl.arguments import parse_settings, with_defaults
     from qpdsl.batch import Work
     from qpdsl.bounds import check_options
     from qpdsl.cli.sources import load_program
     from qpdsl.planner.baseline import greedy_of
-    from qpdsl.planner.plan import plan
+    from qpdsl.planning import Planning, reads_of
 
+    planning = Planning.of(options.plan_kind, options.disabled)
     known = surroundings(options.allow_read, options.python, options.models)
     program = load_program(options.target, options.pipeline, options.program, known)
     given = parse_settings(program.params, options.settings, program.name)
-    baseline = greedy_of(program) if options.greedy else None
-    work = Work(plan(program), None if baseline is None else plan(baseline), options.seed, options.rows)
+    # The plan hangs on what the parameters are, not on what they could be.
+    program = with_defaults(program, given)
+    baseline = greedy_of(program) if options.greedy and not options.analyze else None
+    text = options.input is None
+    optimized = planning.optimized(program, reads_of(program, rows=options.rows, text=text))
+    greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text)).plan
+    work = Work(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning))
     check_options(work.plan, given)
     if options.tui:
         from qpdsl.cli.dashboard import run_watched

@@ -10,6 +10,7 @@ import click
 from qpdsl.arguments import ArgumentError, bind
 from qpdsl.batch import Work, run_one
 from qpdsl.bounds import check_options
+from qpdsl.cli.analyzing import analyzing
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.notes import say
 from qpdsl.cli.run import RunOptions, open_session, watching
@@ -37,8 +38,11 @@ def answer(options: RunOptions, work: Work, known: Surroundings, given: Mapping[
     row = InputRow(work.plan.name, arguments)
     with watched(work, [row], watching(options)) as events:
         session = open_session(options, work, known, events)
+        measured = analyzing(session, work.plan, 1) if options.analyze else None
         result, greedy = run_until_interrupted(_run(session, work, row))
         tell_row(events, row, outcome(row, result, greedy, with_rows=False))
+    if measured is not None:
+        say(str(measured.done()))
     if options.json:
         click.echo(dumps(_as_json(options, work, result, greedy)))
     elif result.error is None or options.rows:

@@ -12,6 +12,7 @@ import click
 
 from qpdsl import __version__
 from qpdsl.batch import Work, run_rows
+from qpdsl.cli.analyzing import analyzing
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.notes import say
 from qpdsl.cli.run import RunOptions, open_session, watching
@@ -95,14 +96,16 @@ class _Run:
         recorded = {"rows": options.rows, "timing": options.timing, "greedy": options.greedy}
         return {
             "version": __version__,
-            "program": digest([self.work.plan.name, operators(self.work.plan.ops)]),
+            "program": digest([self.work.plan.name, operators((self.work.written or self.work.plan).ops)]),
             **({"python": self.known.python} if self.known.python else {}),
             "arguments": arguments,
             "seed": str(options.seed),
             "input": self.data.digest,
+            "plan": self.work.planned,
             "device": options.device,
             "dtype": options.dtype or "default",
             **({"kv type": options.kv_type} if options.kv_type else {}),
+            **{mode: "on" for mode in ("deterministic", "compile") if getattr(options, mode)},
             "options": ", ".join(name for name, on in recorded.items() if on) or "answers",
             **{f"model `{name}`": held for name, held in self._model_digests().items()},
         }
@@ -132,6 +135,8 @@ class _Run:
         session = self._session or open_session(self.options, self.work, self.known, self.events)
         stream = OrderedLines(sys.stdout) if self.output is None else None
         on_screen = stream is not None and sys.stdout.isatty()
+        analyze = self.options.analyze
+        watched = analyzing(session, self.work.plan, len(rest), self.options.concurrency) if analyze else None
         start = time.monotonic()
         done = len(self.outcomes)
         with progress_bar(session.events, len(self.data.rows), done, wanted=not on_screen) as bar:
@@ -152,6 +157,8 @@ class _Run:
                 # However the run ends, what is finished gets out.
                 if stream is not None:
                     stream.rest()
+        if watched is not None:
+            say(str(watched.done()))
         return time.monotonic() - start
 
     def _line(self, number: int) -> str:

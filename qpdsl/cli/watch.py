@@ -34,7 +34,7 @@ class Watching:
 
     seed: int
     device: str
-    concurrency: int
+    concurrency: int | None
     trace: Path | None
 
 
@@ -102,7 +102,7 @@ def _started(work: Work, rows: Sequence[InputRow], given: Watching) -> RunStarte
         rows=len(rows),
         seed=given.seed,
         device=given.device,
-        concurrency=given.concurrency,
+        concurrency=given.concurrency or work.plan.in_flight or 1,
         pid=os.getpid(),
         wall=time.time(),
         version=__version__,

@@ -16,8 +16,10 @@ from qpdsl.grammar.words import (
     DECLARATIONS,
     EQUALITIES,
     FUNCTIONS,
+    KINDS,
     REDUCES,
     STAGES,
+    SYSTEMS,
     TARGETS,
     TYPE_FORMS,
     TYPES,
@@ -38,6 +40,7 @@ _CLAUSES = {
     "score": ("into",),
     "keep": ("by", "per"),
     "best": ("by",),
+    "split": ("by",),
     "repeat": ("until",),
     "call": ("into",),
 }
@@ -80,7 +83,9 @@ def complete(document: Document, offset: int) -> list[lsp.CompletionItem]:
 
 
 def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
-    if not point.words:
+    if point.head == "model" and point.last == "=" and point.words[-2].text == "kind":
+        yield from (_item(word, Kind.EnumMember) for word in KINDS)
+    elif not point.words:
         yield from (_item(word, Kind.Keyword, form) for word, form in DECLARATIONS.items())
     elif point.head == "program":
         if point.last == ":":
@@ -90,10 +95,14 @@ def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
             yield from _declared(document, ast.Schema)
         elif point.last == "within":
             yield from (_item(word, Kind.Keyword) for word in ("exact", "epsilon", "loss"))
+        elif point.last == "like":
+            yield from (_item(word, Kind.EnumMember) for word in SYSTEMS)
         elif point.last == "draft":
             yield from _declared(document, ast.Model)
         elif ")" in [token.text for token in point.words]:
-            yield from (_item(word, Kind.Keyword, CLAUSE_FORMS.get(word, "")) for word in ("within", "prefer", "draft"))
+            yield from (
+                _item(word, Kind.Keyword, CLAUSE_FORMS.get(word, "")) for word in ("within", "prefer", "draft", "like")
+            )
 
 
 def _in_stage(document: Document, sound: Document, point: _Point) -> Iterator[lsp.CompletionItem]:

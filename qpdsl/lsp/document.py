@@ -80,7 +80,7 @@ def children(node: ast.Node) -> Iterator[ast.Node]:
 def blocks(stage: ast.Stage) -> tuple[tuple[ast.Stage, ...], ...]:
     """The blocks of stages inside a stage."""
     match stage:
-        case ast.Repeat(body=body):
+        case ast.Repeat(body=body) | ast.Peek(body=body):
             return (body,)
         case ast.Branch(arms=arms):
             return arms

@@ -54,8 +54,8 @@ def _row_name(document: Document, name: ast.Name, stage: ast.Stage | None, place
 
 def _declared(place: Place) -> str:
     match place.node:
-        case ast.Model(name=name, id=id_):
-            return f'```qp\nmodel {name} = "{id_}"\n```'
+        case ast.Model(name=name, id=id_, kind=kind):
+            return f'```qp\nmodel {name} = "{id_}"{f" kind={kind}" if kind else ""}\n```'
         case ast.Param(name=name, type=type_, default=default):
             return f"parameter `{name}`: {type_.name}" + (f" = {format_expr(default)}" if default else "")
         case ast.Program() as program:

@@ -132,6 +132,76 @@ def meeting(note: str) -> Meeting:
     return rows.generate(llm, as_=Meeting, temperature=0, max_tokens=256)
 
 
+@qp.program
+def rebase(problem: str, budget: int = 16, balance: float = 0.2, depth: int = 40) -> str:
+    rows = qp.chat(user=problem)
+    rows.split(budget)
+    with rows.repeat(depth, until=qp.all(qp.col.finished)):
+        rows.generate(llm, stop="\n\n", temperature=0.8)
+        score = rows.score(prm)
+        rows.split(budget, by=score, temperature=balance)
+    answer = rows.extract("answer", ANSWER)
+    return rows.vote(answer, weight=score)
+
+
+@qp.program
+def lookahead(problem: str, width: int = 4, expand: int = 4, ahead: int = 2, depth: int = 40) -> str:
+    rows = qp.chat(user=problem)
+    with rows.repeat(depth, until=qp.all(qp.col.finished)):
+        rows.generate(llm, n=expand, stop="\n\n", temperature=0.8)
+        with rows.peek():
+            with rows.repeat(ahead, until=qp.all(qp.col.finished)):
+                rows.generate(llm, stop="\n\n", temperature=0)
+            score = rows.score(prm)
+        rows.keep(width, by=score)
+    rows.best(by=score)
+    return rows.extract("answer", ANSWER)
+
+
+@qp.program(like="search_and_learn")
+def sal_best_of_n(problem: str, n: int = 16) -> str:
+    rows = qp.chat(user=problem)
+    rows.generate(llm, n=n, temperature=0.8, max_tokens=2048)
+    rows.best(by=rows.score(prm))
+    return rows.extract("answer", ANSWER)
+
+
+@qp.program(like="search_and_learn")
+def sal_beam_search(problem: str, width: int = 4, expand: int = 4, depth: int = 40) -> str:
+    rows = qp.chat(user=problem)
+    rows.split(width * expand)
+    with rows.repeat(depth - 1, until=qp.all(qp.col.finished)):
+        rows.generate(llm, stop="\n\n", temperature=0.8, max_tokens=2048)
+        score = rows.score(prm)
+        with rows.branch() as branch:
+            with branch.arm():
+                rows.where(qp.col.finished)
+            with branch.arm():
+                rows.where(qp.not_(qp.col.finished))
+                rows.keep(width, by=score)
+                rows.split(width * expand, by=1)
+    rows.generate(llm, temperature=0.8, max_tokens=2048)
+    score = rows.score(prm)
+    rows.keep(width * expand, by=1)
+    rows.best(by=score)
+    return rows.extract("answer", ANSWER)
+
+
+@qp.program(like="search_and_learn")
+def sal_dvts(problem: str, subtrees: int = 4, expand: int = 4, depth: int = 40) -> str:
+    rows = qp.chat(user=problem)
+    rows.split(subtrees)
+    with rows.repeat(depth - 1, until=qp.all(qp.col.finished)):
+        rows.generate(llm, n=expand, stop="\n\n", temperature=0.8, max_tokens=2048)
+        with rows.peek():
+            rows.generate(llm, stop="\n\n", temperature=0, max_tokens=2048)
+            score = rows.score(prm)
+        rows.keep(1, by=score, per=qp.col.group)
+    rows.generate(llm, n=expand, temperature=0.8, max_tokens=2048)
+    rows.best(by=rows.score(prm))
+    return rows.extract("answer", ANSWER)
+
+
 PROGRAMS: dict[str, qp.Program[..., Any]] = {
     program.name: program
     for program in (
@@ -141,6 +211,11 @@ PROGRAMS: dict[str, qp.Program[..., Any]] = {
         weighted_best_of_n,
         beam_search,
         dvts,
+        rebase,
+        lookahead,
+        sal_best_of_n,
+        sal_beam_search,
+        sal_dvts,
         filter_decoding,
         outline_then_write,
         constrained_json,

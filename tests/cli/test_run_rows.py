@@ -181,3 +181,8 @@ def test_a_full_disk_is_said_in_one_line(
     ran = qpdsl("run", sampled, "--input", problems, "--output", tmp_path / "out.jsonl", "--concurrency", 2)
     assert ran.code == Exit.USAGE
     assert ran.err.endswith("out.jsonl.journal`: no space left on device\n") and ran.err.count("\n") == 1
+
+
+def test_a_run_is_gone_on_with_by_the_same_plan(qpdsl: Run, sampled: Path, problems: Path, unfinished: Path) -> None:
+    ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, "--resume", "--plan", "naive")
+    assert ran.code != Exit.OK and "the plan (was optimized, is naive)" in ran.err

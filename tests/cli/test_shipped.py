@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,16 @@ SMALL = {
     "beam_search": ("width=2", "expand=2"),
     "best_of_n": ("n=4",),
     "dvts": ("subtrees=2", "expand=2"),
+    "lookahead": ("width=2", "expand=2"),
+    "rebase": ("budget=4",),
+    "sal_beam_search": ("width=2", "expand=2", "depth=8"),
+    "sal_best_of_n": ("n=4",),
+    "sal_dvts": ("subtrees=2", "expand=2", "depth=8"),
     "self_consistency": ("n=4",),
     "weighted_best_of_n": ("n=4",),
 }
-SOLVERS = [name for name, text in shipped_programs().items() if "(problem: text" in text.read_text("utf-8")]
+_SOLVES = re.compile(r"\(\s*problem: text")
+SOLVERS = [name for name, text in shipped_programs().items() if _SOLVES.search(text.read_text("utf-8"))]
 # Where the small model is not there, the large one stands in for it.
 MINI = [] if zoo.path("zoo/counting-mini").is_dir() else ["--model", "slm=zoo/counting"]
 

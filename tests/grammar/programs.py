@@ -137,6 +137,7 @@ class Drawn:
         if pick.random() < 0.5:
             head += f"{self.option_break()}-> text"
         clauses = ["within exact", "within loss(0.02)", "within epsilon(1e-3)", "prefer latency = 0.8", "draft slm"]
+        clauses.append("like search_and_learn")
         drawn = {clause.split()[0]: clause for clause in pick.sample(clauses, pick.randint(0, 3))}
         head += "".join(self.option_break() + clause for clause in drawn.values())
         stages = [
@@ -165,10 +166,12 @@ class Drawn:
             self.chat, self.generate, self.generate, self.score, self.extract, self.where, self.keep, self.vote,
             lambda: f"prompt {self.string()}",
             lambda: f"split {self.chance.randint(1, 4)}",
+            lambda: f"split {self.number(1)}{self.option_break()}by {self.number(1)}{self.options('temperature=0.2')}",
             lambda: f"best by {self.number(2)}",
         ]  # fmt: skip
         if depth:
             kinds += [lambda: self.repeat(depth - 1), lambda: self.branch(depth - 1), self.call]
+            kinds += [lambda: f"peek{self.space()}{self.block(self.stages(depth - 1))}"]
         return self.chance.choice(kinds)()
 
     def options(self, *options: str, most: int = 4) -> str:

@@ -81,6 +81,34 @@ def test_clauses_of_a_program() -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ['model m = "id" kind=qwen', 'model m = "id"\n  kind=qwen', 'model kind = "id" kind=qwen']
+)
+def test_kind_of_a_model(text: str) -> None:
+    assert parsed(f"{text}\n{PLAIN}").models[0].kind == "qwen"
+
+
+@pytest.mark.parametrize(
+    "clauses", ["like search_and_learn", "draft like\n like search_and_learn", "within loss(0.1) like search_and_learn"]
+)
+def test_like_is_a_word_only_in_a_head(clauses: str) -> None:
+    text = f"program p(like: float) -> text {clauses} {{ keep 1 by like per like | extract like = /a/ }}"
+    assert parsed(text).programs[0].like == ast.Like("search_and_learn", span=AT)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("split 4", ast.Split(number(4), span=AT)),
+        ("split 4 by score", ast.Split(number(4), name("score"), span=AT)),
+        ("split n\n  by score\n  temperature=0.2", ast.Split(name("n"), name("score"), number(0.2), span=AT)),
+        ("peek { split 2 }", ast.Peek((ast.Split(number(2), span=AT),), span=AT)),
+    ],
+)
+def test_stages_of_a_search(text: str, wanted: ast.Stage) -> None:
+    assert stage(text) == wanted
+
+
+@pytest.mark.parametrize(
     ("text", "wanted"),
     [
         ("as Person", {"target": ast.SchemaTarget("Person", span=AT)}),

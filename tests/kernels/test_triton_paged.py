@@ -12,9 +12,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from qpdsl.executor.kernels import paged, reference
+from qpdsl.executor.kernels import packed, paged, reference
 from qpdsl.executor.kernels.cascade_plan import plan
 from qpdsl.executor.kernels.metadata import PagedBatch, Scoring
+from qpdsl.executor.kernels.packed import Sizes
 from qpdsl.executor.kernels.rows import Kind, Rows
 from tests.kernels.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
@@ -55,17 +56,28 @@ def test_a_mixed_batch_is_stored_and_attended(kind: Kind, cascade: bool) -> None
 @pytest.mark.parametrize("cascade", [False, True])
 def test_the_compiler_takes_it_as_one_operation(cascade: bool) -> None:
     rows, batch, generator = mixed(cascade=cascade)
+    shared = batch.cascade
+    sizes = Sizes(41, 4, batch.pages.shape[1], 0, 2, batch.longest, batch.longest_query)
+    parts = [torch.arange(41), torch.arange(41), batch.slots, batch.context, batch.query_start, batch.pages, []]
+    if shared is not None:
+        sizes = Sizes(*sizes[:7], len(shared.tiles), shared.width, shared.depth, shared.prefix, shared.suffix)
+        parts += [shared.members, shared.tiles, shared.start, shared.levels]
+    packed_step = torch.from_numpy(packed.pack(sizes, [torch.as_tensor(part).cpu().numpy() for part in parts]))
+    packed_step, host = packed_step.to(DEVICE), torch.tensor(sizes)
     query = make_query(41, 4, 32, F32, generator)
     key, value = (make_query(41, 2, 32, F32, generator) for _ in range(2))
     scoring = Scoring(0.2, softcap=10.0, sinks=torch.randn(4, generator=generator).to(DEVICE))
 
     def layers(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         for layer in range(2):
-            query = paged.attend(query, key * 2, value + 1, rows, batch, layer, scoring) * 2
+            query = packed.attend(query, key * 2, value + 1, rows, packed_step, host, layer, scoring, False) * 2
         return query
 
     before = rows.data.clone()
-    wanted, stored = layers(query, key, value), rows.data.clone()
+    wanted = query
+    for layer in range(2):
+        wanted = paged.attend(wanted, key * 2, value + 1, rows, batch, layer, scoring) * 2
+    stored = rows.data.clone()
     rows.data.copy_(before)
     found = torch.compile(layers, backend="aot_eager", fullgraph=True)(query, key, value)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)

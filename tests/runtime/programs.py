@@ -18,8 +18,8 @@ from qpdsl.grammar.source import Source
 from qpdsl.planner.environment import Environment
 from qpdsl.planner.expr import Value
 from qpdsl.planner.lower import lower
+from qpdsl.planner.optimize import planned
 from qpdsl.planner.physical import PhysicalPlan
-from qpdsl.planner.plan import plan
 from qpdsl.session import Session
 from qpdsl.zoo.tasks.counting import problems
 
@@ -33,7 +33,7 @@ CASES = Path(__file__).parent / "cases"
 def compiled(text: str, environment: Environment | None = None) -> PhysicalPlan:
     file = parse_file(Source("test.qp", text))
     program = "p" if any(each.name == "p" for each in file.programs) else None
-    return plan(lower(file, program, environment or Environment()))
+    return planned(lower(file, program, environment or Environment()))
 
 
 @cache

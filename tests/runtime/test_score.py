@@ -19,6 +19,7 @@ from qpdsl.executor.runtime.instance import Instance, Services
 from qpdsl.executor.runtime.score import score
 from qpdsl.grammar.source import Span
 from qpdsl.planner import ops
+from qpdsl.planner.strategy import ScoreHow
 from qpdsl.session import Session
 from tests.runtime.programs import HEADER, compiled
 
@@ -58,7 +59,7 @@ def scored(
     services = Services(
         used._engine,
         {"prm": used._models["zoo/counting-prm"]},
-        {"prm": used._verifiers["zoo/counting-prm"]},
+        {"prm": used._models["zoo/counting-prm"].verifier},
         used.events,
     )
     given = instance or Instance("", services, {}, 0, b"")
@@ -66,7 +67,7 @@ def scored(
 
     async def main() -> Candidates:
         async with used.running():
-            return await score(op, rows, given)
+            return await score(op, rows, given, ScoreHow(share=True, cache=True))
 
     return asyncio.run(main()), given
 

@@ -11,7 +11,7 @@ from qpdsl.cli.surroundings import Surroundings
 from qpdsl.outcome import Outcome
 from qpdsl.planner.expr import Value
 from qpdsl.planner.logical import LogicalProgram
-from qpdsl.planner.plan import plan
+from qpdsl.planner.optimize import planned
 from qpdsl.rows import InputRow
 from qpdsl.session import Session
 from qpdsl.zoo.training.progress import Progress
@@ -33,7 +33,7 @@ def run_all(
     name: str, program: LogicalProgram, rows: Sequence[Mapping[str, Value]], answers: Sequence[object]
 ) -> list[Outcome]:
     """What the program gives for each row of arguments, its rows included; `answers` are the right ones, as texts."""
-    physical = plan(program)
+    physical = planned(program)
     defaults = {p.name: getattr(p.default, "value", None) for p in physical.params if p.default is not None}
     inputs = [
         (number, InputRow(str(number), {**defaults, **row}, str(answer)))

@@ -1,0 +1,112 @@
+"""Whether the engine on a GPU does what it does on a CPU: tokens, bits, and no waiting in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from shapes import random_prompts
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.model import PagedModel
+from qpdsl.executor.engine.request import GenerateRequest, Sample, SamplingParams
+
+SAMPLING = (SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9))
+
+
+def run(device: str, compiled: bool) -> list[dict[str, Any]]:
+    """Each check with its name, whether it passed, and what went wrong."""
+    wanted = tokens(serve(engine(model("cpu", kernels=False))))
+    variants = {"eager": EngineConfig(graphs=False), "graphs": EngineConfig()}
+    variants["deterministic"] = EngineConfig(deterministic=True)
+    if compiled:
+        variants["compiled"] = EngineConfig(compiled=True)
+
+    def same(config: EngineConfig) -> bool:
+        return tokens(serve(engine(model(device), config))) == wanted
+
+    found = [
+        check(f"{name}: the CPU's tokens in float32", lambda config=config: same(config))
+        for name, config in variants.items()
+    ]
+    found.append(check("deterministic: the same bits in any batch", lambda: same_bits(device)))
+    if device == "cuda":
+        found.append(check("no step waits but for its results", waits_for_results_only))
+    return found
+
+
+def check(name: str, holds: Callable[[], bool]) -> dict[str, Any]:
+    try:
+        passed, why = holds(), ""
+    except Exception as error:  # A check that breaks is a check that failed.
+        passed, why = False, f"{type(error).__name__}: {error}"
+    return {"check": name, "passed": passed, "why": why}
+
+
+def same_bits(device: str) -> bool:
+    """Log-probabilities too: a sum taken in another order shows there first."""
+    paged, config = model(device), EngineConfig(deterministic=True)
+    alone = [serve(engine(paged, config), [request])[0] for request in requests()]
+    return serve(engine(paged, config)) == alone
+
+
+def waits_for_results_only() -> bool:
+    """torch raises where an operator would wait; the wait for an event is not one of those."""
+    served = engine(model("cuda"))
+    serve(served)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        serve(served)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return True
+
+
+def model(device: str, kernels: bool = True) -> PagedModel:
+    """The same random weights on any device."""
+    config = LlamaConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=1000,
+        max_position_embeddings=512,
+        # Large enough that greedy decoding does not fall into one repeated token.
+        initializer_range=0.15,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    return PagedModel(made.to(device), kernels=kernels)
+
+
+def requests() -> list[GenerateRequest]:
+    """Prompts that share prefixes long enough to be read once, some that share nothing, and a fan-out."""
+    stem, *others = random_prompts(7, 150, 1000)
+    prompts = [stem + other[: 3 * index + 1] for index, other in enumerate(others[:3])] + [each[:40] for each in others]
+    return [
+        GenerateRequest(tuple(prompt), tuple(range(index, index + (7 if index == 2 else 2))), SAMPLING[index % 4], 20)
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def engine(paged: PagedModel, config: EngineConfig | None = None) -> Engine:
+    made = Engine(config, kv_bytes=300 * paged.layout.page_bytes)
+    made.add("m", paged)
+    return made
+
+
+def serve(made: Engine, batch: list[GenerateRequest] | None = None) -> list[tuple[Sample, ...]]:
+    tickets = [made.submit("m", request) for request in batch or requests()]
+    while made.has_work:
+        made.step()
+    return [ticket.result().samples for ticket in tickets]
+
+
+def tokens(results: list[tuple[Sample, ...]]) -> list[list[tuple[int, ...]]]:
+    return [[sample.tokens for sample in samples] for samples in results]

@@ -1,0 +1,85 @@
+"""Steps through the attention kernels: on CUDA; on a CPU, for tests, through their interpreter or their torch twins."""
+
+from __future__ import annotations
+
+import torch
+
+from qpdsl.executor.engine import sampler
+from qpdsl.executor.engine.assembly import Assembled, Assembler
+from qpdsl.executor.engine.backend import Forwarded
+from qpdsl.executor.engine.batch import wanted_rows
+from qpdsl.executor.engine.device_sampler import DeviceSampler
+from qpdsl.executor.engine.draw import Drawer, Sampler
+from qpdsl.executor.engine.graphs import CudaRecorder, DecodeGraphs, Recorder
+from qpdsl.executor.engine.kernel_batch import KernelBatch
+from qpdsl.executor.engine.kv import KVCache
+from qpdsl.executor.engine.model import PagedModel
+from qpdsl.executor.engine.scheduler import Chunk
+from qpdsl.executor.engine.staging import Staging
+from qpdsl.executor.kernels.packed import Sizes
+from qpdsl.executor.kernels.paged import on_device
+
+# Rows of every forward where bits must not depend on the batch: up to about so many, reading the weights is what takes
+# the time on a GPU, so padding to them is nearly free.
+FIXED_ROWS = 128
+# Rows of every product with the head there.
+_FIXED_READS = 64
+
+
+def fixed_rows(max_sequences: int) -> int:
+    """The rows of every deterministic forward: what `max_sequences` sequences need, in steps of `FIXED_ROWS`."""
+    return -(-max_sequences // FIXED_ROWS) * FIXED_ROWS
+
+
+class KernelBackend:
+    """Nothing here waits for the device but what is drawn or read.
+
+    `rows`: every forward has so many, and all attention goes through the one kernel whose bits depend on nothing else;
+    None where speed goes first. `recorder` captures decode steps; None runs them as they are.
+    """
+
+    def __init__(
+        self, model: PagedModel, cache: KVCache, rows: int | None = None, recorder: Recorder | None = None
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._deterministic = rows is not None
+        self._staging = Staging(model.device)
+        self._assembler = Assembler(model.layout.page_size, cache.scratch, rows)
+        self.graphs = None if recorder is None else DecodeGraphs(self._captured, self._allocate, recorder)
+        sample: Sampler = DeviceSampler(self._staging) if on_device(cache.rows.data) else sampler.sample
+        self.drawer = Drawer(model, self._staging, sample, None if rows is None else _FIXED_READS)
+
+    def forward(self, chunks: list[Chunk], middle: bool) -> Forwarded:
+        if not all(chunk.count == 1 and wanted_rows(chunk) for chunk in chunks):
+            step = self._assembler.mixed(chunks)
+            return self._eager(step, middle)
+        step = self._assembler.decode(chunks)
+        if middle or self.graphs is None:
+            return self._eager(step, middle)
+        hidden = self.graphs.run(step.sizes, lambda inputs: self._fill(step, inputs))
+        return Forwarded(step.readers, hidden[: len(chunks)], None)
+
+    def _eager(self, step: Assembled, middle: bool) -> Forwarded:
+        (numbers,) = self._staging.send([step.numbers])
+        batch = KernelBatch.of(numbers, step.sizes, self._deterministic)
+        hidden, early = self._model.forward(batch, self._cache, middle=middle)
+        if batch.wanted is None:
+            count = sum(rows for _, rows in step.readers)
+            hidden, early = hidden[:count], None if early is None else early[:count]
+        return Forwarded(step.readers, hidden, early)
+
+    def _fill(self, step: Assembled, inputs: torch.Tensor) -> None:
+        self._staging.send([step.numbers], into=inputs.view(torch.uint8))
+
+    def _captured(self, inputs: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+        return self._model.forward(KernelBatch.of(inputs, sizes, self._deterministic), self._cache)[0]
+
+    def _allocate(self, sizes: Sizes) -> torch.Tensor:
+        return torch.zeros(sum(sizes.room), dtype=torch.int32, device=self._model.device)
+
+
+def kernel_backend(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> KernelBackend:
+    """The backend of a model on its own device."""
+    recorder = CudaRecorder() if graphs and cache.rows.data.is_cuda else None
+    return KernelBackend(model, cache, rows, recorder)

@@ -1,0 +1,184 @@
+"""A step's numbers as one tensor: one copy brings them to the device, and the compiler sees one input.
+
+`Sizes` says how many there are of each; `pack` lays them out on the host, `unpack` gives views of what arrived. Two
+steps with equal sizes differ in nothing but the contents, so one captured graph serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from qpdsl.executor.kernels import paged
+from qpdsl.executor.kernels.metadata import Cascade, PagedBatch, Scoring
+from qpdsl.executor.kernels.rows import Kind, Rows
+
+_KINDS: tuple[Kind, ...] = ("plain", "int8", "fp8")
+# Every part begins at a multiple of 16 bytes: kernels are compiled apart for pointers that do not.
+_ALIGNED = 4
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+
+
+class Sizes(NamedTuple):
+    """Of a step over `tokens` rows of `sequences` sequences, with page tables `width` wide and `wanted` rows to read.
+
+    `decodes`, `longest`, `longest_query`: as in `PagedBatch`. The rest is a cascade's, 0 without one: how many `tiles`,
+    and its `members` (`Cascade.width`), `depth`, `prefix` and `suffix`.
+    """
+
+    tokens: int
+    sequences: int
+    width: int
+    wanted: int
+    decodes: int
+    longest: int
+    longest_query: int
+    tiles: int = 0
+    members: int = 0
+    depth: int = 0
+    prefix: int = 0
+    suffix: int = 0
+
+    @property
+    def parts(self) -> list[int]:
+        """How many int32 each part takes: three of int64, then those of int32, and a cascade's four."""
+        parts = [2 * self.tokens] * 3 + [self.sequences, self.sequences + 1, self.sequences * self.width, self.wanted]
+        if self.tiles:
+            parts += [self.sequences, 5 * self.tiles, self.sequences, self.sequences]
+        return parts
+
+    @property
+    def room(self) -> list[int]:
+        """The same with each part's padding."""
+        return [-(-part // _ALIGNED) * _ALIGNED for part in self.parts]
+
+
+class Unpacked(NamedTuple):
+    """Views of a packed step: `tokens`, `positions` int64 [T], `wanted` int32 [W], and what attention reads."""
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    wanted: torch.Tensor
+    batch: PagedBatch
+
+
+def pack(sizes: Sizes, parts: Sequence[Numbers | Sequence[int]]) -> Numbers:
+    """int32 [n] of the parts in the order of `unpack`'s; those shorter than their size are filled with zeros.
+
+    Parts: tokens, positions, slots; context, query_start, pages, wanted; of a cascade members, tiles, start, levels.
+    """
+    packed = np.zeros(sum(sizes.room), dtype=np.int32)
+    bounds = pairwise(accumulate(sizes.room, initial=0))
+    for index, ((first, last), part) in enumerate(zip(bounds, parts, strict=True)):
+        target = packed[first:last]
+        if index < 3:
+            target = target.view(np.int64)
+        values = np.asarray(part).reshape(-1)
+        target[: values.size] = values
+    return packed
+
+
+def unpack(packed: torch.Tensor, sizes: Sizes) -> Unpacked:
+    """The step in `packed` int32 [n], on any device; nothing is copied."""
+    parts = [part[:count] for part, count in zip(torch.split(packed, sizes.room), sizes.parts, strict=True)]
+    tokens, positions, slots = (part.view(torch.int64) for part in parts[:3])
+    context, query_start, pages, wanted, *shared = parts[3:]
+    cascade = None
+    if shared:
+        members, tiles, start, levels = shared
+        cascade = Cascade(
+            members, tiles.view(-1, 5), start, levels, sizes.members, sizes.depth, sizes.prefix, sizes.suffix
+        )
+    batch = PagedBatch(
+        pages.view(sizes.sequences, sizes.width),
+        context,
+        slots,
+        query_start,
+        sizes.decodes,
+        sizes.longest,
+        sizes.longest_query,
+        cascade,
+    )
+    return Unpacked(tokens, positions, wanted, batch)
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    rows: Rows,
+    packed: torch.Tensor,
+    sizes: torch.Tensor,
+    layer: int,
+    scoring: Scoring,
+    deterministic: bool,
+) -> torch.Tensor:
+    """`paged.attend` as one operation that `torch.compile` does not look inside.
+
+    `sizes` is a `Sizes` as int64 [12] on the host: as numbers they would be part of what a compiled forward is for.
+    """
+    numbers = [rows.page_size, rows.kv_heads, rows.dim, _KINDS.index(rows.kind), layer, scoring.window or 0]
+    found: torch.Tensor = torch.ops.qpdsl.paged_attend(
+        query,
+        key,
+        value,
+        rows.data,
+        rows.scales,
+        packed,
+        sizes,
+        scoring.sinks,
+        numbers,
+        scoring.scale,
+        scoring.softcap,
+        deterministic,
+    )
+    return found
+
+
+# The rows are written to without a word: declared, the write would make the compiler's functional form copy the whole
+# cache or prove that it need not. It is safe because nothing else in a forward reads or writes them, and the result
+# keeps each call alive and in its place.
+@torch.library.custom_op("qpdsl::paged_attend", mutates_args=())
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    data: torch.Tensor,
+    scales: torch.Tensor,
+    packed: torch.Tensor,
+    sizes: torch.Tensor,
+    sinks: torch.Tensor | None,
+    numbers: Sequence[int],
+    scale: float,
+    softcap: float | None,
+    deterministic: bool,
+) -> torch.Tensor:
+    page_size, kv_heads, dim, kind, layer, window = numbers
+    rows = Rows(data, scales, page_size, kv_heads, dim, _KINDS[kind])
+    batch = unpack(packed, Sizes(*sizes.tolist())).batch
+    return paged.attend(
+        query, key, value, rows, batch, layer, Scoring(scale, window or None, softcap, sinks), deterministic
+    )
+
+
+@_attend.register_fake
+def _(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    data: torch.Tensor,
+    scales: torch.Tensor,
+    packed: torch.Tensor,
+    sizes: torch.Tensor,
+    sinks: torch.Tensor | None,
+    numbers: Sequence[int],
+    scale: float,
+    softcap: float | None,
+    deterministic: bool,
+) -> torch.Tensor:
+    return torch.empty_like(query, memory_format=torch.contiguous_format)

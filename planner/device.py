@@ -1,0 +1,199 @@
+"""A measured device: what it copies and multiplies in a second, and what a step of each model takes on it.
+
+`qpdsl profile` measures one (`executor/runtime/profile.py`) and keeps it; where nothing was measured the figures are
+nominal, and whoever shows an estimate says so. Rates are those of one process with the threads it was measured with.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A transformer in the numbers that its cost hangs on.
+
+    `parameters` are those that every token is multiplied with (embeddings that are only looked up left out, a head
+    that shares them counted); `number_bytes` is the size of one weight, and of one number of the KV cache.
+    """
+
+    parameters: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    number_bytes: int = 4
+
+    @property
+    def weight_bytes(self) -> int:
+        """What every step reads once."""
+        return self.parameters * self.number_bytes
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values of one token."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.number_bytes
+
+    def flops(self, context: float) -> float:
+        """Of one token that attends to `context` tokens: a multiplication and an addition a weight, and attention."""
+        return 2.0 * self.parameters + 4.0 * self.layers * self.heads * self.head_dim * context
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of a step by its size, measured at a few sizes; straight lines between and beyond them."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def at(self, size: float) -> float:
+        """Below the least size that was measured a step takes as long as there."""
+        sizes = [point for point, _ in self.points]
+        index = bisect_right(sizes, size)
+        if index == 0 or len(self.points) == 1:
+            return self.points[0][1]
+        (left, low), (right, high) = self.points[min(index, len(self.points) - 1) - 1 : min(index, len(sizes) - 1) + 1]
+        return low + (high - low) * (size - left) / (right - left)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Throughput by KV memory and batch size, tokens a second: the T of section 7.2.1 of the thesis.
+
+    A row for each of `kv_tokens`, the tokens that the cache could hold; a column for each of `batches`, the sequences
+    at work side by side.
+    """
+
+    kv_tokens: tuple[int, ...]
+    batches: tuple[int, ...]
+    rates: tuple[tuple[float, ...], ...]
+
+    def at(self, kv_tokens: float, batch: float) -> float:
+        """Tokens a second between what was measured, and as at the nearest measured figures beyond it."""
+        rates = [_between(self.batches, row, batch) for row in self.rates]
+        return _between(self.kv_tokens, rates, kv_tokens)
+
+
+def _between(sizes: Sequence[float], values: Sequence[float], size: float) -> float:
+    """Straight lines between known values, and the nearest one outside of them."""
+    index = bisect_right(sizes, size)
+    if index == 0 or index == len(sizes):
+        return values[min(index, len(sizes) - 1)]
+    left, right = sizes[index - 1], sizes[index]
+    return values[index - 1] + (values[index] - values[index - 1]) * (size - left) / (right - left)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """One model on the device. `overhead` is the part of a step, in seconds, that no size accounts for.
+
+    `decode` is a step's time by the sequences that decode in it, at `context` tokens each; `prefill` by the prompt
+    tokens computed in it. `generate` and `score` are throughput tables of the two things that models are asked for.
+    """
+
+    shape: ModelShape
+    overhead: float
+    context: int
+    decode: Curve
+    prefill: Curve
+    generate: Table | None = None
+    score: Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`bandwidth` in bytes a second of a large copy, read and write counted; `peak` in floating-point operations a
+    second of a large matrix product. `row_seconds` is what the runtime spends on one sample outside of the forwards.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    threads: int
+    bandwidth: float
+    peak: float
+    step_overhead: float
+    row_seconds: float = 0.0004
+    measured: bool = True
+    models: Mapping[str, ModelProfile] = field(default_factory=dict)
+
+    def profile(self, model: str, shape: ModelShape | None = None) -> ModelProfile:
+        """The measured profile of a model, or one by roofline from its shape."""
+        known = self.models.get(model)
+        return known if known is not None else self._roofline(shape or _USUAL)
+
+    def with_model(self, model: str, profile: ModelProfile) -> Device:
+        return replace(self, models={**self.models, model: profile})
+
+    def _roofline(self, shape: ModelShape) -> ModelProfile:
+        """Steps that take as long as the slower of memory and arithmetic (Williams, Waterman and Patterson, 2009)."""
+        context = 256
+
+        def step(rows: int, read: float) -> float:
+            moved = shape.weight_bytes + rows * read * shape.kv_bytes
+            seconds = max(moved / self.bandwidth, rows * shape.flops(read) / self.peak)
+            return self.step_overhead * shape.layers + seconds
+
+        sizes = (1, 4, 16, 64, 128, 256, 512, 2048)
+        return ModelProfile(
+            shape,
+            self.step_overhead * shape.layers,
+            context,
+            Curve(tuple((float(size), step(size, context)) for size in sizes[:5])),
+            # A prompt's KV is read once for a chunk, not once a token.
+            Curve(tuple((float(size), step(size, context / size)) for size in sizes)),
+        )
+
+
+# For a model of which nothing is known: as large as the built-in generator.
+_USUAL = ModelShape(2_600_000, 4, 8, 2, 32)
+
+
+def nominal(kind: str = "cpu") -> Device:
+    """A device that nobody measured: one core, or one accelerator of the kind that research is done on."""
+    if kind.startswith("cuda"):
+        return Device("a GPU that was not measured", kind, "bfloat16", 1, 2e12, 3e14, 3e-5, measured=False)
+    return Device("a CPU that was not measured", kind, "float32", 1, 1e10, 5e10, 1e-4, measured=False)
+
+
+def device_json(device: Device) -> dict[str, Any]:
+    """As data that `device_from_json` reads."""
+    return {"version": VERSION, **asdict(device)}
+
+
+def device_from_json(data: Mapping[str, Any]) -> Device:
+    """Raises ValueError for data of another version or shape."""
+    try:
+        if data["version"] != VERSION:
+            raise ValueError("it is of another version")
+        fields = {name: value for name, value in data.items() if name not in ("version", "models")}
+        models = {name: _profile(value) for name, value in data["models"].items()}
+        return Device(**fields, models=models)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it is no profile of a device: {error}") from error
+
+
+def _profile(data: Mapping[str, Any]) -> ModelProfile:
+    return ModelProfile(
+        ModelShape(**data["shape"]),
+        data["overhead"],
+        data["context"],
+        _curve(data["decode"]),
+        _curve(data["prefill"]),
+        _table(data["generate"]),
+        _table(data["score"]),
+    )
+
+
+def _curve(data: Mapping[str, Sequence[Sequence[float]]]) -> Curve:
+    return Curve(tuple((float(size), float(seconds)) for size, seconds in data["points"]))
+
+
+def _table(data: Mapping[str, Any] | None) -> Table | None:
+    if data is None:
+        return None
+    return Table(tuple(data["kv_tokens"]), tuple(data["batches"]), tuple(tuple(row) for row in data["rates"]))

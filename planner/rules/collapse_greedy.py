@@ -1,0 +1,42 @@
+"""Draws samples that must be equal once: at temperature 0 every sample of a row is the same.
+
+Rows, columns and near ties are those of the plain plan, where a near tie counts for every copy of the sample; the
+tokens sampled are those that were, as tokens are a cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qpdsl.grammar import ast
+from qpdsl.planner import ops
+from qpdsl.planner.options import constant
+from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.rules.tree import decide, each
+from qpdsl.planner.strategy import GenerateHow
+
+NAME = "collapse_greedy"
+
+
+def collapse_greedy(plan: PhysicalPlan) -> PhysicalPlan:
+    """Where the temperature is no constant the runtime looks whether it is 0: that is a question of meaning."""
+    return each(plan, _collapsed)
+
+
+def _collapsed(node: PhysicalOp) -> PhysicalOp:
+    if not isinstance(node.op, ops.Generate) or not isinstance(node.how, GenerateHow):
+        return node
+    count, temperature = constant(node.op.n), constant(node.op.temperature)
+    alone = isinstance(count, ast.Literal) and count.value == 1
+    warm = isinstance(temperature, ast.Literal) and temperature.value != 0
+    return node if alone or warm else decide(node, replace(node.how, collapse=True), NAME)
+
+
+RULE = Rule(
+    NAME,
+    "draw samples at temperature 0 once and copy them",
+    "exact",
+    "before sharing: what is drawn once has nobody to share its prompt with",
+    collapse_greedy,
+)

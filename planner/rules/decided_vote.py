@@ -1,0 +1,98 @@
+"""Gives up samples that can no longer change a vote.
+
+The `generate` that feeds the vote is run sample by sample, through the operators between, which must look at one row at
+a time. A vote is counted, or weighed by a verifier's score, which lies in [0, 1]; the runtime knows the verifiers whose
+scores do not, and never finds such a vote decided. Answers are compared as texts or as numbers: whether two are equal
+as mathematics can hang on the order in which they come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qpdsl.grammar import ast
+from qpdsl.planner import ops
+from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.rules.reading import reads, reported
+from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.rules.tree import Chain, decide, with_ops
+from qpdsl.planner.strategy import GenerateHow, VoteHow
+
+NAME = "decided_vote"
+# Of scores in [0, 1] these are in [0, 1] too; a sum is not.
+_BOUNDED = ("last", "min", "mean", "prod")
+_ROW_BY_ROW = (ops.Extract, ops.Score, ops.LogProb, ops.Where)
+
+
+def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
+    """Looks at the votes of the program's own chain: in a branch other rows may be waiting for the same samples."""
+    chain = plan.ops
+    for index, node in enumerate(chain):
+        first = _feeding(chain, index)
+        if first is None or not _is_bounded(node, chain[first:index]) or not _reads_allow(plan, index):
+            continue
+        feeding, vote = chain[first], node
+        assert isinstance(feeding.how, GenerateHow)
+        changed = {
+            first: decide(feeding, replace(feeding.how, vote=vote.id), NAME),
+            index: decide(vote, VoteHow(decided=True), NAME),
+        }
+        chain = tuple(changed.get(at, one) for at, one in enumerate(chain))
+    return with_ops(plan, chain)
+
+
+def _feeding(chain: Chain, index: int) -> int | None:
+    """The place of the `generate` that feeds the vote at `index`, with none but operators on single rows between."""
+    vote = chain[index].op
+    if not isinstance(vote, ops.Vote) or vote.equal == "math":
+        return None
+    for at in range(index - 1, -1, -1):
+        op = chain[at].op
+        if isinstance(op, ops.Generate):
+            # One sample of one row cannot be decided before it has ended; options and filters walk by themselves.
+            alone = isinstance(op.n, ast.Literal) and op.n.value == 1
+            plain = not isinstance(op.via, ops.Filter) and (op.constraint is None or op.constraint.kind != "choice")
+            return at if plain and not alone else None
+        if not isinstance(op, _ROW_BY_ROW):
+            return None
+    return None
+
+
+def _is_bounded(node: PhysicalOp, between: Chain) -> bool:
+    """Whether one row adds between 0 and 1 to its answer, a verifier's scores granted to be in [0, 1]."""
+    assert isinstance(node.op, ops.Vote)
+    weight = node.op.weight
+    if weight is None:
+        return True
+    if not isinstance(weight, ast.Name):
+        return False
+    made = [one.op for one in between if isinstance(one.op, (ops.Score, ops.LogProb)) and one.op.into == weight.id]
+    extracted = any(isinstance(one.op, ops.Extract) and one.op.column == weight.id for one in between)
+    return bool(made) and not extracted and isinstance(made[-1], ops.Score) and made[-1].reduce in _BOUNDED
+
+
+def _reads_allow(plan: PhysicalPlan, index: int) -> bool:
+    """Whether the row that the vote makes is certain as soon as its winner is, as far as it is read.
+
+    Where votes are counted the row is the winner's first, and the runtime waits until that is certain. Where they are
+    weighed it is the heaviest, which any sample may still become; so nothing but the voted value may be read of it.
+    """
+    vote = plan.ops[index].op
+    assert isinstance(vote, ops.Vote)
+    if vote.weight is None:
+        return True
+    rest = plan.ops[index + 1 :]
+    if vote.equal != "text" or not all(isinstance(one.op, ops.Return) for one in rest):
+        return False
+    last = rest[-1].op
+    parses = isinstance(last, ops.Return) and last.parse
+    return not parses and (reads(rest[-1]) | reported(plan)) <= {vote.column}
+
+
+RULE = Rule(
+    NAME,
+    "give up samples that can no longer change a vote",
+    "exact",
+    "after unread columns are gone, and after samples are as short as they can be",
+    decided_vote,
+)

@@ -1,0 +1,68 @@
+"""Drops columns that nobody reads, and with them the stages that only make such."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qpdsl.planner import ops
+from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.reads import made_column
+from qpdsl.planner.rules.reading import Columns, reads, reported, with_columns
+from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.rules.tree import Chain, with_inner, with_ops
+
+# Stages that do nothing but add a column. A registered Python function may do more than it returns, so it is called.
+_ONLY_COLUMNS = (ops.Score, ops.Judge, ops.LogProb, ops.Extract, ops.Assign)
+
+
+def drop_unread(plan: PhysicalPlan) -> PhysicalPlan:
+    """Live columns are followed from the end to the beginning, through `repeat` until they are the same each round."""
+    kept, _ = _chain(plan.ops, reported(plan))
+    return with_ops(plan, with_columns(kept, {}))
+
+
+def _chain(chain: Chain, live: Columns) -> tuple[Chain, Columns]:
+    """The operators that are needed where `live` is read of what they make, and what these read of what they get."""
+    kept: list[PhysicalOp] = []
+    for node in reversed(chain):
+        made = made_column(node.op)
+        if isinstance(node.op, _ONLY_COLUMNS) and made not in live:
+            continue
+        node, live = _needed(node, live)
+        kept.append(node)
+    return _linked(tuple(reversed(kept))), live
+
+
+def _needed(node: PhysicalOp, live: Columns) -> tuple[PhysicalOp, Columns]:
+    if node.body:
+        live |= reads(node)
+        while True:
+            body, first = _chain(node.body, live)
+            if first <= live:
+                # A body needs an operator; one whose columns nobody reads does no harm that matters.
+                return (with_inner(node, body, ()) if body else node), live
+            live |= first
+    if node.arms:
+        arms = [_chain(arm, live) for arm in node.arms]
+        return with_inner(node, (), tuple(arm for arm, _ in arms)), live.union(*(first for _, first in arms))
+    if isinstance(node.op, _ONLY_COLUMNS):
+        live -= {made_column(node.op)}
+    return node, live | reads(node)
+
+
+def _linked(chain: Chain) -> Chain:
+    """The operators, each reading the one before it."""
+    linked = []
+    for index, node in enumerate(chain):
+        inputs = (chain[index - 1].id,) if index else ()
+        linked.append(node if node.inputs == inputs else replace(node, inputs=inputs))
+    return tuple(linked)
+
+
+RULE = Rule(
+    "drop_unread",
+    "drop columns that nobody reads, and the stages that only make them",
+    "exact",
+    "first: nothing is decided about what is not run",
+    drop_unread,
+)

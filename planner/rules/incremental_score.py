@@ -1,0 +1,33 @@
+"""Scores on a prefix that grows: of a text that a verifier has seen before, only the new step is computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qpdsl.planner import ops
+from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.rules.tree import decide, each
+from qpdsl.planner.strategy import ScoreHow
+
+NAME = "incremental_score"
+
+
+def incremental_score(plan: PhysicalPlan) -> PhysicalPlan:
+    """The verifier's KV is kept as the generator's is; the score cache leaves only new steps to be read."""
+    return each(plan, _incremental)
+
+
+def _incremental(node: PhysicalOp) -> PhysicalOp:
+    if not isinstance(node.op, ops.Score) or not isinstance(node.how, ScoreHow):
+        return node
+    return decide(node, replace(node.how, share=True), NAME)
+
+
+RULE = Rule(
+    NAME,
+    "compute only what is new in a text that a verifier has scored before",
+    "exact",
+    "beside sharing prefixes, which is the same for generators",
+    incremental_score,
+)

@@ -1,0 +1,74 @@
+"""Lets a search's samples run past their step while the verifier scores it (section 7.1 of the thesis).
+
+In `repeat { generate … stop=… ; score … ; keep … }` a sample that stops goes on as the future children of its row: the
+same prompt and the same noise that the next round would give them, so the same tokens. What the rows that are kept can
+use is kept. How far is `run_ahead`, the thesis's `n_stop_occurrences`; the plan's `floor` says when the engine has
+enough to do without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qpdsl.planner import ops
+from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.rules.tree import decide, each, with_inner
+from qpdsl.planner.strategy import GenerateHow
+
+NAME = "speculative_expansion"
+STEPS = 1
+# These leave a row's path and context as they are, so that the next round's samples of it are known now.
+_KEEPS_PATHS = (
+    ops.Score,
+    ops.Judge,
+    ops.LogProb,
+    ops.PythonScore,
+    ops.Extract,
+    ops.PythonExtract,
+    ops.Where,
+    ops.TopK,
+    ops.Assign,
+)
+_WAITS = (ops.Score, ops.Judge, ops.PythonScore)
+
+
+def speculative_expansion(plan: PhysicalPlan) -> PhysicalPlan:
+    """Looks at every `repeat` whose body has one `generate` with a stop string, and a scorer to wait for."""
+    return each(plan, _expanded)
+
+
+def _expanded(node: PhysicalOp) -> PhysicalOp:
+    if not isinstance(node.op, ops.Repeat):
+        return node
+    generates = [inner for inner in node.body if isinstance(inner.op, ops.Generate)]
+    others = [inner.op for inner in node.body if not isinstance(inner.op, ops.Generate)]
+    if len(generates) != 1 or not all(isinstance(op, _KEEPS_PATHS) for op in others):
+        return node
+    if not any(isinstance(op, _WAITS) for op in others) or not _can_run_ahead(generates[0]):
+        return node
+    body = tuple(_ahead(inner) if inner is generates[0] else inner for inner in node.body)
+    return with_inner(node, body, ())
+
+
+def _can_run_ahead(node: PhysicalOp) -> bool:
+    """Copies of one sample would each run ahead; without shared prefixes a run-ahead prompt is computed for nothing."""
+    op, how = node.op, node.how
+    assert isinstance(op, ops.Generate) and isinstance(how, GenerateHow)
+    drawn = op.via is None or isinstance(op.via, ops.Amortized)
+    free = op.constraint is None
+    return drawn and free and op.stop is not None and how.share and not how.collapse
+
+
+def _ahead(node: PhysicalOp) -> PhysicalOp:
+    assert isinstance(node.how, GenerateHow)
+    return decide(node, replace(node.how, run_ahead=STEPS), NAME)
+
+
+RULE = Rule(
+    NAME,
+    "let samples run past their step, as the next round's, while the verifier scores",
+    "exact",
+    "after prefixes are shared, without which a step that ran ahead would be computed for nothing",
+    speculative_expansion,
+)

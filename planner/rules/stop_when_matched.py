@@ -1,0 +1,75 @@
+"""Ends a sample where the only thing that is read from it is a match that nothing which follows can change.
+
+What reads a sample: any of its columns `text`, `step`, `finish`, `finished`, `logprob`, `tokens` and `into`, a score,
+another `generate` or context that goes on from it, a Python function. The matcher itself is `grammar/settled.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.settled import followed
+from qpdsl.planner import ops
+from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.rules.reading import reads, reported
+from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.rules.tree import Chain, decide, with_inner, with_ops
+from qpdsl.planner.strategy import GenerateHow
+
+NAME = "stop_when_matched"
+# Columns that say something of the sample as a whole.
+_OF_THE_SAMPLE = frozenset({"text", "step", "finish", "finished", "logprob", "tokens"})
+# Operators that look at no text, but through columns that they name.
+_LOOK_AT_COLUMNS = (ops.Where, ops.TopK, ops.Vote, ops.Split, ops.Assign, ops.Return)
+
+
+def stop_when_matched(plan: PhysicalPlan) -> PhysicalPlan:
+    """Looks at every `generate` outside of `repeat`, whose later rounds would go on from what is left out."""
+    if reported(plan) & _OF_THE_SAMPLE:
+        return plan
+    return with_ops(plan, _chain(plan.ops, (), reported(plan)))
+
+
+def _chain(chain: Chain, after: Chain, told: frozenset[str]) -> Chain:
+    """The operators of a chain, behind which those of `after` run."""
+    made = []
+    for index, node in enumerate(chain):
+        rest = (*chain[index + 1 :], *after)
+        if node.arms:
+            node = with_inner(node, (), tuple(_chain(arm, rest, told) for arm in node.arms))
+        pattern = _only_read(node, rest, told)
+        if pattern is not None and isinstance(node.how, GenerateHow):
+            node = decide(node, replace(node.how, until=pattern), NAME)
+        made.append(node)
+    return tuple(made)
+
+
+def _only_read(node: PhysicalOp, rest: Chain, told: frozenset[str]) -> ast.Regex | None:
+    """The pattern that is all that `rest` reads of what a `generate` makes, where it can be followed."""
+    op = node.op
+    if not isinstance(op, ops.Generate) or op.constraint is not None or op.into in told:
+        return None
+    of_the_sample = _OF_THE_SAMPLE | ({op.into} if op.into is not None else set())
+    found: ast.Regex | None = None
+    for later in rest:
+        if isinstance(later.op, ops.Extract) and isinstance(later.op.pattern, ast.Regex) and found is None:
+            found = later.op.pattern
+            # A column that the program sets itself says nothing more of the sample.
+            of_the_sample = of_the_sample - {later.op.column}
+        elif not isinstance(later.op, _LOOK_AT_COLUMNS) or reads(later) & of_the_sample or _parses(later.op):
+            return None
+    return found if found is not None and followed(found.pattern) is not None else None
+
+
+def _parses(op: ops.Operator) -> bool:
+    return isinstance(op, ops.Return) and op.parse
+
+
+RULE = Rule(
+    NAME,
+    "end a sample when all that is read from it has matched, and nothing can change the match",
+    "exact",
+    "after unread columns are gone, which would have read the text",
+    stop_when_matched,
+)

@@ -1,0 +1,47 @@
+"""Measuring the device and models on it, and keeping what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from qpdsl.caches import read_device, write_device
+from qpdsl.executor.runtime.loading import load
+from qpdsl.executor.runtime.profile import measure_device, measure_model
+from qpdsl.planner.device import Device
+from qpdsl.session import locate, usual_threads
+
+
+def measured(
+    models: Sequence[str],
+    device: str = "cpu",
+    dtype: str | None = None,
+    threads: int | None = None,
+    *,
+    tables: bool = True,
+    force: bool = False,
+    tell: Callable[[str], None] = lambda model: None,
+) -> Device:
+    """The device with these models on it; what is known already is measured anew with `force` only.
+
+    `tell` is called with each model before it is measured. Raises ModelError.
+    """
+    found: Device | None = None
+    for model in models:
+        loaded = load(model, locate(model), device, dtype)
+        # Small models take one thread (see Session); a device is known by the threads that it was measured with.
+        wanted = threads or usual_threads(loaded.paged.parameters)
+        if wanted is not None:
+            torch.set_num_threads(wanted)
+        short = str(loaded.paged.dtype).removeprefix("torch.")
+        known = read_device(device, short, torch.get_num_threads())
+        if not known.measured or (force and found is None):
+            known = measure_device(device, loaded.paged.dtype)
+        if force or model not in known.models:
+            tell(model)
+            known = known.with_model(model, measure_model(loaded, tables=tables))
+            write_device(known)
+        found = known
+    assert found is not None
+    return found

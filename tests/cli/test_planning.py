@@ -1,0 +1,80 @@
+"""Plans on the command line: how one came about, what two do otherwise, and running without rules."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from qpdsl.cli.exits import Exit
+from qpdsl.planner.rules import RULES
+from tests.cli.conftest import Run
+
+SUM = "chat user=problem | generate llm n=3 temperature=0 max_tokens=6 | score prm | best by score"
+
+
+def test_verbose_shows_the_plan_after_each_rule_that_changed_it(qpdsl: Run) -> None:
+    ran = qpdsl("explain", "beam_search", "--verbose", "--disable-rule", "score_cache")
+    assert ran.code == Exit.OK
+    heads = [line.partition(":")[0] for line in ran.out.splitlines() if line.split(":")[0] in {r.name for r in RULES}]
+    assert heads == ["share_prefixes", "incremental_score", "speculative_expansion", "in_flight"]
+    assert ran.out.startswith("the naive plan\n\nbeam_search.qp") and "disabled: score_cache" in ran.out
+    assert "score cache" not in ran.out
+
+
+def test_verbose_as_json(qpdsl: Run) -> None:
+    data = json.loads(qpdsl("explain", "beam_search", "--verbose", "--format", "json").out)
+    trace = data["trace"]
+    assert [change["rule"] for change in trace["changes"]] == data["rules"]
+    assert list(trace["seconds"]) == [rule.name for rule in RULES]
+    assert trace["changes"][-1]["plan"]["operators"] == data["operators"]
+    assert trace["naive"]["rules"] == [] and trace["naive"]["in_flight"] is None
+
+
+def test_a_plan_against_the_naive_one(qpdsl: Run) -> None:
+    lines = qpdsl("explain", "best_of_n", "--against", "naive").out.splitlines()
+    removed = [line for line in lines if line.startswith("- ") and "score prm" in line]
+    added = [line for line in lines if line.startswith("+ ") and "score prm" in line]
+    assert removed[0].endswith("paged prefill") and added[0].endswith("paged prefill · incremental · score cache")
+    assert any(line.startswith("  return answer") for line in lines)
+
+
+def test_two_programs_against_each_other(qpdsl: Run) -> None:
+    data = json.loads(qpdsl("explain", "beam_search", "--against", "dvts", "--format", "json").out)
+    assert (data["plan"]["program"], data["against"]["program"]) == ("beam_search", "dvts")
+    assert "keep 1 by score per group" in [line["text"] for line in data["removed"]]
+    assert "keep 4 by score" in [line["text"] for line in data["added"]]
+    same = json.loads(qpdsl("explain", "dvts", "--against", "dvts", "--format", "json").out)
+    assert same["removed"] == same["added"] == []
+
+
+def test_what_is_read_is_part_of_the_plan(qpdsl: Run) -> None:
+    answer, rows = (json.loads(qpdsl("explain", "greedy", "--format", "json", *more).out) for more in ((), ("--rows",)))
+    assert (answer["reads"], rows["reads"]) == ([], None)
+    assert [plan["operators"][1]["how"]["until"] for plan in (answer, rows)] == [r"The answer is (-?\d+)", None]
+
+
+def test_no_rules_give_the_same_answer_at_other_costs(qpdsl: Run) -> None:
+    common = ("run", "-e", SUM, "--set", "problem=Mia has 3 boxes.", "--json", "--no-greedy", "--rows")
+    plain, naive = (qpdsl(*common, *more) for more in ((), ("--plan", "naive")))
+    without = qpdsl(*common, "--disable-rule", "collapse_greedy", "--disable-rule", "share_prefixes")
+    found, other, third = (json.loads(ran.out) for ran in (plain, naive, without))
+    assert found["rows"] == other["rows"] == third["rows"] and found["answer"] == other["answer"]
+    assert found["tokens_out"] < other["tokens_out"] == third["tokens_out"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            ("explain", "greedy", "--disable-rule", "score_cash"),
+            "there is no rule `score_cash`",
+        ),
+        (("run", "greedy", "--plan", "naive", "--disable-rule", "score_cache"), "`--plan naive` uses no rule"),
+        (("explain", "greedy", "--verbose", "--against", "naive"), "give one of them"),
+        (("explain", "greedy", "--against", "no_such"), "no_such"),
+    ],
+)
+def test_options_that_do_not_do(qpdsl: Run, args: tuple[str, ...], message: str) -> None:
+    ran = qpdsl(*args)
+    assert ran.code == Exit.USAGE and message in ran.err

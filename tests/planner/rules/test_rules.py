@@ -1,0 +1,112 @@
+"""What each rule makes of a plan (text fixtures), the driver that runs them, and the page that lists them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qpdsl.planner.explain import explain
+from qpdsl.planner.optimize import optimize
+from qpdsl.planner.physical import PhysicalPlan, everything
+from qpdsl.planner.plan import plan
+from qpdsl.planner.rules import RULES
+from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.signature import signature
+from qpdsl.planner.strategy import GenerateHow, ScoreHow, plainest
+from qpdsl.planner.verify import InvalidPlan
+from tests.grammar.golden import check
+from tests.planner.rules.rules_of import FIXTURES, NAMES, before_and_after, lowered, rule_of
+
+ROOT = Path(__file__).parents[3]
+
+
+def rule(name: str, apply: object) -> Rule:
+    return Rule(name, "", "exact", "", apply)  # type: ignore[arg-type]
+
+
+def naive() -> PhysicalPlan:
+    return plan(lowered(ROOT / "programs" / "beam_search.qp"), ())
+
+
+@pytest.mark.parametrize("fixture", FIXTURES, ids=lambda path: path.stem)
+def test_what_a_rule_makes_of_a_plan(fixture: Path) -> None:
+    before, after = before_and_after(fixture)
+    check(fixture.with_suffix(".txt"), f"before {rule_of(fixture)}\n\n{explain(before)}\n\nafter\n\n{explain(after)}")
+    assert signature(before) != signature(after)
+
+
+def test_every_rule_has_a_fixture() -> None:
+    assert {rule_of(fixture) for fixture in FIXTURES} == set(NAMES)
+
+
+def test_the_naive_plan_decides_nothing() -> None:
+    for path in (ROOT / "programs").glob("*.qp"):
+        for op in everything(plan(lowered(path)).ops):
+            assert op.how == plainest(op.op) and not op.rules
+
+
+def test_a_rule_can_be_switched_off() -> None:
+    without = optimize(naive(), ["share_prefixes"])
+    hows = [op.how for op in everything(without.plan.ops)]
+    assert [how.share for how in hows if isinstance(how, GenerateHow)] == [False]
+    assert [how.share for how in hows if isinstance(how, ScoreHow)] == [True]
+    assert "share_prefixes" not in without.seconds and without.disabled == ("share_prefixes",)
+    assert optimize(naive(), NAMES).changes == ()
+    with pytest.raises(ValueError, match="no rule no_such"):
+        optimize(naive(), ["no_such"])
+
+
+def test_the_driver_records_what_changed_the_plan() -> None:
+    made = optimize(naive())
+    assert [change.rule for change in made.changes] == list(made.plan.rules)
+    assert list(made.seconds) == NAMES and all(seconds >= 0 for seconds in made.seconds.values())
+    score = next(op for op in everything(made.plan.ops) if isinstance(op.how, ScoreHow))
+    assert score.rules == ("incremental_score", "score_cache")
+
+
+def test_planning_again_changes_nothing() -> None:
+    for path in (ROOT / "programs").glob("*.qp"):
+        made = optimize(plan(lowered(path), ())).plan
+        assert optimize(made).changes == ()
+
+
+def test_a_repeated_plan_ends_it() -> None:
+    up = rule("up", lambda plan: replace(plan, floor=plan.floor + 1) if plan.floor < 2 else plan)
+    down = rule("down", lambda plan: replace(plan, floor=0))
+    assert [change.rule for change in optimize(naive(), rules=[up, down]).changes] == ["up"]
+
+
+def test_a_rule_that_never_rests_is_a_fault() -> None:
+    with pytest.raises(InvalidPlan, match="do not come to rest; the last to change the plan was `more`"):
+        optimize(naive(), rules=[rule("more", lambda plan: replace(plan, floor=plan.floor + 1))])
+
+
+@pytest.mark.parametrize(
+    ("apply", "message"),
+    [
+        (lambda plan: replace(plan, ops=plan.ops[:-1]), "rule `bad`: InvalidPlan: the plan does not end in a return"),
+        (lambda plan: replace(plan, ops=plan.ops[1:]), "does not read the one before it"),
+        (lambda plan: replace(plan, in_flight=0), "no problem is in flight"),
+        (
+            lambda plan: replace(plan, ops=(replace(plan.ops[0], how=ScoreHow()), *plan.ops[1:])),
+            "of another operator's",
+        ),
+        (lambda plan: 1 / 0, "rule `bad`: ZeroDivisionError"),
+    ],
+)
+def test_a_faulty_rule_fails_loudly(apply: object, message: str) -> None:
+    with pytest.raises(InvalidPlan) as error:
+        optimize(naive(), rules=[rule("bad", apply)])
+    assert message in str(error.value)
+
+
+def test_the_page_lists_every_rule() -> None:
+    path = ROOT / "docs" / "rules.md"
+    text = path.read_text("utf-8")
+    start, end = "<!-- rules -->\n", "<!-- /rules -->"
+    rows = [f"| `{each.name}` | {each.description} | {each.equivalence} | {each.place} |" for each in RULES]
+    table = "\n".join(["| rule | what it does | keeps the plan | its place |", "|---|---|---|---|", *rows, ""])
+    before, _, rest = text.partition(start)
+    check(path, f"{before}{start}\n{table}\n{end}{rest.partition(end)[2]}".rstrip("\n"))

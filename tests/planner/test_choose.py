@@ -1,0 +1,160 @@
+"""Costs, the parting of memory, and the choice between candidates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qpdsl.cli.sources import load_program, shipped_programs
+from qpdsl.planner.choose import Candidate, choose, objective, permitted
+from qpdsl.planner.cost import Estimate, estimate_cost
+from qpdsl.planner.device import Curve, Device, ModelProfile, ModelShape, Table, device_from_json, device_json, nominal
+from qpdsl.planner.memory import parts
+from qpdsl.planner.optimize import planned
+from qpdsl.planner.pace import Load
+from qpdsl.planner.physical import PhysicalPlan, everything
+from qpdsl.planner.stats import Statistics
+from qpdsl.planner.verify_physical import verify_physical
+from qpdsl.planner.work import Work
+
+NONE = Statistics()
+SHAPE = ModelShape(1_000_000, 4, 8, 2, 32)
+SINGLE = [name for name in shipped_programs() if name != "constrained_json"]
+
+
+def plan_of(name: str, naive: bool = False, without: tuple[str, ...] = ()) -> PhysicalPlan:
+    return planned(load_program(name, None, None), (), without, naive=naive)
+
+
+def seconds(plan: PhysicalPlan, problems: int = 32, in_flight: int | None = None) -> float:
+    return estimate_cost(plan, nominal(), NONE, Load(problems, in_flight)).seconds
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_every_shipped_program_has_a_plan_chosen_by_cost(name: str) -> None:
+    plan = plan_of(name)
+    chosen = choose(plan, nominal(), NONE)
+    verify_physical(chosen)
+    assert seconds(chosen) <= seconds(plan) * 1.05
+    calling = [node for node in everything(chosen.ops) if node.cost is not None and not node.body and not node.arms]
+    assert calling and all(
+        node.cost.seconds >= 0 and node.cost.cached_tokens <= node.cost.prompt_tokens for node in calling
+    )
+
+
+@pytest.mark.parametrize("name", ["beam_search", "dvts", "best_of_n", "self_consistency"])
+def test_rules_are_worth_something(name: str) -> None:
+    assert seconds(plan_of(name), in_flight=8) < seconds(plan_of(name, naive=True), in_flight=8)
+
+
+def test_a_prefix_that_is_not_shared_is_computed_for_every_sample() -> None:
+    shared = estimate_cost(plan_of("self_consistency"), nominal(), NONE)
+    single = estimate_cost(plan_of("self_consistency", without=("share_prefixes",)), nominal(), NONE)
+    assert single.costs["1"].prompt_tokens == pytest.approx(32 * shared.costs["1"].prompt_tokens)
+
+
+def test_more_problems_at_once_take_less_time() -> None:
+    plan = plan_of("greedy")
+    assert seconds(plan, 64, 64) < seconds(plan, 64, 8) < seconds(plan, 64, 1)
+
+
+def test_little_memory_takes_longer() -> None:
+    plan = plan_of("beam_search")
+    tight = estimate_cost(plan, nominal(), NONE, Load(64, 64, kv_bytes=1 << 20))
+    ample = estimate_cost(plan, nominal(), NONE, Load(64, 64, kv_bytes=1 << 32))
+    assert tight.seconds > ample.seconds
+
+
+def test_a_naive_plan_is_left_alone() -> None:
+    plan = plan_of("beam_search", naive=True)
+    chosen = choose(plan, nominal(), NONE)
+    assert (chosen.in_flight, chosen.floor, chosen.kv_shares) == (None, 0, None)
+
+
+def candidate(equivalence: str, time: float, loss: float) -> Candidate:
+    plan = replace(plan_of("greedy"), equivalence=equivalence)  # type: ignore[arg-type]
+    return Candidate(plan, replace(estimate_cost(plan, nominal(), NONE), seconds=time), loss)
+
+
+def test_the_objective_weighs_latency_against_loss() -> None:
+    quick, exact = candidate("lossy", 1.0, 0.3), candidate("exact", 2.0, 0.0)
+    assert objective(quick, 2.0, 0.9) < objective(exact, 2.0, 0.9)
+    assert objective(quick, 2.0, 0.1) > objective(exact, 2.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("within", "equivalence", "loss", "allowed"),
+    [
+        ("exact", "exact", 0.0, True),
+        ("exact", "epsilon", 0.0, False),
+        ("epsilon(0.001)", "epsilon", 0.0, True),
+        ("epsilon(0.001)", "lossy", 0.0, False),
+        ("loss(0.02)", "lossy", 0.01, True),
+        ("loss(0.02)", "lossy", 0.05, False),
+        ("lossy", "lossy", 0.5, True),
+    ],
+)
+def test_only_what_the_program_permits_is_a_candidate(
+    within: str, equivalence: str, loss: float, allowed: bool
+) -> None:
+    assert permitted(candidate(equivalence, 1.0, loss), within) is allowed
+
+
+def two_models(memory_of_a: float, memory_of_b: float) -> Device:
+    """Models whose throughput grows with their memory up to a point each."""
+
+    def profile(needs: float) -> ModelProfile:
+        kv = tuple(int(1000 * part) for part in (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0))
+        rates = tuple((min(tokens / needs, 1.0) * 1000, min(tokens / needs, 1.0) * 2000) for tokens in kv)
+        table = Table(kv, (1, 64), rates)
+        curve = Curve(((1.0, 0.01),))
+        return ModelProfile(SHAPE, 0.001, 160, curve, curve, table, table)
+
+    return replace(nominal(), models={"a": profile(memory_of_a), "b": profile(memory_of_b)})
+
+
+def work(model: str, sampled: float) -> Work:
+    return Work(model, model, 10, 0, sampled, 10, 1, 4, 100)
+
+
+def test_memory_goes_to_the_model_that_sets_the_pace() -> None:
+    load = Load(kv_bytes=1000 * SHAPE.kv_bytes)
+    works = [work("a", 100), work("b", 100)]
+    even = parts(works, two_models(500, 500), load)
+    uneven = parts(works, two_models(750, 250), load)
+    assert even is not None and even.shares == {"a": 0.5, "b": 0.5}
+    assert uneven is not None and uneven.shares == {"a": 0.75, "b": 0.25}
+    assert uneven.rate == pytest.approx(20.0)
+
+
+def test_min_max_is_what_trying_everything_finds() -> None:
+    device, load = two_models(900, 300), Load(kv_bytes=1000 * SHAPE.kv_bytes)
+    found = parts([work("a", 50), work("b", 200)], device, load)
+    best = max(
+        min(
+            device.models["a"].generate.at(1000 * level / 8, batch) / 50,  # type: ignore[union-attr]
+            device.models["b"].generate.at(1000 * (8 - level) / 8, batch) / 200,  # type: ignore[union-attr]
+        )
+        for level in range(1, 8)
+        for batch in (1, 4, 16, 32, 64, 128)
+    )
+    assert found is not None
+    assert found.rate == pytest.approx(best, rel=0.01)
+
+
+def test_a_device_survives_being_written() -> None:
+    device = two_models(500, 500)
+    assert device_from_json(device_json(device)) == device
+    with pytest.raises(ValueError, match="another version"):
+        device_from_json({**device_json(device), "version": 0})
+
+
+def test_curves_are_straight_between_and_beyond_their_points() -> None:
+    curve = Curve(((1.0, 2.0), (3.0, 4.0), (5.0, 10.0)))
+    assert [curve.at(size) for size in (0.5, 1, 2, 4, 7)] == [2.0, 2.0, 3.0, 7.0, 16.0]
+
+
+def test_an_estimate_says_what_it_goes_by() -> None:
+    found: Estimate = estimate_cost(plan_of("greedy"), nominal(), NONE)
+    assert (found.source, found.clock, found.measured) == ("rules of thumb", None, False)
