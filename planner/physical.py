@@ -60,8 +60,8 @@ class PhysicalPlan:
     `reads` are the columns of the last rows that whoever runs the plan looks at, besides the value that it returns;
     None means all. `in_flight` is how many problems run at once, None where nothing was decided; `floor` the fewest
     sequences that the engine should have to work at: below it another problem starts, and samples run ahead. `rules`
-    are the names of the rules that made the plan what it is. `kv_shares` are the parts of the KV memory, by model id, that
-    the estimates went by, None where nothing was decided: models that run share one budget.
+    are the names of the rules that made the plan what it is. `kv_shares` are the parts of the KV memory, by model id,
+    that the estimates went by, None where nothing was decided: models that run share one budget.
     """
 
     name: str
