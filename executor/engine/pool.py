@@ -47,13 +47,18 @@ class PagePool:
         return len(self._references) - 1
 
     @property
+    def slabs(self) -> int:
+        """Slabs that this model leases."""
+        return len(self._pages_of)
+
+    @property
     def leased(self) -> int:
         """Pages of all slabs that this model leases, scratch excluded."""
         return len(self._slab_of) - 1
 
     @property
     def leased_bytes(self) -> int:
-        return len(self._pages_of) * self.arena.slab_bytes
+        return self.slabs * self.arena.slab_bytes
 
     def take(self) -> int:
         """A free page, with one reference. Raises IndexError when there is none."""

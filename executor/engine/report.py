@@ -12,11 +12,11 @@ class StepReport:
     """What one step of one model did, and how its memory stands after it.
 
     The step computed `prefill_tokens` and `decode_tokens` of `sequences`, of at most `capacity`, in `seconds`;
-    `waiting` and `running` count sequences after it. `pages_held` are in
-    use, by sequences or the prefix tree, out of `pages_leased` now and `pages` if it had the memory to itself;
-    `wasted_bytes` of `leased_bytes` hold no token (room in pages, free pages, ends of slabs). So far: `preemptions`;
-    `cached_tokens` of prompts, found in the prefix tree; `evictions` of pages from it, of which `thrashed` were missed
-    soon after.
+    `waiting` and `running` count sequences after it. `pages_held` are in use, by sequences or the prefix tree, out
+    of `pages_leased` now and `pages` if it had the memory to itself; `slabs` are leased and `slabs_free` nobody's;
+    `wasted_bytes` of `leased_bytes` hold no token (room in pages, free pages, ends of slabs). So far:
+    `preemptions`; `cached_tokens` of prompts, found in the prefix tree; `evictions` of pages from it, of which
+    `thrashed` were missed soon after.
     """
 
     model: str
@@ -30,6 +30,8 @@ class StepReport:
     pages_held: int
     pages_leased: int
     pages: int
+    slabs: int
+    slabs_free: int
     leased_bytes: int
     wasted_bytes: int
     preemptions: int
@@ -55,6 +57,8 @@ def report(
         pool.held,
         pool.leased,
         pool.capacity,
+        pool.slabs,
+        pool.arena.free,
         pool.leased_bytes,
         memory.wasted_bytes(scheduler.running),
         scheduler.preemptions,

@@ -22,6 +22,7 @@ from qpdsl.executor.runtime.continuation import Going, passed
 from qpdsl.executor.runtime.drawing import Drawing, Pushes
 from qpdsl.executor.runtime.events import OperatorDone
 from qpdsl.executor.runtime.instance import Instance, Usage
+from qpdsl.executor.runtime.telling import tell_done, tell_expanded, tell_started
 from qpdsl.executor.runtime.vote import answers_of, weight_of
 from qpdsl.planner import ops
 from qpdsl.planner.physical import PhysicalOp
@@ -70,9 +71,11 @@ class Tally:
 async def decided(nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance, run: Run) -> Candidates:
     """The rows of the vote that `nodes` end in; they begin with the `generate` that feeds it. Raises RowError."""
     accounts = [_Account() for _ in nodes]
+    if instance.watched:
+        tell_started(len(rows), replace(instance, operator=nodes[0].id))
     vote = nodes[-1]
     assert isinstance(vote.op, ops.Vote)
-    feeding = _Feeding(nodes[0], rows, replace(instance, usage=accounts[0].usage))
+    feeding = _Feeding(nodes[0], rows, replace(instance, usage=accounts[0].usage, operator=nodes[0].id))
     accounts[0].rows_in = len(rows)
     known: dict[int, Row] = {}
     out = set(range(feeding.slots))
@@ -81,6 +84,8 @@ async def decided(nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Ins
     try:
         while out:
             ended = await feeding.ended()
+            if instance.watched:
+                feeding.tell(rows)
             accounts[0].rows_out += len(ended)
             for slot, row in await _through(nodes[1:-1], ended, accounts[1:-1], instance, run):
                 known[slot] = row
@@ -92,9 +97,11 @@ async def decided(nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Ins
         accounts[0].seconds = time.monotonic() - start - sum(account.seconds for account in accounts[1:-1])
         for account in accounts:
             instance.usage.add(account.usage)
-    own = replace(instance, usage=accounts[-1].usage)
+    own = replace(instance, usage=accounts[-1].usage, operator=vote.id)
     given = tuple(known[slot] for slot in sorted(known))
     made = await run(vote, given, own)
+    if instance.watched:
+        tell_done(vote.op, given, made, own)
     accounts[-1].rows_in, accounts[-1].rows_out = len(given), len(made)
     for node, account in zip(nodes, accounts, strict=True):
         _report(node, account, instance)
@@ -111,6 +118,7 @@ class _Feeding:
         self._waiting: list[asyncio.Task[Completion]] = []
         self._pushes = Pushes()
         self._samples: list[Sample] = []
+        self._untold: list[tuple[Row, Sample]] = []
         self.slots = self._drawn = 0
         going = [drawing.going(row) for row in rows]
         for row, each in zip(rows, going, strict=True):
@@ -132,6 +140,13 @@ class _Feeding:
                 raise one
             rows.append(one)
         return rows
+
+    def tell(self, given: Candidates) -> None:
+        """Tells whoever watches of the rows that samples made since the last time."""
+        told, self._untold = self._untold, []
+        if told:
+            rows, samples = [row for row, _ in told], [sample for _, sample in told]
+            tell_expanded(rows, given, samples, self._drawing.model, self._drawing.instance)
 
     async def close(self) -> None:
         """Gives up the samples that have not ended."""
@@ -168,7 +183,9 @@ class _Feeding:
         usage.counts["longest"] = max(usage.counts["longest"], len(sample.tokens))
         for number, copy in enumerate(copies, first + index):
             usage.near_ties += copy.near_ties
-            self._ready.put_nowait((slot + number, self._drawing.child(each, number, copy)))
+            row = self._drawing.child(each, number, copy)
+            self._untold.append((row, copy))
+            self._ready.put_nowait((slot + number, row))
 
     def _failed(self, task: asyncio.Task[Completion]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -190,8 +207,9 @@ async def _through(
     slots, given = [slot for slot, _ in ended], tuple(row for _, row in ended)
     for node, account in zip(nodes, accounts, strict=True):
         start = time.monotonic()
-        own = replace(instance, usage=account.usage)
+        own = replace(instance, usage=account.usage, operator=node.id)
         account.rows_in += len(given)
+        before = given
         if isinstance(node.op, ops.Where):
             kept = [(slot, row) for slot, row in zip(slots, given, strict=True) if await run(node, (row,), own)]
             slots, given = [slot for slot, _ in kept], tuple(row for _, row in kept)
@@ -199,6 +217,8 @@ async def _through(
             given = await run(node, given, own)
         account.rows_out += len(given)
         account.seconds += time.monotonic() - start
+        if instance.watched:
+            tell_done(node.op, before, given, own)
     return list(zip(slots, given, strict=True))
 
 
@@ -232,6 +252,8 @@ def _report(node: PhysicalOp, account: _Account, instance: Instance) -> None:
             sampled_tokens=account.usage.sampled_tokens,
             seconds=account.seconds,
             cached_tokens=account.usage.cached_tokens,
+            rounds=instance.rounds,
+            baseline=instance.baseline,
             counts={**account.usage.counts, "near_ties": account.usage.near_ties},
         )
     )

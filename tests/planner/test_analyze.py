@@ -44,6 +44,8 @@ def stepped(at: float, model: str, prefill: int, decode: int, seconds: float, pa
         pages_held=pages,
         pages_leased=pages,
         pages=1000,
+        slabs=1,
+        slabs_free=0,
         leased_bytes=0,
         wasted_bytes=0,
         preemptions=0,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qpdsl.executor.runtime.candidates import Row
-from qpdsl.executor.runtime.events import Event, OperatorDone
+from qpdsl.executor.runtime.events import Event, Expanded, OperatorDone, Selected
 from qpdsl.executor.runtime.run import Result
 from qpdsl.planner.expr import Value
 from qpdsl.planner.optimize import optimize
@@ -128,6 +128,20 @@ def test_votes_that_are_decided_give_up_what_is_left() -> None:
         made, counts = ran(after, 4)
         assert [one.value for one in made] == [one.value for one in expected]
         assert counts["given_up"] > 0 and counts["sampled"] < plain["sampled"]
+
+
+def test_whoever_watches_is_told_the_candidates_of_a_decided_vote() -> None:
+    _, after = before_and_after(Path(__file__).with_name("decided_vote.qp"))
+    session, seen = Session(), list[Event]()
+    session.events.subscribe(seen.append, details=True)
+    named = {param.name for param in after.params}
+    (made,) = run_all(
+        after, [arguments(after, **({"n": 6} if "n" in named else {}), problem=texts(1)[0])], session=session
+    )
+    told = [candidate.path for event in seen if isinstance(event, Expanded) for candidate in event.candidates]
+    (chosen,) = [event for event in seen if isinstance(event, Selected)]
+    assert chosen.kept == (made.rows[0].path,) and set(chosen.kept) | set(chosen.dropped) <= set(told)
+    assert len(told) == len(set(told))
 
 
 def test_what_runs_ahead_further_is_the_same() -> None:
