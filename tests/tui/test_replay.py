@@ -148,7 +148,7 @@ def test_rules_choices_and_counts_of_an_engine_show_where_there_are_any(tmp_path
     for event in events:
         if isinstance(event, RunStarted):
             operators = json.loads(json.dumps(event.plan["operators"]))
-            operators[0]["rule"] = "share_prefix"
+            operators[0]["rules"] = ["share_prefix"]
             event = replace(event, plan={**event.plan, "operators": operators})
         if isinstance(event, EngineStepped) and isinstance(event.report, EngineFigures):
             report = replace(

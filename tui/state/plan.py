@@ -37,7 +37,7 @@ class PlanLine:
     """A line of the tree: an operator, or the head of an arm (`id` is then empty).
 
     `branch` are the strokes before the text. `estimate` is of the rows one instance makes, None where it is open.
-    `rule` names the rewrite that made the node. `holds` is true where its time is that of the operators in it.
+    `rule` names the rewrites that made the node. `holds` is true where its time is that of the operators in it.
     """
 
     id: str
@@ -99,7 +99,7 @@ def _chain(chain: Sequence[Mapping[str, Any]], first: str, rest: str) -> Iterato
 
 
 def _line(op: Mapping[str, Any], branch: str) -> PlanLine:
-    rows, rule = op.get("rows"), op.get("rule")
+    rows, rules = op.get("rows"), op.get("rules")
     return PlanLine(
         str(op.get("id", "")),
         branch,
@@ -109,7 +109,7 @@ def _line(op: Mapping[str, Any], branch: str) -> PlanLine:
         str(op.get("equivalence", "")),
         float(rows) if isinstance(rows, (int, float)) else None,
         dict(op.get("columns") or {}),
-        rule if isinstance(rule, str) else None,
+        ", ".join(map(str, rules)) if isinstance(rules, list) and rules else None,
         bool(op.get("body") or op.get("arms")),
     )
 
