@@ -33,4 +33,4 @@ def test_kernels_compile_and_fit(capability: str, tmp_path: Path) -> None:
     for _, name, shared, spilled in lines:
         assert int(shared) <= SHARED_MEMORY[capability], name
         # A few registers kept in memory cost nothing that shows; kilobytes do.
-        assert int(spilled) <= 256, name
+        assert int(spilled) <= 1024, name
