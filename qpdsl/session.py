@@ -242,7 +242,7 @@ class Session:
 
     def _shared_scores(self) -> ScoreStore | None:
         """Scores kept from row to row: where numbers are exact enough that it does not matter which row read them."""
-        exact = self.dtype == "float32" or (self.dtype is None and self.device == "cpu")
+        exact = self.device == "cpu" and self.dtype in (None, "float32")
         return self._scores if exact else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -13,10 +12,10 @@ import torch
 
 from qpdsl.executor.engine import budget
 from qpdsl.executor.engine.arena import Arena, slab_bytes
-from qpdsl.executor.engine.backend import Backend, Forwarded, GroupedBackend
+from qpdsl.executor.engine.backend import Backend, GroupedBackend
 from qpdsl.executor.engine.cuda import fixed_rows, kernel_backend
-from qpdsl.executor.engine.draw import Reading
 from qpdsl.executor.engine.kv import KVCache
+from qpdsl.executor.engine.lane import Lane
 from qpdsl.executor.engine.memory import Memory
 from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.peers import Peers
@@ -24,18 +23,15 @@ from qpdsl.executor.engine.pool import PagePool
 from qpdsl.executor.engine.reclaim import Reclaimer
 from qpdsl.executor.engine.report import StepReport as StepReport
 from qpdsl.executor.engine.report import report
-from qpdsl.executor.engine.request import Finish, GenerateRequest, LogProbRequest, ReadRequest, Request, SamplingParams
+from qpdsl.executor.engine.request import GenerateRequest, Request, SamplingParams
+from qpdsl.executor.engine.resolve import resolve_draws, resolve_reads
 from qpdsl.executor.engine.scheduler import Chunk, Scheduler
 from qpdsl.executor.engine.sequence import Sequence
 from qpdsl.executor.engine.staging import working_on
 from qpdsl.executor.engine.ticket import EngineError, Ticket
 
-# After so many steps of others a model goes before one whose batch would be full.
-_PATIENCE = 8
 # By how much the fullest batch is forgotten at each step.
 _FORGETTING = 0.02
-# Nothing can be drawn or scored from NaN or infinity.
-_NOT_FINITE = "the model's logits are not finite numbers; a wider dtype may help"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +48,6 @@ class EngineConfig:
     deterministic: bool = False
     compiled: bool = False
     graphs: bool = True
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One model in the engine, and what its sequences run on."""
-
-    name: str
-    model: PagedModel
-    backend: Backend
-    scheduler: Scheduler
-    # Steps of other models since its last one, and the most sequences that were ready lately.
-    passed: int = 0
-    peak: float = 1.0
-
-    def urgency(self) -> float:
-        """How full its next batch would be against the fullest lately, and how long it has waited.
-
-        A model that waits for another's results gets a fuller batch by letting the other go on.
-        """
-        return self.scheduler.ready / self.peak + self.passed / _PATIENCE
 
 
 class Engine:
@@ -93,7 +69,7 @@ class Engine:
         self._asked = kv_bytes
         self._kv_bytes = 0
         self._arena: Arena | None = None
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._peers = Peers()
         self._reclaimer = Reclaimer()
         self._stepping = False
@@ -136,7 +112,7 @@ class Engine:
         for name, model in models.items():
             self._lanes[name] = self._lane(name, model, self._arena)
 
-    def _lane(self, name: str, model: PagedModel, arena: Arena) -> _Lane:
+    def _lane(self, name: str, model: PagedModel, arena: Arena) -> Lane:
         layouts = [*(lane.model.layout for lane in self._lanes.values()), model.layout]
         # Each of the others keeps the slab of its scratch page; a page beside scratch is the least to serve anything.
         own = arena.slabs - len(layouts) + 1
@@ -152,7 +128,7 @@ class Engine:
         config = self._config
         rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None
         scheduler = Scheduler(memory, config.max_sequences, rows or config.token_budget, self._peers)
-        return _Lane(name, model, self._backend(model, cache, rows), scheduler)
+        return Lane(name, model, self._backend(model, cache, rows), scheduler)
 
     def _backend(self, model: PagedModel, cache: KVCache, rows: int | None) -> Backend:
         if not model.kernels:
@@ -230,8 +206,8 @@ class Engine:
                 early = any(_leaves_early(chunk.sequence) for chunk in chunks)
                 forwarded = lane.backend.forward(chunks, early)
                 scheduler.advance(chunks)
-                self._resolve_reads(lane, forwarded)
-                self._resolve_draws(lane, forwarded)
+                resolve_reads(lane, forwarded)
+                resolve_draws(lane, forwarded)
         finally:
             self._stepping = False
             self._retire_cancelled()
@@ -259,7 +235,7 @@ class Engine:
         if self._arena is not None:
             self._arena.check_integrity()
 
-    def _schedule(self) -> tuple[_Lane, list[Chunk]]:
+    def _schedule(self) -> tuple[Lane, list[Chunk]]:
         """A model and the chunks of its next step; none where requests failed instead.
 
         A model that gets no memory now lets another step (see `Scheduler.schedule`).
@@ -268,7 +244,7 @@ class Engine:
         if not working:
             raise RuntimeError("the engine has no work")
         refused = sum(lane.scheduler.refusals for lane in working)
-        for lane in sorted(working, key=_Lane.urgency, reverse=True):
+        for lane in sorted(working, key=Lane.urgency, reverse=True):
             chunks = lane.scheduler.schedule()
             if chunks:
                 for other in working:
@@ -292,80 +268,12 @@ class Engine:
         for scheduler, ticket in cancelled:
             scheduler.cancel(ticket)
 
-    def _resolve_reads(self, lane: _Lane, forwarded: Forwarded) -> None:
-        readings: list[Reading] = []
-        readers: list[tuple[Sequence, ReadRequest | LogProbRequest]] = []
-        at = 0
-        for chunk, rows in forwarded.readers:
-            sequence, request = chunk.sequence, chunk.sequence.request
-            if not isinstance(request, GenerateRequest):
-                readings.append(Reading(forwarded.hidden[at : at + rows], request, len(sequence.read)))
-                readers.append((sequence, request))
-            at += rows
-        for (sequence, request), values in zip(readers, lane.backend.drawer.read(readings), strict=True):
-            sequence.read.extend(values)
-            if not all(math.isfinite(value) for row in values for value in row):
-                _fail(lane.scheduler, sequence, _NOT_FINITE)
-            elif len(sequence.read) == len(request.positions):
-                lane.scheduler.finish(sequence)
-                sequence.ticket.read(sequence)
-
-    def _resolve_draws(self, lane: _Lane, forwarded: Forwarded) -> None:
-        scheduler, model = lane.scheduler, lane.model
-        rows: list[int] = []
-        sequences: list[Sequence] = []
-        at = 0
-        for chunk, count in forwarded.readers:
-            if isinstance(chunk.sequence.request, GenerateRequest):
-                samples = scheduler.fork(chunk.sequence) if chunk.sequence.unforked else [chunk.sequence]
-                sequences.extend(samples)
-                rows.extend([at] * len(samples))
-            at += count
-        if not sequences:
-            return
-        tokens, logprobs, near = lane.backend.drawer.draw(forwarded.hidden, forwarded.middle, rows, sequences)
-        for index, sequence in enumerate(sequences):
-            if sequence.ticket.done:
-                continue
-            if sequence.mask is not None and sequence.mask.error is not None:
-                _fail(scheduler, sequence, f"the output cannot be held to its constraint: {sequence.mask.error}")
-                continue
-            if not math.isfinite(logprobs[index]):
-                _fail(scheduler, sequence, _NOT_FINITE)
-                continue
-            sequence.tokens.append(tokens[index])
-            sequence.logprob += logprobs[index]
-            sequence.logprobs.append(logprobs[index])
-            sequence.near_ties += near[index]
-            finish = self._finish(model, sequence, tokens[index])
-            if finish is not None:
-                scheduler.finish(sequence)
-                sequence.ticket.finished(sequence, sequence.sample(finish))
-
-    def _finish(self, model: PagedModel, sequence: Sequence, token: int) -> Finish | None:
-        request = sequence.request
-        assert isinstance(request, GenerateRequest)
-        if token in request.eos:
-            return "eos"
-        matched = sequence.mask is not None and sequence.mask.push(token)
-        stopped = sequence.watch is not None and sequence.watch.push(token)
-        if matched or stopped:
-            return "match" if matched else "stop"
-        if sequence.drawn == request.max_tokens or len(sequence.tokens) == model.max_positions:
-            return "length"
-        return None
-
-    def _report(self, lane: _Lane, chunks: list[Chunk], seconds: float) -> None:
+    def _report(self, lane: Lane, chunks: list[Chunk], seconds: float) -> None:
         if self._on_step is None:
             return
         decodes = sum(chunk.count == 1 and chunk.sequence.drawn > 1 for chunk in chunks)
         prefill = sum(chunk.count for chunk in chunks) - decodes
         self._on_step(report(lane.name, lane.scheduler, len(chunks), prefill, decodes, seconds))
-
-
-def _fail(scheduler: Scheduler, sequence: Sequence, reason: str) -> None:
-    sequence.ticket.fail(EngineError(reason))
-    scheduler.cancel(sequence.ticket)
 
 
 def _leaves_early(sequence: Sequence) -> bool:

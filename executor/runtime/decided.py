@@ -184,7 +184,8 @@ class _Feeding:
         for number, copy in enumerate(copies, first + index):
             usage.near_ties += copy.near_ties
             row = self._drawing.child(each, number, copy)
-            self._untold.append((row, copy))
+            if self._drawing.instance.watched:
+                self._untold.append((row, copy))
             self._ready.put_nowait((slot + number, row))
 
     def _failed(self, task: asyncio.Task[Completion]) -> None:
