@@ -46,7 +46,7 @@ def parse(asked: int | str, total: Callable[[], int] = lambda: 1) -> int:
             return int(total() * number / 100)
         if unit in _UNITS:
             return int(number * _UNITS[unit])
-    raise ValueError(f"`{asked}` is no amount of memory; there is `512MiB`, `4GB`, `50%` of the device's, or bytes")
+    raise ValueError(f"`{asked}` is no amount of memory; there is `512MiB`, `4GB`, `50%` of what there is, or bytes")
 
 
 def _activation_peak(device: str, step: Callable[[], None]) -> int:

@@ -88,6 +88,22 @@ def test_what_is_no_program_file(qpdsl: Run, tmp_path: Path, command: str, conte
     assert ran.err.startswith("error: ") and message in ran.err and ran.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--kv-memory", "1KiB"), Exit.MODEL, "the KV budget of 1,024 bytes is too small for zoo/counting"),
+        (("--kv-memory", "lots"), Exit.USAGE, "`lots` is no amount of memory"),
+        (("--kv-type", "int4"), Exit.USAGE, "`int4` is not one of `int8`, `fp8`"),
+        (("--disable-rule", "nonsense"), Exit.USAGE, "there is no rule `nonsense`"),
+        (("--trace", "/no/such/folder/t.jsonl"), Exit.USAGE, "cannot write `/no/such/folder/t.jsonl`"),
+    ],
+)
+def test_settings_that_do_not_do(qpdsl: Run, options: tuple[str, ...], code: Exit, message: str) -> None:
+    ran = qpdsl("run", "greedy", "--set", "problem=x", *options)
+    assert (ran.code, ran.out) == (code, "")
+    assert message in ran.err.splitlines()[0]
+
+
 def test_output_that_cannot_be_written(qpdsl: Run, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text('{"problem": "x"}\n')
