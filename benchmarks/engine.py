@@ -17,7 +17,7 @@ from pathlib import Path
 from results import Goal, goal_table, machine_line, write
 from settings import parser, settings_of
 
-BENCHMARKS = ("decode", "fanout", "mixed", "prefix", "oversubscribed", "shared_budget")
+BENCHMARKS = ("decode", "fanout", "mixed", "prefix", "oversubscribed", "shared_budget", "kv_types")
 
 
 def reached(output: Path, name: str) -> list[Goal]:

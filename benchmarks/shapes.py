@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -49,9 +51,13 @@ def folder_of(name: str, scratch: Path) -> Path:
 
 def counting_prompts(count: int, seed: int = 1) -> list[tuple[int, ...]]:
     """Chat prompts of held-out counting problems, as the built-in generator reads them."""
+    return chat_prompts([problem.text for problem in islice(problems(seed=seed, split="held-out"), count)])
+
+
+def chat_prompts(texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Prompts of the built-in family with one turn each."""
     tokenizer = AutoTokenizer.from_pretrained(zoo.path(COUNTING))
-    stream = problems(seed=seed, split="held-out")
-    return [encode(tokenizer, Context(turns=(("user", next(stream).text),))) for _ in range(count)]
+    return [encode(tokenizer, Context(turns=(("user", text),))) for text in texts]
 
 
 def random_prompts(count: int, length: int, vocabulary: int, seed: int = 1) -> list[tuple[int, ...]]:
