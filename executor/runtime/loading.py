@@ -28,6 +28,7 @@ from qpdsl.executor.engine.unsupported import UnsupportedModel
 from qpdsl.executor.engine.value_head import ValueHead
 from qpdsl.executor.reward.verifier import Verifier
 from qpdsl.executor.runtime.context import ContextError
+from qpdsl.executor.runtime.quantized import mixed_rows, unknown_method
 from qpdsl.executor.runtime.verifiers import checkpoint_of, has_own_head, head_of, kind_of, verifier_of
 
 # As a verifier of the kind that its own files tell.
@@ -112,7 +113,7 @@ def load(
     """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    for library in ("transformers", "huggingface_hub"):
+    for library in ("transformers", "huggingface_hub", "bitsandbytes", "torchao"):
         logging.getLogger(library).setLevel(logging.ERROR)
     if isinstance(location, Path):
         _check_folder(name, location)
@@ -124,6 +125,8 @@ def load(
         raise ModelError(name, _first_line(error)) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(name, "it has no fast tokenizer (tokenizer.json)")
+    if (method := unknown_method(config)) is not None:
+        raise ModelError(name, f"transformers does not know its quantization, `{method}`")
     verifier, head = None, None
     if kind is not None:
         kind, verifier, head = _verifier(name, location, kind, config, tokenizer, device)
@@ -146,6 +149,8 @@ def load(
         paged = PagedModel(model, kv_type=kv_type, head=head)
     except UnsupportedModel as error:
         raise ModelError(name, f"{type(model).__name__} does not run on the paged engine: {error}") from error
+    if hasattr(config, "quantization_config") and (reason := mixed_rows(model)) is not None:
+        raise ModelError(name, reason)
     return TextModel(name, tokenizer, paged, _eos(model, tokenizer), kind, verifier)
 
 
