@@ -142,7 +142,7 @@ def _probed(
         raise
     except Exception as error:  # whatever a model's own forward may raise
         raise UnsupportedModel(f"a trial run failed: {type(error).__name__}: {error}") from error
-    check_calls(calls, layout.layers)
+    check_calls(calls, layout.layers, kernels)
     worst = probe.distance(head.dense(hidden))
     if not worst <= probe.tolerance:
         raise UnsupportedModel(f"it computes more than paged attention and a projection: logits differ by {worst:.3g}")

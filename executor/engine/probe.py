@@ -77,16 +77,16 @@ def refuse_batch_dependent(config: PretrainedConfig) -> None:
         raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
 
 
-def check_calls(calls: list[dict[str, Any]], layers: int) -> None:
-    """Refuses a model whose attention did more, or less, than paged attention will do."""
+def check_calls(calls: list[dict[str, Any]], layers: int, kernels: bool) -> None:
+    """Refuses a model whose attention did more, or less, than paged attention, by `kernels` or not, will do."""
     if sorted(call["layer"] for call in calls) != [*range(layers)]:
         reached = len({call["layer"] for call in calls})
         raise UnsupportedModel(f"paged attention reaches {reached} of its {layers} layers")
     for call in calls:
         if call["mask"] is not None:
             raise UnsupportedModel("it builds an attention mask of its own")
-        if call.get("s_aux") is not None:
-            raise UnsupportedModel("it uses attention sinks, which paged attention does not compute")
+        if call["sinks"] is not None and not kernels:
+            raise UnsupportedModel("it uses attention sinks, which only the kernels on a GPU compute")
         if call.get("is_causal") is False:
             raise UnsupportedModel("its attention is not causal")
 

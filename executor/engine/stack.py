@@ -66,19 +66,23 @@ def _attend(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     qpdsl: _Call | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function: query [1, H, T, D], key and value [1, KV, T, D], positions already rotated in."""
+    """The attention function: query [1, H, T, D], key and value [1, KV, T, D], positions already rotated in.
+
+    `s_aux` [H]: the layer's attention sinks.
+    """
     if qpdsl is None:
         raise UnsupportedModel("its layers do not hand a forward's keyword arguments on to attention")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if qpdsl.seen is not None:
         known = {"layer": layer, "mask": attention_mask, "scaling": scale, "window": sliding_window, "softcap": softcap}
-        qpdsl.seen.append({**others, **known})
+        qpdsl.seen.append({**others, **known, "sinks": s_aux})
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
-    scoring = Scoring(scale, sliding_window, softcap)
+    scoring = Scoring(scale, sliding_window, softcap, s_aux)
     return qpdsl.batch.attend(qpdsl.cache, query, key, value, layer, scoring)[None], None
 
 
