@@ -19,8 +19,13 @@ from qpdsl.executor.kernels.packed import Sizes
 
 _log = logging.getLogger(__name__)
 
-# Graphs that are kept; the one used longest ago goes first. Each takes some megabytes beside the shared pool.
+# Graphs that are kept, and the memory that they may take beside the pool's; the one used longest ago goes first.
 MOST_GRAPHS = 64
+MOST_BYTES = 256 << 20
+# A capture takes the host about as long as so many steps of its sizes: those that come less often are not worth one.
+CAPTURED_AT = 3
+# Sizes whose steps are counted; the one seen longest ago is forgotten.
+_COUNTED = 1024
 _SMALL = (1, 2, 4, 8, 16)
 _STEP = 8
 
@@ -33,7 +38,10 @@ def bucket(rows: int) -> int:
 
 
 class Graph(Protocol):
-    """Launches that were captured."""
+    """Launches that were captured; `bytes`: what the device keeps for them."""
+
+    @property
+    def bytes(self) -> int: ...
 
     def replay(self) -> None: ...
 
@@ -44,6 +52,15 @@ class Recorder(Protocol):
     def __call__(self, work: Callable[[], torch.Tensor]) -> tuple[Graph, torch.Tensor]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _CudaGraph:
+    graph: torch.cuda.CUDAGraph
+    bytes: int
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
 class CudaRecorder:
     """Captures CUDA graphs that share one memory pool: they never run at the same time."""
 
@@ -52,10 +69,11 @@ class CudaRecorder:
 
     def __call__(self, work: Callable[[], torch.Tensor]) -> tuple[Graph, torch.Tensor]:
         graph = torch.cuda.CUDAGraph()
+        free = torch.cuda.mem_get_info()[0]
         # Other threads may allocate meanwhile; only this one's mistakes count.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = work()
-        return graph, result
+        return _CudaGraph(graph, max(0, free - torch.cuda.mem_get_info()[0])), result
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +82,27 @@ class _Captured:
     inputs: torch.Tensor
     result: torch.Tensor
 
+    @property
+    def bytes(self) -> int:
+        return self.graph.bytes + self.inputs.nbytes + self.result.nbytes
+
+
+@dataclass(slots=True)
+class _Count:
+    """How often sizes came since they were last captured or first seen, and at how many they are captured."""
+
+    seen: int = 0
+    wanted: int = CAPTURED_AT
+
 
 class DecodeGraphs:
-    """The captured decode steps of one model over one cache.
+    """The captured decode steps of one model over one cache: those whose sizes keep coming back.
 
     `fill` copies a step's numbers, int32 on the host, into a device buffer int32 [n]; `forward` computes the hidden
-    states of the step that lies in such a buffer. Where a capture fails no other is tried, and the reason is logged
-    and kept in `failure`.
+    states of the step that lies in such a buffer. Shared prefixes give nearly every step of a search other sizes, so
+    a step is captured when its sizes come the `at`-th time, and sizes whose graph had to go need twice as many. Where a
+    capture fails no other is tried, and the reason is logged and kept in `failure`; where memory runs out meanwhile,
+    no more graphs are kept than were there.
     """
 
     def __init__(
@@ -79,21 +111,31 @@ class DecodeGraphs:
         allocate: Callable[[Sizes], torch.Tensor],
         recorder: Recorder,
         most: int = MOST_GRAPHS,
+        most_bytes: int = MOST_BYTES,
+        at: int = CAPTURED_AT,
     ) -> None:
         self._forward = forward
         self._allocate = allocate
         self._recorder = recorder
         self._most = most
+        self._most_bytes = most_bytes
+        self._at = at
         self._kept: OrderedDict[Sizes, _Captured] = OrderedDict()
+        self._counts: OrderedDict[Sizes, _Count] = OrderedDict()
         self.failure: str | None = None
         self.captures = 0
         self.replays = 0
 
+    @property
+    def bytes(self) -> int:
+        """What the kept graphs and their buffers take."""
+        return sum(captured.bytes for captured in self._kept.values())
+
     def run(self, sizes: Sizes, fill: Callable[[torch.Tensor], None]) -> torch.Tensor:
         """The hidden states of a step; they are overwritten by the next one of its sizes.
 
-        The first step of its sizes runs as it is, which also warms up what a capture must not do (compiling kernels,
-        making library handles), and is captured after that.
+        The first steps of their sizes run as they are, which also warms up what a capture must not do (compiling
+        kernels, making library handles).
         """
         captured = self._kept.get(sizes)
         if captured is not None:
@@ -105,18 +147,37 @@ class DecodeGraphs:
         inputs = self._allocate(sizes)
         fill(inputs)
         result = self._forward(inputs, sizes)
-        if self.failure is None:
+        if self.failure is None and self._comes_back(sizes):
             self._capture(sizes, inputs)
         return result
 
+    def _comes_back(self, sizes: Sizes) -> bool:
+        """Counts a step; whether there were enough of its sizes to capture them."""
+        count = self._counts.setdefault(sizes, _Count(0, self._at))
+        self._counts.move_to_end(sizes)
+        if len(self._counts) > _COUNTED:
+            self._counts.popitem(last=False)
+        count.seen += 1
+        return count.seen >= count.wanted
+
     def _capture(self, sizes: Sizes, inputs: torch.Tensor) -> None:
+        while self._kept and len(self._kept) >= self._most:
+            self._drop()
         try:
             graph, result = self._recorder(lambda: self._forward(inputs, sizes))
         except Exception as error:  # whatever a driver, a kernel or a model's own forward may raise
-            self.failure = f"{type(error).__name__}: {error}"
-            _log.warning("decode steps run without CUDA graphs, as capturing one failed: %s", self.failure)
+            self._most = len(self._kept)
+            if not (isinstance(error, torch.OutOfMemoryError) and self._kept):
+                self.failure = f"{type(error).__name__}: {error}"
+                _log.warning("decode steps run without more CUDA graphs, as capturing one failed: %s", self.failure)
             return
         self.captures += 1
         self._kept[sizes] = _Captured(graph, inputs, result)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        while len(self._kept) > 1 and self.bytes > self._most_bytes:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Lets the graph go that was used longest ago; it takes twice the steps until its sizes are captured again."""
+        sizes, _ = self._kept.popitem(last=False)
+        count = self._counts.setdefault(sizes, _Count(0, self._at))
+        count.seen, count.wanted = 0, 2 * count.wanted

@@ -130,6 +130,7 @@ class Replayed:
 
     work: Callable[[], torch.Tensor]
     result: torch.Tensor
+    bytes: int = 0
 
     def replay(self) -> None:
         self.result.copy_(self.work())
