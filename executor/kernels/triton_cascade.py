@@ -14,7 +14,7 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.metadata import Cascade, PagedBatch, Scoring
 from qpdsl.executor.kernels.rows import Rows
-from qpdsl.executor.kernels.triton_common import attend, dot_type, geometry, log_sum, page_ids
+from qpdsl.executor.kernels.triton_common import attend_range, dot_type, geometry, log_sum, part_of, sunk
 from qpdsl.executor.kernels.triton_decode import partial
 from qpdsl.executor.kernels.triton_merge import Partials, merge
 from qpdsl.executor.kernels.tuning import Tuning, for_cascade, for_decode, multiprocessors, split_count
@@ -70,11 +70,7 @@ def prefix_kernel(
     begin = tl.load(tile + 2)
     end = tl.load(tile + 3)
     level = tl.load(tile + 4)
-    base = begin // N * N
-    size = tl.maximum(tl.cdiv(end - base, shared), least)
-    size = tl.cdiv(size, N) * N
-    low = base + part * size
-    top = tl.minimum(low + size, end)
+    low, top = part_of(begin, end, part, shared, least, N)
 
     r, d = tl.arange(0, M), tl.arange(0, D_PAD)
     member = first + r // FOLD
@@ -87,24 +83,13 @@ def prefix_kernel(
     position = tl.load(context + sequence, mask=real, other=0) - 1
     reader = tl.load(members + first).to(tl.int64)
 
-    high = tl.full([M], float("-inf"), tl.float32)
-    total = tl.zeros([M], tl.float32)
-    mean = tl.zeros([M, D_PAD], tl.float32)
+    # The sinks are the first part's of the sequences' own tokens.
+    high, total = sunk(query, heads, real, False, M, False)
     page_row = pages + reader * stride_pages
-    ahead = page_ids(page_row, low + tl.arange(0, N), top, PAGE)
-    for block in range(low, top, N):
-        token = block + tl.arange(0, N)
-        page = ahead
-        ahead = page_ids(page_row, token + N, top, PAGE)
-        live = (token >= begin) & (token < top)
-        seen = live[None, :] & (token[None, :] <= position[:, None])
-        if WINDOW > 0:
-            seen = seen & (token[None, :] > position[:, None] - WINDOW)
-        total, high, mean = attend(
-            q, total, high, mean, rows, scales, page, layer, head, token, live, seen, scale, softcap,
-            ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED,
-        )  # fmt: skip
-    mean = mean / tl.where(total > 0.0, total, 1.0)[:, None]
+    mean, total, high = attend_range(
+        q, total, high, rows, scales, page_row, layer, head, low, top, begin, position, scale, softcap,
+        ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, True, True,
+    )  # fmt: skip
     at = (sequence * (KV * FOLD) + heads) * slots + splits + level * shared + part
     tl.store(means + at[:, None] * D + d[None, :], mean, mask=mask)
     tl.store(totals + at, log_sum(total, high), mask=real)

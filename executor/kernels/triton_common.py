@@ -139,3 +139,86 @@ def attend(
         weights *= v_scale[None, :]
     mean = mean * fade[:, None] + tl.dot(weights.to(DOT), widen(v, KIND, DOT), input_precision="tf32x3")
     return total, peak, mean
+
+
+@triton.jit
+def part_of(begin, end, part, parts, least, N: tl.constexpr):
+    """Where part `part` of `parts` of the tokens `begin` to `end` lies; none is shorter than `least`.
+
+    Parts lie on block borders; the first may reach over `begin`, where nothing may be seen.
+    """
+    base = begin // N * N
+    size = tl.maximum(tl.cdiv(end - base, parts), least)
+    size = tl.cdiv(size, N) * N
+    low = base + part * size
+    return low, tl.minimum(low + size, end)
+
+
+@triton.jit
+def sunk(sinks, heads, real, here, M: tl.constexpr, SINKS: tl.constexpr):
+    """Row maxima and sums [M] before any key: where the part of a context is `here`, those of its heads' sinks."""
+    high = tl.full([M], float("-inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    if SINKS:
+        score = tl.load(sinks + heads, mask=real & here, other=float("-inf")).to(tl.float32)
+        high = score * LOG2E
+        total += tl.where(here, 1.0, 0.0)
+    return high, total
+
+
+@triton.jit
+def attend_range(
+    q,
+    total,
+    high,
+    rows,
+    scales,
+    page_row,
+    layer,
+    head,
+    low,
+    top,
+    begin,
+    position,
+    scale,
+    softcap,
+    ROW: tl.constexpr,
+    PAGE: tl.constexpr,
+    KV: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    KIND: tl.constexpr,
+    DOT: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WITHIN: tl.constexpr,
+):
+    """Attention of queries [M, D_PAD] over the keys from block border `low` to `top`.
+
+    CAUSAL: a query sees up to its own `position` [M], within WINDOW where there is one; else it sees all keys. WITHIN:
+    only keys from `begin` on, and `top` may lie below a position; else a position is all that bounds a query.
+    `page_row`: the sequence's line of the page table. Returns the means [M, D_PAD], and row sums and maxima.
+    """
+    mean = tl.zeros([M, D_PAD], tl.float32)
+    ahead = page_ids(page_row, low + tl.arange(0, N), top, PAGE)
+    for block in range(low, top, N):
+        token = block + tl.arange(0, N)
+        page = ahead
+        ahead = page_ids(page_row, token + N, top, PAGE)
+        live = token < top
+        if WITHIN:
+            live = live & (token >= begin)
+        seen = live[None, :]
+        if CAUSAL:
+            past = token[None, :] <= position[:, None]
+            seen = seen & past if WITHIN else past
+            if WINDOW > 0:
+                seen = seen & (token[None, :] > position[:, None] - WINDOW)
+        total, high, mean = attend(
+            q, total, high, mean, rows, scales, page, layer, head, token, live, seen, scale, softcap,
+            ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED,
+        )  # fmt: skip
+    return mean / tl.where(total > 0.0, total, 1.0)[:, None], total, high

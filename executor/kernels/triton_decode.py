@@ -12,7 +12,7 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.metadata import PagedBatch, Scoring
 from qpdsl.executor.kernels.rows import Rows
-from qpdsl.executor.kernels.triton_common import LOG2E, attend, dot_type, geometry, log_sum, page_ids
+from qpdsl.executor.kernels.triton_common import attend_range, dot_type, geometry, log_sum, part_of, sunk
 from qpdsl.executor.kernels.triton_merge import Partials, merge
 from qpdsl.executor.kernels.tuning import Tuning, for_decode, multiprocessors, split_count
 
@@ -66,12 +66,7 @@ def decode_kernel(
         begin = tl.load(start + sequence)
     if WINDOW > 0:
         begin = tl.maximum(begin, length - WINDOW)
-    # Parts lie on block borders; the first may reach over `begin`, where nothing is seen.
-    base = begin // N * N
-    size = tl.maximum(tl.cdiv(length - base, splits), least)
-    size = tl.cdiv(size, N) * N
-    low = base + part * size
-    top = tl.minimum(low + size, length)
+    low, top = part_of(begin, length, part, splits, least, N)
 
     r, d = tl.arange(0, M), tl.arange(0, D_PAD)
     heads = head * FOLD + r
@@ -80,25 +75,12 @@ def decode_kernel(
     q = tl.load(query + sequence * stride_token + heads[:, None] * stride_head + d[None, :], mask=mask, other=0.0)
     q = q.to(DOT)
 
-    high = tl.full([M], float("-inf"), tl.float32)
-    total = tl.zeros([M], tl.float32)
-    mean = tl.zeros([M, D_PAD], tl.float32)
-    if SINKS:  # noqa: SIM102 - a constant, so that nothing is compiled where it is false
-        if part == 0:
-            high = tl.load(sinks + heads, mask=real, other=0.0).to(tl.float32) * LOG2E
-            total += 1.0
+    high, total = sunk(sinks, heads, real, part == 0, M, SINKS)
     page_row = pages + sequence * stride_pages
-    ahead = page_ids(page_row, low + tl.arange(0, N), top, PAGE)
-    for block in range(low, top, N):
-        token = block + tl.arange(0, N)
-        page = ahead
-        ahead = page_ids(page_row, token + N, top, PAGE)
-        live = (token >= begin) & (token < top)
-        total, high, mean = attend(
-            q, total, high, mean, rows, scales, page, layer, head, token, live, live[None, :], scale, softcap,
-            ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED,
-        )  # fmt: skip
-    mean = mean / tl.where(total > 0.0, total, 1.0)[:, None]
+    mean, total, high = attend_range(
+        q, total, high, rows, scales, page_row, layer, head, low, top, begin, length, scale, softcap,
+        ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, False, True,
+    )  # fmt: skip
     line = sequence * (KV * FOLD) + heads
     if DIRECT:
         tl.store(out + line[:, None] * D + d[None, :], mean.to(out.dtype.element_ty), mask=mask)

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.metadata import PagedBatch, Scoring
 from qpdsl.executor.kernels.rows import Rows
-from qpdsl.executor.kernels.triton_common import LOG2E, attend, dot_type, geometry, page_ids
+from qpdsl.executor.kernels.triton_common import attend_range, dot_type, geometry, sunk
 from qpdsl.executor.kernels.tuning import Tuning, for_prefill
 
 
@@ -88,26 +88,12 @@ def prefill_kernel(
     bottom = top * 0
     if WINDOW > 0:
         bottom = tl.maximum(length - count + block * TOKENS - WINDOW + 1, 0) // N * N
-    peak = tl.full([M], float("-inf"), tl.float32)
-    total = tl.zeros([M], tl.float32)
-    mean = tl.zeros([M, D_PAD], tl.float32)
-    if SINKS:
-        peak = tl.load(sinks + heads, mask=real, other=0.0).to(tl.float32) * LOG2E
-        total += 1.0
+    high, total = sunk(sinks, heads, real, True, M, SINKS)
     page_row = pages + sequence.to(tl.int64) * stride_pages
-    ahead = page_ids(page_row, bottom + tl.arange(0, N), top, PAGE)
-    for at in range(bottom, top, N):
-        key = at + tl.arange(0, N)
-        page = ahead
-        ahead = page_ids(page_row, key + N, top, PAGE)
-        seen = key[None, :] <= position[:, None]
-        if WINDOW > 0:
-            seen = seen & (key[None, :] > position[:, None] - WINDOW)
-        total, peak, mean = attend(
-            q, total, peak, mean, rows, scales, page, layer, head, key, key < top, seen, scale, softcap,
-            ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED,
-        )  # fmt: skip
-    mean = mean / tl.where(total > 0.0, total, 1.0)[:, None]
+    mean, total, high = attend_range(
+        q, total, high, rows, scales, page_row, layer, head, bottom, top, bottom, position, scale, softcap,
+        ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, True, False,
+    )  # fmt: skip
     line = token * (KV * FOLD) + heads
     tl.store(out + line[:, None] * D + d[None, :], mean.to(out.dtype.element_ty), mask=mask)
 
