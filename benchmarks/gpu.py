@@ -1,11 +1,14 @@
 """Everything that needs a GPU: checks each kernel against its torch twin, then measures. One command, offline.
 
-    python benchmarks/gpu.py [--output DIR] [--only kernels engine] [--checks] [--tune]
+    python benchmarks/gpu.py [--output DIR] [--only PART ...] [--minutes 9] [--tune]
     python benchmarks/gpu.py --interpret-check
 
-Needs torch, triton, transformers and this checkout, nothing installed. Writes gpu.json and gpu.md. Exits with 0; with 1
-where a check failed; with 2 where there is no CUDA device. `--checks` stops after the checks; `--tune` also looks for
-better block sizes; `--interpret-check` runs the checks at small sizes on a CPU, in Triton's interpreter.
+Needs torch, triton, transformers and this checkout, nothing installed. Parts: `checks`, `kernels`, `engine` and
+`compiled`, each in a process of its own, so that one that crashes or hangs takes no other with it. Each writes its
+figures after every case into `gpu-PART.json`; gpu.json and gpu.md put them together after every part. A case that fails
+is noted, and the next one runs. A part has its share of `--minutes`, and what those before it left; past it no case is
+begun. Exits with 0; with 1 where a check or a case failed; with 2 where there is no CUDA device. `--tune` also looks
+for better block sizes; `--interpret-check` runs the checks at small sizes on a CPU, in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -14,13 +17,24 @@ import argparse
 import importlib
 import json
 import os
+import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-# What each part's `run(output, **options) -> dict` measures; it returns its figures, with a table under "markdown".
-PARTS = {"kernels": "gpu_kernels", "engine": "gpu_engine"}
+# Of each part the module, its function `f(record)`, its table in `gpu_tables`, and its share of the time.
+PARTS = {
+    "checks": ("gpu_check", "run", "checks", 0.3),
+    "kernels": ("gpu_kernels", "run", "kernels", 0.2),
+    "engine": ("gpu_engine", "run", "engine", 0.3),
+    "compiled": ("gpu_engine", "run_compiled", "engine", 0.2),
+}
+NO_DEVICE = 2
+# A part that does not end within so many seconds of its deadline hangs.
+_GRACE = 20
 
 
 def describe() -> dict[str, Any]:
@@ -29,58 +43,115 @@ def describe() -> dict[str, Any]:
     import triton
     from machine import describe as processor
 
-    found: dict[str, Any] = {**processor(), "triton": triton.__version__, "cuda": torch.version.cuda}
-    if torch.cuda.is_available():
-        device = torch.cuda.get_device_properties(0)
-        found |= {
-            "device": device.name,
-            "capability": f"{device.major}.{device.minor}",
-            "multiprocessors": device.multi_processor_count,
-            "memory_gib": round(device.total_memory / 2**30, 1),
-            "l2_mib": round(device.L2_cache_size / 2**20, 1),
-        }
-    return found
+    compiler = next((name for name in (os.environ.get("CC", "cc"), "gcc", "clang") if shutil.which(name)), "none")
+    found: dict[str, Any] = {**processor(), "triton": triton.__version__, "cuda": torch.version.cuda, "cc": compiler}
+    device = torch.cuda.get_device_properties(0)
+    return found | {
+        "device": device.name,
+        "capability": f"{device.major}.{device.minor}",
+        "multiprocessors": device.multi_processor_count,
+        "memory_gib": round(device.total_memory / 2**30, 1),
+        "l2_mib": round(device.L2_cache_size / 2**20, 1),
+    }
+
+
+def run_part(name: str, output: Path, deadline: float, tune: bool) -> int:
+    """One part, in this process. Returns the exit code: 0 where nothing failed."""
+    import torch
+
+    if not torch.cuda.is_available():
+        print("gpu.py: torch sees no CUDA device; --interpret-check checks the kernels on a CPU", file=sys.stderr)
+        return NO_DEVICE
+    import gpu_tables
+    from gpu_record import Broken, Record, reason
+
+    module, function, rendered, _ = PARTS[name]
+    record = Record(output / f"gpu-{name}.json", deadline, getattr(gpu_tables, rendered))
+    try:
+        record.note(machine=describe())
+        part = importlib.import_module(module)
+        getattr(part, function)(record, **({"tune": True} if tune and name == "kernels" else {}))
+    except Broken as error:
+        record.fail("the device takes no more work", str(error))
+    except Exception as error:  # the figures that are there are to stay
+        record.fail(name, reason(error))
+    return int(record.failed)
+
+
+def spawn(name: str, output: Path, seconds: float, tune: bool) -> tuple[int, str | None]:
+    """A part in a process of its own. Its exit code, and what went wrong with it where it could not write that down."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--part", name, "--output", str(output)]
+    command += ["--deadline", str(time.time() + seconds), *(["--tune"] if tune else [])]
+    try:
+        code = subprocess.run(command, check=False, timeout=seconds + _GRACE).returncode
+    except subprocess.TimeoutExpired:
+        return 1, "it hung, and was stopped"
+    return code, f"it ended with exit code {code}" if code not in (0, 1, NO_DEVICE) else None
+
+
+def merged(output: Path, names: list[str], ends: dict[str, str | None]) -> str:
+    """Writes gpu.json and gpu.md of what the parts have written so far. Returns the text."""
+    record: dict[str, Any] = {}
+    texts = []
+    for name in names:
+        file = output / f"gpu-{name}.json"
+        part = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        record.setdefault("machine", part.pop("machine", None))
+        texts.append(part.pop("markdown", ""))
+        if (why := ends.get(name)) is not None:
+            part["ended"] = why
+            texts.append(f"**The part `{name}`: {why}.**")
+        record[name] = part
+    machine = ", ".join(f"{key} {value}" for key, value in (record["machine"] or {}).items())
+    text = "\n\n".join(["# On a GPU", f"Measured on: {machine}.", *filter(None, texts)]) + "\n"
+    (output / "gpu.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    (output / "gpu.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def run_all(names: list[str], output: Path, minutes: float, tune: bool) -> int:
+    """Each part after the other. Returns the exit code of all."""
+    output.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (output / f"gpu-{name}.json").unlink(missing_ok=True)
+    end, codes, text = time.time() + 60 * minutes, [0], ""
+    ends: dict[str, str | None] = {}
+    for place, name in enumerate(names):
+        share = PARTS[name][3] / sum(PARTS[each][3] for each in names[place:])
+        code, ends[name] = spawn(name, output, max(0.0, end - time.time()) * share, tune)
+        if code == NO_DEVICE:
+            return code
+        codes.append(int(code != 0))
+        text = merged(output, names[: place + 1], ends)
+    print(text)
+    return max(codes)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="checks and measures everything that needs a GPU")
     parser.add_argument("--output", type=Path, default=HERE / "results")
-    parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS))
-    parser.add_argument("--checks", action="store_true", help="check the kernels, measure nothing")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
+    parser.add_argument("--minutes", type=float, default=9.0, help="no case is begun after so many")
     parser.add_argument("--tune", action="store_true", help="try other block sizes for decode attention")
     parser.add_argument("--interpret-check", action="store_true", help="check small sizes on a CPU")
+    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--deadline", type=float, default=float("inf"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     # The checkout's root holds the package, and the tests that know how to make a batch.
     sys.path[:0] = [str(HERE), str(HERE.parent)]
     if options.interpret_check:
         os.environ["TRITON_INTERPRET"] = "1"
+        import gpu_check
+        import gpu_tables
+        from gpu_record import Record
 
-    import torch
-
-    if not options.interpret_check and not torch.cuda.is_available():
-        print("gpu.py: torch sees no CUDA device; --interpret-check checks the kernels on a CPU", file=sys.stderr)
-        return 2
-    import gpu_check
-
-    checks = gpu_check.run(small=options.interpret_check)
-    record: dict[str, Any] = {"machine": describe(), "checks": checks}
-    failed = [check for check in checks if not check["passed"]]
-    tables = [gpu_check.table(checks)]
-    if not (options.checks or options.interpret_check):
-        for name in options.only:
-            if not (HERE / f"{PARTS[name]}.py").exists():
-                continue
-            record[name] = importlib.import_module(PARTS[name]).run(options.output, tune=options.tune)
-            tables.append(record[name].pop("markdown"))
-            failed += [check for check in record[name].get("checks", []) if not check["passed"]]
-    machine = ", ".join(f"{key} {value}" for key, value in record["machine"].items())
-    text = "\n\n".join(["# On a GPU", f"Measured on: {machine}.", *tables]) + "\n"
-    if not options.interpret_check:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "gpu.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        (options.output / "gpu.md").write_text(text, encoding="utf-8")
-    print(text)
-    return 1 if failed else 0
+        record = Record(None, float("inf"), gpu_tables.checks)
+        gpu_check.run(record, small=True)
+        print(record.data["markdown"])
+        return int(record.failed)
+    if options.part is not None:
+        return run_part(options.part, options.output, options.deadline, options.tune)
+    return run_all(options.only, options.output, options.minutes, options.tune)
 
 
 if __name__ == "__main__":

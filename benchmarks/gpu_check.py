@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from gpu_record import Record, alive, reason
 
 from qpdsl.executor.kernels import paged, reference
 from qpdsl.executor.kernels.cascade_plan import plan
@@ -77,38 +79,32 @@ LONG.shared.extend([(10, 3, 4, 7), (40, 5, 6)])
 SHORT = Lengths([1, 40, 50, 33], [(5, 5), (40, 9)], [(2, 1, 2, 3)], 5001)
 
 
-def run(small: bool) -> list[dict[str, Any]]:
-    """All checks: what, the largest difference, the bound, and whether it holds. Prints a line for each as it goes."""
-    found = []
+def run(record: Record, small: bool = False) -> None:
+    """All checks, into the table `checks`: what, the largest difference, the bound, and whether it holds."""
+    lengths = SHORT if small else LONG
     for shape in SMALL if small else SHAPES:
         name = ", ".join(f"{key} {value}" for key, value in asdict(shape).items() if value)
-        for kernel, error, bound in check(shape, SHORT if small else LONG):
-            found.append({"kernel": kernel, "case": name, "error": error, "bound": bound, "passed": error <= bound})
-            print(f"{kernel:10} {error:.1e} (≤ {bound:.0e}) {'ok' if error <= bound else 'WRONG'}  {name}", flush=True)
-    differing, logprob = check_sampling((SHORT if small else LONG).vocabulary)
-    for what, error, bound in (("tokens", differing, 0.0), ("log-probabilities", logprob, 1e-4)):
-        found.append({"kernel": "sample", "case": what, "error": error, "bound": bound, "passed": error <= bound})
-        print(f"sample     {error:.1e} (≤ {bound:.0e}) {'ok' if error <= bound else 'WRONG'}  {what}", flush=True)
-    return found
+        record.case("checks", name, lambda shape=shape, name=name: check(shape, lengths, name))
+    record.case("checks", "sampling", lambda: check_sampling(lengths.vocabulary))
 
 
-def table(checks: list[dict[str, Any]]) -> str:
-    """A line for each kernel: how many cases hold, and the largest share of a bound that an error reached."""
-    lines = [
-        "## Kernels against their twins",
-        "",
-        "| kernel | cases | hold | error over bound |",
-        "|---|---:|---:|---:|",
-    ]
-    for kernel in dict.fromkeys(check["kernel"] for check in checks):
-        mine = [check for check in checks if check["kernel"] == kernel]
-        worst = max((check["error"] / check["bound"] for check in mine if check["bound"]), default=0.0)
-        lines.append(f"| {kernel} | {len(mine)} | {sum(check['passed'] for check in mine)} | {worst:.2f} |")
-    return "\n".join(lines)
+def result(kernel: str, case: str, error: float, bound: float, why: str = "") -> dict[str, Any]:
+    """A line of the table, printed as it is made. What is not a number is wrong, and JSON has no word for it."""
+    finite = math.isfinite(error)
+    passed = finite and error <= bound
+    print(f"{kernel:10} {error:.1e} (≤ {bound:.0e}) {'ok' if passed else 'WRONG'}  {case}  {why}", flush=True)
+    return {
+        "kernel": kernel,
+        "case": case,
+        "error": error if finite else None,
+        "bound": bound,
+        "passed": passed,
+        "why": why,
+    }
 
 
-def check(shape: Shape, lengths: Lengths) -> list[tuple[str, float, float]]:
-    """Kernel, its error against its twin, bound; a result that is not a number is infinitely wrong.
+def check(shape: Shape, lengths: Lengths, name: str) -> list[dict[str, Any]]:
+    """Each kernel's error against its twin; one that fails is wrong, and the next is tried.
 
     Of attention the error is the largest relative error of a token's vector, of `store` the number of wrong bytes.
     """
@@ -127,20 +123,31 @@ def check(shape: Shape, lengths: Lengths) -> list[tuple[str, float, float]]:
     sinks = torch.randn(heads, generator=generator).to(DEVICE) if shape.sinks else None
     scoring = Scoring(shape.dim**-0.5 * 2, shape.window, shape.cap, sinks)
 
-    wrong = float(store_differs(rows, new[0], new[1], batch))
     wanted = reference.attention(query, rows, batch, 1, scoring)
     bound = BOUNDS[shape.dtype]
-    calls: list[tuple[str, Callable[[], torch.Tensor]]] = [
-        ("decode", lambda: paged.attention(query, rows, batch, 1, scoring)[:decodes]),
-        ("cascade", lambda: paged.attention(query, rows, replace(batch, cascade=cascade), 1, scoring)[:decodes]),
-        ("prefill", lambda: paged.prefill(query, rows, batch, 1, scoring)),
-    ]
-    found = [("store", wrong, 0.0)]
-    for name, call in calls:
+    decoding = replace(batch, cascade=cascade)
+
+    def error(call: Callable[[], torch.Tensor]) -> float:
         out = call()
         right = wanted[: len(out)].flatten(1).float()
-        error = ((out.flatten(1).float() - right).norm(dim=1) / right.norm(dim=1)).max()
-        found.append((name, float(torch.nan_to_num(error, nan=float("inf"))), bound))
+        found = ((out.flatten(1).float() - right).norm(dim=1) / right.norm(dim=1)).max()
+        return float(torch.nan_to_num(found, nan=float("inf")))
+
+    calls: list[tuple[str, float, Callable[[], float]]] = [
+        ("decode", bound, lambda: error(lambda: paged.attention(query, rows, batch, 1, scoring)[:decodes])),
+        ("cascade", bound, lambda: error(lambda: paged.attention(query, rows, decoding, 1, scoring)[:decodes])),
+        ("prefill", bound, lambda: error(lambda: paged.prefill(query, rows, batch, 1, scoring))),
+        # The last: it changes the rows.
+        ("store", 0.0, lambda: float(store_differs(rows, new[0], new[1], batch))),
+    ]
+    found = []
+    for kernel, most, call in calls:
+        try:
+            found.append(result(kernel, name, call(), most))
+        except Exception as failure:  # a compiler's, as a rule
+            if torch.cuda.is_initialized():
+                alive()
+            found.append(result(kernel, name, float("inf"), most, reason(failure)))
     return found
 
 
@@ -154,7 +161,7 @@ def store_differs(rows: Rows, key: torch.Tensor, value: torch.Tensor, batch: Pag
     return int((rows.data.view(torch.uint8) != twin.data.view(torch.uint8)).sum())
 
 
-def check_sampling(vocabulary: int) -> tuple[float, float]:
+def check_sampling(vocabulary: int) -> list[dict[str, Any]]:
     """Tokens that are not the sampler's though no near tie explains it, and the largest log-probability error."""
     from qpdsl.executor.engine import sampler
     from qpdsl.executor.engine.request import SamplingParams
@@ -174,4 +181,5 @@ def check_sampling(vocabulary: int) -> tuple[float, float]:
         torch.tensor(positions, device=DEVICE),
     )
     differ = (tokens.cpu() != drawn.tokens) & ~drawn.near_ties
-    return float(differ.sum()), float((logprobs.cpu() - drawn.logprobs).abs().max())
+    error = float((logprobs.cpu() - drawn.logprobs).abs().max())
+    return [result("sample", "tokens", float(differ.sum()), 0.0), result("sample", "log-probabilities", error, 1e-4)]

@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import gpu_engine_check
 import torch
 from gpu_kernels import copy_bandwidth
+from gpu_record import Record
 from shapes import random_prompts
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
@@ -27,9 +28,6 @@ from qpdsl.executor.engine.kv import KVCache
 from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.request import GenerateRequest, SamplingParams
 
-GOAL = 0.8
-VARIANTS = ("eager", "graphs", "deterministic", "compiled")
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -38,12 +36,12 @@ class Plan:
     device: str = "cuda"
     dtype: torch.dtype = torch.bfloat16
     models: tuple[str, ...] = ("1B", "8B")
-    cases: tuple[tuple[int, int], ...] = ((1, 512), (1, 4096), (16, 4096), (64, 512), (64, 4096))
+    cases: tuple[tuple[int, int], ...] = ((1, 512), (64, 4096), (1, 4096), (16, 4096), (64, 512))
     steps: int = 32
     warmup: int = 8
     # Sequences, tokens of the prompts, tokens generated.
     generated: tuple[tuple[int, int, int], ...] = ((1, 128, 128), (32, 128, 128))
-    compiled: bool = True
+    variants: tuple[str, ...] = ("graphs", "eager", "deterministic")
 
 
 # Llama 3.2 1B and Llama 3.1 8B.
@@ -55,27 +53,46 @@ CONFIGS = {
 }  # fmt: skip
 
 
-def run(output: Path, tune: bool = False, plan: Plan | None = None) -> dict[str, Any]:
-    """All measurements. Nothing is written to `output`, and there is nothing here to `tune`."""
+def run(record: Record, plan: Plan | None = None) -> None:
+    """Checks and measurements of all that takes no compiler but Triton's."""
     plan = plan or Plan()
-    # Elsewhere than on CUDA this only shows that it runs.
-    bandwidth = copy_bandwidth() if plan.device == "cuda" else 1e10
-    record: dict[str, Any] = {"copy_gb_per_s": round(bandwidth / 1e9, 1), "decode": [], "generate": []}
-    record["checks"] = gpu_engine_check.run(plan.device, plan.compiled)
+    gpu_engine_check.run(record, plan.device)
+    bandwidth = started(record, plan)
     for name in plan.models:
-        with model_of(name, plan) as model:
-            paged = PagedModel(model, kernels=True)
-            weights = weight_bytes(model)
-            for variant in VARIANTS[: 4 if plan.compiled else 3]:
-                # Compiled layers stay compiled, so they come last.
-                if variant == "compiled":
-                    paged.compile()
-                for batch, context in plan.cases:
-                    record["decode"].append(decode_case(name, paged, weights, variant, batch, context, bandwidth, plan))
+        record.attempt(name, lambda name=name: measure(record, name, plan.variants, bandwidth, plan))
     for batch, prompt, length in plan.generated:
-        record["generate"].append(generate_case(plan.models[0], batch, prompt, length, plan))
-    record["markdown"] = markdown(record)
-    return record
+        record.case("generate", f"{batch} sequences", lambda g=(batch, prompt, length): generate_case(*g, plan))
+
+
+def run_compiled(record: Record, plan: Plan | None = None) -> None:
+    """The same with compiled layers, which takes a compiler minutes."""
+    plan = plan or Plan()
+    gpu_engine_check.run_compiled(record, plan.device)
+    bandwidth = started(record, plan)
+    for name in plan.models:
+        record.attempt(name, lambda name=name: measure(record, name, ("compiled",), bandwidth, plan))
+
+
+def started(record: Record, plan: Plan) -> float:
+    """The copy bandwidth; elsewhere than on CUDA the measurements only show that they run."""
+    bandwidth = copy_bandwidth() if plan.device == "cuda" else 1e10
+    record.note(copy_gb_per_s=round(bandwidth / 1e9, 1))
+    return bandwidth
+
+
+def measure(record: Record, name: str, variants: tuple[str, ...], bandwidth: float, plan: Plan) -> None:
+    """The decode steps of one model. Compiled layers stay compiled."""
+    with model_of(name, plan) as model:
+        paged = PagedModel(model, kernels=True)
+        weights = weight_bytes(model)
+        for variant, (batch, context) in product(variants, plan.cases):
+            if variant == "compiled":
+                paged.compile()
+            record.case(
+                "decode",
+                f"{name} {variant} {batch}×{context}",
+                lambda g=(variant, batch, context): decode_case(name, paged, weights, *g, bandwidth, plan),
+            )
 
 
 @contextmanager
@@ -175,8 +192,9 @@ def sequences(engine: Engine) -> list[Any]:
     return [*scheduler.running, *scheduler.waiting]
 
 
-def generate_case(name: str, batch: int, prompt: int, length: int, plan: Plan) -> dict[str, Any]:
-    """Greedy tokens a second, prompts included, of this engine with graphs and of transformers' `generate`."""
+def generate_case(batch: int, prompt: int, length: int, plan: Plan) -> dict[str, Any]:
+    """Greedy tokens a second, prompts included, of this engine with graphs and of `generate`, on the first model."""
+    name = plan.models[0]
     prompts = random_prompts(batch, prompt, 1000)
     rates: dict[str, float] = {}
     with model_of(name, plan) as model, torch.inference_mode():
@@ -225,37 +243,3 @@ def rate(work: Any, tokens: int) -> float:
     for _ in range(2):
         work()
     return 2 * tokens / (time.perf_counter() - start)
-
-
-def markdown(record: dict[str, Any]) -> str:
-    """The tables, and what was met of the goal."""
-    best: dict[tuple[Any, ...], float] = {}
-    for case in record["decode"]:
-        if case["variant"] != "deterministic":
-            key = (case["model"], case["sequences"], case["context"])
-            best[key] = max(best.get(key, 0.0), case["of_roofline"])
-    missed = [f"{model} {batch}×{context}" for (model, batch, context), share in best.items() if share < GOAL]
-    verdict = "met" if not missed else f"**missed** by {', '.join(missed)}"
-    costs = [
-        f"{case['model']} {case['sequences']}×{case['context']}: {case['ms'] / plain['ms']:.2f}"
-        for case in record["decode"]
-        for plain in record["decode"]
-        if case["variant"] == "deterministic"
-        and plain["variant"] == "graphs"
-        and all(plain[key] == case[key] for key in ("model", "sequences", "context"))
-    ]
-    lines = [
-        "## The engine",
-        "",
-        f"Whole decode steps; the roofline is weights and KV over {record['copy_gb_per_s']} GB/s, the copy bandwidth "
-        f"measured in this run. The goal is {GOAL:.0%} of it in the fastest variant: {verdict}.",
-        "",
-        "Variants: `eager`; `graphs`: decode steps captured; `deterministic`: captured, steps of fixed size and one "
-        "attention kernel; `compiled`: captured, layers compiled. A deterministic step takes, in steps without: "
-        f"{'; '.join(costs)}.",
-    ]
-    for name in ("checks", "decode", "generate"):
-        cases = record[name]
-        lines += ["", f"### {name}", "", "| " + " | ".join(cases[0]) + " |", "|" + "---:|" * len(cases[0])]
-        lines += ["| " + " | ".join(str(value) for value in case.values()) + " |" for case in cases]
-    return "\n".join(lines)

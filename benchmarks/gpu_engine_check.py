@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from gpu_record import Record, reason
 from shapes import random_prompts
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
@@ -16,43 +17,72 @@ from qpdsl.executor.engine.request import GenerateRequest, Sample, SamplingParam
 SAMPLING = (SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9))
 
 
-def run(device: str, compiled: bool) -> list[dict[str, Any]]:
-    """Each check with its name, whether it passed, and what went wrong."""
+def run(record: Record, device: str) -> None:
+    """Each check with its name, whether it passed, and what went wrong, into the table `checks`."""
     wanted = tokens(serve(engine(model("cpu", kernels=False))))
     variants = {"eager": EngineConfig(graphs=False), "graphs": EngineConfig()}
     variants["deterministic"] = EngineConfig(deterministic=True)
-    if compiled:
-        variants["compiled"] = EngineConfig(compiled=True)
-
-    def same(config: EngineConfig) -> bool:
-        return tokens(serve(engine(model(device), config))) == wanted
-
-    found = [
-        check(f"{name}: the CPU's tokens in float32", lambda config=config: same(config))
-        for name, config in variants.items()
-    ]
-    found.append(check("deterministic: the same bits in any batch", lambda: same_bits(device)))
+    for name, config in variants.items():
+        check(record, f"{name}: the CPU's tokens in float32", lambda config=config: same(device, config, wanted))
+    check(record, "deterministic: the same bits in any batch", lambda: same_bits(device))
     if device == "cuda":
-        found.append(check("no step waits but for its results", waits_for_results_only))
-    return found
+        check(record, "graphs: decode steps are captured and replayed", captures)
+        check(record, "no step waits but for its results", waits_for_results_only)
 
 
-def check(name: str, holds: Callable[[], bool]) -> dict[str, Any]:
-    try:
-        passed, why = holds(), ""
-    except Exception as error:  # A check that breaks is a check that failed.
-        passed, why = False, f"{type(error).__name__}: {error}"
-    return {"check": name, "passed": passed, "why": why}
+def run_compiled(record: Record, device: str) -> None:
+    """The same of compiled layers."""
+    wanted = tokens(serve(engine(model("cpu", kernels=False))))
+    check(record, "compiled: the CPU's tokens in float32", lambda: compiled(device, wanted))
 
 
-def same_bits(device: str) -> bool:
+def check(record: Record, name: str, holds: Callable[[], str | None]) -> None:
+    """`holds` says what is wrong, None where nothing is."""
+
+    def found() -> dict[str, Any]:
+        try:
+            why = holds()
+        except Exception as error:  # A check that breaks is a check that failed.
+            why = reason(error)
+        return {"check": name, "passed": why is None, "why": why or ""}
+
+    record.case("checks", name, found)
+
+
+def same(device: str, config: EngineConfig, wanted: list[list[tuple[int, ...]]]) -> str | None:
+    found = tokens(serve(engine(model(device), config)))
+    differ = sum(a != b for mine, theirs in zip(found, wanted, strict=True) for a, b in zip(mine, theirs, strict=True))
+    return f"{differ} samples of {sum(map(len, wanted))} differ" if differ else None
+
+
+def compiled(device: str, wanted: list[list[tuple[int, ...]]]) -> str | None:
+    """Falling back to layers as they come would go unseen in the tokens."""
+    paged = model(device)
+    found = tokens(serve(engine(paged, EngineConfig(compiled=True))))
+    if not getattr(paged._stack, "compiled", False):
+        return "the layers ran uncompiled"
+    return None if found == wanted else "other tokens"
+
+
+def captures() -> str | None:
+    """So would steps that run as they are."""
+    made = engine(model("cuda"))
+    serve(made)
+    graphs = made._lanes["m"].backend.graphs
+    assert graphs is not None
+    if graphs.failure is not None:
+        return graphs.failure
+    return None if graphs.replays else f"{graphs.captures} captures, no replay"
+
+
+def same_bits(device: str) -> str | None:
     """Log-probabilities too: a sum taken in another order shows there first."""
     paged, config = model(device), EngineConfig(deterministic=True)
     alone = [serve(engine(paged, config), [request])[0] for request in requests()]
-    return serve(engine(paged, config)) == alone
+    return None if serve(engine(paged, config)) == alone else "log-probabilities differ"
 
 
-def waits_for_results_only() -> bool:
+def waits_for_results_only() -> None:
     """torch raises where an operator would wait; the wait for an event is not one of those."""
     served = engine(model("cuda"))
     serve(served)
@@ -61,7 +91,6 @@ def waits_for_results_only() -> bool:
         serve(served)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return True
 
 
 def model(device: str, kernels: bool = True) -> PagedModel:

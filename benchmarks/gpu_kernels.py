@@ -11,55 +11,62 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_record import Record
 
-from qpdsl.executor.kernels import paged, triton_decode, triton_prefill, triton_sample
+from qpdsl.executor.kernels import paged, triton_prefill, triton_sample
 from qpdsl.executor.kernels.cascade_plan import plan
 from qpdsl.executor.kernels.metadata import PagedBatch, Scoring
 from qpdsl.executor.kernels.rows import Kind, Rows, row_bytes
-from qpdsl.executor.kernels.tuning import Tuning
 
 PAGE = 16
-GOAL = 0.85
+KINDS: tuple[Kind, ...] = ("int8", "fp8")
 BF16 = torch.bfloat16
 # Key heads, queries a key head, width: of a model of 8B and of one of 1B parameters (Llama 3).
 MODELS = {"8B": (8, 4, 128), "1B": (8, 4, 64)}
 
 
-def run(output: Path, tune: bool = False) -> dict[str, Any]:
-    """All measurements. `output` is where files may go; there are none but those of `gpu.py`."""
-    bandwidth, peak = copy_bandwidth(), matrix_peak()
-    record: dict[str, Any] = {
-        "copy_gb_per_s": round(bandwidth / 1e9, 1),
-        "matrix_tflop_per_s": round(peak / 1e12, 1),
-        "decode": [
-            decode_case(name, kind, batch, context, window, bandwidth)
-            for name, kind, batch, context, window in (
-                *(("8B", "plain", batch, context, None) for batch, context in product((1, 16, 64, 256), (512, 4096))),
-                ("8B", "plain", 1, 32768, None),
-                ("8B", "plain", 16, 32768, None),
-                ("8B", "plain", 64, 8192, 1024),
-                *(("8B", kind, 64, 4096, None) for kind in ("int8", "fp8")),
-                *(("1B", "plain", batch, 4096, None) for batch in (1, 16, 64, 256)),
-            )
-        ],
-        "ragged": ragged_case(bandwidth),
-        "prefill": [
-            prefill_case(*case, peak) for case in ((1, 2048, 0), (4, 512, 4096), (1, 8192, 0), (16, 128, 2048))
-        ],
-        "cascade": [
-            cascade_case(*case) for case in ((16, 1024, 128), (64, 1024, 128), (64, 8192, 256), (256, 1024, 64))
-        ],
-        "store": [store_case(kind, tokens, bandwidth) for kind in ("plain", "int8", "fp8") for tokens in (64, 16384)],
-        "sample": [sample_case(batch, 128_256, bandwidth) for batch in (1, 16, 64, 256)],
-    }
+def run(record: Record, tune: bool = False) -> None:
+    """All measurements; those that say most come first."""
+    bandwidth = copy_bandwidth()
+    record.note(copy_gb_per_s=round(bandwidth / 1e9, 1))
+    decodes: list[tuple[str, Kind, int, int, int | None]] = [
+        ("8B", "plain", 64, 4096, None),
+        ("8B", "plain", 1, 4096, None),
+        *(("8B", kind, 64, 4096, None) for kind in KINDS),
+        *(("8B", "plain", batch, 4096, None) for batch in (16, 256)),
+        *(("8B", "plain", batch, 512, None) for batch in (1, 16, 64, 256)),
+        ("8B", "plain", 1, 32768, None),
+        ("8B", "plain", 16, 32768, None),
+        ("8B", "plain", 64, 8192, 1024),
+        *(("1B", "plain", batch, 4096, None) for batch in (1, 16, 64, 256)),
+    ]
+    for given in decodes[:2]:
+        record.case("decode", named(*given), lambda g=given: decode_case(*g, bandwidth))
+    peak = record.attempt("matrix product", matrix_peak) or float("nan")
+    record.note(matrix_tflop_per_s=round(peak / 1e12, 1) if peak == peak else None)
+    for sizes in ((1, 2048, 0), (4, 512, 4096), (1, 8192, 0), (16, 128, 2048)):
+        record.case("prefill", named(*sizes), lambda g=sizes: prefill_case(*g, peak))
+    for sizes in ((64, 1024, 128), (64, 8192, 256), (16, 1024, 128), (256, 1024, 64)):
+        record.case("cascade", named(*sizes), lambda g=sizes: cascade_case(*g))
+    for given in decodes[2:]:
+        record.case("decode", named(*given), lambda g=given: decode_case(*g, bandwidth))
+    record.case("ragged", "64 to 16384 tokens", lambda: ragged_case(bandwidth))
+    for kind, tokens in product(("plain", *KINDS), (64, 16384)):
+        record.case("store", named(kind, tokens), lambda k=kind, t=tokens: store_case(k, t, bandwidth))
+    for batch in (1, 16, 64, 256):
+        record.case("sample", named(batch), lambda b=batch: sample_case(b, 128_256, bandwidth))
     if tune:
-        record["tuning"] = [best_tuning(*case) for case in (("8B", 1, 4096), ("8B", 64, 4096), ("1B", 64, 4096))]
-    record["markdown"] = markdown(record)
-    return record
+        import gpu_tuning
+
+        for tried in (("8B", 64, 4096), ("8B", 1, 4096), ("1B", 64, 4096)):
+            record.case("tuning", named(*tried), lambda g=tried: gpu_tuning.best(*g))
+
+
+def named(*parts: object) -> str:
+    return " ".join(str(part) for part in parts if part is not None)
 
 
 def seconds(call: Callable[[int], object], layers: int, calls: int = 24, replays: int = 15) -> float:
@@ -195,7 +202,7 @@ def prefill_case(batch: int, chunk: int, cached: int, peak: float) -> dict[str, 
         "cached": cached,
         "us": round(time * 1e6, 1),
         "tflop_per_s": round(operations / time / 1e12, 1),
-        "of_matrix": round(operations / time / peak, 3),
+        "of_matrix": round(operations / time / peak, 3) if peak == peak else None,
     }
 
 
@@ -237,53 +244,3 @@ def sample_case(batch: int, vocabulary: int, bandwidth: float) -> dict[str, Any]
     time = seconds(lambda index: triton_sample.sample(logits[index], temperatures, keys, positions), copies)
     moved = batch * vocabulary * 4
     return {"rows": batch, "ids": vocabulary, "us": round(time * 1e6, 2), "of_copy": round(moved / time / bandwidth, 3)}
-
-
-def best_tuning(name: str, batch: int, context: int) -> dict[str, Any]:
-    """Decode attention with other block sizes: the five fastest, and what `tuning.py` chooses as `chosen_us`."""
-    rows, metadata, layers = cache(name, "plain", [context] * batch, [1] * batch)
-    query, scoring = queries_of(name, batch), scoring_of(name)
-    out = torch.empty_like(query)
-    found = []
-    for keys, ahead, warps, splits in product((32, 64, 128), (1, 2, 3), (2, 4, 8), (None, 1, 4, 8, 16, 32)):
-        if splits is not None and not 132 <= batch * MODELS[name][0] * splits <= 132 * 16:
-            continue
-        tuning = Tuning(keys=keys, ahead=ahead, warps=warps, splits=splits)
-        try:
-            time = seconds(
-                lambda layer, t=tuning: triton_decode.decode(query, rows, metadata, layer, scoring, out, t),
-                layers,
-                12,
-                7,
-            )
-        except Exception as error:  # Too much shared memory, as a rule: the next may fit.
-            found.append((float("inf"), f"{tuning}: {type(error).__name__}"))
-            continue
-        found.append((time, str(tuning)))
-    chosen = seconds(lambda layer: triton_decode.decode(query, rows, metadata, layer, scoring, out), layers)
-    fastest = [{"us": round(time * 1e6, 2), "tuning": text} for time, text in sorted(found)[:5]]
-    return {"model": name, "sequences": batch, "context": context, "chosen_us": round(chosen * 1e6, 2), "best": fastest}
-
-
-def markdown(record: dict[str, Any]) -> str:
-    """The tables, and what was met of the goal."""
-    large = [case for case in record["decode"] if case["mib"] >= 64]
-    reached = min((case["of_copy"] for case in large), default=0.0)
-    lines = [
-        "## Kernels",
-        "",
-        f"Copy bandwidth {record['copy_gb_per_s']} GB/s (read and written), bfloat16 matrix product "
-        f"{record['matrix_tflop_per_s']} TFLOP/s, both measured in this run.",
-        "",
-        f"Decode attention that moves 64 MiB or more reaches at least {reached:.0%} of the copy bandwidth; the goal is "
-        f"{GOAL:.0%}: {'met' if reached >= GOAL else '**missed**'}.",
-    ]
-    for name in ("decode", "prefill", "cascade", "store", "sample"):
-        cases = record[name]
-        lines += ["", f"### {name}", "", "| " + " | ".join(cases[0]) + " |", "|" + "---:|" * len(cases[0])]
-        lines += ["| " + " | ".join(str(value) for value in case.values()) + " |" for case in cases]
-    lines += [
-        "",
-        f"Ragged, 64 sequences of 64 to 16384 tokens: {record['ragged']['of_copy']:.0%} of the copy bandwidth.",
-    ]
-    return "\n".join(lines)
