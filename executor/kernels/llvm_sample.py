@@ -80,10 +80,7 @@ class _Row:
         halves = (builder.trunc(key, I32), builder.trunc(builder.lshr(key, code.number(32)), I32))
         pairs = list(zip(halves, WEYL, strict=True))
         self._round_keys = [
-            [
-                builder.add(half, ir.Constant(I32, step * weyl & 0xFFFFFFFF))
-                for half, weyl in zip(halves, WEYL, strict=True)
-            ]
+            [builder.add(half, ir.Constant(I32, step * weyl & 0xFFFFFFFF)) for half, weyl in pairs]
             for step in range(ROUNDS)
         ]
 
