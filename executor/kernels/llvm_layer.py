@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -44,18 +44,9 @@ class LayerKernels:
         self._block = heads.block(width)
         if heads.page_size % (width // self._block):
             raise LookupError("page size")
-        kinds = sorted(set(shape.scoring), key=str)
-        emitters: dict[str, Callable[..., None]] = {
-            "norm": partial(emit_norm, size=shape.hidden, width=width, epsilon=shape.epsilon),
-            "gate": partial(emit_gate, size=shape.intermediate, width=width, activation=shape.activation),
-            "store": partial(emit_store, shape=heads, width=width, epsilon=shape.head_epsilon),
-        }
-        for index, (scale, window) in enumerate(kinds):
-            emitters[f"attend{index}"] = partial(emit_attend, shape=heads, width=width, scaling=scale, window=window)
-        self._library = Library(emitters)
-        self._norm, self._gate, self._store = (self._library[name] for name in ("norm", "gate", "store"))
-        attends = {kind: self._library[f"attend{index}"] for index, kind in enumerate(kinds)}
-        self._attends = [attends[kind] for kind in shape.scoring]
+        library = _library(shape, width)
+        self._norm, self._gate, self._store = library["norm"], library["gate"], library["store"]
+        self._attends = [library[_attend_name(kind)] for kind in shape.scoring]
         self._scratch: list[torch.Tensor] = []
         self._threads: ThreadPoolExecutor | None = None
 
@@ -130,6 +121,24 @@ class LayerKernels:
         if len(self._scratch) < count or self._scratch[0].numel() < size:
             self._scratch = [torch.empty(1 << (size - 1).bit_length()) for _ in range(count)]
         return self._scratch
+
+
+@cache
+def _library(shape: LayerShape, width: int) -> Library:
+    emitters: dict[str, Callable[..., None]] = {
+        "norm": partial(emit_norm, size=shape.hidden, width=width, epsilon=shape.epsilon),
+        "gate": partial(emit_gate, size=shape.intermediate, width=width, activation=shape.activation),
+        "store": partial(emit_store, shape=shape.heads, width=width, epsilon=shape.head_epsilon),
+    }
+    for kind in shape.scoring:
+        scale, window = kind
+        attend = partial(emit_attend, shape=shape.heads, width=width, scaling=scale, window=window)
+        emitters[_attend_name(kind)] = attend
+    return Library(emitters)
+
+
+def _attend_name(kind: tuple[float, int | None]) -> str:
+    return f"attend {kind}"
 
 
 def _wait(results: Iterable[None]) -> None:

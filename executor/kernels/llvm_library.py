@@ -25,7 +25,7 @@ def vector_width() -> int:
 
 
 class Library:
-    """Kernels compiled together; they live as long as it does."""
+    """Kernels compiled together. Their functions are good for as long as it lives."""
 
     def __init__(self, emitters: dict[str, Callable[[ir.Module, str], None]]) -> None:
         """Each emitter adds a function of the given name to a module."""

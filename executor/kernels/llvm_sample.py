@@ -8,7 +8,7 @@ sixteen ids, and a handful of logarithms in float64.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 
 import torch
 from llvmlite import ir
@@ -32,8 +32,7 @@ class RowSampler:
         width = vector_width()
         if not width:
             raise LookupError("no vectors")
-        self._library = Library({"sample": partial(emit_sample, vocabulary=vocabulary, width=width)})
-        self._function = self._library["sample"]
+        self._function = _library(vocabulary, width)["sample"]
         self._vocabulary = vocabulary
         self._scratch = torch.empty(-(-vocabulary // (4 * width)) * 4 * width)
 
@@ -52,6 +51,11 @@ class RowSampler:
         given = (logits, temperature, keys, positions, tokens, logprobs, gaps, self._scratch)
         self._function(*(each.data_ptr() for each in given), count)
         return tokens, logprobs, gaps
+
+
+@cache
+def _library(vocabulary: int, width: int) -> Library:
+    return Library({"sample": partial(emit_sample, vocabulary=vocabulary, width=width)})
 
 
 def emit_sample(module: ir.Module, name: str, vocabulary: int, width: int) -> None:
