@@ -21,7 +21,7 @@ def vector_width() -> int:
         return 16
     if features.get("avx2") and features.get("fma"):
         return 8
-    return 4 if features.get("neon") else 0
+    return 4 if binding.get_process_triple().startswith(("aarch64", "arm64")) else 0
 
 
 class Library:
