@@ -116,7 +116,7 @@ def measure(size: str, model: str, names: Sequence[str], count: int, repeats: in
 def _device(models: Sequence[str]) -> Device:
     device = measure_device("cpu", torch.float32)
     for model in models:
-        device = device.with_model(model, measure_model(load(model, locate(model), "cpu", None, 1 << 29), tables=False))
+        device = device.with_model(model, measure_model(load(model, locate(model), "cpu", None), tables=False))
     return device
 
 
