@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,21 +32,25 @@ _ROUNDS, _STEP = 2, 8
 # A model gets no larger steps than this, and no more time for a table, in seconds.
 _LONGEST_STEP = 2.0
 _TABLE_SECONDS = 8.0
+# The batch by which the price of a context is measured, and the part of the usual one that it is held against.
+_READING, _SHORT = 16, 0.25
+
+Clock = Callable[[], float]
 
 
-def measure_device(kind: str, dtype: torch.dtype) -> Device:
-    """The device alone, no model on it yet."""
+def measure_device(kind: str, dtype: torch.dtype, clock: Clock = time.perf_counter) -> Device:
+    """The device alone, no model on it yet. `clock` tells the seconds that count."""
     large = 1 << 26 if kind == "cpu" else 1 << 30
     source = torch.empty(large // 4, dtype=torch.float32, device=kind).uniform_()
     target = torch.empty_like(source)
-    bandwidth = 2 * large / _best(lambda: target.copy_(source), kind)
+    bandwidth = 2 * large / _best(lambda: target.copy_(source), kind, clock)
     width = 1024 if kind == "cpu" else 8192
     left, right = (torch.randn(width, width, device=kind).to(dtype) for _ in range(2))
-    peak = 2 * width**3 / _best(lambda: left @ right, kind)
+    peak = 2 * width**3 / _best(lambda: left @ right, kind, clock)
     little = torch.randn(16, 64, device=kind).to(dtype)
     weight = torch.randn(64, 64, device=kind).to(dtype)
     # A layer is about ten such calls.
-    overhead = 10 * _best(lambda: little @ weight, kind, 20)
+    overhead = 10 * _best(lambda: little @ weight, kind, clock, 20)
     name = torch.cuda.get_device_name(kind) if kind.startswith("cuda") else _processor()
     short = str(dtype).removeprefix("torch.")
     return Device(name, kind, short, torch.get_num_threads(), bandwidth, peak, overhead)
@@ -60,10 +63,12 @@ def shape_of(model: PagedModel) -> ModelShape:
     return ModelShape(model.parameters, layout.layers, heads, layout.kv_heads, layout.head_dim, model.dtype.itemsize)
 
 
-def measure_model(model: TextModel, *, tables: bool = True) -> ModelProfile:
+def measure_model(model: TextModel, *, tables: bool = True, clock: Clock = time.perf_counter) -> ModelProfile:
     """Steps of one model by size and, with `tables`, its throughput by KV memory and batch."""
-    trial = _Trial(model)
+    trial = _Trial(model, clock)
+    # The first steps of a model are slower than all others.
     trial.decode(4)
+    trial.prefill(_CHUNKS[0])
     trial.last = 0.0
     prefill = [(float(size), seconds) for size in _CHUNKS if (seconds := trial.prefill(size)) is not None]
     trial.last = 0.0
@@ -80,6 +85,7 @@ def measure_model(model: TextModel, *, tables: bool = True) -> ModelProfile:
         Curve(_rising(prefill)),
         trial.table(batches, trial.generating) if tables and model.writes else None,
         trial.table(batches, trial.scoring) if tables else None,
+        read_seconds=trial.reading(),
     )
 
 
@@ -88,41 +94,52 @@ class _Trial:
     """Loads for one model. `last` is how long the latest step took, in seconds; the next one is larger."""
 
     model: TextModel
+    clock: Clock
     last: float = 0.0
     noise: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def decode(self, batch: int) -> float | None:
-        """Median seconds of a step in which `batch` sequences draw; None where such a step would take too long."""
+    def decode(self, batch: int, part: float = 1.0) -> float | None:
+        """Seconds of a step in which `batch` sequences draw; None where such a step would take too long.
+
+        Their contexts are `part` of the usual one.
+        """
         if not self.model.writes or self.last > _LONGEST_STEP:
             return None
-        engine, seconds = self._engine(None)
+        engine, reports = self._engine(None)
         for _ in range(batch):
-            self._draw(engine, self._tokens(self._context), 12)
-        _drain(engine)
-        found = [report.seconds for report in seconds if report.decode_tokens == batch and not report.prefill_tokens]
-        return self._seen(statistics.median(found)) if found else None
+            self._draw(engine, self._tokens(int(self._context * part)), 16)
+        pairs = zip(reports, self._drain(engine, reports), strict=True)
+        found = [each for report, each in pairs if report.decode_tokens == batch and not report.prefill_tokens]
+        return self._seen(_usual(found)) if found else None
+
+    def reading(self) -> float | None:
+        """Seconds that a token of context costs a sequence in a step that decodes; None where that does not show."""
+        long, short = self.decode(_READING), self.decode(_READING, _SHORT)
+        if long is None or short is None:
+            return None
+        tokens = self._context - int(self._context * _SHORT)
+        return max(long - short, 0.0) / (tokens * _READING)
 
     def prefill(self, tokens: int) -> float | None:
-        """Median seconds of a step that computes `tokens` prompt tokens, in texts of `_CONTEXT` at most."""
+        """Seconds of a step that computes `tokens` prompt tokens, in texts of `_CONTEXT` at most."""
         if self.last > _LONGEST_STEP:
             return None
         found = []
-        for _ in range(3):
+        for _ in range(5):
             engine, reports = self._engine(None)
             for start in range(0, tokens, self._context):
                 self._read(engine, self._tokens(min(self._context, tokens - start)))
-            _drain(engine)
-            found.append(sum(report.seconds for report in reports))
-        return self._seen(statistics.median(found))
+            found.append(sum(self._drain(engine, reports)))
+        return self._seen(_usual(found))
 
     def table(self, batches: Sequence[int], work: Callable[[Engine, int], int]) -> Table | None:
         """Throughput of `work`, which returns its tokens, for every batch and part of the memory; None for no time."""
-        start = time.perf_counter()
+        start = self.clock()
         whole = max(batches) * (self._context + _ROUNDS * _STEP + self.model.paged.layout.page_size)
         kv_tokens = [int(whole * part) for part in _PARTS]
         columns: list[list[float]] = []
         for batch in batches:
-            if columns and time.perf_counter() - start > _TABLE_SECONDS:
+            if columns and self.clock() - start > _TABLE_SECONDS:
                 break
             columns.append([self._rate(work, batch, kv) for kv in kv_tokens])
         rates = tuple(zip(*columns, strict=True))
@@ -149,13 +166,22 @@ class _Trial:
 
     def _rate(self, work: Callable[[Engine, int], int], batch: int, kv_tokens: int) -> float:
         engine, _ = self._engine(kv_tokens)
-        start = time.perf_counter()
+        start = self.clock()
         try:
             done = work(engine, batch)
         except EngineError:
             # The memory does not hold one of these texts.
             return 0.0
-        return done / (time.perf_counter() - start)
+        return done / (self.clock() - start)
+
+    def _drain(self, engine: Engine, reports: Sequence[StepReport]) -> list[float]:
+        """Works everything off; the seconds of every step that `reports` has, in order."""
+        seconds: list[float] = []
+        while engine.has_work:
+            before, start = len(reports), self.clock()
+            engine.step()
+            seconds += [self.clock() - start] * (len(reports) - before)
+        return seconds
 
     def _engine(self, kv_tokens: int | None) -> tuple[Engine, list[StepReport]]:
         """An engine of its own, with an empty cache of so many tokens at most."""
@@ -194,6 +220,11 @@ def _drain(engine: Engine) -> None:
         engine.step()
 
 
+def _usual(seconds: Sequence[float]) -> float:
+    """The lower quartile: what disturbs a step makes it longer."""
+    return sorted(seconds)[(len(seconds) - 1) // 4]
+
+
 def _rising(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """A larger step never takes less than a smaller one: what says so is noise."""
     found: list[tuple[float, float]] = []
@@ -202,15 +233,15 @@ def _rising(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
     return tuple(found)
 
 
-def _best(work: Callable[[], object], device: str, times: int = 5) -> float:
+def _best(work: Callable[[], object], device: str, clock: Clock, times: int = 5) -> float:
     """The least seconds of some runs, after one that warms up."""
 
     def once() -> float:
-        start = time.perf_counter()
+        start = clock()
         work()
         if device.startswith("cuda"):
             torch.cuda.synchronize(device)
-        return time.perf_counter() - start
+        return clock() - start
 
     once()
     return min(once() for _ in range(times))
