@@ -23,8 +23,9 @@ class Work:
     """One operator on one model, for one problem, sums over its runs.
 
     `steps` are forwards that follow one another in which it draws tokens, `waves` those in which its prompts are
-    computed; `sequences` are at work side by side; `kept_tokens` are in the KV cache at the end. Of the `sampled` tokens
-    `opening` are drawn where a prompt ends, in the forward that computes it; `context` is what a token looks back on.
+    computed; `sequences` are at work side by side; `kept_tokens` are in the KV cache at the end. Of the `sampled`
+    tokens `opening` are drawn where a prompt ends, in the forward that computes it; `context` is what a token looks
+    back on.
     """
 
     operator: str

@@ -8,8 +8,8 @@ import pytest
 
 from qpdsl.cli.sources import load_program, shipped_programs
 from qpdsl.planner.choice import Candidate, objective, refusal
-from qpdsl.planner.choose import choice_of, choose
 from qpdsl.planner.choice_text import choice_json, choice_text
+from qpdsl.planner.choose import choice_of, choose
 from qpdsl.planner.cost import Estimate, estimate_cost
 from qpdsl.planner.device import (
     Curve,
