@@ -63,8 +63,8 @@ def _votes(plan: PhysicalPlan, ruled: PhysicalPlan, vote: PhysicalOp) -> Iterato
     now = next(node.how for node in everything(plan.ops) if node.id == feeding)
     assert isinstance(now, GenerateHow)
     knob = f"vote {vote.id}"
-    early = {feeding: replace(now, vote=vote.id), vote.id: VoteHow(decided=True)}
-    late = {feeding: replace(now, vote=None), vote.id: VoteHow()}
+    early: dict[str, How] = {feeding: replace(now, vote=vote.id), vote.id: VoteHow(decided=True)}
+    late: dict[str, How] = {feeding: replace(now, vote=None), vote.id: VoteHow()}
     yield Alternative(knob, "stops when decided", with_how(plan, early))
     yield Alternative(knob, "waits for all samples", with_how(plan, late))
 

@@ -31,7 +31,7 @@ def measure_kv(model: TextModel, clock: Clock) -> dict[str, KVProfile]:
     trial = Trial(model, clock)
     texts = trial.written(_TEXTS, _WRITTEN)
     exact = _logits(trial, texts)
-    found = {}
+    found: dict[str, KVProfile] = {}
     for kv_type in KV_TYPES:
         other = Trial(replace(model, paged=keeping(model.paged, kv_type)), clock)
         error = max(abs(a - b) for a, b in zip(exact, _logits(other, texts), strict=True))

@@ -64,11 +64,13 @@ class Map(Generic[R]):
         room, gate = asyncio.Semaphore(self._concurrency), self._gate()
         flying: set[Future[Result[R]]] = set()
 
+        def put(run: Future[Result[R]]) -> None:
+            loop.call_soon_threadsafe(done.put_nowait, run)
+
         async def feed() -> None:
             index = 0
             await room.acquire()
             async for row in _asynchronous(self._rows):
-                put = partial(loop.call_soon_threadsafe, done.put_nowait)
                 flying.add(self._started(index, row, gate, put))
                 index += 1
                 await room.acquire()
