@@ -15,7 +15,7 @@ import torch
 
 from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.runtime.loading import TextModel
-from qpdsl.executor.runtime.profile_kv import measure_kv
+from qpdsl.executor.runtime.profile_kv import Again, measure_kv
 from qpdsl.executor.runtime.trial import BATCHES, CHUNKS, CONTEXT, Clock, Trial, curve_of
 from qpdsl.planner.device import Device, ModelProfile, ModelShape
 
@@ -45,8 +45,13 @@ def shape_of(model: PagedModel) -> ModelShape:
     return ModelShape(model.parameters, layout.layers, heads, layout.kv_heads, layout.head_dim, model.dtype.itemsize)
 
 
-def measure_model(model: TextModel, *, tables: bool = True, clock: Clock = time.perf_counter) -> ModelProfile:
-    """Steps of one model by size and, with `tables`, its throughput by KV memory and batch, and eight-bit KV."""
+def measure_model(
+    model: TextModel, *, tables: bool = True, clock: Clock = time.perf_counter, again: Again | None = None
+) -> ModelProfile:
+    """Steps of one model by size and, with `tables`, its throughput by KV memory and batch.
+
+    Where `again` loads the model with keys and values in eight bits, also what that does. Raises ModelError.
+    """
     trial = Trial(model, clock)
     # The first steps of a model are slower than all others.
     trial.decode(4)
@@ -64,7 +69,7 @@ def measure_model(model: TextModel, *, tables: bool = True, clock: Clock = time.
         curve_of(prefill),
         trial.table(batches, trial.generating) if tables and model.writes else None,
         trial.table(batches, trial.scoring) if tables else None,
-        measure_kv(model, clock) if tables else {},
+        measure_kv(model, again, clock) if again is not None else {},
         trial.reading(),
     )
 

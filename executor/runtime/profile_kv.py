@@ -6,12 +6,9 @@ which any logit of any position looked at differs from that with keys and values
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from qpdsl.executor.engine.kv import KVType
-from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.request import ReadRequest
 from qpdsl.executor.engine.value_head import ValueHead
 from qpdsl.executor.runtime.loading import TextModel
@@ -19,13 +16,17 @@ from qpdsl.executor.runtime.trial import Clock, Trial, curve_of
 from qpdsl.planner.device import KVProfile
 
 KV_TYPES: tuple[KVType, ...] = ("int8", "fp8")
+Again = Callable[[KVType], TextModel]
 _TEXTS, _WRITTEN = 8, 96
 # Logits that are looked at, all texts together.
 _LOGITS = 2_000_000
 
 
-def measure_kv(model: TextModel, clock: Clock) -> dict[str, KVProfile]:
-    """Of every type that keys and values can be kept in; none for a model that keeps them in one of these already."""
+def measure_kv(model: TextModel, again: Again, clock: Clock) -> dict[str, KVProfile]:
+    """Of every type that keys and values can be kept in; none for a model that keeps them in one of these already.
+
+    `again` loads the model with its keys and values kept so. Raises ModelError.
+    """
     if model.paged.layout.kv_type is not None:
         return {}
     trial = Trial(model, clock)
@@ -33,20 +34,13 @@ def measure_kv(model: TextModel, clock: Clock) -> dict[str, KVProfile]:
     exact = _logits(trial, texts)
     found: dict[str, KVProfile] = {}
     for kv_type in KV_TYPES:
-        other = Trial(replace(model, paged=keeping(model.paged, kv_type)), clock)
+        other = Trial(again(kv_type), clock)
         error = max(abs(a - b) for a, b in zip(exact, _logits(other, texts), strict=True))
         other.decode(4)
         prefill, decode = other.prefills(), other.decodes()
         token_bytes = float(other.model.paged.layout.token_bytes)
         found[kv_type] = KVProfile(token_bytes, error, curve_of(decode or prefill), curve_of(prefill))
     return found
-
-
-def keeping(paged: PagedModel, kv_type: KVType) -> PagedModel:
-    """The same weights, with keys and values kept in another type."""
-    other = copy.copy(paged)
-    other.layout = replace(paged.layout, kv_type=kv_type)
-    return other
 
 
 def _logits(trial: Trial, texts: Sequence[tuple[int, ...]]) -> list[float]:

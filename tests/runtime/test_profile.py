@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from qpdsl.executor.runtime.loading import TextModel, load
-from qpdsl.executor.runtime.profile_kv import keeping, measure_kv
+from qpdsl.executor.runtime.profile_kv import measure_kv
 from qpdsl.executor.runtime.trial import Trial
 from qpdsl.planner.device import device_from_json, device_json, nominal
 from qpdsl.session import locate
@@ -22,15 +23,15 @@ def mini() -> TextModel:
 def test_eight_bits_are_measured_with_their_error(mini: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qpdsl.executor.runtime.trial.BATCHES", (1, 4))
     monkeypatch.setattr("qpdsl.executor.runtime.trial.CHUNKS", (16, 64))
-    found = measure_kv(mini, time.perf_counter)
+    again = partial(load, mini.name, locate(mini.name), "cpu", None)
+    found = measure_kv(mini, again, time.perf_counter)
     plain = mini.paged.layout.token_bytes
     assert set(found) == {"int8", "fp8"}
     assert 0 < found["int8"].epsilon < found["fp8"].epsilon
     assert all(each.token_bytes < plain / 2 and each.decode.at(1) > 0 for each in found.values())
     assert mini.paged.layout.kv_type is None
     # A model that keeps them so already has no other way.
-    mini_int8 = TextModel(mini.name, mini.tokenizer, keeping(mini.paged, "int8"), mini.eos)
-    assert measure_kv(mini_int8, time.perf_counter) == {}
+    assert measure_kv(again("int8"), again, time.perf_counter) == {}
     device = nominal()
     device = device.with_model("m", replace(device.profile("m"), kv_types=found))
     assert device_from_json(device_json(device)) == device
