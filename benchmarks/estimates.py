@@ -1,6 +1,6 @@
 """Estimates against the clock: does the planner know which of two plans is faster, and how long one takes?
 
-    python benchmarks/estimates.py [--quick] [--problems 8] [--repeats 3] [--clock process]
+    python benchmarks/estimates.py [--quick] [--problems 5] [--repeats 3] [--clock process]
 
 Over shipped programs and three sizes of generator. Of every program the plan, the naive plan and the plan without each
 rule that changes it run on the same problems, in turns; the figure of a plan is the median. Before that one ANALYZE run
@@ -19,7 +19,8 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -57,7 +58,7 @@ PROGRAMS: Mapping[str, Mapping[str, int]] = {
     "rebase": {},
 }
 SIZES = ("zoo/counting-mini", "zoo/counting", "deep")
-DEPTH = 16
+DEPTH = 12
 # Plans whose times differ by less are as good as each other.
 APART = 1.2
 WITHIN = 2.0
@@ -89,7 +90,7 @@ def plans(name: str, models: Mapping[str, str]) -> Iterator[tuple[str, PhysicalP
 def measure(size: str, model: str, names: Sequence[str], count: int, repeats: int, clock: str) -> list[Line]:
     """Every plan of every program with a generator."""
     verifier = "zoo/counting-prm"
-    device = _device([model, verifier])
+    device = _device([model, verifier], time.process_time if clock == "process" else time.perf_counter)
     lines: list[Line] = []
     for name in names:
         found = dict(plans(name, {"llm": model}))
@@ -113,10 +114,11 @@ def measure(size: str, model: str, names: Sequence[str], count: int, repeats: in
     return lines
 
 
-def _device(models: Sequence[str]) -> Device:
-    device = measure_device("cpu", torch.float32)
+def _device(models: Sequence[str], clock: Callable[[], float]) -> Device:
+    device = measure_device("cpu", torch.float32, clock)
     for model in models:
-        device = device.with_model(model, measure_model(load(model, locate(model), "cpu", None, 1 << 29), tables=False))
+        profile = measure_model(load(model, locate(model), "cpu", None), tables=False, clock=clock)
+        device = device.with_model(model, profile)
     return device
 
 
@@ -197,7 +199,7 @@ def page(lines: Sequence[Line]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two programs, one size, three problems, once")
-    parser.add_argument("--problems", type=int, default=8)
+    parser.add_argument("--problems", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clock", choices=("wall", "process"), default="wall")
     parser.add_argument("--output", type=Path, default=RESULTS)

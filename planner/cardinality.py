@@ -32,7 +32,8 @@ class Cardinality:
 
     `going` rows went on into `samples` of `length` tokens, from contexts of `context` tokens each; each run waited for
     a sample of `longest` tokens. `texts` of `text_tokens` each were to be scored, `new_tokens` of them in steps that
-    had not been scored, and `first_tokens` up to the end of the first step.
+    had not been scored, and `first_tokens` up to the end of the first step; `stem_tokens` are those that all texts of a
+    problem begin with, and `fresh_tokens` those of all steps together that no other text had, None where not known.
     """
 
     runs: float
@@ -48,6 +49,8 @@ class Cardinality:
     text_tokens: float = 0.0
     new_tokens: float = 0.0
     first_tokens: float = 0.0
+    stem_tokens: float = 0.0
+    fresh_tokens: float | None = None
     used_ahead: float = 0.5
     given_up: float = 0.0
     measured: bool = False
@@ -115,8 +118,9 @@ class _Guess:
                 whole = problem + text
                 new = min(STEP_TOKENS, text) if runs > 1 else whole
                 card = replace(
-                    card, texts=rows * runs, text_tokens=whole, new_tokens=new, first_tokens=problem + STEP_TOKENS
-                )
+                    card, texts=rows * runs, text_tokens=whole, new_tokens=new, first_tokens=problem + STEP_TOKENS,
+                    stem_tokens=problem,
+                )  # fmt: skip
             case ops.TopK():
                 kept = self._number(op.k, 1.0)
                 out = min(rows, kept if op.per is None else max(kept, rows / 4))
@@ -179,7 +183,17 @@ def _measured(guess: Cardinality, found: OperatorStatistics | None, node: Physic
         text_tokens=found.count("text_tokens") / texts if texts else guess.text_tokens,
         new_tokens=found.count("new_tokens") / texts if texts else guess.new_tokens,
         first_tokens=found.count("first_tokens") / texts if texts else guess.first_tokens,
+        stem_tokens=max(found.count("first_tokens") / texts - _step(found), 0.0) if texts else guess.stem_tokens,
+        fresh_tokens=max(found.count("steps") - found.count("steps_known"), 0.0) * _step(found) * scale
+        if texts
+        else None,
         used_ahead=found.count("run_ahead_used") / ahead if ahead else guess.used_ahead,
         given_up=given_up / (given_up + samples) if given_up + samples else 0.0,
         measured=True,
     )  # fmt: skip
+
+
+def _step(found: OperatorStatistics) -> float:
+    """The tokens of a step that was scored, by those after the first one of each text."""
+    later = found.count("steps") - found.count("texts")
+    return (found.count("text_tokens") - found.count("first_tokens")) / later if later > 0 else STEP_TOKENS

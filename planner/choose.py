@@ -1,153 +1,182 @@
-"""Chooses between plans that the rules left open: how much runs at once, how far ahead, and who gets the memory.
+"""Chooses between plans that the rules left open: how single operators run, and what they share.
 
-The rules say what may be done; here the cost says how much of it. Candidates are tried one knob after another, each on
-the best so far, which takes a few dozen estimates and single milliseconds. They are held against each other by
-C = λ·Latency + (1−λ)·QualityLoss (LLM-QP, section 5), latency as a share of that of the plan as the rules left it;
-a candidate outside the program's tolerance is none.
+The rules say what may be done; here the cost says how much of it. The joint knobs are tried in all combinations, then
+the operators one after another on the best so far, and the knobs once more where an operator changed: some hundreds of
+estimates in milliseconds. Candidates are held against each other by C = λ·Latency + (1−λ)·QualityLoss (LLM-QP, section
+5), latency as a share of that of the plan as the rules left it; a candidate outside the program's tolerance is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
 
+from qpdsl.planner import candidates
+from qpdsl.planner.candidates import Alternative
 from qpdsl.planner.cardinality import cardinalities
-from qpdsl.planner.cost import Estimate, estimate_cost, with_costs
+from qpdsl.planner.choice import LAMBDA, Candidate, Choice, Considered, objective, refusal
+from qpdsl.planner.cost import Clock, estimate_known, with_costs
 from qpdsl.planner.device import Device
-from qpdsl.planner.implementation import implementation
-from qpdsl.planner.memory import parts
+from qpdsl.planner.memory import Parts, parts
 from qpdsl.planner.pace import Load
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.physical import PhysicalPlan
 from qpdsl.planner.stats import Statistics
-from qpdsl.planner.strategy import GenerateHow, How, ScoreHow
 from qpdsl.planner.work import works
 
 # No rule, but what it changes is told as a rule's is.
 NAME = "choice_by_cost"
-DESCRIPTION = "set what runs at once, how far samples run ahead and who gets the memory, by the measured device"
-# What a program that says nothing of `prefer` wants: half and half.
-LAMBDA = 0.5
-_IN_FLIGHT = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_FLOORS = (16, 32, 64, 128)
-_AHEAD = (0, 1, 2)
-# A knob is not turned for less than this part of the objective: estimates are not that good.
+DESCRIPTION = "set what runs at once, how far samples run ahead and what of the rules pays, by the measured device"
+# What a plan is chosen for where nobody says how many problems there are.
+PROBLEMS = 128
+# A plan is not changed for less than this part of the objective: estimates are not that good.
 _WORTH = 0.03
-_ORDER = {"exact": 0, "epsilon": 1, "lossy": 2, "loss": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A plan with its estimate. `loss` is the share of results that are expected to be worse than the exact plan's."""
-
-    plan: PhysicalPlan
-    estimate: Estimate
-    loss: float = 0.0
+_DIGITS = 3
 
 
 def choose(plan: PhysicalPlan, device: Device, statistics: Statistics, load: Load | None = None) -> PhysicalPlan:
-    """The plan with its joint knobs set and the estimated cost on its operators.
+    """The plan of `choice_of`."""
+    return choice_of(plan, device, statistics, load).plan
 
-    Where the rules left nothing open (the naive plan), only the costs are filled in.
+
+def choice_of(
+    plan: PhysicalPlan,
+    device: Device,
+    statistics: Statistics,
+    load: Load | None = None,
+    *,
+    kv_types: bool = True,
+) -> Choice:
+    """The plan with its knobs set and the estimated cost on its operators, and what was considered for it.
+
+    Where the rules left nothing open (the naive plan), only the costs are filled in. `kv_types` is false where
+    whoever runs the plan has said how keys and values are kept.
     """
-    load = load or Load(problems=128)
-
-    def tried(changed: PhysicalPlan) -> Candidate:
-        return Candidate(changed, estimate_cost(changed, device, statistics, load))
-
-    best = tried(plan)
-    latency = best.estimate.seconds
-    for knob in (_memory(device, statistics, load), _flights, _aheads, _plainer):
-        for changed in knob(best.plan):
-            candidate = tried(changed)
-            if permitted(candidate, plan.within) and objective(candidate, latency, plan.prefer) < objective(
-                best, latency, plan.prefer
-            ) * (1 - _WORTH):
-                best = candidate
-    return with_costs(best.plan, best.estimate)
-
-
-def objective(candidate: Candidate, exact_seconds: float, prefer: float | None) -> float:
-    """C of a candidate; `prefer` is the program's λ."""
-    weight = LAMBDA if prefer is None else prefer
-    relative = candidate.estimate.seconds / exact_seconds if exact_seconds else 1.0
-    return weight * relative + (1 - weight) * candidate.loss
-
-
-def permitted(candidate: Candidate, within: str) -> bool:
-    """Whether a plan keeps to what the program permits: an equivalence, and the bound of `loss(x)`."""
-    word, _, bound = within.removesuffix(")").partition("(")
-    if _ORDER[candidate.plan.equivalence] > _ORDER[word]:
-        return False
-    return word != "loss" or candidate.loss <= float(bound)
-
-
-Knob = Callable[[PhysicalPlan], Iterator[PhysicalPlan]]
-
-
-def _memory(device: Device, statistics: Statistics, load: Load) -> Knob:
-    """Parts of the KV memory and the sequences to keep at work, by min-max over the models."""
-
-    def candidates(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
-        if plan.in_flight is None:
-            return
-        found = parts(works(plan, cardinalities(plan, statistics)), device, load)
-        if found is not None:
-            yield replace(plan, floor=max(found.batch, _FLOORS[0]), kv_shares=found.shares)
-
-    return candidates
-
-
-def _flights(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
-    """Problems at once, and the sequences below which another one starts."""
-    if plan.in_flight is None:
-        return
-    for most in _IN_FLIGHT:
-        yield replace(plan, in_flight=most)
-    for floor in _FLOORS:
-        for most in (plan.in_flight, _IN_FLIGHT[-1]):
-            yield replace(plan, in_flight=most, floor=floor)
-
-
-def _aheads(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
-    """How far samples run ahead, where a rule lets them."""
-    if any(isinstance(node.how, GenerateHow) and node.how.run_ahead for node in everything(plan.ops)):
-        for depth in _AHEAD:
-            yield _changed(plan, lambda how, depth=depth: _run_ahead(how, depth))  # type: ignore[misc]
-
-
-def _plainer(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
-    """Single decisions of rules taken back, for an operator each: what a rule allows need not pay."""
-    for node in everything(plan.ops):
-        match node.how:
-            case GenerateHow(share=True, run_ahead=0) as how if how.vote is None:
-                yield _with(plan, node.id, replace(how, share=False))
-            case ScoreHow(share=True) as how:
-                yield _with(plan, node.id, replace(how, share=False))
-
-
-def _run_ahead(how: How, depth: int) -> How:
-    return replace(how, run_ahead=depth) if isinstance(how, GenerateHow) and how.run_ahead else how
-
-
-def _with(plan: PhysicalPlan, id: str, how: How) -> PhysicalPlan:
-    return replace(
-        plan, ops=tuple(_mapped(node, lambda other: how if other.id == id else other.how) for node in plan.ops)
+    start = time.perf_counter()
+    chooser = _Chooser(plan, device, statistics, load or Load(PROBLEMS), kv_types=kv_types)
+    best = chooser.best()
+    considered = tuple(chooser.considered(best))
+    return Choice(
+        chooser.costed(best.plan),
+        chooser.ruled.seconds,
+        best.seconds,
+        LAMBDA if plan.prefer is None else plan.prefer,
+        chooser.load.problems,
+        chooser.tried,
+        time.perf_counter() - start,
+        considered,
+        chooser.levels,
     )
 
 
-def _changed(plan: PhysicalPlan, change: Callable[[How], How]) -> PhysicalPlan:
-    def changed(node: PhysicalOp) -> How | None:
-        return None if node.how is None else change(node.how)
+class _Chooser:
+    """The search for one plan. `ruled` is the plan as the rules left it, `levels` what min-max found of the memory."""
 
-    return replace(plan, ops=tuple(_mapped(node, changed) for node in plan.ops))
+    def __init__(
+        self, plan: PhysicalPlan, device: Device, statistics: Statistics, load: Load, *, kv_types: bool
+    ) -> None:
+        self._device, self.load = device, load
+        self._cards = cardinalities(plan, statistics)
+        self._clock = Clock(device, self._cards, load)
+        self.tried = 0
+        self.ruled = self._candidate(plan)
+        done = works(plan, self._cards)
+        self._models = list(dict.fromkeys(work.model for work in done))
+        self._kv_types = kv_types
+        self.levels: tuple[Parts, ...] = parts(done, device, load) if plan.in_flight is not None else ()
+
+    def best(self) -> Candidate:
+        best = self._better(self.ruled, self._joint(self.ruled.plan))
+        settled = self._operators(best)
+        if settled is not best:
+            settled = self._better(settled, self._joint(settled.plan))
+        if self.levels:
+            settled = replace(settled, plan=replace(settled.plan, kv_shares=self.levels[0].shares))
+        return settled
+
+    def considered(self, best: Candidate) -> Iterator[Considered]:
+        """Each knob at each of its values, the others as they were chosen."""
+        limit = round(self._objective(best), _DIGITS)
+        for each in chain.from_iterable(self._knobs(best.plan)):
+            found = self._candidate(each.plan, each)
+            same = _settings(each.plan) == _settings(best.plan)
+            why = "chosen" if same else refusal(found, best.plan.within)
+            value = self._objective(found)
+            if why is None and round(value, _DIGITS) < limit:
+                why = f"less than {_WORTH:.0%} better"
+            yield Considered(
+                each.knob, each.value, each.plan.equivalence, found.seconds, found.loss, value, why or "", same
+            )
+
+    def costed(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """The plan with what is expected of it on its operators."""
+        return with_costs(plan, estimate_known(plan, self._device, self._cards, self.load))
+
+    def _candidate(self, plan: PhysicalPlan, made_by: Alternative | None = None) -> Candidate:
+        self.tried += 1
+        epsilon = made_by.epsilon if made_by is not None else None
+        return Candidate(plan, self._clock.seconds(plan), epsilon=epsilon)
+
+    def _objective(self, candidate: Candidate) -> float:
+        return objective(candidate, self.ruled.seconds, candidate.plan.prefer)
+
+    def _better(self, best: Candidate, others: Iterable[Candidate]) -> Candidate:
+        """The best of the others where that is worth a change."""
+        permitted = [each for each in others if refusal(each, best.plan.within) is None]
+        # Of those that come to the same the first stays.
+        found = min(permitted, key=lambda each: round(self._objective(each), _DIGITS), default=best)
+        return found if self._objective(found) < self._objective(best) * (1 - _WORTH) else best
+
+    def _joint(self, plan: PhysicalPlan) -> Iterator[Candidate]:
+        """All combinations of what operators share."""
+        for kept in self._kept(plan):
+            probe = self._candidate(kept.plan, kept)
+            if refusal(probe, plan.within) is not None:
+                continue
+            for ahead in self._in_turn(candidates.aheads(kept.plan, self.ruled.plan), kept.plan):
+                for most in self._in_turn(candidates.in_flight(ahead), ahead):
+                    for floor in self._in_turn(candidates.floors(most, self._batch), most):
+                        yield self._candidate(floor, kept)
+
+    def _in_turn(self, alternatives: Iterable[Alternative], plan: PhysicalPlan) -> list[PhysicalPlan]:
+        """The plans of a joint knob, the rules' own setting first, then the largest; `plan` where there is none to set.
+
+        What the floor bounds anyway is not bounded twice: problems that have few rows left make room for more.
+        """
+        ruled = self.ruled.plan
+        plans = [each.plan for each in alternatives][::-1] or [plan]
+
+        def changes(each: PhysicalPlan) -> int:
+            return (each.in_flight != ruled.in_flight) + (each.floor != ruled.floor) + (each.ops != ruled.ops)
+
+        return sorted(plans, key=changes)
+
+    def _operators(self, best: Candidate) -> Candidate:
+        """Single operators, one after another, each on the best so far."""
+        knobs = list(dict.fromkeys(each.knob for each in candidates.of_operators(best.plan, self.ruled.plan)))
+        for knob in knobs:
+            now = [each for each in candidates.of_operators(best.plan, self.ruled.plan) if each.knob == knob]
+            best = self._better(best, [replace(self._candidate(each.plan), epsilon=best.epsilon) for each in now])
+        return best
+
+    def _knobs(self, plan: PhysicalPlan) -> Iterator[Iterable[Alternative]]:
+        yield candidates.of_operators(plan, self.ruled.plan)
+        yield candidates.aheads(plan, self.ruled.plan)
+        yield candidates.in_flight(plan)
+        yield candidates.floors(plan, self._batch)
+        yield self._kept(plan)
+
+    def _kept(self, plan: PhysicalPlan) -> list[Alternative]:
+        if not self._kv_types or plan.in_flight is None:
+            return [Alternative("keys and values", "as computed", plan)]
+        return list(candidates.kv_types(plan, self.ruled.plan, self._models, self._device))
+
+    @property
+    def _batch(self) -> int:
+        """Sequences side by side under which the slowest model is fastest."""
+        return max(self.levels[0].batch, candidates.FLOORS[0]) if self.levels else candidates.FLOORS[0]
 
 
-def _mapped(node: PhysicalOp, how_of: Callable[[PhysicalOp], How | None]) -> PhysicalOp:
-    how = how_of(node)
-    return replace(
-        node,
-        how=how,
-        implementation=node.implementation if how == node.how else implementation(node.op, how),
-        body=tuple(_mapped(inner, how_of) for inner in node.body),
-        arms=tuple(tuple(_mapped(inner, how_of) for inner in arm) for arm in node.arms),
-    )
+def _settings(plan: PhysicalPlan) -> object:
+    return plan.ops, plan.in_flight, plan.floor, plan.kv_type

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from qpdsl.planner import ops
 from qpdsl.planner.cardinality import Cardinalities, cardinalities
 from qpdsl.planner.device import Device
-from qpdsl.planner.pace import Load, ModelPace, pace
+from qpdsl.planner.pace import Load, ModelPace, Pace, idleness, pace
 from qpdsl.planner.physical import Cost, PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.stats import Statistics, clock_key
 from qpdsl.planner.work import Work, running, works
@@ -45,37 +45,81 @@ class Estimate:
 
 def estimate_cost(plan: PhysicalPlan, device: Device, statistics: Statistics, load: Load | None = None) -> Estimate:
     """The cost of running a plan; where the load does not say how many problems are in flight the plan does."""
-    load = load or Load()
-    load = replace(load, shares=load.shares or plan.kv_shares)
-    cards = cardinalities(plan, statistics)
-    known = cards.statistics.clock if cards.statistics is not None else {}
-    clock = known.get(clock_key(device.kind, device.dtype, device.threads))
-    return _estimate(plan, cards, device, load, clock)
+    return estimate_known(plan, device, cardinalities(plan, statistics), load or Load())
 
 
-def _estimate(plan: PhysicalPlan, cards: Cardinalities, device: Device, load: Load, clock: float | None) -> Estimate:
-    done = works(plan, cards)
-    flight = _flight(plan, done, load)
-    # Below the plan's floor there is room for samples to run ahead.
-    busy = flight * max((work.sequences for work in done if work.steps), default=0.0)
-    if plan.floor > busy:
-        done = works(plan, cards, 1 - busy / plan.floor)
-    made = sum(cards.of[node.id].rows_out for node in running(plan.ops) if not node.body and not node.arms)
-    found = pace(done, flight, made, cards.longest, device, load)
-    factor = clock or 1.0
-    costs = _costs(done, found.models, load.problems, factor)
+def estimate_known(plan: PhysicalPlan, device: Device, cards: Cardinalities, load: Load) -> Estimate:
+    """As `estimate_cost`, where the cardinalities are known: they hang on the operators, not on how they run."""
+    clock = Clock(device, cards, load)
+    timing = clock.timing(plan)
+    found, factor, problems = timing.pace, clock.factor, load.problems
     return Estimate(
         found.seconds * factor,
-        costs,
-        {node.id: cards.of[node.id].rows_out * load.problems for node in everything(plan.ops)},
+        _costs(timing.works, found.models, problems, factor),
+        {node.id: cards.of[node.id].rows_out * problems for node in everything(plan.ops)},
         {node.id: cards.of[node.body[0].id].runs for node in everything(plan.ops) if isinstance(node.op, ops.Repeat)},
         found.models,
         cards.source,
-        clock,
+        clock.measured,
         device.measured,
         load,
-        flight,
+        timing.flight,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """`flight` problems run at once, and come to that `pace` by doing these `works`."""
+
+    works: tuple[Work, ...]
+    flight: float
+    pace: Pace
+
+
+class Clock:
+    """What plans of one program take, which differ in how they run. `factor` is by how much earlier runs were off."""
+
+    def __init__(self, device: Device, cards: Cardinalities, load: Load) -> None:
+        self._device, self._cards, self._load = device, cards, load
+        known = cards.statistics.clock if cards.statistics is not None else {}
+        self.measured = known.get(clock_key(device.kind, device.dtype, device.threads))
+        self.factor = self.measured or 1.0
+        # Plans that differ in joint knobs alone share their operators; those are kept, so that ids stay theirs.
+        self._known: dict[tuple[int, float], tuple[object, tuple[Work, ...], float]] = {}
+        self._seconds: dict[tuple[int, float, float, str | None], float] = {}
+
+    def seconds(self, plan: PhysicalPlan) -> float:
+        """For the whole load."""
+        works_, rows, flight, idle = self._done(plan)
+        key = (id(plan.ops), flight, idle, plan.kv_type)
+        if key not in self._seconds:
+            self._seconds[key] = self._paced(plan, works_, rows, flight).seconds * self.factor
+        return self._seconds[key]
+
+    def timing(self, plan: PhysicalPlan) -> Timing:
+        works_, rows, flight, _ = self._done(plan)
+        return Timing(works_, flight, self._paced(plan, works_, rows, flight))
+
+    def _done(self, plan: PhysicalPlan) -> tuple[tuple[Work, ...], float, float, float]:
+        """Works, the rows that are made, problems in flight, and the share of time in which samples may run ahead."""
+        done, rows = self._works(plan, 0.0)
+        flight = _flight(plan, done, self._load)
+        # Below the plan's floor there is room for samples to run ahead.
+        idle = round(idleness(done, flight, self._cards.longest, self._load.problems, plan.floor), 3)
+        return (self._works(plan, idle)[0] if idle else done), rows, flight, idle
+
+    def _works(self, plan: PhysicalPlan, idle: float) -> tuple[tuple[Work, ...], float]:
+        key = (id(plan.ops), idle)
+        if key not in self._known:
+            own = (node for node in running(plan.ops) if not node.body and not node.arms)
+            rows = sum(self._cards.of[node.id].rows_out for node in own)
+            self._known[key] = plan.ops, works(plan, self._cards, idle), rows
+        _, done, rows = self._known[key]
+        return done, rows
+
+    def _paced(self, plan: PhysicalPlan, done: tuple[Work, ...], rows: float, flight: float) -> Pace:
+        load = replace(self._load, kv_type=plan.kv_type) if plan.kv_type is not None else self._load
+        return pace(done, flight, rows, self._cards.longest, self._device, load)
 
 
 def _flight(plan: PhysicalPlan, done: tuple[Work, ...], load: Load) -> float:

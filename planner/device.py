@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class ModelShape:
     """A transformer in the numbers that its cost hangs on.
 
     `parameters` are those that every token is multiplied with (embeddings that are only looked up left out, a head
-    that shares them counted); `number_bytes` is the size of one weight, and of one number of the KV cache.
+    that shares them counted); `number_bytes` is the size of one weight, and of one number of the KV cache unless
+    `kv_token_bytes` says what a token takes there.
     """
 
     parameters: int
@@ -28,6 +29,7 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     number_bytes: int = 4
+    kv_token_bytes: float | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -35,8 +37,10 @@ class ModelShape:
         return self.parameters * self.number_bytes
 
     @property
-    def kv_bytes(self) -> int:
+    def kv_bytes(self) -> float:
         """Keys and values of one token."""
+        if self.kv_token_bytes is not None:
+            return self.kv_token_bytes
         return 2 * self.layers * self.kv_heads * self.head_dim * self.number_bytes
 
     def flops(self, context: float) -> float:
@@ -88,11 +92,27 @@ def _between(sizes: Sequence[float], values: Sequence[float], size: float) -> fl
 
 
 @dataclass(frozen=True, slots=True)
+class KVProfile:
+    """A model with its keys and values kept otherwise than it computes them.
+
+    `epsilon` is the most by which a logit differed on the calibration texts; `token_bytes` is what a token takes;
+    `decode` and `prefill` are the curves of such steps.
+    """
+
+    token_bytes: float
+    epsilon: float
+    decode: Curve
+    prefill: Curve
+
+
+@dataclass(frozen=True, slots=True)
 class ModelProfile:
     """One model on the device. `overhead` is the part of a step, in seconds, that no size accounts for.
 
     `decode` is a step's time by the sequences that decode in it, at `context` tokens each; `prefill` by the prompt
-    tokens computed in it. `generate` and `score` are throughput tables of the two things that models are asked for.
+    tokens computed in it; `read_seconds` is what a token of context costs a sequence that decodes, None where that was
+    not measured. `generate` and `score` are throughput tables of the two things that models are asked for.
+    `kv_types` has what is known of keys and values kept in other types, by their names.
     """
 
     shape: ModelShape
@@ -102,6 +122,16 @@ class ModelProfile:
     prefill: Curve
     generate: Table | None = None
     score: Table | None = None
+    kv_types: Mapping[str, KVProfile] = field(default_factory=dict)
+    read_seconds: float | None = None
+
+    def kept(self, kv_type: str | None) -> ModelProfile:
+        """The model with its keys and values in that type; itself where that was not measured."""
+        found = self.kv_types.get(kv_type) if kv_type is not None else None
+        if found is None:
+            return self
+        shape = replace(self.shape, kv_token_bytes=found.token_bytes)
+        return replace(self, shape=shape, decode=found.decode, prefill=found.prefill, generate=None, score=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +216,13 @@ def _profile(data: Mapping[str, Any]) -> ModelProfile:
         _curve(data["prefill"]),
         _table(data["generate"]),
         _table(data["score"]),
+        {name: _kv(value) for name, value in data["kv_types"].items()},
+        data["read_seconds"],
     )
+
+
+def _kv(data: Mapping[str, Any]) -> KVProfile:
+    return KVProfile(data["token_bytes"], data["epsilon"], _curve(data["decode"]), _curve(data["prefill"]))
 
 
 def _curve(data: Mapping[str, Sequence[Sequence[float]]]) -> Curve:

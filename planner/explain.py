@@ -63,6 +63,8 @@ def notes(plan: PhysicalPlan) -> tuple[str, str, str]:
     flying = ""
     if plan.in_flight is not None:
         flying = f"problems: ≤{plan.in_flight} at once, one more while fewer than {plan.floor} sequences are at work"
+    if plan.kv_type is not None:
+        flying += f"{'; ' if flying else ''}keys and values: {plan.kv_type}"
     return f"columns: {', '.join(plan.ops[-1].columns)}", flying, _footnote(plan)
 
 
@@ -84,6 +86,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "reads": None if plan.reads is None else list(plan.reads),
         "in_flight": plan.in_flight,
         "floor": plan.floor,
+        "kv_type": plan.kv_type,
         **{word: _whole(total) for word, total in _totals(plan).items()},
         "parameters": [
             {

@@ -17,40 +17,50 @@ from qpdsl.planner.pace import Load
 from qpdsl.planner.work import Work
 
 LEVELS = 8
+# Rates nearer than this are the same.
+_MORE = 1.001
 _BATCHES = (1, 4, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`shares` of the memory by model, `batch` sequences side by side, and the problems a second they come to."""
+    """`shares` of the memory by model, `batch` sequences side by side, and the problems a second they come to.
+
+    `slowest` is the model that sets the pace then.
+    """
 
     shares: Mapping[str, float]
     batch: int
     rate: float
+    slowest: str
 
 
-def parts(works: Sequence[Work], device: Device, load: Load) -> Parts | None:
-    """The best parting for these operators; None where no model is asked for anything."""
+def parts(works: Sequence[Work], device: Device, load: Load) -> tuple[Parts, ...]:
+    """Of every level the best batch, the best level first; none where no model is asked for anything."""
     models = list(dict.fromkeys(work.model for work in works if work.computed or work.sampled))
     if not models:
-        return None
-    profiles = {model: device.profile(model, (load.shapes or {}).get(model)) for model in models}
+        return ()
+    profiles = {model: load.profile(model, device) for model in models}
     asked = {model: _tokens(works, model) for model in models}
-    best: Parts | None = None
+    found: list[Parts] = []
     for shares in _levels(models):
+        best: Parts | None = None
         for batch in _BATCHES:
             if batch > load.max_sequences:
                 continue
-            rates = []
+            rates: dict[str, float] = {}
             for model in models:
                 kv_tokens = load.kv_bytes * shares[model] / profiles[model].shape.kv_bytes
                 writes = any(work.sampled for work in works if work.model == model)
-                rates.append(_rate(profiles[model], kv_tokens, batch, writes=writes) / asked[model])
-            slowest = min(rates)
-            # Of parts that come to the same the first stays: equal ones, and the smaller batch.
-            if best is None or slowest > best.rate * 1.001:
-                best = Parts(shares, batch, slowest)
-    return best
+                rates[model] = _rate(profiles[model], kv_tokens, batch, writes=writes) / asked[model]
+            slowest = min(rates, key=rates.__getitem__)
+            # Of batches that come to the same the smallest stays.
+            if best is None or rates[slowest] > best.rate * _MORE:
+                best = Parts(shares, batch, rates[slowest], slowest)
+        found += [best] if best is not None else []
+    # Of levels that come to the same the most even one is first.
+    greatest = max((each.rate for each in found), default=0.0)
+    return tuple(sorted(found, key=lambda each: -each.rate if each.rate * _MORE < greatest else -greatest))
 
 
 def _tokens(works: Sequence[Work], model: str) -> float:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from qpdsl.planner.choice import Choice
 from qpdsl.planner.logical import LogicalProgram
 from qpdsl.planner.physical import PhysicalPlan
 from qpdsl.planner.plan import plan
@@ -36,17 +37,21 @@ class Change:
 class Optimized:
     """What became of a plan. `naive` is what the rules were given, `changes` what each made of it in turn.
 
-    `seconds` holds for each rule, in order, how long it took in all passes; `disabled` those that were switched off.
+    `seconds` holds for each rule, in order, how long it took in all passes; `disabled` those that were switched off;
+    `choice` what was chosen by cost after them, None where nothing was.
     """
 
     naive: PhysicalPlan
     changes: tuple[Change, ...]
     seconds: Mapping[str, float]
     disabled: tuple[str, ...] = ()
+    choice: Choice | None = None
 
     @property
     def plan(self) -> PhysicalPlan:
         """The plan to run."""
+        if self.choice is not None:
+            return self.choice.plan
         return self.changes[-1].plan if self.changes else self.naive
 
 

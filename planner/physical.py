@@ -12,6 +12,8 @@ from qpdsl.planner.ops import Operator
 from qpdsl.planner.strategy import How
 
 Equivalence = OneOf["exact", "epsilon", "lossy"]
+# Keys and values in eight bits.
+KVType = OneOf["int8", "fp8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,9 @@ class PhysicalPlan:
     None means all. `in_flight` is how many problems run at once, None where nothing was decided; `floor` the fewest
     sequences that the engine should have to work at: below it another problem starts, and samples run ahead. `rules`
     are the names of the rules that made the plan what it is. `kv_shares` are the parts of the KV memory, by model id,
-    that the estimates went by, None where nothing was decided: models that run share one budget.
+    under which the slowest model is fastest, None where nothing was decided: models that run share one budget, so the
+    parts say how many sequences that memory is good for, and nobody is held to one. `kv_type` is how keys and values
+    are kept, None for the models' own type.
     """
 
     name: str
@@ -80,6 +84,7 @@ class PhysicalPlan:
     floor: int = 0
     rules: tuple[str, ...] = ()
     kv_shares: Mapping[str, float] | None = None
+    kv_type: KVType | None = None
 
 
 def everything(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:

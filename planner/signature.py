@@ -10,7 +10,8 @@ from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
 
 def signature(plan: PhysicalPlan) -> str:
     """Equal for plans that run the same operators in the same way; estimates and the names of rules do not count."""
-    whole = (_chain(plan.ops), sorted(plan.models.items()), plan.reads, plan.in_flight, plan.floor, plan.equivalence)
+    joint = (plan.in_flight, plan.floor, plan.kv_type)
+    whole = (_chain(plan.ops), sorted(plan.models.items()), plan.reads, joint, plan.equivalence)
     return blake2b(repr(whole).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
 
 

@@ -23,7 +23,9 @@ class Work:
     """One operator on one model, for one problem, sums over its runs.
 
     `steps` are forwards that follow one another in which it draws tokens, `waves` those in which its prompts are
-    computed; `sequences` are at work side by side; `kept_tokens` are in the KV cache at the end.
+    computed; `sequences` are at work side by side; `kept_tokens` are in the KV cache at the end. Of the `sampled`
+    tokens `opening` are drawn where a prompt ends, in the forward that computes it; `context` is what a token looks
+    back on.
     """
 
     operator: str
@@ -35,6 +37,13 @@ class Work:
     waves: float
     sequences: float
     kept_tokens: float
+    opening: float = 0.0
+    context: float = 0.0
+
+    @property
+    def decoded(self) -> float:
+        """Tokens that are drawn in forwards of their own."""
+        return max(self.sampled - self.opening, 0.0)
 
     @property
     def computed(self) -> float:
@@ -98,14 +107,17 @@ def _generate(
     model = models.get(op.model, op.model)
     kept = start + distinct * card.length if how.share else card.context + card.length
     runs = max(card.runs, 1e-9)
+    context = card.context + card.length / 2
     work = Work(
-        node.id, model, prompt, prompt - computed, sampled, steps, card.runs, distinct / runs, kept
+        node.id, model, prompt, prompt - computed, sampled, steps, card.runs, distinct / runs, kept, distinct, context
     )  # fmt: skip
     if not isinstance(op.via, ops.Filter):
         return [work]
     # Each token is a request of its own to the small model, and to the large one where the small one is not sure.
-    small = replace(work, model=models.get(op.via.model, op.via.model), steps=0.0, waves=card.longest * card.runs)
-    large = replace(work, sampled=sampled * _FILTERED, steps=0.0, waves=card.longest * card.runs * _FILTERED)
+    waves = card.longest * card.runs
+    small = replace(work, model=models.get(op.via.model, op.via.model), steps=0.0, waves=waves, opening=sampled)
+    some = sampled * _FILTERED
+    large = replace(work, sampled=some, steps=0.0, waves=waves * _FILTERED, opening=some)
     return [small, large]
 
 
@@ -115,11 +127,18 @@ def _score(node: PhysicalOp, model: str, how: ScoreHow, card: Cardinality) -> Wo
     texts *= min(1.0, card.new_tokens / max(card.text_tokens - card.first_tokens, 1.0) + 0.5) if card.runs > 1 else 1.0
     prompt = texts * card.text_tokens
     computed = prompt
-    if how.share and how.cache:
-        computed = texts * min(card.new_tokens, card.text_tokens)
-    elif how.share and card.runs > 1:
-        # Without the scores of earlier steps every step is read, from the first one's end on.
-        computed = texts * max(card.text_tokens - card.first_tokens, card.new_tokens)
+    if how.share:
+        # The texts of the first run have their beginning in common, of which all but one find it computed.
+        opening = texts / max(card.runs, 1.0)
+        common = max(opening - 1, 0.0) * card.stem_tokens
+        computed = texts * min(card.new_tokens, card.text_tokens) - common
+        if how.cache and card.fresh_tokens is not None:
+            computed = min(computed, card.fresh_tokens + card.stem_tokens)
+        elif not how.cache:
+            # Without the scores of earlier steps every step is read, from the first one's end on.
+            read = texts * (card.text_tokens - card.first_tokens) + opening * card.first_tokens - common
+            computed = max(computed, read) if card.runs > 1 else computed
+        computed = min(max(computed, texts), prompt)
     kept = card.text_tokens + (texts - 1) * card.new_tokens if how.share else card.text_tokens
     runs = max(card.runs, 1e-9)
     waves = card.runs if texts else 0.0
@@ -133,4 +152,7 @@ def _judge(node: PhysicalOp, model: str, how: ScoreHow, card: Cardinality) -> Wo
     runs = max(card.runs, 1e-9)
     steps = (_JUDGE_TOKENS - 1) * card.runs if texts else 0.0
     sampled = texts * _JUDGE_TOKENS
-    return Work(node.id, model, prompt, prompt - computed, sampled, steps, card.runs, texts / runs, prompt)
+    sequences = texts / runs
+    return Work(
+        node.id, model, prompt, prompt - computed, sampled, steps, card.runs, sequences, prompt, texts, card.text_tokens
+    )

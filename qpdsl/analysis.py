@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from qpdsl.caches import read_device, read_statistics, write_statistics
+from qpdsl.caches import changing_statistics, read_device, read_statistics
 from qpdsl.executor.runtime.measuring import Measuring
 from qpdsl.planner.analyze import Analysis
 from qpdsl.planner.cost import Estimate, estimate_cost
@@ -16,9 +16,12 @@ from qpdsl.planner.physical import PhysicalPlan
 from qpdsl.planner.stats import Statistics, clock_key
 from qpdsl.session import Session
 
+# Fewer problems say nothing about how fast a device is: loading and warming up show in their seconds.
+_CLOCKED = 8
+
 
 class Analyzing:
-    """From before a plan runs, its models loaded, until `done`. `in_flight` None: as many problems as the plan says."""
+    """From before a plan runs, its models loaded, until it has. `in_flight` None: as many problems as the plan says."""
 
     def __init__(self, session: Session, plan: PhysicalPlan, problems: int, in_flight: int | None = None) -> None:
         self.plan = plan
@@ -30,19 +33,34 @@ class Analyzing:
 
     def done(self, *, remember: bool = True) -> Analysis:
         """What it came to; the statistics take it in unless told otherwise."""
+        analysis = Analysis(self.plan, self._measuring.figures(), self._estimate)
+        if remember:
+            self._remember(analysis, clocked=True)
+        return analysis
+
+    def remember(self, *, alone: bool) -> None:
+        """Has the statistics take in the problems that have ended, of a run that may have been cut short.
+
+        `alone` says that the session ran nothing else meanwhile, so that the seconds are the plan's own.
+        """
         figures = self._measuring.figures()
-        if remember and figures.problems > figures.failed:
-            statistics = read_statistics()
-            load = replace(self._load, problems=figures.problems)
-            learn(statistics, Analysis(self.plan, figures, self._estimate), self._device, load)
-            write_statistics(statistics)
-        return Analysis(self.plan, figures, self._estimate)
+        whole = figures.problems == self._load.problems >= _CLOCKED
+        self._remember(Analysis(self.plan, figures, self._estimate), clocked=alone and whole)
+
+    def _remember(self, analysis: Analysis, *, clocked: bool) -> None:
+        figures = analysis.figures
+        if figures.problems > figures.failed:
+            with changing_statistics() as statistics:
+                load = replace(self._load, problems=figures.problems)
+                learn(statistics, analysis, self._device, load, clocked=clocked)
 
 
-def learn(statistics: Statistics, analysis: Analysis, device: Device, load: Load) -> None:
-    """Takes a run into the statistics, and by how much the seconds would be off knowing what it came to."""
+def learn(statistics: Statistics, analysis: Analysis, device: Device, load: Load, *, clocked: bool = True) -> None:
+    """Takes a run into the statistics; `clocked`, also by how much the seconds would be off knowing what it came to."""
     plan, figures = analysis.plan, analysis.figures
     statistics.add(plan, figures)
+    if not clocked:
+        return
     known: Estimate = estimate_cost(plan, device, statistics, load)
     raw = known.seconds / (known.clock or 1.0)
     if raw > 0:

@@ -9,12 +9,16 @@ import contextlib
 import json
 import os
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from qpdsl.errors import UserError
 from qpdsl.output import write_whole
 from qpdsl.planner.device import Device, device_from_json, device_json, nominal
 from qpdsl.planner.stats import STATISTICS_FILE, Statistics
+
+_LOCK_SECONDS, _LOCK_TRIES = 1.0, 50
 
 
 def folder() -> Path:
@@ -32,6 +36,15 @@ def read_statistics() -> Statistics:
 
 def write_statistics(statistics: Statistics) -> None:
     _write(STATISTICS_FILE, statistics.to_text())
+
+
+@contextlib.contextmanager
+def changing_statistics() -> Iterator[Statistics]:
+    """The statistics, to be written when the block ends. Runs that end at the same time wait for one another."""
+    with _alone():
+        statistics = read_statistics()
+        yield statistics
+        write_statistics(statistics)
 
 
 def read_device(kind: str, dtype: str, threads: int) -> Device:
@@ -65,3 +78,22 @@ def _write(name: str, text: str) -> None:
     with contextlib.suppress(OSError, UserError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.splitlines())
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Keeps other processes from changing the statistics, where the system has locks; for a second at the most."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, ImportError):
+            import fcntl
+
+            folder().mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((folder() / f"{STATISTICS_FILE}.lock").open("w"))
+            for _ in range(_LOCK_TRIES):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(_LOCK_SECONDS / _LOCK_TRIES)
+        # Without the lock what another run adds meanwhile may be lost, and nothing else.
+        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -40,7 +41,8 @@ def measured(
             known = measure_device(device, loaded.paged.dtype)
         if force or model not in known.models:
             tell(model)
-            known = known.with_model(model, measure_model(loaded, tables=tables))
+            again = partial(load, model, locate(model), device, dtype) if tables else None
+            known = known.with_model(model, measure_model(loaded, tables=tables, again=again))
             write_device(known)
         found = known
     assert found is not None

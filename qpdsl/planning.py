@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 from qpdsl.arguments import unknown
 from qpdsl.caches import measured_device, read_statistics
 from qpdsl.errors import UsageError
-from qpdsl.planner.choose import NAME, choose
+from qpdsl.planner.choose import NAME, choice_of
 from qpdsl.planner.logical import LogicalProgram
-from qpdsl.planner.optimize import Change, Optimized, optimize
+from qpdsl.planner.optimize import Optimized, optimize
+from qpdsl.planner.pace import Load
 from qpdsl.planner.plan import plan
 from qpdsl.planner.rules import RULES
 
 PLANS = ("optimized", "naive")
-# What a change that no rule made is called.
-BY_COST = "choice_by_cost"
 
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """`kind` is one of `PLANS`; `disabled` are names of rules."""
+    """`kind` is one of `PLANS`; `disabled` are names of rules, that of the choice by cost among them."""
 
     kind: str = "optimized"
     disabled: tuple[str, ...] = ()
@@ -28,7 +27,7 @@ class Planning:
     @classmethod
     def of(cls, kind: str, disabled: tuple[str, ...]) -> Planning:
         """Raises UsageError where the two do not go together, or a rule is not there."""
-        names = [rule.name for rule in RULES]
+        names = [*(rule.name for rule in RULES), NAME]
         for name in disabled:
             if name not in names:
                 raise UsageError(f"`--disable-rule`: {unknown(name, names, 'there is no rule')}")
@@ -39,19 +38,33 @@ class Planning:
     def __str__(self) -> str:
         return self.kind + (f" without {', '.join(self.disabled)}" if self.disabled else "")
 
-    def optimized(self, program: LogicalProgram, reads: tuple[str, ...] | None) -> Optimized:
-        """The plan of a program and how it came about. `reads`: see `PhysicalPlan`."""
+    def optimized(
+        self,
+        program: LogicalProgram,
+        reads: tuple[str, ...] | None,
+        load: Load | None = None,
+        *,
+        kv_types: bool = True,
+    ) -> Optimized:
+        """The plan of a program and how it came about. `reads`: see `PhysicalPlan`; `load` and `kv_types`: `choice_of`.
+
+        What the rules left open is chosen by cost where the device was measured; else the rules' own figures stay.
+        """
         naive = plan(program, reads)
-        return Optimized(naive, (), {}) if self.kind == "naive" else chosen(optimize(naive, self.disabled))
+        if self.kind == "naive":
+            return Optimized(naive, (), {})
+        ruled = optimize(naive, [name for name in self.disabled if name != NAME])
+        if NAME in self.disabled:
+            return replace(ruled, disabled=self.disabled)
+        return chosen(ruled, load, kv_types=kv_types)
 
 
-def chosen(optimized: Optimized) -> Optimized:
+def chosen(optimized: Optimized, load: Load | None = None, *, kv_types: bool = True) -> Optimized:
     """What the rules left open, chosen by cost, where the device was measured; else the rules' own figures stay."""
     device = measured_device()
     if device is None:
         return optimized
-    plan_ = choose(optimized.plan, device, read_statistics())
-    return replace(optimized, changes=(*optimized.changes, Change(NAME, plan_)))
+    return replace(optimized, choice=choice_of(optimized.plan, device, read_statistics(), load, kv_types=kv_types))
 
 
 def reads_of(program: LogicalProgram, *, rows: bool = False, text: bool = False) -> tuple[str, ...] | None:

@@ -16,6 +16,11 @@ class _Operator:
     counts: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
+    def add(self, other: _Operator) -> None:
+        self.sums.update(other.sums)
+        self.counts.update(other.counts)
+        self.seconds += other.seconds
+
 
 @dataclass(slots=True)
 class _Model:
@@ -29,7 +34,7 @@ class _Model:
 
 
 class Measuring:
-    """`see` takes events; `figures` is what they came to so far.
+    """`see` takes events; `figures` is what they came to so far: of operators, for the problems that have ended.
 
     `page_bytes` is the size of a KV page of each model and `kv_budget` the memory for all of them, in bytes, where that
     is known. The time of a forward is parted between its prompt tokens and its drawn ones by their number: one forward
@@ -41,7 +46,10 @@ class Measuring:
         self._kv_budget = kv_budget
         self._operators: dict[str, _Operator] = {}
         self._models: dict[str, _Model] = {}
-        self._drawn: Counter[tuple[str, str]] = Counter()
+        self._open: dict[str, dict[str, _Operator]] = {}
+        # By problem: the samples that its operators waited for, one after another.
+        self._drawn: dict[str, Counter[str]] = {}
+        self._ended: list[Counter[str]] = []
         self._running = 0
         self._most_running = 0
         self._done = 0
@@ -64,6 +72,7 @@ class Measuring:
             case EngineStepped():
                 self._step(event)
             case InstanceDone():
+                self._close(event.instance)
                 self._running -= 1
                 self._done += 1
                 self._failed += event.error is not None
@@ -71,11 +80,8 @@ class Measuring:
 
     def figures(self) -> RunFigures:
         around = {id[:at] for id in self._operators for at, char in enumerate(id) if char == "."}
-        drawn: Counter[str] = Counter()
-        for (instance, id), longest in self._drawn.items():
-            # What contains others has told their sums again.
-            drawn[instance] += longest if id not in around else 0
-        steps = list(drawn.values())
+        # What contains others has told their sums again.
+        steps = [sum(longest for id, longest in drawn.items() if id not in around) for drawn in self._ended]
         mean = sum(steps) / len(steps) if steps else 0.0
         return RunFigures(
             problems=self._done,
@@ -90,7 +96,7 @@ class Measuring:
         )
 
     def _operator(self, event: OperatorDone) -> None:
-        operator = self._operators.setdefault(event.operator, _Operator())
+        operator = self._open.setdefault(event.instance, {}).setdefault(event.operator, _Operator())
         operator.sums.update(
             runs=1,
             rows_in=event.rows_in,
@@ -102,7 +108,14 @@ class Measuring:
         operator.counts.update(event.counts)
         operator.seconds += event.seconds
         # How many forwards one problem waits for, one after another, hangs on the longest sample of each round.
-        self._drawn[event.instance, event.operator] += event.counts.get("longest", 0)
+        self._drawn.setdefault(event.instance, Counter())[event.operator] += event.counts.get("longest", 0)
+
+    def _close(self, instance: str) -> None:
+        """A problem has ended; what one came to that never ends would be no mean's part."""
+        for id, found in self._open.pop(instance, {}).items():
+            self._operators.setdefault(id, _Operator()).add(found)
+        if instance in self._drawn:
+            self._ended.append(self._drawn.pop(instance))
 
     def _step(self, event: EngineStepped) -> None:
         report = event.report

@@ -7,7 +7,7 @@ import copy
 import warnings
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from typing import Literal as OneOf
 
@@ -24,10 +24,13 @@ from qpdsl.planner.environment import Environment
 from qpdsl.planner.expr import Value
 from qpdsl.planner.logical import LogicalProgram, Parameter
 from qpdsl.planner.lower import lower
-from qpdsl.planner.optimize import planned
+from qpdsl.planner.optimize import optimize
 from qpdsl.planner.physical import PhysicalPlan
+from qpdsl.planner.plan import plan
+from qpdsl.planning import chosen
 
 if TYPE_CHECKING:
+    from qpdsl.api.admission import Gate
     from qpdsl.api.streams import Map, Stream
     from qpdsl.session import Session
 
@@ -69,6 +72,7 @@ class Program(Generic[P, R]):
         self.file = file
         self.__name__ = self.name
         self._composed = composed
+        self._plans: dict[tuple[tuple[str, str], ...], PhysicalPlan] = {}
         for diagnostic in self.logical.warnings:
             _warn(diagnostic, file)
 
@@ -108,10 +112,11 @@ class Program(Generic[P, R]):
         return result
 
     def map(
-        self, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]], *, concurrency: int = 32
+        self, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]], *, concurrency: int | None = None
     ) -> Map[R]:
-        """Runs the program for many rows of arguments, `concurrency` at a time: a Result of each as it finishes.
+        """Runs the program for many rows of arguments: a Result of each as it finishes.
 
+        `concurrency` rows run at a time; by default as many as the plan says, which keeps the engine at work.
         For `for` and `async for`; rows that come asynchronously are for `async for`. A row's field `id` names it,
         unless it is a parameter; other fields are left alone. A row that comes to no value says so in its result; one
         that cannot be run raises ArgumentError.
@@ -138,13 +143,19 @@ class Program(Generic[P, R]):
         if form not in ("text", "json"):
             raise ArgumentError(f"`form` is `text` or `json`, not `{shorten(str(form))}`")
         given = self._given((), values)
-        shown = Plan(planned(with_defaults(self._bound_logical, given)))
+        shown = Plan(_chosen(with_defaults(self._bound_logical, given)))
         return shown.to_json() if form == "json" else str(shown)
 
     @property
     def plan(self) -> Plan:
         """The plan as text, and in a notebook as a tree."""
-        return Plan(self._physical())
+        return Plan(self._physical(self._binding.over(bound())))
+
+    @property
+    def admission(self) -> tuple[int, int]:
+        """How many rows run at once, and the sequences at work below which another one starts."""
+        physical = self._physical(self._binding.over(bound()))
+        return physical.in_flight or 1, physical.floor
 
     def using(
         self, *, session: Session | None = None, seed: int | None = None, models: Mapping[str, str] | None = None
@@ -157,8 +168,15 @@ class Program(Generic[P, R]):
         made._binding = binding(session, seed, models).over(self._binding)
         return made
 
-    def work(self, args: Iterable[Any], kwargs: Mapping[str, Any], id: str = "", index: int = 0) -> partial[Any]:
-        """One run: what makes its coroutine, when it is called. Raises ArgumentError."""
+    def work(
+        self,
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        id: str = "",
+        index: int = 0,
+        gate: Gate | None = None,
+    ) -> partial[Any]:
+        """One run: what makes its coroutine, when it is called, to start when `gate` lets it. Raises ArgumentError."""
         from qpdsl.api.running import run
 
         composition = current()
@@ -179,6 +197,7 @@ class Program(Generic[P, R]):
             self._result,
             id,
             index,
+            gate=gate,
         )
 
     def __str__(self) -> str:
@@ -214,17 +233,21 @@ class Program(Generic[P, R]):
     def _bound_logical(self) -> LogicalProgram:
         return replace(self.logical, models=self._models(self._binding.over(bound())))
 
-    def _physical(self, binding: Binding | None = None) -> PhysicalPlan:
+    def _physical(self, binding: Binding) -> PhysicalPlan:
         """The plan on the models of a binding."""
-        models = self._models(binding or self._binding.over(bound()))
-        return replace(self._plan, models=models)
-
-    @cached_property
-    def _plan(self) -> PhysicalPlan:
-        return planned(self.logical)
+        models = self._models(binding)
+        key = tuple(models.items())
+        if key not in self._plans:
+            self._plans[key] = _chosen(replace(self.logical, models=models))
+        return self._plans[key]
 
     def _models(self, binding: Binding) -> dict[str, str]:
         return {name: binding.models.get(name, id) for name, id in self.logical.models.items()}
+
+
+def _chosen(logical: LogicalProgram) -> PhysicalPlan:
+    """The plan by all rules, what they left open chosen by cost; a session keeps keys and values as it was told to."""
+    return chosen(optimize(plan(logical)), kv_types=False).plan
 
 
 def _warn(diagnostic: Diagnostic, file: ast.File) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from qpdsl.api.admission import Gate
 from qpdsl.api.background import driven
 from qpdsl.api.results import Result, Tokens
 from qpdsl.executor.runtime.functions import PythonFunction
@@ -26,11 +27,12 @@ async def run(
     id: str,
     index: int,
     on_token: OnToken | None = None,
+    gate: Gate | None = None,
 ) -> Result[R]:
-    """Loads the models that the plan needs, and runs it. Raises ModelError."""
+    """Loads the models that the plan needs, and runs it when `gate` lets it. Raises ModelError."""
     session.load(plan)
     work = session.run(plan, arguments, seed, id, functions=functions, on_token=on_token)
-    found = await driven(session, work)
+    found = await driven(session, work if gate is None else gate.run(session, work))
     value: Any = found.value
     error = found.error
     if error is None and convert is not None:

@@ -10,6 +10,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from qpdsl.api.admission import Gate
 from qpdsl.api.background import submit
 from qpdsl.api.results import Finished, Result, TextPiece
 from qpdsl.arguments import ArgumentError, check_whole
@@ -25,25 +26,29 @@ Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 class Map(Generic[R]):
     """The results of a program over rows of arguments, each as soon as it is there.
 
-    Rows are taken from the input as there is room for them, in the caller's own thread or event loop.
+    Rows are taken from the input as there is room for them, in the caller's own thread or event loop. Without a
+    `concurrency` the plan says how many there are at once, and when each of them starts.
     """
 
-    def __init__(self, program: Program[..., R], rows: Rows, concurrency: int) -> None:
-        check_whole("concurrency", concurrency, 1)
+    def __init__(self, program: Program[..., R], rows: Rows, concurrency: int | None) -> None:
+        if concurrency is not None:
+            check_whole("concurrency", concurrency, 1)
         if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable | AsyncIterable):
             raise ArgumentError(f"`map` takes many rows, each a mapping of arguments, not a {type(rows).__name__}")
-        self._program, self._rows, self._concurrency = program, rows, concurrency
+        self._program, self._rows = program, rows
+        most, floor = program.admission if concurrency is None else (concurrency, 0)
+        self._concurrency, self._floor = most, floor
 
     def __iter__(self) -> Iterator[Result[R]]:
         if not isinstance(self._rows, Iterable):
             raise TypeError("these rows come asynchronously: write `async for` over the results")
         done: SimpleQueue[Future[Result[R]]] = SimpleQueue()
-        rows = enumerate(self._rows)
+        rows, gate = enumerate(self._rows), self._gate()
         flying: set[Future[Result[R]]] = set()
         try:
             while True:
                 for index, row in islice(rows, self._concurrency - len(flying)):
-                    flying.add(self._started(index, row, done.put))
+                    flying.add(self._started(index, row, gate, done.put))
                 if not flying:
                     return
                 finished = done.get()
@@ -56,14 +61,17 @@ class Map(Generic[R]):
         # A wait for the next row must not keep a result back, so rows are taken in a task of their own.
         loop = asyncio.get_running_loop()
         done: asyncio.Queue[Future[Result[R]] | None] = asyncio.Queue()
-        room = asyncio.Semaphore(self._concurrency)
+        room, gate = asyncio.Semaphore(self._concurrency), self._gate()
         flying: set[Future[Result[R]]] = set()
+
+        def put(run: Future[Result[R]]) -> None:
+            loop.call_soon_threadsafe(done.put_nowait, run)
 
         async def feed() -> None:
             index = 0
             await room.acquire()
             async for row in _asynchronous(self._rows):
-                flying.add(self._started(index, row, lambda run: loop.call_soon_threadsafe(done.put_nowait, run)))
+                flying.add(self._started(index, row, gate, put))
                 index += 1
                 await room.acquire()
 
@@ -83,7 +91,10 @@ class Map(Generic[R]):
             feeding.cancel()
             _cancel(flying)
 
-    def _started(self, index: int, row: Mapping[str, Any], put: Put) -> Future[Result[R]]:
+    def _gate(self) -> Gate | None:
+        return Gate(self._floor) if self._floor else None
+
+    def _started(self, index: int, row: Mapping[str, Any], gate: Gate | None, put: Put) -> Future[Result[R]]:
         """The run of a row, which is put where it is waited for when it is done. Raises ArgumentError."""
         if not isinstance(row, Mapping):
             raise ArgumentError(f"row {index}: a row is a mapping of arguments, not a {type(row).__name__}")
@@ -91,7 +102,7 @@ class Map(Generic[R]):
         arguments = {name: value for name, value in row.items() if name in names}
         id_ = str(row["id"]) if "id" in row and "id" not in names else str(index)
         try:
-            work = self._program.work((), arguments, id_, index)
+            work = self._program.work((), arguments, id_, index, gate)
         except ArgumentError as error:
             raise ArgumentError(f"row {id_}: {error}") from error
         future: Future[Result[R]] = submit(work())

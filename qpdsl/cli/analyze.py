@@ -15,12 +15,12 @@ from qpdsl.cli.options import format_option
 def command(name: str | None, forget: bool, form: str) -> Exit:
     """Show what programs came to when they ran: rounds, rows, lengths, for one problem on average.
 
-    The planner estimates by them. They are counts only, no text, and lie in the user's cache folder; runs with
-    `--analyze` add to them.
+    The planner estimates by them. They are counts only, no text, and lie in the user's cache folder. Every run adds to
+    them, unless it is told `--no-statistics` or the environment says `QPDSL_STATISTICS=0`.
     """
     import json
 
-    from qpdsl.caches import folder, read_statistics, write_statistics
+    from qpdsl.caches import changing_statistics, folder, read_statistics
     from qpdsl.cli.notes import say
     from qpdsl.errors import UsageError
     from qpdsl.planner.stats import STATISTICS_FILE
@@ -31,11 +31,11 @@ def command(name: str | None, forget: bool, form: str) -> Exit:
         known = sorted({found.name for found in statistics.programs.values()})
         raise UsageError(
             f"there are no statistics of a program `{name}`",
-            f"there are some of {', '.join(known)}" if known else "`qpdsl run --analyze` makes them",
+            f"there are some of {', '.join(known)}" if known else "a run makes them",
         )
     if forget:
-        gone = statistics.forget(name)
-        write_statistics(statistics)
+        with changing_statistics() as changing:
+            gone = changing.forget(name)
         say(f"forgot {gone} program{'s' if gone != 1 else ''}")
         return Exit.OK
     shown = {key: found for key, found in statistics.programs.items() if name in (None, found.name)}
@@ -46,5 +46,5 @@ def command(name: str | None, forget: bool, form: str) -> Exit:
     elif shown:
         click.echo("\n\n".join(map(statistics_text, shown.values())))
     else:
-        say(f"there are no statistics yet in `{folder() / STATISTICS_FILE}`; `qpdsl run --analyze` makes them")
+        say(f"there are no statistics yet in `{folder() / STATISTICS_FILE}`; every `qpdsl run` makes some")
     return Exit.OK

@@ -99,7 +99,8 @@ def analyzed(options: AnalyzeOptions, plan: PhysicalPlan, known: Surroundings, f
     rows = _rows(options, plan)
     outcomes: dict[int, Outcome] = {}
     with interruptible():
-        session = Session(options.device, options.dtype, threads=options.threads, functions=known.functions.values())
+        functions = known.functions.values()
+        session = Session(options.device, options.dtype, plan.kv_type, threads=options.threads, functions=functions)
         session.load(plan)
         watched = analyzing(session, plan, len(rows), options.concurrency)
         run_until_interrupted(_run(session, plan, rows, options, outcomes))

@@ -56,9 +56,11 @@ def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 def complete_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """The planner's rules."""
+    from qpdsl.planner import choose
     from qpdsl.planner.rules import RULES
 
-    return [CompletionItem(rule.name, help=rule.description) for rule in RULES if rule.name.startswith(incomplete)]
+    known = {**{rule.name: rule.description for rule in RULES}, choose.NAME: choose.DESCRIPTION}
+    return [CompletionItem(name, help=told) for name, told in known.items() if name.startswith(incomplete)]
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qpdsl.cli.watch import Watching
     from qpdsl.executor.engine.kv import KVType
     from qpdsl.executor.runtime.stream import EventStream
+    from qpdsl.planner.pace import Load
     from qpdsl.session import Session
 
 
@@ -60,6 +61,7 @@ class RunOptions:
     plan_kind: str
     disabled: tuple[str, ...]
     analyze: bool
+    statistics: bool
 
 
 def watching(options: RunOptions) -> Watching:
@@ -85,7 +87,7 @@ def open_session(options: RunOptions, work: Work, given: Surroundings, events: E
     session = Session(
         options.device,
         options.dtype,
-        options.kv_type,
+        options.kv_type or work.plan.kv_type,
         options.kv_memory,
         threads=options.threads,
         functions=functions,
@@ -156,6 +158,13 @@ exit codes:
     is_flag=True,
     help="Say on stderr what each operator came to beside what was expected of it, and remember it for later plans. "
     "Greedy decoding is left out.",
+)
+@click.option(
+    "--statistics/--no-statistics",
+    default=True,
+    envvar="QPDSL_STATISTICS",
+    help="Remember how many rows and tokens each operator came to, for later plans; QPDSL_STATISTICS=0 for never.  "
+    "[default: yes]",
 )
 @click.option("--resume", is_flag=True, help="Go on with the unfinished run of --output.")
 @click.option("--overwrite", is_flag=True, help="Drop the unfinished run of --output and start over.")
@@ -232,6 +241,18 @@ def _check(options: RunOptions) -> None:
         )
 
 
+def _load(options: RunOptions) -> Load:
+    """What the plan is for: many problems or one, and the KV memory where it was given in bytes."""
+    from qpdsl.executor.engine.budget import parse
+    from qpdsl.planner.choose import PROBLEMS
+    from qpdsl.planner.pace import Load
+
+    load = Load(1 if options.input is None else PROBLEMS)
+    if options.kv_memory is None or "%" in options.kv_memory:
+        return load
+    return replace(load, kv_bytes=parse(options.kv_memory))
+
+
 def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.arguments import parse_settings, with_defaults
     from qpdsl.batch import Work
@@ -248,7 +269,8 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     program = with_defaults(program, given)
     baseline = greedy_of(program) if options.greedy and not options.analyze else None
     text = options.input is None
-    optimized = planning.optimized(program, reads_of(program, rows=options.rows, text=text))
+    reads = reads_of(program, rows=options.rows, text=text)
+    optimized = planning.optimized(program, reads, _load(options), kv_types=options.kv_type is None)
     greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text)).plan
     work = Work(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning))
     check_options(work.plan, given)

@@ -38,11 +38,13 @@ def answer(options: RunOptions, work: Work, known: Surroundings, given: Mapping[
     row = InputRow(work.plan.name, arguments)
     with watched(work, [row], watching(options)) as events:
         session = open_session(options, work, known, events)
-        measured = analyzing(session, work.plan, 1) if options.analyze else None
+        measured = analyzing(session, work.plan, 1) if options.analyze or options.statistics else None
         result, greedy = run_until_interrupted(_run(session, work, row))
         tell_row(events, row, outcome(row, result, greedy, with_rows=False))
-    if measured is not None:
-        say(str(measured.done()))
+    if measured is not None and options.analyze:
+        say(str(measured.done(remember=options.statistics)))
+    elif measured is not None:
+        measured.remember(alone=greedy is None)
     if options.json:
         click.echo(dumps(_as_json(options, work, result, greedy)))
     elif result.error is None or options.rows:

@@ -104,7 +104,7 @@ class _Run:
             "plan": self.work.planned,
             "device": options.device,
             "dtype": options.dtype or "default",
-            **({"kv type": options.kv_type} if options.kv_type else {}),
+            **({"kv type": kv_type} if (kv_type := options.kv_type or self.work.plan.kv_type) else {}),
             **{mode: "on" for mode in ("deterministic", "compile") if getattr(options, mode)},
             "options": ", ".join(name for name, on in recorded.items() if on) or "answers",
             **{f"model `{name}`": held for name, held in self._model_digests().items()},
@@ -135,8 +135,8 @@ class _Run:
         session = self._session or open_session(self.options, self.work, self.known, self.events)
         stream = OrderedLines(sys.stdout) if self.output is None else None
         on_screen = stream is not None and sys.stdout.isatty()
-        analyze = self.options.analyze
-        watched = analyzing(session, self.work.plan, len(rest), self.options.concurrency) if analyze else None
+        wanted = self.options.analyze or self.options.statistics
+        watched = analyzing(session, self.work.plan, len(rest), self.options.concurrency) if wanted else None
         start = time.monotonic()
         done = len(self.outcomes)
         with progress_bar(session.events, len(self.data.rows), done, wanted=not on_screen) as bar:
@@ -157,8 +157,10 @@ class _Run:
                 # However the run ends, what is finished gets out.
                 if stream is not None:
                     stream.rest()
-        if watched is not None:
-            say(str(watched.done()))
+                if watched is not None and not self.options.analyze:
+                    watched.remember(alone=self.work.greedy is None)
+        if watched is not None and self.options.analyze:
+            say(str(watched.done(remember=self.options.statistics)))
         return time.monotonic() - start
 
     def _line(self, number: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import qpdsl as qp
+from qpdsl.executor.runtime.events import Event, InstanceDone, InstanceStarted
 from tests.api.shipped import beam_search, greedy, llm
 
 SHORT = """
@@ -115,6 +116,46 @@ def test_map(short: qp.Program[..., Any], problem_texts: list[str]) -> None:
 def test_map_gives_results_as_they_finish(short: qp.Program[..., Any], problem: str) -> None:
     rows = [{"problem": problem, "n": 1, "max_tokens": 120}, {"problem": problem, "n": 1, "max_tokens": 1}]
     assert [result.index for result in short.map(rows)] == [1, 0]
+
+
+class Abreast:
+    """A reader of events: how many rows ran at once at the most."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def see(self, event: Event) -> None:
+        self.now += isinstance(event, InstanceStarted) - isinstance(event, InstanceDone)
+        self.most = max(self.most, self.now)
+
+
+def test_map_starts_rows_as_the_plan_says(short: qp.Program[..., Any], problem: str) -> None:
+    """With 16 samples a row, 4 rows are what keeps the plan's floor of 64 sequences at work."""
+    session = qp.Session()
+    program = short.using(session=session)
+    rows = [{"problem": problem, "n": 16, "max_tokens": 24 + index} for index in range(12)]
+    planned, told = Abreast(), Abreast()
+    stop = session.events.subscribe(planned.see)
+    by_plan = list(program.map(rows))
+    stop()
+    session.events.subscribe(told.see)
+    by_hand = list(program.map(rows, concurrency=12))
+    assert planned.most in (4, 5) and told.most == 12
+    assert sorted((result.index, result.value) for result in by_plan) == sorted(
+        (result.index, result.value) for result in by_hand
+    )
+
+    async def main() -> list[Any]:
+        return [(result.index, result.value) async for result in program.map(rows)]
+
+    assert sorted(asyncio.run(main())) == sorted((result.index, result.value) for result in by_plan)
+
+
+def test_map_that_is_left_early_gives_its_rows_up(short: qp.Program[..., Any], problem: str) -> None:
+    rows = [{"problem": problem, "n": 16, "max_tokens": 4 + index} for index in range(12)]
+    for _ in short.map(rows):
+        break
+    assert len(list(short.map(rows[:3]))) == 3
 
 
 def test_map_in_an_event_loop(short: qp.Program[..., Any], problem_texts: list[str]) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from qpdsl.caches import folder, measured_device, write_device
+from qpdsl.caches import changing_statistics, folder, measured_device, read_statistics, write_device
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.sources import load_program
 from qpdsl.planner.device import nominal
+from qpdsl.planner.measured import OperatorFigures, RunFigures
+from qpdsl.planner.optimize import planned
+from qpdsl.planner.physical import PhysicalPlan
+from qpdsl.planner.stats import STATISTICS_FILE
 from tests.cli.conftest import Run
 
 
@@ -98,3 +105,69 @@ def test_profile_measures_a_model_once(qpdsl: Run) -> None:
     (model,) = json.loads(again.out)["models"].values()
     times = [seconds for _, seconds in model["decode"]["points"]]
     assert times == sorted(times) and times[0] > 0
+
+
+def entries(qpdsl: Run) -> dict[str, dict[str, object]]:
+    data = json.loads(qpdsl("analyze", "--format", "json").out or '{"programs": {}}')
+    return {found["name"]: found for found in data["programs"].values()}
+
+
+def test_every_run_leaves_statistics_for_later_plans(qpdsl: Run, sampled: Path, problems: Path) -> None:
+    plain = qpdsl("run", sampled, "--input", problems, "--set", "n=3")
+    assert plain.code == Exit.OK
+    known = entries(qpdsl)["sampled"]
+    assert known["problems"] == 10 and known["operators"]["1"]["rows_out"] == 3  # type: ignore[index]
+    # Greedy decoding ran beside it: its seconds are not the plan's.
+    assert known["clock"] == {}
+    again = qpdsl("run", sampled, "--input", problems, "--set", "n=3", "--no-greedy")
+    assert [record["answer"] for record in again.records] == [record["answer"] for record in plain.records]
+    assert len(entries(qpdsl)["sampled"]["clock"]) == 1  # type: ignore[arg-type]
+    explained = json.loads(
+        qpdsl("explain", sampled, "--analyze", "--set", "n=3", "--set", "problem=two", "--format", "json").out
+    )
+    assert explained["estimated"]["source"] == "20 problems measured"
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_statistics_can_be_switched_off(qpdsl: Run, sampled: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = ("--no-statistics",) if how == "option" else ()
+    if how == "environment":
+        monkeypatch.setenv("QPDSL_STATISTICS", "0")
+    for analyze in ((), ("--analyze",)):
+        assert qpdsl("run", sampled, "--set", "problem=two", *more, *analyze).code == Exit.OK
+    assert entries(qpdsl) == {}
+
+
+def test_runs_that_end_together_lose_nothing() -> None:
+    name = plan_of_greedy()
+
+    def add() -> None:
+        with changing_statistics() as statistics:
+            known = len(statistics.programs)
+            time.sleep(0.02)
+            statistics.add(replace(name, name=f"p{known}"), figures())
+
+    threads = [threading.Thread(target=add) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {found.name for found in read_statistics().programs.values()} == {f"p{number}" for number in range(6)}
+
+
+def test_an_error_while_they_are_changed_leaves_them_as_they_were() -> None:
+    with changing_statistics() as statistics:
+        statistics.add(plan_of_greedy(), figures())
+    before = (folder() / STATISTICS_FILE).read_text("utf-8")
+    with pytest.raises(KeyboardInterrupt), changing_statistics() as statistics:
+        statistics.programs.clear()
+        raise KeyboardInterrupt
+    assert (folder() / STATISTICS_FILE).read_text("utf-8") == before
+
+
+def plan_of_greedy() -> PhysicalPlan:
+    return planned(load_program("greedy", None, None))
+
+
+def figures() -> RunFigures:
+    return RunFigures(1, 0, 1, 1.0, {"1": OperatorFigures(runs=1, rows_in=1, rows_out=1, sampled_tokens=9)}, {})

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from qpdsl.caches import write_device
 from qpdsl.cli.exits import Exit
+from qpdsl.planner.device import Curve, KVProfile, nominal
 from qpdsl.planner.rules import RULES
 from tests.cli.conftest import Run
 
@@ -78,3 +82,52 @@ def test_no_rules_give_the_same_answer_at_other_costs(qpdsl: Run) -> None:
 def test_options_that_do_not_do(qpdsl: Run, args: tuple[str, ...], message: str) -> None:
     ran = qpdsl(*args)
     assert ran.code == Exit.USAGE and message in ran.err
+
+
+LOOSE = """\
+model llm = "zoo/counting-mini"
+program loose(problem: text, n: int = 4) -> text within epsilon(5) {
+  chat user=problem
+  generate llm n=n temperature=0.8 max_tokens=12
+  return text
+}
+"""
+
+
+def test_a_program_that_lets_logits_differ_may_get_eight_bits(
+    qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    slow, quick = Curve(((1.0, 0.03), (64.0, 0.06))), Curve(((1.0, 0.01), (64.0, 0.02)))
+    kept = {"int8": KVProfile(500.0, 0.5, quick, quick)}
+    profile = replace(nominal().profile("zoo/counting-mini"), decode=slow, prefill=slow, kv_types=kept)
+    write_device(replace(nominal(), measured=True).with_model("zoo/counting-mini", profile))
+    loose, strict = tmp_path / "loose.qp", tmp_path / "strict.qp"
+    loose.write_text(LOOSE)
+    strict.write_text(LOOSE.replace(" within epsilon(5)", "").replace("program loose", "program strict"))
+
+    def run(path: Path, *more: str) -> dict[str, object]:
+        ran = qpdsl("run", path, "--set", "problem=Mia has 3 boxes.", "--json", "--no-greedy", "--rows", *more)
+        found: dict[str, object] = json.loads(ran.out)
+        return {name: found[name] for name in ("answer", "rows")}
+
+    shown = qpdsl("explain", loose, "--verbose").out
+    assert "keys and values: int8" in shown and "within epsilon(5)" in shown
+    plain = ("--disable-rule", "choice_by_cost")
+    assert run(loose) == run(loose, "--kv-type", "int8", *plain) != run(loose, *plain)
+    assert run(strict) == run(strict, *plain)
+    refused = qpdsl("explain", strict, "--verbose").out
+    assert "outside `within exact`" in refused and "keys and values: int8" not in refused
+
+
+def test_the_choice_by_cost_can_be_left_out(qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = qpdsl("explain", "beam_search", "--verbose").out
+    assert "`qpdsl profile`" in before.splitlines()[-2]
+    write_device(replace(nominal(), measured=True))
+    chosen = json.loads(qpdsl("explain", "beam_search", "--verbose", "--format", "json").out)
+    assert {each["knob"] for each in chosen["trace"]["choice"]["candidates"]} >= {"problems at once", "keys and values"}
+    left = json.loads(
+        qpdsl("explain", "beam_search", "--verbose", "--format", "json", "--disable-rule", "choice_by_cost").out
+    )
+    assert left["trace"]["choice"] is None and left["trace"]["disabled"] == ["choice_by_cost"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,8 @@ def test_the_time_of_a_forward_is_parted_by_tokens() -> None:
     (model,) = measuring.figures().models.values()
     assert model.prefill_seconds == pytest.approx(0.6)
     assert model.decode_seconds == pytest.approx(0.2)
+
+
+def test_a_problem_that_never_ended_is_no_part_of_the_means() -> None:
+    cut = [InstanceStarted(at=11.0, instance="b"), replace(done(11.1, "1.0", (1, 4), (60, 0, 48)), instance="b")]
+    assert measured([*beam_search(), *cut]).operators == measured(beam_search()).operators

@@ -7,14 +7,27 @@ from dataclasses import replace
 import pytest
 
 from qpdsl.cli.sources import load_program, shipped_programs
-from qpdsl.planner.choose import Candidate, choose, objective, permitted
+from qpdsl.planner.choice import Candidate, objective, refusal
+from qpdsl.planner.choice_text import choice_json, choice_text
+from qpdsl.planner.choose import choice_of, choose
 from qpdsl.planner.cost import Estimate, estimate_cost
-from qpdsl.planner.device import Curve, Device, ModelProfile, ModelShape, Table, device_from_json, device_json, nominal
+from qpdsl.planner.device import (
+    Curve,
+    Device,
+    KVProfile,
+    ModelProfile,
+    ModelShape,
+    Table,
+    device_from_json,
+    device_json,
+    nominal,
+)
 from qpdsl.planner.memory import parts
 from qpdsl.planner.optimize import planned
 from qpdsl.planner.pace import Load
 from qpdsl.planner.physical import PhysicalPlan, everything
 from qpdsl.planner.stats import Statistics
+from qpdsl.planner.strategy import GenerateHow
 from qpdsl.planner.verify_physical import verify_physical
 from qpdsl.planner.work import Work
 
@@ -72,9 +85,9 @@ def test_a_naive_plan_is_left_alone() -> None:
     assert (chosen.in_flight, chosen.floor, chosen.kv_shares) == (None, 0, None)
 
 
-def candidate(equivalence: str, time: float, loss: float) -> Candidate:
+def candidate(equivalence: str, time: float, loss: float | None = 0.0, epsilon: float | None = None) -> Candidate:
     plan = replace(plan_of("greedy"), equivalence=equivalence)  # type: ignore[arg-type]
-    return Candidate(plan, replace(estimate_cost(plan, nominal(), NONE), seconds=time), loss)
+    return Candidate(plan, time, loss, epsilon)
 
 
 def test_the_objective_weighs_latency_against_loss() -> None:
@@ -84,21 +97,87 @@ def test_the_objective_weighs_latency_against_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("within", "equivalence", "loss", "allowed"),
+    ("within", "equivalence", "loss", "epsilon", "allowed"),
     [
-        ("exact", "exact", 0.0, True),
-        ("exact", "epsilon", 0.0, False),
-        ("epsilon(0.001)", "epsilon", 0.0, True),
-        ("epsilon(0.001)", "lossy", 0.0, False),
-        ("loss(0.02)", "lossy", 0.01, True),
-        ("loss(0.02)", "lossy", 0.05, False),
-        ("lossy", "lossy", 0.5, True),
+        ("exact", "exact", 0.0, None, True),
+        ("exact", "epsilon", 0.0, 1e-6, False),
+        ("epsilon(0.001)", "epsilon", 0.0, 0.0009, True),
+        ("epsilon(0.001)", "epsilon", 0.0, 0.0011, False),
+        ("epsilon(0.001)", "lossy", 0.0, None, False),
+        ("loss(0.02)", "lossy", 0.01, None, True),
+        ("loss(0.02)", "lossy", 0.05, None, False),
+        ("loss(0.02)", "lossy", None, None, False),
+        ("loss(0.02)", "epsilon", 0.0, 1e-6, False),
+        ("lossy", "lossy", 0.0, None, True),
+        ("lossy", "lossy", 0.5, None, False),
+        ("lossy", "epsilon", 0.0, 1e-6, False),
     ],
 )
 def test_only_what_the_program_permits_is_a_candidate(
-    within: str, equivalence: str, loss: float, allowed: bool
+    within: str, equivalence: str, loss: float | None, epsilon: float | None, allowed: bool
 ) -> None:
-    assert permitted(candidate(equivalence, 1.0, loss), within) is allowed
+    assert (refusal(candidate(equivalence, 1.0, loss, epsilon), within) is None) is allowed
+
+
+def quantized(error: float) -> Device:
+    """A device on which steps take a third with keys and values in int8."""
+    curve, quick = Curve(((1.0, 0.03), (64.0, 0.06))), Curve(((1.0, 0.01), (64.0, 0.02)))
+    kept = {"int8": KVProfile(1056.0, error, quick, quick)}
+    profile = ModelProfile(SHAPE, 0.001, 160, curve, curve, kv_types=kept)
+    return replace(nominal(), measured=True, models={"zoo/counting": profile, "zoo/counting-prm": profile})
+
+
+def within(words: str) -> PhysicalPlan:
+    return replace(plan_of("beam_search"), within=words)
+
+
+def test_eight_bits_are_taken_only_where_the_program_lets_logits_differ_by_as_much() -> None:
+    device = quantized(0.02)
+    for words, chosen in (("exact", None), ("epsilon(0.01)", None), ("epsilon(0.05)", "int8"), ("loss(0.5)", None)):
+        assert choose(within(words), device, NONE).kv_type == chosen
+    loose = choose(within("epsilon(0.05)"), device, NONE)
+    verify_physical(loose)
+    assert loose.equivalence == "epsilon"
+    assert {node.equivalence for node in everything(loose.ops) if node.cost and not node.body} == {"epsilon"}
+    assert choice_of(within("epsilon(0.05)"), device, NONE, kv_types=False).plan.kv_type is None
+
+
+def test_eight_bits_of_an_error_that_nobody_measured_are_no_candidate() -> None:
+    device = quantized(0.02)
+    partly = replace(
+        device, models={**device.models, "zoo/counting": replace(device.models["zoo/counting"], kv_types={})}
+    )
+    assert choose(within("epsilon(0.05)"), partly, NONE).kv_type is None
+
+
+def test_a_choice_says_what_it_was_made_from() -> None:
+    choice = choice_of(plan_of("beam_search"), quantized(0.02), NONE)
+    knobs = {each.knob: [other for other in choice.considered if other.knob == each.knob] for each in choice.considered}
+    assert list(knobs) == [
+        "generate 1.0: prefixes", "score 1.1: texts", "score 1.1: scores of steps", "steps to run ahead",
+        "problems at once", "sequences to keep at work", "keys and values",
+    ]  # fmt: skip
+    assert all(sum(each.chosen for each in some) == 1 for some in knobs.values())
+    # Nothing that is permitted is better than what was chosen by more than is worth a change.
+    taken = next(each.cost for each in choice.considered if each.chosen)
+    assert all(each.cost > taken * 0.96 or each.verdict.startswith("outside") for each in choice.considered)
+    (refused,) = [each for each in choice.considered if each.value == "int8"]
+    assert refused.verdict == "outside `within exact`" and refused.cost < taken
+    text = choice_text(choice)
+    assert "outside `within exact`" in text and "min-max over the models" in text
+    assert choice_json(choice)["candidates"][0]["knob"] == "generate 1.0: prefixes"
+
+
+def test_what_does_not_pay_is_taken_back() -> None:
+    """Where a step takes as long as it has sequences, nothing is gained by running ahead of the verifier."""
+    linear = Curve(((1.0, 0.001), (1000.0, 1.0)))
+    profile = ModelProfile(SHAPE, 0.0, 160, linear, linear, read_seconds=0.0)
+    device = replace(nominal(), models={"zoo/counting": profile, "zoo/counting-prm": profile})
+    plan = plan_of("beam_search")
+    chosen = choose(plan, device, NONE, Load(1))
+    assert [node.how.run_ahead for node in everything(plan.ops) if isinstance(node.how, GenerateHow)] == [1]
+    assert [node.how.run_ahead for node in everything(chosen.ops) if isinstance(node.how, GenerateHow)] == [0]
+    assert choose(plan, device, NONE).kv_shares == {"zoo/counting": 0.5, "zoo/counting-prm": 0.5}
 
 
 def two_models(memory_of_a: float, memory_of_b: float) -> Device:
@@ -121,16 +200,16 @@ def work(model: str, sampled: float) -> Work:
 def test_memory_goes_to_the_model_that_sets_the_pace() -> None:
     load = Load(kv_bytes=1000 * SHAPE.kv_bytes)
     works = [work("a", 100), work("b", 100)]
-    even = parts(works, two_models(500, 500), load)
-    uneven = parts(works, two_models(750, 250), load)
-    assert even is not None and even.shares == {"a": 0.5, "b": 0.5}
-    assert uneven is not None and uneven.shares == {"a": 0.75, "b": 0.25}
+    even, *_ = parts(works, two_models(500, 500), load)
+    uneven, *_ = parts(works, two_models(750, 250), load)
+    assert even.shares == {"a": 0.5, "b": 0.5}
+    assert uneven.shares == {"a": 0.75, "b": 0.25}
     assert uneven.rate == pytest.approx(20.0)
 
 
 def test_min_max_is_what_trying_everything_finds() -> None:
     device, load = two_models(900, 300), Load(kv_bytes=1000 * SHAPE.kv_bytes)
-    found = parts([work("a", 50), work("b", 200)], device, load)
+    found, *others = parts([work("a", 50), work("b", 200)], device, load)
     best = max(
         min(
             device.models["a"].generate.at(1000 * level / 8, batch) / 50,  # type: ignore[union-attr]
@@ -139,8 +218,8 @@ def test_min_max_is_what_trying_everything_finds() -> None:
         for level in range(1, 8)
         for batch in (1, 4, 16, 32, 64, 128)
     )
-    assert found is not None
     assert found.rate == pytest.approx(best, rel=0.01)
+    assert all(other.rate <= found.rate * 1.001 for other in others)
 
 
 def test_a_device_survives_being_written() -> None:

@@ -1,0 +1,92 @@
+"""A choice between plans: the candidates, what each is worth, and why one is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qpdsl.planner.memory import Parts
+from qpdsl.planner.physical import Equivalence, PhysicalPlan
+
+# λ of a program that says nothing of `prefer`: half and half.
+LAMBDA = 0.5
+_ORDER = {"exact": 0, "epsilon": 1, "lossy": 2, "loss": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan with the seconds that it is expected to take.
+
+    `loss` is the share of results that are expected to be worse than the exact plan's, None where nobody knows it;
+    `epsilon` the most by which its logits were seen to differ, None where they do not.
+    """
+
+    plan: PhysicalPlan
+    seconds: float
+    loss: float | None = 0.0
+    epsilon: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """One value of one knob, the others as they were chosen: `seconds` for the whole load, `cost` the objective C.
+
+    `verdict` says why it is not the plan, empty where it costs more; `chosen` marks what the plan has.
+    """
+
+    knob: str
+    value: str
+    equivalence: Equivalence
+    seconds: float
+    loss: float | None
+    cost: float
+    verdict: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A plan and how it was chosen.
+
+    `ruled_seconds` is the estimate of the plan as the rules left it, `seconds` that of the chosen one, both for
+    `problems`; `tried` counts the estimates, which took `planning_seconds`. `levels` are the parts of the KV memory in
+    the order of their worth (see `Parts`).
+    """
+
+    plan: PhysicalPlan
+    ruled_seconds: float
+    seconds: float
+    weight: float
+    problems: int
+    tried: int
+    planning_seconds: float
+    considered: tuple[Considered, ...]
+    levels: tuple[Parts, ...]
+
+
+def objective(candidate: Candidate, exact_seconds: float, prefer: float | None) -> float:
+    """C of a candidate; `prefer` is the program's λ. A loss that nobody knows counts as whole."""
+    weight = LAMBDA if prefer is None else prefer
+    relative = candidate.seconds / exact_seconds if exact_seconds else 1.0
+    return weight * relative + (1 - weight) * (1.0 if candidate.loss is None else candidate.loss)
+
+
+def refusal(candidate: Candidate, within: str) -> str | None:
+    """Why a plan is outside of what the program permits; None where it is not.
+
+    Under `epsilon(ε)` logits must have been seen to differ by no more than ε; under `loss(x)` the share of results that
+    change must be known and no more than x. A program that is lossy by its `via` alone permits that and nothing more.
+    """
+    word, _, bound = within.removesuffix(")").partition("(")
+    plan, epsilon, loss = candidate.plan, candidate.epsilon, candidate.loss
+    if _ORDER[plan.equivalence] > _ORDER[word]:
+        return f"outside `within {within}`"
+    if epsilon is None and loss == 0.0:
+        return None
+    if word == "epsilon":
+        assert epsilon is not None
+        return f"outside `within {within}`: logits differ by up to {epsilon:.2g}" if epsilon > float(bound) else None
+    if word == "loss":
+        if loss is None or epsilon is not None:
+            return f"outside `within {within}`: nobody knows what share of results it changes"
+        return f"outside `within {within}`: {loss:.2g} of results change" if loss > float(bound) else None
+    return "the program permits no more than its own `via`"
