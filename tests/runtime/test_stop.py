@@ -48,7 +48,7 @@ TOKENIZERS = {"byte-level": ZOO, "sentencepiece": sentencepiece()}
 def stopped(tokenizer: PreTrainedTokenizerFast, tokens: list[int], stop: str) -> tuple[str, int] | None:
     """What is left of the tokens' text, and how many tokens were looked at; None where nothing stops them."""
     model = TextModel("m", tokenizer, PAGED, frozenset())
-    watch = StopWatch(model.backend, stop)
+    watch = StopWatch(model.spelling, stop)
     for count, token in enumerate(tokens, 1):
         if watch.push(token):
             assert watch.cut is not None
