@@ -86,8 +86,8 @@ class Scheduler:
 
     def too_large(self, tokens: int) -> str | None:
         """Why a sequence of so many tokens can never be served, with the arithmetic; None where it can."""
-        needs, has = self.memory.pages_for(tokens), self.memory.capacity
-        if needs <= has:
+        needs = self.memory.pages_for(tokens)
+        if needs <= self.memory.pool.free or needs <= (has := self.memory.capacity):
             return None
         return (
             f"a sequence of {tokens} tokens needs {needs} KV pages of {self.memory.page_size}, "

@@ -157,7 +157,7 @@ def chat_frame(
 
 def _chat_pieces(tokenizer: PreTrainedTokenizerFast, turns: tuple[tuple[str, str], ...]) -> list[Piece]:
     """The rendered chat template, the message texts in it marked as not the author's."""
-    frame = chat_frame(tokenizer, [(role, None) for role, _ in turns])
+    frame = _frame(tokenizer, tuple(role for role, _ in turns))
     rendered = _render(tokenizer, list(turns))
     pieces: list[Piece] = []
     at = 0
@@ -174,6 +174,11 @@ def _chat_pieces(tokenizer: PreTrainedTokenizerFast, turns: tuple[tuple[str, str
     if at != len(rendered) or len(pieces) != len(frame):
         raise ContextError("its chat template rewrites the messages, so their text cannot be told from its own")
     return pieces
+
+
+@lru_cache(maxsize=256)
+def _frame(tokenizer: PreTrainedTokenizerFast, roles: tuple[str, ...]) -> list[str | int]:
+    return chat_frame(tokenizer, [(role, None) for role in roles])
 
 
 @lru_cache(maxsize=64)

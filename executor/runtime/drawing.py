@@ -103,8 +103,11 @@ class Drawing:
         usage, lengths = self.instance.usage, [len(sample.tokens) for sample in samples[: self.distinct]]
         usage.sampled_tokens += sum(lengths)
         usage.near_ties += sum(sample.near_ties for sample in samples)
-        usage.counts.update(going=1, samples=len(lengths), context=len(each.prompt))
-        usage.counts["longest"] = max(usage.counts["longest"], *lengths)
+        counts = usage.counts
+        counts["going"] += 1
+        counts["samples"] += len(lengths)
+        counts["context"] += len(each.prompt)
+        counts["longest"] = max(counts["longest"], *lengths)
 
     def watch(self, paths: Sequence[Path], index: int) -> StopWatch:
         """Follows the text of the sample of that number, and of its copies."""
