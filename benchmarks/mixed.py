@@ -51,7 +51,7 @@ def ours(
 
 
 def bench(settings: Settings) -> None:
-    slots, count = settings.sized(32, 8), settings.sized(256, 40)
+    slots, count = settings.sized(32, 8), settings.sized(1024, 40)
     longest = settings.sized(_LONGEST, 64)
     prompts = counting_prompts(count)
     lengths = pareto(count, settings.sized(_SHORTEST, 4), longest)

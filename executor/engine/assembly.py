@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ class Assembler:
         count = len(chunks)
         rows = self._rows or bucket(count)
         sequences = [chunk.sequence for chunk in chunks]
-        tokens, positions, slots = self._lone(sequences)
+        tokens, positions, slots = _lone(sequences, self._page_size)
         depth = max(positions) // self._page_size + 1
         width = power_of_two(max(depth, _LEAST_WIDTH))
         context = np.asarray(positions) + 1
@@ -76,27 +77,7 @@ class Assembler:
         """A step of any chunks."""
         ordered = sorted(chunks, key=lambda chunk: chunk.count > 1)
         lone = [chunk.sequence for chunk in ordered if chunk.count == 1]
-        tokens, positions, slots = self._lone(lone)
-        context, start = [position + 1 for position in positions], [*range(len(lone) + 1)]
-        wanted: list[int] = []
-        readers: list[tuple[Chunk, int]] = []
-        for row, chunk in enumerate(ordered):
-            if chunk.count == 1:
-                first = row
-            else:
-                first = len(tokens)
-                sequence, begin = chunk.sequence, chunk.sequence.computed
-                end = begin + chunk.count
-                tokens += sequence.tokens[begin:end]
-                positions += range(begin, end)
-                size, pages = self._page_size, sequence.pages
-                slots += [pages[at // size] * size + at % size for at in range(begin, end)]
-                context.append(end)
-                start.append(len(tokens))
-            found = wanted_rows(chunk)
-            if found:
-                wanted += [first + at - chunk.sequence.computed for at in found]
-                readers.append((chunk, len(found)))
+        tokens, positions, slots, context, start, wanted, readers = _laid(ordered, self._page_size)
         if self._rows is not None and len(tokens) < self._rows:
             # What is missing is a sequence without a context.
             slots += [self._slot] * (self._rows - len(tokens))
@@ -116,13 +97,79 @@ class Assembler:
             parts += shared
         return Assembled(sizes, pack(sizes, parts), readers)
 
-    def _lone(self, sequences: list[Sequence]) -> tuple[list[int], list[int], list[int]]:
-        """Token, position and slot of the next token of each."""
-        size = self._page_size
-        positions = [sequence.computed for sequence in sequences]
-        pairs = list(zip(sequences, positions, strict=True))
-        tokens = [sequence.tokens[at] for sequence, at in pairs]
-        return tokens, positions, [sequence.pages[at // size] * size + at % size for sequence, at in pairs]
+
+class PlainAssembler:
+    """Lays out steps for kernels that read each sequence by itself, and of which no graphs are captured.
+
+    Nothing is rounded, and no shared prefixes are looked for. `scratch`: a page nobody reads.
+    """
+
+    def __init__(self, page_size: int, scratch: int) -> None:
+        self._page_size = page_size
+        self._slot = scratch * page_size
+        self._tables = _PageTables()
+
+    def step(self, chunks: list[Chunk], least: int) -> Assembled:
+        """A step of any chunks, padded to `least` rows that belong to no sequence."""
+        ordered = sorted(chunks, key=lambda chunk: chunk.count > 1)
+        tokens, positions, slots, context, start, wanted, readers = _laid(ordered, self._page_size)
+        longest = max(context)
+        width = -(-longest // (self._page_size * _LEAST_WIDTH)) * _LEAST_WIDTH
+        slots += [self._slot] * (least - len(slots))
+        if wanted == [*range(len(wanted))]:
+            wanted = []
+        decodes = sum(chunk.count == 1 for chunk in ordered)
+        longest_query = max(chunk.count for chunk in ordered)
+        sizes = Sizes(len(slots), len(ordered), width, len(wanted), decodes, longest, longest_query)
+        tables = self._tables.of([chunk.sequence for chunk in ordered], width)
+        return Assembled(sizes, pack(sizes, [tokens, positions, slots, context, start, tables, wanted]), readers)
+
+
+def _lone(sequences: list[Sequence], page_size: int) -> tuple[list[int], list[int], list[int]]:
+    """Token, position and slot of the next token of each."""
+    positions = [sequence.computed for sequence in sequences]
+    pairs = list(zip(sequences, positions, strict=True))
+    tokens = [sequence.tokens[at] for sequence, at in pairs]
+    return tokens, positions, [sequence.pages[at // page_size] * page_size + at % page_size for sequence, at in pairs]
+
+
+class _Laid(NamedTuple):
+    """Chunks one after the other: their rows, their contexts and where each begins, and the rows to read."""
+
+    tokens: list[int]
+    positions: list[int]
+    slots: list[int]
+    context: list[int]
+    start: list[int]
+    wanted: list[int]
+    readers: list[tuple[Chunk, int]]
+
+
+def _laid(ordered: list[Chunk], page_size: int) -> _Laid:
+    """Of chunks of which those of one token come first."""
+    lone = [chunk.sequence for chunk in ordered if chunk.count == 1]
+    tokens, positions, slots = _lone(lone, page_size)
+    context, start = [position + 1 for position in positions], [*range(len(lone) + 1)]
+    wanted: list[int] = []
+    readers: list[tuple[Chunk, int]] = []
+    for row, chunk in enumerate(ordered):
+        sequence, begin = chunk.sequence, chunk.sequence.computed
+        if chunk.count == 1:
+            first = row
+        else:
+            first = len(tokens)
+            end = begin + chunk.count
+            tokens += sequence.tokens[begin:end]
+            positions += range(begin, end)
+            pages = sequence.pages
+            slots += [pages[at // page_size] * page_size + at % page_size for at in range(begin, end)]
+            context.append(end)
+            start.append(len(tokens))
+        found = wanted_rows(chunk)
+        if found:
+            wanted += [first + at - begin for at in found]
+            readers.append((chunk, len(found)))
+    return _Laid(tokens, positions, slots, context, start, wanted, readers)
 
 
 class _PageTables:

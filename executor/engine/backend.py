@@ -39,7 +39,7 @@ class Backend(Protocol):
 
 
 class GroupedBackend:
-    """Attention in torch over groups of like sequences, and sampling in torch and numpy: what a CPU does best."""
+    """Attention in torch over groups of like sequences, on a CPU that nothing is compiled for."""
 
     def __init__(self, model: PagedModel, cache: KVCache) -> None:
         self._model = model

@@ -8,10 +8,10 @@ from qpdsl.executor.engine import sampler
 from qpdsl.executor.engine.assembly import Assembled, Assembler
 from qpdsl.executor.engine.backend import Forwarded
 from qpdsl.executor.engine.batch import wanted_rows
-from qpdsl.executor.engine.device_sampler import DeviceSampler
 from qpdsl.executor.engine.draw import Drawer, Sampler
 from qpdsl.executor.engine.graphs import CudaRecorder, DecodeGraphs, Recorder
 from qpdsl.executor.engine.kernel_batch import KernelBatch
+from qpdsl.executor.engine.kernel_sampler import KernelSampler
 from qpdsl.executor.engine.kv import KVCache
 from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.scheduler import Chunk
@@ -47,7 +47,7 @@ class KernelBackend:
         self._staging = Staging(model.device)
         self._assembler = Assembler(model.layout.page_size, cache.scratch, rows)
         self.graphs = None if recorder is None else DecodeGraphs(self._captured, self._allocate, recorder)
-        sample: Sampler = DeviceSampler(self._staging) if on_device(cache.rows.data) else sampler.sample
+        sample: Sampler = _kernel_sampler(self._staging) if on_device(cache.rows.data) else sampler.sample
         self.drawer = Drawer(model, self._staging, sample, None if rows is None else _FIXED_READS)
 
     def forward(self, chunks: list[Chunk], middle: bool) -> Forwarded:
@@ -77,6 +77,13 @@ class KernelBackend:
 
     def _allocate(self, sizes: Sizes) -> torch.Tensor:
         return torch.zeros(sum(sizes.room), dtype=torch.int32, device=self._model.device)
+
+
+def _kernel_sampler(staging: Staging) -> KernelSampler:
+    # Triton is there where a device is.
+    from qpdsl.executor.kernels import triton_sample
+
+    return KernelSampler(staging, triton_sample.sample)
 
 
 def kernel_backend(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> KernelBackend:

@@ -131,6 +131,11 @@ class Engine:
         return Lane(name, model, self._backend(model, cache, rows), scheduler)
 
     def _backend(self, model: PagedModel, cache: KVCache, rows: int | None) -> Backend:
+        if model.native:
+            # What compiles it need not be there where nothing is compiled.
+            from qpdsl.executor.engine.native_backend import NativeBackend
+
+            return NativeBackend(model, cache)
         if not model.kernels:
             return GroupedBackend(model, cache)
         # A step with an early exit runs the modules: whether layers are compiled would hang on the batch.

@@ -63,8 +63,8 @@ class LeanStack:
         self._embedding: torch.Tensor = self._inner.embed_tokens.weight
         self._gemma = config.model_type == "gemma"
         self._scale = config.hidden_size**0.5 if self._gemma else None
-        self._norm = _Norm(self._inner.norm, self._gemma)
-        self._layers: list[_Layer] = []
+        self.norm = RmsNorm(self._inner.norm, self._gemma)
+        self.layers: list[LeanLayer] = []
         self._turns = torch.empty(0)
         if len(self._inner.layers) != len(scored):
             raise LookupError("layers")
@@ -77,7 +77,7 @@ class LeanStack:
 
     @property
     def linears(self) -> Iterator[PackedLinear]:
-        for layer in self._layers:
+        for layer in self.layers:
             yield from layer.linears
 
     def check(self, batch: Batch, cache: KVCache) -> torch.Tensor:
@@ -87,33 +87,40 @@ class LeanStack:
     def pack(self) -> None:
         """Lays out the weights of every layer and empties the modules that they came from."""
         for index, module in enumerate(self._inner.layers):
-            self._layers.append(self._layer(index))
+            self.layers.append(self._layer(index))
             for part in module.modules():
                 if isinstance(part, torch.nn.Linear):
                     part.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
     def forward(self, batch: Batch, cache: KVCache, middle: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states [T, d] after the last norm; with `middle`, also those of the middle layer after that norm."""
-        return self._run(batch, cache, self._layers, self.middle if middle else 0)
+        return self._run(batch, cache, self.layers, self.middle if middle else 0)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The hidden states [T, d] before the first layer, of `tokens` int64 [T]."""
+        hidden = embedding(tokens, self._embedding)
+        return hidden if self._scale is None else hidden.mul_(self._scale)
+
+    def turns(self, longest: int) -> torch.Tensor:
+        """By how much each pair turns at each position, complex64 [P, 1, D/2]; P is `longest` or more."""
+        if longest > len(self._turns):
+            self._grow(longest)
+        return self._turns
 
     def _run(
-        self, batch: Batch, cache: KVCache, layers: Iterable[_Layer], middle: int
+        self, batch: Batch, cache: KVCache, layers: Iterable[LeanLayer], middle: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if batch.longest > len(self._turns):
-            self._grow(batch.longest)
-        turns = self._turns.index_select(0, batch.positions)
-        hidden = embedding(batch.tokens, self._embedding)
-        if self._scale is not None:
-            hidden *= self._scale
+        turns = self.turns(batch.longest).index_select(0, batch.positions)
+        hidden = self.embed(batch.tokens)
         kept = None
         for index, layer in enumerate(layers):
             layer.run(hidden, turns, index, batch, cache)
             if index + 1 == middle:
-                kept = self._norm(hidden)
-        return self._norm(hidden), kept
+                kept = self.norm(hidden)
+        return self.norm(hidden), kept
 
-    def _layer(self, index: int) -> _Layer:
-        return _Layer(self._inner.layers[index], self._shape, self._scored[index], self._gemma)
+    def _layer(self, index: int) -> LeanLayer:
+        return LeanLayer(self._inner.layers[index], self._shape, self._scored[index], self._gemma)
 
     def _grow(self, positions: int) -> None:
         """Tabulates the turns of all positions below a power of two, complex64 [P, 1, D/2]."""
@@ -126,7 +133,7 @@ class LeanStack:
         self._turns = torch.complex(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())[:, None]
 
 
-class _Norm:
+class RmsNorm:
     """RMS norm over the last dimension."""
 
     def __init__(self, module: Any, gemma: bool) -> None:
@@ -138,15 +145,15 @@ class _Norm:
         return torch.rms_norm(hidden, self.shape, self.weight, self.epsilon)
 
 
-class _Layer:
+class LeanLayer:
     """One decoder layer over hidden states [T, d], which it changes in place."""
 
     def __init__(self, module: Any, shape: tuple[int, int, int], scored: Scored, gemma: bool) -> None:
         attention, mlp = module.self_attn, module.mlp
         self.fold, self.kv_heads, self.dim = fold, kv_heads, dim = shape
         self.scored = scored
-        self.before_attention = _Norm(module.input_layernorm, gemma)
-        self.before_mlp = _Norm(module.post_attention_layernorm, gemma)
+        self.before_attention = RmsNorm(module.input_layernorm, gemma)
+        self.before_mlp = RmsNorm(module.post_attention_layernorm, gemma)
         pairs = torch.arange(dim).view(2, -1).t().flatten()
         # Heads as [KV, G, D] to [G, KV, D]; within a head, the two halves to pairs.
         queries = torch.arange(kv_heads * fold * dim).view(kv_heads, fold, dim).transpose(0, 1)
@@ -163,10 +170,12 @@ class _Layer:
         every = torch.arange(self.intermediate)
         self.gate_up = _joined(((mlp.gate_proj, every), (mlp.up_proj, every)))
         self.down = PackedLinear(mlp.down_proj.weight, mlp.down_proj.bias)
-        self.activation = silu if type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation") else mlp.act_fn
+        self.activation_kind = type(mlp.act_fn).__name__
+        self.activation = silu if self.activation_kind in ("SiLU", "SiLUActivation") else mlp.act_fn
         self.head_norms: torch.Tensor | None = None
+        self.head_epsilon: float | None = None
         if hasattr(attention, "q_norm"):
-            q_norm, k_norm = _Norm(attention.q_norm, gemma), _Norm(attention.k_norm, gemma)
+            q_norm, k_norm = RmsNorm(attention.q_norm, gemma), RmsNorm(attention.k_norm, gemma)
             self.head_epsilon = q_norm.epsilon
             weights = [q_norm.weight[pairs]] * (fold * kv_heads) + [k_norm.weight[pairs]] * kv_heads
             self.head_norms = torch.stack(weights)
@@ -188,14 +197,14 @@ class _Layer:
         scored = self.scored
         attended = folded_attention(query, cache.rows, index, batch.groups, scored.scaling, scored.window)
         self.out.add_to(hidden, attended.reshape(count, own))
-        for piece in _split(hidden):
+        for piece in pieces(hidden):
             # The halves are strided, so that a row's last numbers never meet another row's first in one vector.
             widened = self.gate_up(self.before_mlp(piece))
             gate = self.activation(widened[:, : self.intermediate])
             self.down.add_to(piece, gate.mul_(widened[:, self.intermediate :]))
 
 
-def _split(hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def pieces(hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Even pieces of the rows: none is left with a single one."""
     count = hidden.shape[0]
     return (hidden,) if count <= _MLP_ROWS else hidden.tensor_split(-(-count // _MLP_ROWS))

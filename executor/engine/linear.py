@@ -38,25 +38,34 @@ class PackedLinear(torch.nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [..., in] to [..., out]."""
         rows = hidden.reshape(-1, self.in_features) if hidden.dim() != 2 else hidden
-        count = rows.shape[0]
-        if count <= ROWS and len(self.blocks) == 1:
-            weight = self.blocks[0]
-            out = torch.mm(rows, weight) if self.bias is None else torch.addmm(self.bias, rows, weight)
-        else:
-            out = torch.empty((count, self.out_features), dtype=rows.dtype, device=rows.device)
-            pieces = list(zip(_pieces(rows), _pieces(out), strict=True))
-            start = 0
-            for weight in self.blocks:
-                end = start + weight.shape[1]
-                for given, made in pieces:
-                    torch.mm(given, weight, out=made[:, start:end])
-                start = end
-            if self.bias is not None:
-                out += self.bias
+        out = torch.empty((rows.shape[0], self.out_features), dtype=rows.dtype, device=rows.device)
+        self.into(rows, out)
         return out if hidden.dim() == 2 else out.view(*hidden.shape[:-1], self.out_features)
+
+    def into(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """The layer's result of `rows` [T, in] in `out` [T, out]."""
+        if rows.shape[0] <= ROWS and len(self.blocks) == 1:
+            weight = self.blocks[0]
+            if self.bias is None:
+                torch.mm(rows, weight, out=out)
+            else:
+                torch.addmm(self.bias, rows, weight, out=out)
+            return
+        pieces = list(zip(_pieces(rows), _pieces(out), strict=True))
+        start = 0
+        for weight in self.blocks:
+            end = start + weight.shape[1]
+            for given, made in pieces:
+                torch.mm(given, weight, out=made[:, start:end])
+            start = end
+        if self.bias is not None:
+            out += self.bias
 
     def add_to(self, total: torch.Tensor, hidden: torch.Tensor) -> None:
         """`total` [T, out] += the layer's result of `hidden` [T, in]."""
+        if self.bias is None and hidden.shape[0] <= ROWS and len(self.blocks) == 1:
+            total.addmm_(hidden, self.blocks[0])
+            return
         pieces = list(zip(_pieces(hidden), _pieces(total), strict=True))
         start = 0
         for weight in self.blocks:

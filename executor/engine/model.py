@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -17,6 +19,9 @@ from qpdsl.executor.engine.staging import working_on
 from qpdsl.executor.engine.unsupported import UnsupportedModel
 from qpdsl.executor.engine.value_head import ValueHead
 
+if TYPE_CHECKING:
+    from qpdsl.executor.engine.native import NativeStack
+
 # Two ways to sum the same float32 products differ by about this much of the largest logit.
 _LEAN_TOLERANCE = 1e-4
 # Where configurations say how many experts a layer has.
@@ -29,8 +34,9 @@ class PagedModel:
     Its KV lies in pages of `page_size` tokens, in whichever `KVCache` of `layout` a forward is given, in the model's
     type or in eight bits (`kv_type`). The model is taken over: on a CPU in float32 its weights may be laid out anew,
     and then its own modules are empty. `kernels`: whether attention is by kernels; by default on CUDA, where there is
-    nothing else. Elsewhere their interpreter or their torch twins stand in for them. With a `head`, `model` is a base
-    model, which has none of its own, and nothing can be generated with it.
+    nothing else. Elsewhere their interpreter or their torch twins stand in for them. `native`: whether layers run
+    code compiled for this CPU where they can. With a `head`, `model` is a base model, which has none of its own, and
+    nothing can be generated with it.
     """
 
     def __init__(
@@ -40,6 +46,7 @@ class PagedModel:
         kv_type: KVType | None = None,
         kernels: bool | None = None,
         head: ValueHead | None = None,
+        native: bool = True,
     ) -> None:
         config = model.config.get_text_config()
         self.device = str(model.device)
@@ -55,13 +62,20 @@ class PagedModel:
         self.layout = KVLayout(layers, page_size, kv_heads, dim, self.dtype, kv_type)
         refuse_batch_dependent(config)
         probe = Probe(model, self.max_positions, head)
-        self._stack: ModuleStack | LeanStack = ModuleStack(model, layers, is_base=head is not None)
+        self._stack: ModuleStack | LeanStack | NativeStack = ModuleStack(model, layers, is_base=head is not None)
         with working_on(self.device):
             scored = _probed(self._stack, self.head, probe, plain, config, self.kernels)
+        # True where the layers run code compiled for this CPU; `forward` then takes a `KernelBatch`.
+        self.native = False
         # What each token's experts compute together depends on the other tokens.
         self.mixes_rows: bool = any(getattr(config, name, None) for name in _EXPERTS)
         if self.device == "cpu" and self.dtype == torch.float32 and not self.kernels:
-            self._stack = _lean(self._stack, self.head, probe, plain, config, scored) or self._stack
+            lean = _lean(self._stack, self.head, probe, plain, config, scored)
+            if lean is not None:
+                self._stack = lean
+                made = _native(lean, self.head, probe, self.layout) if native else None
+                if made is not None:
+                    self._stack, self.native = made, True
             if isinstance(self.head, LogitHead):
                 self.head.pack()
         self._least: dict[int, int] = {}
@@ -92,10 +106,11 @@ class PagedModel:
 
         With `middle`, also those after the middle layer, with the last norm over them.
         """
-        if isinstance(self._stack, LeanStack):
-            assert isinstance(batch, Batch)
+        if isinstance(batch, Batch):
+            assert isinstance(self._stack, ModuleStack | LeanStack)
             hidden, early = self._stack.forward(batch, cache, middle)
         else:
+            assert not isinstance(self._stack, LeanStack)
             hidden, early = self._stack.forward(batch, cache, middle)
         if batch.wanted is None:
             return hidden, early
@@ -108,11 +123,12 @@ class PagedModel:
         return self.head.dense(hidden, self.least_rows)
 
     def _measured(self) -> int:
-        if not isinstance(self._stack, LeanStack):
+        if isinstance(self._stack, ModuleStack):
             return PADDED_ROWS
+        linears = self._stack.linears
         if isinstance(self.head, ValueHead):
-            return safe_rows(self._stack.linears)
-        return PADDED_ROWS if self.head.packed is None else safe_rows([*self._stack.linears, self.head.packed])
+            return safe_rows(linears)
+        return PADDED_ROWS if self.head.packed is None else safe_rows([*linears, self.head.packed])
 
 
 def _attention_shape(config: PretrainedConfig) -> tuple[int, int, int, int]:
@@ -171,7 +187,25 @@ def _lean(
     except (LookupError, AttributeError, RuntimeError, TypeError):
         # Some part of it is not what the family has.
         return None
-    if probe.distance(head.dense(hidden)) > _LEAN_TOLERANCE * max(1.0, probe.logits.abs().max().item()):
+    if not _agrees(probe, head.dense(hidden)):
         return None
     lean.pack()
     return lean
+
+
+@torch.inference_mode()
+def _native(lean: LeanStack, head: LogitHead | ValueHead, probe: Probe, layout: KVLayout) -> NativeStack | None:
+    """The layers with compiled kernels, where that can be and they give the model's logits; None where not."""
+    try:
+        # A machine that runs kernels of another kind need not have the compiler.
+        from qpdsl.executor.engine.native import NativeStack
+
+        native = NativeStack(lean, layout)
+    except (ImportError, LookupError):
+        return None
+    hidden, _ = native.forward(*probe.kernel_batch(layout), middle=False)
+    return native if _agrees(probe, head.dense(hidden)) else None
+
+
+def _agrees(probe: Probe, logits: torch.Tensor) -> bool:
+    return probe.distance(logits) <= _LEAN_TOLERANCE * max(1.0, probe.logits.abs().max().item())

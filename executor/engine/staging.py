@@ -49,7 +49,7 @@ class _Buffer:
 
 
 class Staging:
-    """Brings host arrays to one device, and results back. On a CPU it only copies."""
+    """Brings host arrays to one device, and results back. On a CPU they are what they are."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
@@ -60,6 +60,8 @@ class Staging:
 
     def send(self, arrays: Sequence[Numbers], into: torch.Tensor | None = None) -> list[torch.Tensor]:
         """The arrays on the device, by one copy that nobody waits for; views of `into` uint8, where it is given."""
+        if not self._pinned and into is None:
+            return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
         starts, size = [], 0
         for array in arrays:
             starts.append(size)

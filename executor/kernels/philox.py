@@ -14,9 +14,9 @@ import torch
 _Words = np.ndarray[Any, np.dtype[Any]]
 
 _MASK = 0xFFFFFFFF
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
 # Blocks at a time on a CPU: what a round reads and writes stays in a core's own cache.
 _AT_ONCE = 8192
 
@@ -35,15 +35,15 @@ def philox4x32(keys: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor) -> torch.
         return torch.from_numpy(_on_cpu(keys.numpy(), c0.numpy(), c1.numpy()))
     k0, k1 = keys & _MASK, (keys >> 32) & _MASK
     c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
-    for _ in range(_ROUNDS):
-        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+    for _ in range(ROUNDS):
+        p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
         c0, c1, c2, c3 = (
             ((p1 >> 32) & _MASK) ^ c1 ^ k0,
             p1 & _MASK,
             ((p0 >> 32) & _MASK) ^ c3 ^ k1,
             p0 & _MASK,
         )
-        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+        k0, k1 = (k0 + WEYL[0]) & _MASK, (k1 + WEYL[1]) & _MASK
     return torch.stack((c0, c1, c2, c3), dim=-1)
 
 
@@ -51,13 +51,13 @@ def _on_cpu(keys: _Words, c0: _Words, c1: _Words) -> _Words:
     """The same in numpy, in place: a third of the time of torch's operators."""
     out = np.empty((len(keys), 4), dtype=np.uint64)
     mask, half = np.uint64(_MASK), np.uint64(32)
-    multipliers, weyl = [np.uint64(m) for m in _MULTIPLIERS], [np.uint64(w) for w in _WEYL]
+    multipliers, weyl = [np.uint64(m) for m in MULTIPLIERS], [np.uint64(w) for w in WEYL]
     for start in range(0, len(keys), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         k0, k1 = keys[part].view(np.uint64) & mask, keys[part].view(np.uint64) >> half
         x0, x1 = c0[part].astype(np.uint64), c1[part].astype(np.uint64)
         x2, x3, p0, p1 = (np.zeros_like(x0) for _ in range(4))
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             np.multiply(x0, multipliers[0], out=p0)
             np.multiply(x2, multipliers[1], out=p1)
             np.right_shift(p1, half, out=x0)

@@ -58,9 +58,9 @@ def random_model(name: str, seed: int = 0, **changes: int) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention).eval()
 
 
-def paged(name: str, page_size: int = 16, seed: int = 0, **changes: int) -> PagedModel:
+def paged(name: str, page_size: int = 16, seed: int = 0, native: bool = True, **changes: int) -> PagedModel:
     """The same model behind paged attention."""
-    return PagedModel(random_model(name, seed, **changes), page_size)
+    return PagedModel(random_model(name, seed, **changes), page_size, native=native)
 
 
 def engine_of(

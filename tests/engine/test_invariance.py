@@ -40,9 +40,9 @@ def requests() -> tuple[GenerateRequest, ...]:
 
 
 @cache
-def alone() -> list[tuple[Sample, ...]]:
+def alone(native: bool = True) -> list[tuple[Sample, ...]]:
     """Each sample computed on an engine of its own, with nothing cached."""
-    model = paged("llama")
+    model = paged("llama", native=native)
     made = []
     for request in requests():
         samples: list[Sample] = []
@@ -56,20 +56,22 @@ def alone() -> list[tuple[Sample, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("pages", "config"),
+    ("pages", "config", "native"),
     [
-        (400, EngineConfig()),
-        (400, EngineConfig(token_budget=20)),
-        (400, EngineConfig(max_sequences=3)),
-        (30, EngineConfig()),
-        (8, EngineConfig(token_budget=37)),
+        (400, EngineConfig(), True),
+        (400, EngineConfig(token_budget=20), True),
+        (400, EngineConfig(max_sequences=3), True),
+        (30, EngineConfig(), True),
+        (8, EngineConfig(token_budget=37), True),
+        (400, EngineConfig(), False),
+        (8, EngineConfig(token_budget=37), False),
     ],
-    ids=["batch-64", "chunked", "three-at-a-time", "little-memory", "least-memory"],
+    ids=["batch-64", "chunked", "three-at-a-time", "little-memory", "least-memory", "torch", "torch-least-memory"],
 )
-def test_tokens_are_those_of_the_sample_alone(pages: int, config: EngineConfig) -> None:
+def test_tokens_are_those_of_the_sample_alone(pages: int, config: EngineConfig, native: bool) -> None:
     reports: list[StepReport] = []
-    engine = engine_of(paged("llama"), pages, config=config, on_step=reports.append)
-    assert served(engine, requests()) == alone()
+    engine = engine_of(paged("llama", native=native), pages, config=config, on_step=reports.append)
+    assert served(engine, requests()) == alone(native)
     if pages < 100:
         assert reports[-1].preemptions > 0
 

@@ -19,15 +19,16 @@ def is_lean(model: PagedModel) -> bool:
 
 @torch.inference_mode()
 def probed(model: PagedModel, probe: Probe) -> torch.Tensor:
-    batch, cache = probe.batch(model.layout)
+    batch, cache = probe.kernel_batch(model.layout) if model.native else probe.batch(model.layout)
     return model.logits(model.forward(batch, cache)[0])
 
 
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_gives_the_models_logits(name: str) -> None:
+def test_gives_the_models_logits(name: str, native: bool) -> None:
     probe = Probe(random_model(name), 256)
-    model = PagedModel(random_model(name))
-    assert is_lean(model)
+    model = PagedModel(random_model(name), native=native)
+    assert is_lean(model) and model.native is native
     assert probe.distance(probed(model, probe)) < 1e-4 * probe.logits.abs().max()
 
 
@@ -74,9 +75,10 @@ def test_a_part_that_the_family_does_not_have_runs_its_modules() -> None:
     assert not is_lean(PagedModel(model))
 
 
-def test_positions_past_the_first_table_turn_as_the_model_does() -> None:
+@pytest.mark.parametrize("native", [True, False])
+def test_positions_past_the_first_table_turn_as_the_model_does(native: bool) -> None:
     shape = {"max_position_embeddings": 4096}
-    model = PagedModel(random_model("llama", **shape))
+    model = PagedModel(random_model("llama", **shape), native=native)
     reference = random_model("llama", **shape)
     tokens = torch.arange(1500) * 7 % 101
     probe = Probe(reference, 64)

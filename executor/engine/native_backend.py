@@ -1,0 +1,40 @@
+"""Steps of a model whose layers are compiled for this CPU."""
+
+from __future__ import annotations
+
+import torch
+
+from qpdsl.executor.engine import sampler
+from qpdsl.executor.engine.assembly import PlainAssembler
+from qpdsl.executor.engine.backend import Forwarded
+from qpdsl.executor.engine.draw import Drawer, Sampler
+from qpdsl.executor.engine.head import LogitHead
+from qpdsl.executor.engine.kernel_batch import KernelBatch
+from qpdsl.executor.engine.kernel_sampler import KernelSampler
+from qpdsl.executor.engine.kv import KVCache
+from qpdsl.executor.engine.model import PagedModel
+from qpdsl.executor.engine.scheduler import Chunk
+from qpdsl.executor.engine.staging import Staging
+from qpdsl.executor.kernels.llvm_sample import RowSampler
+
+
+class NativeBackend:
+    """Kernels read each sequence's pages in place; nothing is gathered, and only the least rows are padded."""
+
+    def __init__(self, model: PagedModel, cache: KVCache) -> None:
+        self._model = model
+        self._cache = cache
+        self._assembler = PlainAssembler(model.layout.page_size, cache.scratch)
+        staging, head = Staging(model.device), model.head
+        draws = isinstance(head, LogitHead)
+        sample: Sampler = KernelSampler(staging, RowSampler(head.width)) if draws else sampler.sample
+        self.drawer = Drawer(model, staging, sample)
+
+    def forward(self, chunks: list[Chunk], middle: bool) -> Forwarded:
+        step = self._assembler.step(chunks, self._model.least_rows)
+        batch = KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
+        hidden, early = self._model.forward(batch, self._cache, middle=middle)
+        if batch.wanted is None:
+            count = sum(rows for _, rows in step.readers)
+            hidden, early = hidden[:count], None if early is None else early[:count]
+        return Forwarded(step.readers, hidden, early)
