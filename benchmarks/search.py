@@ -1,14 +1,14 @@
-"""Beam search planned, against the loop that people write and against our own engine with no rules; and what each rule,
-the KV memory and each strategy bring.
+"""Beam search planned, against the loop that people write and against our own engine with no rules; what each rule and
+the KV memory bring; and right answers against tokens spent, of every strategy.
 
     pip install -e '.[bench]'
-    python benchmarks/search.py [--quick] [--only throughput rules memory splits accuracy] [--repeats 3] [--draw-only]
+    python benchmarks/search.py [--quick] [--only throughput rules memory splits accuracy] [--repeats 3] [--show-only]
 
-On the built-in models, one torch thread, float32. `--quick` takes a few problems, for a minute in all. Writes
-`benchmarks/results/search.json` and `search.md`, and the picture `docs/pictures/search.svg`; a part that is not run
-keeps the figures that are there. Sides take turns, a session of its own each time, so that no cache is warm; figures
-are medians. Seconds are wall time; those of the process alone stand beside them, as other work on the machine does not
-count there.
+On the built-in models, one torch thread, float32. `--quick` takes a few problems, for minutes in all. Writes
+`benchmarks/results/search.json` and `search.md`; a part that is not run keeps the figures that are there. The accuracy
+part writes `search_accuracy.json`, `.md` and `.svg` beside them, and goes on where a run of it was stopped. Sides take
+turns, a session of its own each time, so that no cache is warm; figures are medians. Seconds are wall time; those of
+the process alone stand beside them, as other work on the machine does not count there.
 """
 
 from __future__ import annotations
@@ -24,37 +24,23 @@ from typing import Any
 
 import torch
 from machine import describe, sentence
+from search_accuracy import accuracy, show
 from search_loop import Loop
-from search_picture import draw
-from search_runs import Run, plan_of, problems, program, run
+from search_runs import Run, plan_of, problems, run
 from search_splits import split_session
 from search_tables import page
 
-from qpdsl.arguments import with_defaults
 from qpdsl.planner import ops
-from qpdsl.planner.optimize import planned
 from qpdsl.planner.physical import everything
 from qpdsl.planner.rules import RULES
-from qpdsl.planning import reads_of
 from qpdsl.session import Session
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PICTURE = ROOT / "docs" / "pictures" / "search.svg"
 PROGRAM = "beam_search"
 # Of what the search holds at once where memory is ample.
 BUDGETS = (0.15, 0.25, 0.5, 0.75, 1.0, 2.0)
 SPLITS = (0.3, 0.5, 0.7)
-STRATEGIES: Mapping[str, tuple[Mapping[str, int], ...]] = {
-    "greedy": ({},),
-    "self_consistency": tuple({"n": n} for n in (1, 4, 16, 64)),
-    "best_of_n": tuple({"n": n} for n in (1, 4, 16, 64)),
-    "weighted_best_of_n": tuple({"n": n} for n in (1, 4, 16, 64)),
-    "beam_search": tuple({"width": w, "expand": 4} for w in (1, 2, 4, 8)),
-    "dvts": tuple({"subtrees": s, "expand": 4} for s in (1, 2, 4, 8)),
-    "lookahead": ({},),
-    "rebase": ({},),
-}
 
 
 @dataclass(frozen=True)
@@ -68,10 +54,10 @@ class Sizes:
     repeats: int = 3
     budgets: tuple[float, ...] = BUDGETS
     splits: tuple[float, ...] = SPLITS
-    settings: int = 4
+    accuracy_budgets: int = 3
 
 
-QUICK = Sizes(6, 2, 4, 4, 1, (0.25, 1.0), (0.5,), 1)
+QUICK = Sizes(6, 2, 4, 20, 1, (0.25, 1.0), (0.5,), 3)
 
 
 def throughput(sizes: Sizes) -> dict[str, Any]:
@@ -191,28 +177,6 @@ def splits(sizes: Sizes) -> dict[str, Any]:
     return found
 
 
-def accuracy(sizes: Sizes) -> dict[str, Any]:
-    """Right answers and tokens of every strategy, on the problems that ship."""
-    found: dict[str, Any] = {"problems": sizes.accuracy, "lines": []}
-    for name, settings in STRATEGIES.items():
-        for values in settings[: sizes.settings]:
-            lowered = with_defaults(program(name), dict(values))
-            plan = planned(lowered, reads_of(lowered))
-            one = run(plan, problems(plan, sizes.accuracy))
-            found["lines"].append(
-                {
-                    "strategy": name,
-                    "values": dict(values),
-                    "right": one.right,
-                    "tokens a problem": one.tokens,
-                    "computed tokens a problem": one.computed / len(one.outcomes),
-                    "seconds": one.seconds,
-                }
-            )
-            print("  accuracy", found["lines"][-1])
-    return found
-
-
 def _each(loop: Loop, texts: list[str]) -> None:
     for text in texts:
         loop.answer(text)
@@ -247,17 +211,16 @@ def _agree(one: list[str], other: list[str]) -> str:
     return f"{sum(a == b for a, b in zip(one, other, strict=False))}/{min(len(one), len(other))}"
 
 
-PARTS = {"throughput": throughput, "rules": rules, "memory": memory, "splits": splits, "accuracy": accuracy}
+PARTS = {"throughput": throughput, "rules": rules, "memory": memory, "splits": splits}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few problems of each, once")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--only", nargs="+", choices=[*PARTS, "accuracy"], default=[*PARTS, "accuracy"])
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for the results")
-    parser.add_argument("--picture", type=Path, default=PICTURE)
-    parser.add_argument("--draw-only", action="store_true", help="write tables and picture from the results there are")
+    parser.add_argument("--show-only", action="store_true", help="write tables and picture from the results there are")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     sizes = QUICK if arguments.quick else Sizes()
@@ -265,19 +228,21 @@ def main() -> None:
         sizes = Sizes(**{**sizes.__dict__, "repeats": arguments.repeats})
     file = arguments.output / "search.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-    if not arguments.draw_only:
-        for name in arguments.only:
-            print(name)
-            found[name] = PARTS[name](sizes)
-            found["machine"] = {**describe(), "sentence": sentence()}
-            arguments.output.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(found, indent=1) + "\n")
-    text = page(found)
-    (arguments.output / "search.md").write_text(text, encoding="utf-8", newline="\n")
-    if "accuracy" in found:
-        arguments.picture.parent.mkdir(parents=True, exist_ok=True)
-        draw(found, arguments.picture)
-    print(text)
+    for name in arguments.only if not arguments.show_only else ():
+        print(name)
+        if name == "accuracy":
+            accuracy(sizes.accuracy, sizes.accuracy_budgets, arguments.output)
+            continue
+        found[name] = PARTS[name](sizes)
+        found["machine"] = {**describe(), "sentence": sentence()}
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found, indent=1) + "\n")
+    if found:
+        text = page(found)
+        (arguments.output / "search.md").write_text(text, encoding="utf-8", newline="\n")
+        print(text)
+    if arguments.show_only:
+        show(arguments.output)
 
 
 if __name__ == "__main__":

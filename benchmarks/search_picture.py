@@ -1,16 +1,15 @@
-"""The picture of `search.py`: right answers against sampled tokens, and what each rule is worth."""
+"""The picture of `search_accuracy.py`: right answers against what each strategy spent for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 # Colours that stay apart for the colour-blind (Okabe and Ito), each with a marker of its own.
@@ -22,47 +21,42 @@ _STYLES = {
     "beam_search": ("#D55E00", "*"),
     "dvts": ("#009E73", "^"),
     "lookahead": ("#CC79A7", "v"),
-    "rebase": ("#F0E442", "P"),
+    "rebase": ("#8C6D00", "P"),
+}
+_AXES = {
+    "generator": "tokens through the generator",
+    "spent": "tokens through generator and verifier",
+    "seconds": "seconds",
 }
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+class Spending(Protocol):
+    """A strategy at one budget, with what it spent a problem."""
+
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def right(self) -> float: ...
+
+
+def draw(lines: Sequence[Spending], problems: int, path: Path) -> None:
     """Write the picture as SVG, the same bytes for the same figures."""
     matplotlib.rcParams.update({"svg.hashsalt": "qpdsl", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
-    picture, (tokens, rules) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    _tokens(tokens, found["accuracy"])
-    if "rules" in found:
-        _rules(rules, found["rules"])
-    else:
-        rules.set_axis_off()
-    picture.savefig(path, format="svg", metadata={"Date": None}, facecolor="white")
-    plt.close(picture)
-
-
-def _tokens(axes: Axes, found: Mapping[str, Any]) -> None:
-    for name, (colour, marker) in _STYLES.items():
-        lines = [line for line in found["lines"] if line["strategy"] == name]
-        if lines:
+    picture, panels = plt.subplots(1, len(_AXES), figsize=(13, 4.8), layout="constrained", sharey=True)
+    for axes, (figure, label) in zip(panels, _AXES.items(), strict=True):
+        for name, (colour, marker) in _STYLES.items():
+            some = [line for line in lines if line.strategy == name]
             axes.plot(
-                [line["tokens a problem"] for line in lines],
-                [line["right"] for line in lines],
+                [getattr(line, figure) for line in some],
+                [line.right for line in some],
                 color=colour,
                 marker=marker,
-                linestyle="-" if len(lines) > 1 else "",
                 label=name.replace("_", " "),
             )
-    axes.set_xscale("log")
-    title = f"Right answers against tokens, {found['problems']} problems"
-    axes.set(title=title, xlabel="sampled tokens a problem", ylabel="right")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.legend()
-
-
-def _rules(axes: Axes, found: Mapping[str, Any]) -> None:
-    base = found["all rules"]["cpu_seconds"]
-    named = [(name, one["cpu_seconds"] / base) for name, one in found.items() if isinstance(one, dict)]
-    named = [(name, ratio) for name, ratio in named if name != "all rules"]
-    named.sort(key=lambda pair: pair[1])
-    axes.barh([name.replace("_", " ") for name, _ in named], [ratio for _, ratio in named], color="#0072B2")
-    axes.axvline(1.0, color="#999999", linestyle="--")
-    axes.set(title="Beam search with one rule off", xlabel="process time, times that of all rules")
+        axes.set_xscale("log")
+        axes.set_xlabel(f"{label}, a problem")
+    panels[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    panels[0].set_ylabel(f"right, of {problems} problems")
+    picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_STYLES))
+    picture.savefig(path, format="svg", metadata={"Date": None}, facecolor="white")
+    plt.close(picture)

@@ -14,7 +14,6 @@ def page(found: Mapping[str, Any]) -> str:
         ("rules", _rules),
         ("memory", _memory),
         ("splits", _splits),
-        ("accuracy", _accuracy),
     ):
         if name in found:
             lines += [*part(found[name]), ""]
@@ -37,7 +36,7 @@ def _throughput(found: Mapping[str, Any]) -> Iterator[str]:
                 goal,
             ]
         )
-    yield from _table(["", "problems a second", "planned is faster by", "by process time", "goal"], rows)
+    yield from table(["", "problems a second", "planned is faster by", "by process time", "goal"], rows)
     yield ""
     answers = found["answers"]
     yield (
@@ -70,7 +69,7 @@ def _rules(found: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(one, dict)
     ]
     head = ["without", "seconds", "process time", "computed tokens", "cached", "run-ahead used", "scores known", "same"]
-    yield from _table(head, rows)
+    yield from table(head, rows)
     if found["unused"]:
         yield ""
         yield f"Rules that decide nothing about this program: {', '.join(found['unused'])}."
@@ -102,7 +101,7 @@ def _memory(found: Mapping[str, Any]) -> Iterator[str]:
         "computed tokens",
         "same",
     ]
-    yield from _table(head, rows)
+    yield from table(head, rows)
 
 
 def _splits(found: Mapping[str, Any]) -> Iterator[str]:
@@ -119,28 +118,11 @@ def _splits(found: Mapping[str, Any]) -> Iterator[str]:
         for name, one in found.items()
         if isinstance(one, dict)
     ]
-    yield from _table(["", "seconds", "process", "computed tokens", "preempted"], rows)
+    yield from table(["", "seconds", "process", "computed tokens", "preempted"], rows)
 
 
-def _accuracy(found: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## Right answers against tokens ({found['problems']} problems)"
-    yield ""
-    rows = [
-        [
-            line["strategy"],
-            ", ".join(f"{name}={value}" for name, value in line["values"].items()),
-            f"{line['right']:.1%}",
-            f"{line['tokens a problem']:,.0f}",
-            f"{line['computed tokens a problem']:,.0f}",
-        ]
-        for line in found["lines"]
-    ]
-    yield from _table(["strategy", "", "right", "sampled tokens a problem", "computed tokens a problem"], rows)
-    yield ""
-    yield "![right answers against tokens](../../docs/pictures/search.svg)"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table in markdown."""
     yield f"| {' | '.join(head)} |"
     yield f"|---|{'---:|' * (len(head) - 1)}"
     for row in rows:

@@ -26,6 +26,7 @@ from qpdsl.executor.runtime.mathematics import Mathematics
 from qpdsl.executor.runtime.run import Result, run
 from qpdsl.executor.runtime.scores import ScoreStore
 from qpdsl.executor.runtime.stream import EventStream
+from qpdsl.grammar.resting import collector_seldom
 from qpdsl.grammar.suggest import listed
 from qpdsl.planner import ops
 from qpdsl.planner.expr import Value
@@ -139,7 +140,8 @@ class Session:
 
         driver.add_done_callback(stopped)
         try:
-            yield
+            with collector_seldom():
+                yield
         except asyncio.CancelledError:
             if failures:
                 if task is not None:

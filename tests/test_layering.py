@@ -27,7 +27,7 @@ LAYERS = {
     "executor/kernels": (set(), True),
     "executor/engine": ({"executor.kernels"}, True),
     "executor/decoding": (set(), True),
-    "executor/reward": ({"executor.runtime.context"}, True),
+    "executor/reward": ({"executor.runtime.context", "executor.runtime.beginnings"}, True),
     "executor/runtime": ({"executor", "planner", "grammar"}, True),
     "tui": ({"tui", *SHOWN}, False),
 }

@@ -6,11 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tokenizers import Tokenizer
-
-# A character has at most four bytes; what is still undecodable after this many tokens is no character to wait for.
-_LONGEST_CHARACTER = 4
-_UNDECODABLE = "\ufffd"
+from qpdsl.executor.decoding.spelling import Spelling, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,58 +32,52 @@ class StopWatch:
 
     `stop` None means that nothing does. `emit` is called with each piece of the sample's text as it is complete. With
     `until`, the sample ends as well where that search is settled, and there is nothing to cut. `pushed` counts tokens.
-
-    Text is decoded a token at a time behind the tokens before it, since a token's text can hang on them (vLLM's
-    incremental detokenization).
     """
+
+    __slots__ = ("_before", "_decoded", "_emit", "_end", "_pending", "_piece", "_stop", "_until", "cut", "pushed")
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        spelling: Spelling,
         stop: str | None,
-        emit: Callable[[str], None] = lambda piece: None,
+        emit: Callable[[str], None] | None = None,
         until: Search | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
+        self._piece = spelling.piece
         self._stop = stop
         self._emit = emit
         self._until = until
-        self._text = ""
+        # As much of the text's end as a stop string could begin in.
+        self._end = ""
         self._decoded = 0
-        self._before: list[int] = []
-        self._pending: list[int] = []
+        self._before: Tokens = ()
+        self._pending: Tokens = ()
         self.cut: Cut | None = None
         self.pushed = 0
 
     def push(self, token: int) -> bool:
         self.pushed += 1
-        piece = self._piece(token)
+        pending = self._pending = (*self._pending, token)
+        piece = self._piece(self._before, pending)
         if not piece:
             return False
-        before = len(self._text)
-        self._text += piece
-        found = -1 if self._stop is None else self._text.find(self._stop, max(0, before - len(self._stop) + 1))
-        if self._stop is not None and found >= 0:
-            end = found + len(self._stop)
-            if end == len(self._text):
-                self.cut = Cut(self._decoded + len(self._pending), "")
-            else:
-                self.cut = Cut(self._decoded, self._text[before:end])
-            self._emit(self._text[before:end])
-            return True
-        self._emit(piece)
-        self._decoded += len(self._pending)
-        self._before, self._pending = self._pending, []
+        stop = self._stop
+        if stop is not None:
+            text = self._end + piece
+            found = text.find(stop)
+            if found >= 0:
+                self._stopped(piece, len(text) - found - len(stop))
+                return True
+            self._end = text[max(0, len(text) - len(stop) + 1) :]
+        if self._emit is not None:
+            self._emit(piece)
+        self._decoded += len(pending)
+        self._before, self._pending = pending, ()
         return self._until is not None and self._until.push(piece)
 
-    def _piece(self, token: int) -> str:
-        """The text that this token completes; none while it ends inside a character."""
-        self._pending.append(token)
-        known = self._decode(self._before)
-        text = self._decode(self._before + self._pending)
-        if text.endswith(_UNDECODABLE) and len(self._pending) < _LONGEST_CHARACTER:
-            return ""
-        return text[len(known) :]
-
-    def _decode(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=True) if tokens else ""
+    def _stopped(self, piece: str, behind: int) -> None:
+        """The stop string ends `behind` characters before the end of the last piece."""
+        kept = piece[: len(piece) - behind]
+        self.cut = Cut(self._decoded, kept) if behind else Cut(self._decoded + len(self._pending), "")
+        if self._emit is not None:
+            self._emit(kept)

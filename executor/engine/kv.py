@@ -66,8 +66,14 @@ class KVCache:
             self.rows = Rows.quantized(used.view(count, -1), layout.kv_type, size, heads, dim)
         self.layout = layout
         self.scratch = scratch
+        # The same memory by tokens, for copies too small to be worth a call of torch.
+        host = layout.kv_type is None and not buffer.is_cuda
+        self._by_token = used.numpy().reshape(count, size, -1) if host else None
 
-    def copy_page(self, source: int, target: int) -> None:
-        """Copies one page in every layer (copy-on-write)."""
-        layers = self.layout.layers
-        self.rows.data[target : target + layers] = self.rows.data[source : source + layers]
+    def copy_page(self, source: int, target: int, tokens: int) -> None:
+        """Copies the first `tokens` of one page, or all of it, in every layer (copy-on-write)."""
+        layers, data = self.layout.layers, self._by_token
+        if data is not None:
+            data[target : target + layers, :tokens] = data[source : source + layers, :tokens]
+        else:
+            self.rows.data[target : target + layers] = self.rows.data[source : source + layers]

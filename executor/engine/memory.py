@@ -12,7 +12,7 @@ from qpdsl.executor.engine.sequence import Sequence
 
 
 class Memory:
-    """The pages of one model. `copy_page(source, target)` moves the KV of one page on the device.
+    """The pages of one model. `copy_page(source, target, tokens)` copies the KV of a page's first tokens.
 
     `flops` are the operations that computing one token again takes. Models that share an arena share a `reclaimer`.
     """
@@ -20,14 +20,15 @@ class Memory:
     def __init__(
         self,
         pool: PagePool,
-        copy_page: Callable[[int, int], None],
+        copy_page: Callable[[int, int, int], None],
         flops: float = 1.0,
         reclaimer: Reclaimer | None = None,
     ) -> None:
         self.page_size = pool.layout.page_size
+        self._page_bytes, self._token_bytes = pool.layout.page_bytes, pool.layout.token_bytes
         self.pool = pool
         self.reclaimer = reclaimer or Reclaimer()
-        self.tree = PrefixTree(pool, self.page_size, self.reclaimer.clock, flops / pool.layout.token_bytes)
+        self.tree = PrefixTree(pool, self.page_size, self.reclaimer.clock, flops / self._token_bytes)
         self.hits = 0
         self._copy_page = copy_page
         self.reclaimer.join(self)
@@ -62,18 +63,16 @@ class Memory:
         """
         match = self.tree.match(sequence.tokens, sequence.cacheable if sequence.request.cached else 0)
         held = match.pages if match.partial is None else (*match.pages, match.partial)
-        for page in held:
-            self.pool.retain(page)
+        self.pool.retain_all(held)
         length = match.length
         more = self.pages_for(min(length + count, len(sequence.tokens))) - len(match.pages)
         if not self.reclaimer.reserve(self, more + spare, cold=cold) and not force:
-            for page in held:
-                self.pool.release(page)
+            self.pool.release_all(held)
             return False
         sequence.pages = list(match.pages)
         if match.partial is not None:
             if self.pool.free:
-                sequence.pages.append(self._copy(match.partial))
+                sequence.pages.append(self._copy(match.partial, length % self.page_size))
             else:
                 length = len(match.pages) * self.page_size
             self.pool.release(match.partial)
@@ -101,7 +100,7 @@ class Memory:
             more = free - copies
             count = (len(sequence.pages) + more) * size - start
         if copies:
-            page = self._copy(sequence.pages[at])
+            page = self._copy(sequence.pages[at], start % size)
             self.pool.release(sequence.pages[at])
             sequence.pages[at] = page
         sequence.pages.extend([self.pool.take() for _ in range(more)])
@@ -110,8 +109,7 @@ class Memory:
 
     def share(self, parent: Sequence, child: Sequence) -> None:
         """Lets a fork read its parent's pages; whoever first writes to the last one copies it."""
-        for page in parent.pages:
-            self.pool.retain(page)
+        self.pool.retain_all(parent.pages)
         child.pages = list(parent.pages)
         child.node, child.published = parent.node, parent.published
         # Neither may write before it has asked.
@@ -132,20 +130,17 @@ class Memory:
 
     def drop(self, sequence: Sequence) -> None:
         """Takes a sequence's pages away; it would have to start over."""
-        for page in sequence.pages:
-            self.pool.release(page)
+        self.pool.release_all(sequence.pages)
         sequence.pages = []
         sequence.computed = sequence.limit = sequence.published = 0
         sequence.node = None
 
     def wasted_bytes(self, running: Iterable[Sequence]) -> int:
         """Bytes of the leased slabs that hold no token: room in pages, free pages, the ends of slabs."""
-        layout = self.pool.layout
         room = len(self.tree) * self.page_size - self.tree.tokens
-        for sequence in running:
-            room += sequence.limit - sequence.computed
-        used = (self.pool.held + 1) * layout.page_bytes
-        return room * layout.token_bytes + self.pool.leased_bytes - used
+        room += sum([sequence.limit - sequence.computed for sequence in running])
+        used = (self.pool.held + 1) * self._page_bytes
+        return room * self._token_bytes + self.pool.leased_bytes - used
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """AssertionError unless every page is owned exactly as often as its sequences and the tree say."""
@@ -161,7 +156,7 @@ class Memory:
     def _insert(self, sequence: Sequence, length: int) -> None:
         sequence.node = self.tree.insert(sequence.tokens[:length], sequence.pages, sequence.node, sequence.published)
 
-    def _copy(self, page: int) -> int:
+    def _copy(self, page: int, tokens: int) -> int:
         copy = self.pool.take()
-        self._copy_page(page, copy)
+        self._copy_page(page, copy, tokens)
         return copy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 from qpdsl.executor.engine.arena import Arena
@@ -76,6 +76,22 @@ class PagePool:
         if page not in self._references:
             raise ValueError(f"page {page} is free")
         self._references[page] += 1
+
+    def retain_all(self, pages: Iterable[int]) -> None:
+        references = self._references
+        for page in pages:
+            if page not in references:
+                raise ValueError(f"page {page} is free")
+            references[page] += 1
+
+    def release_all(self, pages: Iterable[int]) -> None:
+        references = self._references
+        for page in pages:
+            # Most pages of a sequence are a prefix that many others hold.
+            if references.get(page, 0) > 2:
+                references[page] -= 1
+            else:
+                self.release(page)
 
     def release(self, page: int) -> None:
         count = self._references.get(page, 0)

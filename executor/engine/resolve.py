@@ -7,7 +7,6 @@ import math
 from qpdsl.executor.engine.backend import Forwarded
 from qpdsl.executor.engine.draw import Reading
 from qpdsl.executor.engine.lane import Lane
-from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.request import Finish, GenerateRequest, LogProbRequest, ReadRequest
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.sequence import Sequence
@@ -39,39 +38,44 @@ def resolve_reads(lane: Lane, forwarded: Forwarded) -> None:
 
 def resolve_draws(lane: Lane, forwarded: Forwarded) -> None:
     """Draws the next token of every sample whose tokens are all computed; prompts are forked into their samples."""
-    scheduler, model = lane.scheduler, lane.model
+    scheduler, most = lane.scheduler, lane.model.max_positions
     rows: list[int] = []
     sequences: list[Sequence] = []
     at = 0
     for chunk, count in forwarded.readers:
-        if isinstance(chunk.sequence.request, GenerateRequest):
-            samples = scheduler.fork(chunk.sequence) if chunk.sequence.unforked else [chunk.sequence]
+        sequence = chunk.sequence
+        if sequence.unforked:
+            samples = scheduler.fork(sequence)
             sequences.extend(samples)
             rows.extend([at] * len(samples))
+        elif isinstance(sequence.request, GenerateRequest):
+            sequences.append(sequence)
+            rows.append(at)
         at += count
     if not sequences:
         return
-    tokens, logprobs, near = lane.backend.drawer.draw(forwarded.hidden, forwarded.middle, rows, sequences)
-    for index, sequence in enumerate(sequences):
+    drawn = lane.backend.drawer.draw(forwarded.hidden, forwarded.middle, rows, sequences)
+    for sequence, token, logprob, near in zip(sequences, *drawn, strict=True):
         if sequence.ticket.done:
             continue
         if sequence.mask is not None and sequence.mask.error is not None:
             _fail(scheduler, sequence, f"the output cannot be held to its constraint: {sequence.mask.error}")
             continue
-        if not math.isfinite(logprobs[index]):
+        if not math.isfinite(logprob):
             _fail(scheduler, sequence, _NOT_FINITE)
             continue
-        sequence.tokens.append(tokens[index])
-        sequence.logprob += logprobs[index]
-        sequence.logprobs.append(logprobs[index])
-        sequence.near_ties += near[index]
-        finish = _finish(model, sequence, tokens[index])
+        sequence.tokens.append(token)
+        sequence.logprob += logprob
+        sequence.logprobs.append(logprob)
+        sequence.near_ties += near
+        finish = _finish(sequence, token, most)
         if finish is not None:
             scheduler.finish(sequence)
             sequence.ticket.finished(sequence, sequence.sample(finish))
 
 
-def _finish(model: PagedModel, sequence: Sequence, token: int) -> Finish | None:
+def _finish(sequence: Sequence, token: int, most: int) -> Finish | None:
+    """Why a sample ends with this token, where it does; no sequence has more than `most`."""
     request = sequence.request
     assert isinstance(request, GenerateRequest)
     if token in request.eos:
@@ -80,7 +84,8 @@ def _finish(model: PagedModel, sequence: Sequence, token: int) -> Finish | None:
     stopped = sequence.watch is not None and sequence.watch.push(token)
     if matched or stopped:
         return "match" if matched else "stop"
-    if sequence.drawn == request.max_tokens or len(sequence.tokens) == model.max_positions:
+    length = len(sequence.tokens)
+    if length - sequence.prompt_length == request.max_tokens or length == most:
         return "length"
     return None
 

@@ -86,8 +86,8 @@ class Scheduler:
 
     def too_large(self, tokens: int) -> str | None:
         """Why a sequence of so many tokens can never be served, with the arithmetic; None where it can."""
-        needs, has = self.memory.pages_for(tokens), self.memory.capacity
-        if needs <= has:
+        needs = self.memory.pages_for(tokens)
+        if needs <= self.memory.pool.free or needs <= (has := self.memory.capacity):
             return None
         return (
             f"a sequence of {tokens} tokens needs {needs} KV pages of {self.memory.page_size}, "
@@ -137,19 +137,20 @@ class Scheduler:
 
     def _continue(self, chunks: list[Chunk]) -> int:
         """Chunks of the running sequences, those that rank first first; returns what is left of the token budget."""
-        decoding = sum(len(sequence.tokens) - sequence.computed == 1 for sequence in self.running)
+        running = tuple(self.running)
+        missing = [len(sequence.tokens) - sequence.computed for sequence in running]
+        decoding = missing.count(1)
         budget = self.token_budget - decoding
-        if decoding < len(self.running):
+        if decoding < len(running):
             budget = max(budget, 1)
-        for sequence in tuple(self.running):
-            missing = len(sequence.tokens) - sequence.computed
-            count = 1 if missing == 1 else min(missing, budget)
+        for sequence, rest in zip(running, missing, strict=True):
+            count = 1 if rest == 1 else min(rest, budget)
             if sequence.computed + count > sequence.limit:
                 # Without pages it was preempted a moment ago, to make room for one before it.
                 count = self._room(sequence, count) if sequence.pages and count > 0 else 0
             if count > 0:
                 chunks.append(Chunk(sequence, count))
-                if missing > 1:
+                if rest > 1:
                     budget -= count
         return budget
 

@@ -81,7 +81,7 @@ class Sequence:
     @property
     def unforked(self) -> bool:
         """True for a prompt that has not been split into its samples yet."""
-        return isinstance(self.request, GenerateRequest) and self.drawn == 0
+        return len(self.tokens) == self.prompt_length and isinstance(self.request, GenerateRequest)
 
     def fork(self, count: int) -> tuple[list[Sequence], Sequence | None]:
         """The next `count` samples of this prompt, itself the first, and a prompt for the rest where there is one.

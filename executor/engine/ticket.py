@@ -35,10 +35,7 @@ class Ticket:
         self._waiter: asyncio.Future[None] | None = None
         # Called with the number of each sample and the sample, as soon as it has ended.
         self.each: Callable[[int, Sample], None] | None = None
-
-    @property
-    def done(self) -> bool:
-        return self._completion is not None or self._error is not None
+        self.done = False
 
     def result(self) -> Completion:
         """The completion; raises EngineError if the request failed, RuntimeError if it is not done."""
@@ -85,6 +82,7 @@ class Ticket:
         self._wake()
 
     def _wake(self) -> None:
+        self.done = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

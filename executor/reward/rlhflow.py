@@ -12,6 +12,7 @@ from functools import cached_property
 from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.reward.verifier import Solution, StepReads, Verifier, two_way
+from qpdsl.executor.runtime.beginnings import Beginnings
 from qpdsl.executor.runtime.context import ContextError, Encoded, Piece, chat_frame, encode_located, template_strips
 
 
@@ -21,6 +22,7 @@ class RlhflowVerifier(Verifier):
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         super().__init__()
         self._tokenizer = tokenizer
+        self._beginnings = Beginnings(tokenizer)
         self._frames: dict[int, list[str | int]] = {}
         self._ids = (sign_token(tokenizer, "+", "an RLHFlow"), sign_token(tokenizer, "-", "an RLHFlow"))
 
@@ -42,7 +44,7 @@ class RlhflowVerifier(Verifier):
             text = part if isinstance(part, str) else "+" if part % 2 else texts[part // 2]
             pieces.append((text, isinstance(part, str)))
             at += len(text)
-        encoded: Encoded = encode_located(self._tokenizer, pieces)
+        encoded: Encoded = encode_located(self._tokenizer, pieces, self._beginnings.encode)
         return StepReads(encoded.tokens, tuple(encoded.last_before(end) for end in (*judged, at)), self._ids)
 
     def score(self, values: Sequence[float]) -> float:

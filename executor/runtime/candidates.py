@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from qpdsl.executor.runtime.context import Context
@@ -43,7 +43,7 @@ class Row:
     generated: Generated = Generated()
 
     def with_column(self, name: str, value: Value) -> Row:
-        return replace(self, columns={**self.columns, name: value})
+        return Row(self.context, self.path, {**self.columns, name: value}, self.generated)
 
 
 Candidates = tuple[Row, ...]

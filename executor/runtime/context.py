@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -71,13 +71,22 @@ def encode_pieces(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tu
     return whole if _is_theirs(tokenizer, pieces, whole) else _encode_apart(tokenizer, pieces).tokens
 
 
-def encode_located(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> Encoded:
-    """As `encode_pieces`, with the place of each token in the text of all pieces."""
+def encode_located(
+    tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole: Callable[[str], Encoded] | None = None
+) -> Encoded:
+    """As `encode_pieces`, with the place of each token in the text of all pieces.
+
+    `whole` encodes a text with its added tokens, such as `Beginnings.encode` does.
+    """
     text = "".join(text for text, _ in pieces)
-    whole = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
-    if _is_theirs(tokenizer, pieces, tuple(whole.ids)):
-        return Encoded(tuple(whole.ids), tuple(whole.offsets))
-    return _encode_apart(tokenizer, pieces)
+    encoded = located(tokenizer.backend_tokenizer, text) if whole is None else whole(text)
+    return encoded if _is_theirs(tokenizer, pieces, encoded.tokens) else _encode_apart(tokenizer, pieces)
+
+
+def located(tokenizer: Tokenizer, text: str) -> Encoded:
+    """A text's tokens, the added ones among them, with their places."""
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    return Encoded(tuple(encoding.ids), tuple(encoding.offsets))
 
 
 def _is_theirs(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole: tuple[int, ...]) -> bool:
@@ -157,7 +166,7 @@ def chat_frame(
 
 def _chat_pieces(tokenizer: PreTrainedTokenizerFast, turns: tuple[tuple[str, str], ...]) -> list[Piece]:
     """The rendered chat template, the message texts in it marked as not the author's."""
-    frame = chat_frame(tokenizer, [(role, None) for role, _ in turns])
+    frame = _frame(tokenizer, tuple(role for role, _ in turns))
     rendered = _render(tokenizer, list(turns))
     pieces: list[Piece] = []
     at = 0
@@ -174,6 +183,11 @@ def _chat_pieces(tokenizer: PreTrainedTokenizerFast, turns: tuple[tuple[str, str
     if at != len(rendered) or len(pieces) != len(frame):
         raise ContextError("its chat template rewrites the messages, so their text cannot be told from its own")
     return pieces
+
+
+@lru_cache(maxsize=256)
+def _frame(tokenizer: PreTrainedTokenizerFast, roles: tuple[str, ...]) -> list[str | int]:
+    return chat_frame(tokenizer, [(role, None) for role in roles])
 
 
 @lru_cache(maxsize=64)

@@ -103,16 +103,19 @@ class Drawing:
         usage, lengths = self.instance.usage, [len(sample.tokens) for sample in samples[: self.distinct]]
         usage.sampled_tokens += sum(lengths)
         usage.near_ties += sum(sample.near_ties for sample in samples)
-        usage.counts.update(going=1, samples=len(lengths), context=len(each.prompt))
-        usage.counts["longest"] = max(usage.counts["longest"], *lengths)
+        counts = usage.counts
+        counts["going"] += 1
+        counts["samples"] += len(lengths)
+        counts["context"] += len(each.prompt)
+        counts["longest"] = max(counts["longest"], *lengths)
 
     def watch(self, paths: Sequence[Path], index: int) -> StopWatch:
         """Follows the text of the sample of that number, and of its copies."""
         until = self.until.search() if self.until is not None else None
         if self.on_token is None:
-            return StopWatch(self.model.backend, self.options.stop, until=until)
+            return StopWatch(self.model.spelling, self.options.stop, until=until)
         told = paths if self.distinct < len(paths) else paths[index : index + 1]
-        return StopWatch(self.model.backend, self.options.stop, partial(self._tell, told), until)
+        return StopWatch(self.model.spelling, self.options.stop, partial(self._tell, told), until)
 
     def requests(self, each: Going, priority: Priority = 0, pushes: Pushes | None = None) -> list[GenerateRequest]:
         """The requests for the distinct samples of a row, in their order: one for all, or one a sample.

@@ -78,7 +78,8 @@ class Usage:
         self.cached_tokens += other.cached_tokens
         self.sampled_tokens += other.sampled_tokens
         self.near_ties += other.near_ties
-        self.counts.update(other.counts)
+        for name, count in other.counts.items():
+            self.counts[name] += count
 
 
 @dataclass

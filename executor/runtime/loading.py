@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from qpdsl.executor.decoding.constraint import Constrainer
+from qpdsl.executor.decoding.spelling import Spelling
 from qpdsl.executor.engine.kv import KVType
 from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.unsupported import UnsupportedModel
@@ -63,6 +64,11 @@ class TextModel:
         """The Rust tokenizer behind the transformers one."""
         backend: Tokenizer = self.tokenizer.backend_tokenizer
         return backend
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        """Decodes tokens as they are drawn."""
+        return Spelling(self.backend)
 
     @cached_property
     def pieces(self) -> dict[int, str]:

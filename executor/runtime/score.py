@@ -109,15 +109,14 @@ def _count(each: _Asked, missing: Sequence[int], seen: Collection[bytes], usage:
     """Counts a text: `seen` are the contents that this instance had scored before."""
     positions = each.reads.positions
     known = sum(1 for content in each.contents if content in seen)
-    usage.counts.update(
-        texts=1,
-        texts_known=not missing,
-        text_tokens=positions[-1] + 1,
-        first_tokens=positions[0],
-        new_tokens=positions[-1] - positions[known - 1] if known else positions[-1] + 1,
-        steps=len(each.contents),
-        steps_known=len(each.contents) - len(missing),
-    )
+    counts = usage.counts
+    counts["texts"] += 1
+    counts["texts_known"] += not missing
+    counts["text_tokens"] += positions[-1] + 1
+    counts["first_tokens"] += positions[0]
+    counts["new_tokens"] += positions[-1] - positions[known - 1] if known else positions[-1] + 1
+    counts["steps"] += len(each.contents)
+    counts["steps_known"] += len(each.contents) - len(missing)
 
 
 def _missing(each: _Asked, claimed: set[bytes], instance: Instance, how: ScoreHow) -> tuple[int, ...]:

@@ -28,7 +28,10 @@ PRIORITIES = st.sampled_from((0, 0, 0, 1))
 LAYOUTS = (KVLayout(2, 4, 1, 1, torch.float32), KVLayout(3, 4, 3, 1, torch.float32))
 
 
-def memory_of(pages: int, page_size: int, copy: Callable[[int, int], None] = lambda source, target: None) -> Memory:
+Copy = Callable[[int, int, int], None]
+
+
+def memory_of(pages: int, page_size: int, copy: Copy = lambda source, target, tokens: None) -> Memory:
     """The memory of a model that is alone, with pages for scratch and `pages` - 1 more."""
     layout = KVLayout(1, page_size, 1, 1, torch.float32)
     return Memory(PagePool(Arena(pages * layout.page_bytes, layout.page_bytes), "m", layout), copy)
@@ -258,7 +261,7 @@ def pair(slabs: int, flops: tuple[float, float]) -> tuple[Memory, Memory, Reclai
     layout = KVLayout(1, 2, 1, 1, torch.float32)
     arena, reclaimer = Arena(slabs * layout.page_bytes, layout.page_bytes), Reclaimer()
     made = [
-        Memory(PagePool(arena, name, layout), lambda source, target: None, cost, reclaimer)
+        Memory(PagePool(arena, name, layout), lambda source, target, tokens: None, cost, reclaimer)
         for name, cost in zip("ab", flops, strict=True)
     ]
     return made[0], made[1], reclaimer

@@ -48,7 +48,7 @@ TOKENIZERS = {"byte-level": ZOO, "sentencepiece": sentencepiece()}
 def stopped(tokenizer: PreTrainedTokenizerFast, tokens: list[int], stop: str) -> tuple[str, int] | None:
     """What is left of the tokens' text, and how many tokens were looked at; None where nothing stops them."""
     model = TextModel("m", tokenizer, PAGED, frozenset())
-    watch = StopWatch(model.backend, stop)
+    watch = StopWatch(model.spelling, stop)
     for count, token in enumerate(tokens, 1):
         if watch.push(token):
             assert watch.cut is not None
@@ -72,6 +72,23 @@ def test_the_text_ends_behind_the_first_stop_string(name: str, data: st.DataObje
         assert found is not None and found[0] == whole[: whole.index(stop) + len(stop)]
     else:
         assert found is None
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(deadline=None)
+@given(data=st.data())
+def test_samples_that_share_a_spelling_say_what_each_says_alone(name: str, data: st.DataObject) -> None:
+    model = TextModel("m", TOKENIZERS[name], PAGED, frozenset())
+    samples = data.draw(
+        st.lists(st.text("ab \n é漢", min_size=1, max_size=12).map(model.encode), min_size=1, max_size=3)
+    )
+    said: list[list[str]] = [[] for _ in samples]
+    watches = [StopWatch(model.spelling, None, pieces.append) for pieces in said]
+    for at in range(max(map(len, samples))):
+        for watch, tokens in zip(watches, samples, strict=True):
+            if at < len(tokens):
+                assert not watch.push(tokens[at])
+    assert ["".join(pieces) for pieces in said] == [model.decode(tuple(tokens)) for tokens in samples]
 
 
 @given(tokens=st.lists(st.integers(1, 256), max_size=40))
