@@ -22,6 +22,9 @@ class NativeBackend:
     """Kernels read each sequence's pages in place; nothing is gathered, and only the least rows are padded."""
 
     def __init__(self, model: PagedModel, cache: KVCache) -> None:
+        """Raises ValueError where the cache does not lie as the kernels were compiled for."""
+        if cache.layout != model.layout or cache.layout.kv_type is not None:
+            raise ValueError("the model's kernels were compiled for another layout of keys and values")
         self._model = model
         self._cache = cache
         self._assembler = PlainAssembler(model.layout.page_size, cache.scratch)

@@ -162,7 +162,7 @@ class Trial:
 
     def _draw(self, engine: Engine, prompt: tuple[int, ...], tokens: int) -> Ticket:
         def watch(index: int) -> StopWatch:
-            return StopWatch(self.model.backend, "\N{SYMBOL FOR UNIT SEPARATOR}" * 2)
+            return StopWatch(self.model.spelling, "\N{SYMBOL FOR UNIT SEPARATOR}" * 2)
 
         key = self.noise.getrandbits(63)
         return engine.submit(self.model.name, GenerateRequest(prompt, (key,), SamplingParams(0.8), tokens, watch=watch))
