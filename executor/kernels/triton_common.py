@@ -160,8 +160,8 @@ def sunk(sinks, heads, real, here, M: tl.constexpr, SINKS: tl.constexpr):
     high = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     if SINKS:
-        score = tl.load(sinks + heads, mask=real & here, other=float("-inf")).to(tl.float32)
-        high = score * LOG2E
+        score = tl.load(sinks + heads, mask=real, other=float("-inf")).to(tl.float32)
+        high = tl.where(here, score * LOG2E, float("-inf"))
         total += tl.where(here, 1.0, 0.0)
     return high, total
 

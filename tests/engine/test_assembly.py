@@ -110,13 +110,12 @@ def test_steps_that_differ_little_have_the_same_sizes() -> None:
     assert len(sizes) <= 2
 
 
-def test_arrays_arrive_in_one_piece_with_their_types() -> None:
+def test_arrays_arrive_with_their_types() -> None:
     staging = Staging("cpu")
     arrays = [np.array([1, 2, 3]), np.array([[1.5], [2.5]], dtype=np.float32), np.array([True, False]), np.array([])]
     found = staging.send(arrays)
     assert [each.tolist() for each in found] == [each.tolist() for each in arrays]
     assert [each.dtype for each in found] == [torch.int64, torch.float32, torch.bool, torch.float64]
-    assert len({each.untyped_storage().data_ptr() for each in found}) == 1
     into = torch.zeros(64, dtype=torch.uint8)
     (there,) = staging.send([np.arange(4)], into=into)
     assert there.data_ptr() == into.data_ptr() and into.view(torch.int64)[:4].tolist() == [0, 1, 2, 3]
