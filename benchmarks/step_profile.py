@@ -40,12 +40,17 @@ from qpdsl.executor.engine.request import GenerateRequest, SamplingParams
 
 _EXECUTOR = "qpdsl.executor."
 _ENGINE = _EXECUTOR + "engine."
+_KERNELS = _EXECUTOR + "kernels.llvm_layer"
 # Scope, module, class or None, functions. A scope none of whose functions the engine has is reported as missing.
 _SCOPES: tuple[tuple[str, str, str | None, tuple[str, ...]], ...] = (
     ("step", _ENGINE + "engine", "Engine", ("step",)),
     ("scheduling", _ENGINE + "engine", "Engine", ("_schedule",)),
     ("scheduling", _ENGINE + "scheduler", "Scheduler", ("schedule",)),
     ("batch assembly", _ENGINE + "batch", None, ("build",)),
+    ("batch assembly", _ENGINE + "assembly", "PlainAssembler", ("step",)),
+    ("forward: compiled attention", _KERNELS, "LayerKernels", ("attend",)),
+    ("forward: compiled turn and store", _KERNELS, "LayerKernels", ("store",)),
+    ("forward: compiled norm and activation", _KERNELS, "LayerKernels", ("norm", "gate")),
     ("forward", _ENGINE + "model", "PagedModel", ("forward",)),
     ("attention", _EXECUTOR + "kernels.attention", None, ("paged_attention", "folded_attention")),
     ("store KV", _EXECUTOR + "kernels.attention", None, ("write_kv",)),

@@ -73,7 +73,7 @@ class PagedModel:
             lean = _lean(self._stack, self.head, probe, plain, config, scored)
             if lean is not None:
                 self._stack = lean
-                made = _native(lean, self.head, probe, self.layout) if native else None
+                made = _native(lean, self.head, probe, plain, self.layout) if native else None
                 if made is not None:
                     self._stack, self.native = made, True
             if isinstance(self.head, LogitHead):
@@ -194,17 +194,22 @@ def _lean(
 
 
 @torch.inference_mode()
-def _native(lean: LeanStack, head: LogitHead | ValueHead, probe: Probe, layout: KVLayout) -> NativeStack | None:
+def _native(
+    lean: LeanStack, head: LogitHead | ValueHead, probe: Probe, plain: KVLayout, layout: KVLayout
+) -> NativeStack | None:
     """The layers with compiled kernels, where that can be and they give the model's logits; None where not."""
     try:
         # A machine that runs kernels of another kind need not have the compiler.
         from qpdsl.executor.engine.native import NativeStack
 
-        native = NativeStack(lean, layout)
+        native = NativeStack(lean, plain)
+        hidden, _ = native.forward(*probe.kernel_batch(plain), middle=False)
+        if not _agrees(probe, head.dense(hidden)):
+            return None
+        # In eight bits the logits are not the model's own, so it is the same code over plain rows that is checked.
+        return native if layout == plain else NativeStack(lean, layout)
     except (ImportError, LookupError):
         return None
-    hidden, _ = native.forward(*probe.kernel_batch(layout), middle=False)
-    return native if _agrees(probe, head.dense(hidden)) else None
 
 
 def _agrees(probe: Probe, logits: torch.Tensor) -> bool:

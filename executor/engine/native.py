@@ -23,7 +23,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 class NativeStack:
-    """Embedding, layers and last norm of one model in float32 on a CPU, over KV in float32."""
+    """Embedding, layers and last norm of one model in float32 on a CPU, over KV in float32 or in eight bits."""
 
     def __init__(self, lean: LeanStack, layout: KVLayout) -> None:
         """Raises LookupError where the kernels cannot be compiled for the model or the machine."""
@@ -31,12 +31,12 @@ class NativeStack:
         first = layers[0]
         activation = _ACTIVATIONS.get(first.activation_kind)
         epsilons = {norm.epsilon for layer in layers for norm in (layer.before_attention, layer.before_mlp)}
-        if activation is None or epsilons != {lean.norm.epsilon} or layout.kv_type is not None:
+        if activation is None or epsilons != {lean.norm.epsilon}:
             raise LookupError("no kernel")
         self._lean = lean
         self._kernels = LayerKernels(
             LayerShape(
-                HeadShape(first.fold, first.kv_heads, first.dim, layout.page_size),
+                HeadShape(first.fold, first.kv_heads, first.dim, layout.page_size, layout.kind),
                 lean.norm.weight.numel(),
                 first.intermediate,
                 activation,

@@ -23,7 +23,7 @@ class NativeBackend:
 
     def __init__(self, model: PagedModel, cache: KVCache) -> None:
         """Raises ValueError where the cache does not lie as the kernels were compiled for."""
-        if cache.layout != model.layout or cache.layout.kv_type is not None:
+        if cache.layout != model.layout:
             raise ValueError("the model's kernels were compiled for another layout of keys and values")
         self._model = model
         self._cache = cache

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from qpdsl.executor.kernels.llvm_builder import I32, I64, Code, Value
+from qpdsl.executor.kernels.llvm_cache import I8, KEY, VALUE, Cache, CacheShape, spread
+from qpdsl.executor.kernels.rows import Kind
 
+_LINE_BYTES = 64
 # Vector registers that hold sums while values are added up.
 _SUMS = 16
 
@@ -26,12 +29,18 @@ class HeadShape:
     """The heads of a model: `fold` query heads for each of `kv_heads`, `dim` wide, KV in pages of `page_size` tokens.
 
     A row of the joined product is [fold, kv_heads, dim] of queries, then the keys and the values [kv_heads, dim] each.
+    `kind`: what the cache holds.
     """
 
     fold: int
     kv_heads: int
     dim: int
     page_size: int
+    kind: Kind = "plain"
+
+    @property
+    def cache(self) -> CacheShape:
+        return CacheShape(self.kv_heads, self.dim, self.page_size, self.kind)
 
     @property
     def queries(self) -> int:
@@ -40,11 +49,6 @@ class HeadShape:
     @property
     def joined(self) -> int:
         return (self.fold + 2) * self.kv_heads * self.dim
-
-    @property
-    def token(self) -> int:
-        """Elements of one token's key and value in a row of the cache."""
-        return 2 * self.kv_heads * self.dim
 
     def block(self, width: int) -> int:
         """Query heads that are scored together: a power of two, `fold` and what pads it, at most a vector's width."""
@@ -59,21 +63,26 @@ def emit_store(module: ir.Module, name: str, shape: HeadShape, width: int, epsil
     which there are where `epsilon` is not None; T; the layer.
     """
     code = Code(module, name, ("joined", "turns", "positions", "slots", "rows", "weights", "@count", "@layer"), width)
-    given = code.given
+    builder, given = code.builder, code.given
+    cache = Cache(code, shape.cache, given["rows"])
+    parts = range(0, shape.dim, width)
     heads, keys = shape.fold * shape.kv_heads, shape.kv_heads
     with code.loop(0, given["count"]) as row:
         position = code.integer(given["positions"], row, I64)
         joined = code.at(given["joined"], code.times(row, shape.joined))
-        slot = code.add(code.integer(given["slots"], row, I64), code.times(given["layer"], shape.page_size))
-        target = code.at(given["rows"], code.times(slot, shape.token))
+        slot = code.integer(given["slots"], row, I64)
+        size = code.number(shape.page_size)
+        page = cache.page(builder.sdiv(slot, size), given["layer"])
+        token = builder.srem(slot, size)
         turn = _Turn(code, shape.dim, epsilon, code.at(given["turns"], code.times(position, shape.dim)))
         with code.loop(0, heads) as head:
-            turn.emit(joined, head, code.at(joined, code.times(head, shape.dim)))
+            target = code.at(joined, code.times(head, shape.dim))
+            for part, value in zip(parts, turn.emit(joined, head), strict=True):
+                code.store(value, code.at(target, part))
         with code.loop(0, keys) as head:
-            turn.emit(joined, code.add(head, heads), code.at(target, code.times(head, shape.dim)))
-        values = code.at(joined, (heads + keys) * shape.dim)
-        with code.loop(0, keys * shape.dim, width) as at:
-            code.store(code.load(code.at(values, at)), code.at(target, code.add(at, keys * shape.dim)))
+            cache.store(page, token, KEY, head, turn.emit(joined, code.add(head, heads)))
+            source = code.at(joined, code.times(code.add(head, heads + keys), shape.dim))
+            cache.store(page, token, VALUE, head, [code.load(code.at(source, part)) for part in parts])
     code.end()
 
 
@@ -92,8 +101,8 @@ class _Turn:
         self._sines = [code.builder.fmul(sine, signs) for sine in sines]
         self._swapped = [lane ^ 1 for lane in lanes]
 
-    def emit(self, joined: Value, head: Value, target: Value) -> None:
-        """From a head of `joined` to `target`, with the norm over the head where there is one."""
+    def emit(self, joined: Value, head: Value) -> list[Value]:
+        """The vectors of a head of `joined`, turned, after the norm over the head where there is one."""
         code, builder = self._code, self._code.builder
         offset = code.times(head, self._dim)
         values = [code.load(code.at(joined, code.add(offset, part))) for part in self._parts]
@@ -103,9 +112,10 @@ class _Turn:
             values = [
                 builder.fmul(builder.fmul(value, scale), weight) for value, weight in zip(values, weights, strict=True)
             ]
-        for value, cosine, sine, part in zip(values, self._cosines, self._sines, self._parts, strict=True):
-            other = code.shuffle(value, value, self._swapped)
-            code.store(code.fma(other, sine, builder.fmul(value, cosine)), code.at(target, part))
+        return [
+            code.fma(code.shuffle(value, value, self._swapped), sine, builder.fmul(value, cosine))
+            for value, cosine, sine in zip(values, self._cosines, self._sines, strict=True)
+        ]
 
 
 def _norm_scale(code: Code, values: list[Value], count: int, epsilon: float) -> Value:
@@ -169,9 +179,8 @@ class _Query:
         self._scratch = given["scratch"]
         self._block = shape.block(code.width)
         self._tile = code.width // self._block
-        layer = code.times(given["layer"], shape.page_size * shape.token)
         self._head = head
-        self._rows = code.at(given["rows"], code.add(layer, offset))
+        self._cache = Cache(code, shape.cache, given["rows"])
         zero = code.number(0)
         self._least = zero if window is None else code.most(code.add(count, -window), 0)
         self._first = code.builder.sdiv(self._least, code.number(shape.page_size))
@@ -184,10 +193,8 @@ class _Query:
         self._values(code.builder.fdiv(code.constant(1.0), sums))
 
     def _page(self, page: Value) -> Value:
-        """The key of the head in the first token of a page."""
-        code = self._code
-        row = code.integer(self._pages, page, I32)
-        return code.at(self._rows, code.times(row, self._shape.page_size * self._shape.token))
+        """The address of this layer of a page of the sequence."""
+        return self._cache.page(self._code.integer(self._pages, page, I32), self._code.given["layer"])
 
     def _kept(self, page: Value, token: int | Value = 0) -> Value:
         """Where the scores of a token of a page are kept, one for each head of the block."""
@@ -209,15 +216,15 @@ class _Query:
         least = code.splat(builder.trunc(self._least, I32))
         first_head = builder.icmp_signed("==", self._head, code.number(0))
         with code.loop(self._first, self._last) as page:
-            keys = self._page(page)
+            here = self._page(page)
             ahead = self._page(code.least(code.add(page, 1), code.add(self._last, -1)))
             with code.loop(0, shape.page_size, self._tile) as at:
-                tile = code.at(keys, code.times(at, shape.token))
                 # Pages lie scattered, where the hardware does not look ahead: the next one is asked for meanwhile.
                 with builder.if_then(first_head):
-                    for line in range(0, self._tile * shape.token, 16):
-                        code.prefetch(code.at(ahead, code.add(code.times(at, shape.token), line)))
-                scores = builder.fmul(code.sums(self._products(tile)), code.constant(self._scaling))
+                    next_tile = self._cache.head(ahead, at, KEY, code.number(0))
+                    for line in range(0, self._tile * shape.cache.token_bytes, _LINE_BYTES):
+                        code.prefetch(code.at(next_tile, line, I8))
+                scores = builder.fmul(code.sums(self._products(here, at)), self._factors(here, at))
                 place = code.add(code.times(page, shape.page_size), at)
                 places = builder.add(code.splat(builder.trunc(place, I32)), token)
                 visible = builder.icmp_signed("<", places, seen)
@@ -228,19 +235,28 @@ class _Query:
                 highest.set(code.maximum(highest.get(), scores))
         return highest.get()
 
-    def _products(self, tile: Value) -> list[Value]:
+    def _products(self, page: Value, at: Value) -> list[Value]:
         """For each token of a tile and each head of the block the products of query and key, a vector to be summed."""
         code, shape = self._code, self._shape
+        tile = self._cache.head(page, at, KEY, self._head)
         products: list[Value] = []
         for token in range(self._tile):
+            key_head = code.at(tile, token * shape.cache.token_bytes, I8)
             found: list[Value | None] = [None] * self._block
             for part in range(0, shape.dim, code.width):
-                key = code.load(code.at(tile, token * shape.token + part))
+                key = self._cache.load(key_head, part)
                 for index, head in enumerate(self._heads):
                     query, before = self._query(head, part), found[index]
                     found[index] = code.builder.fmul(query, key) if before is None else code.fma(query, key, before)
             products += [code.constant(0.0) if each is None else each for each in found]
         return products
+
+    def _factors(self, page: Value, at: Value) -> Value:
+        """What the sums of a tile are multiplied by."""
+        code = self._code
+        scaling = code.constant(self._scaling)
+        scales = [self._cache.scale(page, code.add(at, token), KEY, self._head) for token in range(self._tile)]
+        return scaling if scales[0] is None else code.builder.fmul(spread(code, scales), scaling)
 
     def _exponentials(self, highest: Value) -> Value:
         """Turns the kept scores to weights e^(score - highest). Their sums, lane by lane."""
@@ -262,16 +278,19 @@ class _Query:
             parts = range(begin, min(begin + at_once, shape.dim), code.width)
             sums = {(h, p): code.variable(code.vector, code.constant(0.0)) for h in self._heads for p in parts}
             with code.loop(self._first, self._last) as page:
-                values = code.at(self._page(page), shape.kv_heads * shape.dim)
+                here = self._page(page)
                 before = code.times(page, shape.page_size)
                 start = code.most(code.builder.sub(self._least, before), 0)
                 stop = code.least(code.builder.sub(self._count, before), shape.page_size)
                 with code.loop(start, stop) as token:
-                    place = code.at(values, code.times(token, shape.token))
-                    found = {part: code.load(code.at(place, part)) for part in parts}
+                    place = self._cache.head(here, token, VALUE, self._head)
+                    found = {part: self._cache.load(place, part) for part in parts}
+                    factor = self._cache.scale(here, token, VALUE, self._head)
                     kept = self._kept(page, token)
                     for index, head in enumerate(self._heads):
                         weight = code.broadcast(code.at(kept, index))
+                        if factor is not None:
+                            weight = code.builder.fmul(weight, code.splat(factor))
                         for part in parts:
                             total = sums[head, part]
                             total.set(code.fma(weight, found[part], total.get()))

@@ -175,6 +175,16 @@ class Code:
     def maximum(self, first: Value, second: Value) -> Value:
         return self.builder.select(self.builder.fcmp_ordered(">", first, second), first, second)
 
+    def minimum(self, first: Value, second: Value) -> Value:
+        return self.builder.select(self.builder.fcmp_ordered("<", first, second), first, second)
+
+    def magnitude(self, value: Value) -> Value:
+        return self._call("llvm.fabs", value)
+
+    def rounded(self, value: Value) -> Value:
+        """The nearest integers, half to even, as int32."""
+        return self.builder.fptosi(self._call("llvm.rint", value), self.integers)
+
     def folded(self, value: Value, period: int, combine: Any) -> Value:
         """Combines all lanes that lie a multiple of `period` apart; each of them holds the result."""
         distance = self.width // 2
@@ -213,8 +223,7 @@ class Code:
         builder = self.builder
         vanishes = builder.fcmp_ordered("<", value, self.constant(_EXP_LEAST))
         above = self.maximum(value, self.constant(_EXP_LEAST))
-        most = self.constant(_EXP_MOST)
-        bounded = builder.select(builder.fcmp_ordered("<", above, most), above, most)
+        bounded = self.minimum(above, self.constant(_EXP_MOST))
         whole = self._call("llvm.rint", builder.fmul(bounded, self.constant(_LOG2_E)))
         rest = self.fma(whole, self.constant(-_LN_2_HIGH), bounded)
         rest = self.fma(whole, self.constant(-_LN_2_LOW), rest)

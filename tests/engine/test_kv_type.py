@@ -18,8 +18,10 @@ KINDS: tuple[KVType, ...] = ("int8", "fp8")
 
 
 @cache
-def model_of(kv_type: KVType | None, name: str = "llama") -> PagedModel:
-    return PagedModel(random_model(name), kv_type=kv_type)
+def model_of(kv_type: KVType | None, name: str = "llama", native: bool = True) -> PagedModel:
+    model = PagedModel(random_model(name), kv_type=kv_type, native=native)
+    assert model.native is (native and name == "llama")
+    return model
 
 
 @cache
@@ -65,15 +67,16 @@ def test_it_works_where_the_models_own_modules_run() -> None:
     assert served(engine, requests()) == alone("int8", "gemma2")
 
 
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize(("kv_type", "bound"), [("int8", 0.02), ("fp8", 0.15)])
-def test_logits_are_close_to_the_models(kv_type: KVType, bound: float) -> None:
+def test_logits_are_close_to_the_models(kv_type: KVType, bound: float, native: bool) -> None:
     rng = random.Random(7)
     tokens = tuple(rng.randrange(1, VOCABULARY) for _ in range(90))
     read = ReadRequest(tokens, tuple(range(90)), tuple(range(VOCABULARY)))
     found = []
     for kind in (None, kv_type):
         engine = Engine()
-        engine.add("m", model_of(kind))
+        engine.add("m", model_of(kind, native=native))
         ticket = engine.submit("m", read)
         while engine.has_work:
             engine.step()
