@@ -3,11 +3,11 @@
     python benchmarks/estimates.py [--quick] [--problems 5] [--repeats 3] [--clock process]
 
 Over the shipped programs and three sizes of generator. Of every program the plan, the naive plan, the plan without each
-rule that changes it and the one chosen by cost, where it is another, run on the same problems, in turns; the figure of a
-plan is the median. Before that one ANALYZE run of the plan tells the statistics what the program comes to. Then every
-plan is estimated. Counted are the pairs of plans
-of one program and size whose times differ by more than a fifth: in how many the estimates have the same order (goal
-90%), and in how many plans the estimate is within twice the time (goal all). `--clock process` counts this process's
+rule that changes it and the plan chosen by cost, where that is another one, run on the same problems, in turns; the
+figure of a plan is the median. Before that one ANALYZE run of the plan tells the statistics what the program comes to.
+Then every plan is estimated. Counted are the pairs of plans of one program and size whose times differ by more than a
+fifth: in how many the estimates have the same order (goal 90%), and in how many plans the estimate is within twice the
+time (goal all). `--clock process` counts this process's
 time alone, for a machine that others use too.
 
 The third size computes what `zoo/counting` does, through layers put in between that add nothing: the same tokens for
