@@ -7,8 +7,7 @@ rule that changes it and the plan chosen by cost, where that is another one, run
 figure of a plan is the median. Before that one ANALYZE run of the plan tells the statistics what the program comes to.
 Then every plan is estimated. Counted are the pairs of plans of one program and size whose times differ by more than a
 fifth: in how many the estimates have the same order (goal 90%), and in how many plans the estimate is within twice the
-time (goal all). `--clock process` counts this process's
-time alone, for a machine that others use too.
+time (goal all). `--clock process` counts this process's time alone, for a machine that others use too.
 
 The third size computes what `zoo/counting` does, through layers put in between that add nothing: the same tokens for
 several times the work. Writes `benchmarks/results/estimates.json` and `estimates.md`.
