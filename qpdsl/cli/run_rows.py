@@ -12,7 +12,7 @@ import click
 
 from qpdsl import __version__
 from qpdsl.batch import Work, run_rows
-from qpdsl.cli.analyzing import analyzing
+from qpdsl.cli.analyzing import analyzing, remember
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.notes import say
 from qpdsl.cli.run import RunOptions, open_session, watching
@@ -96,7 +96,9 @@ class _Run:
         recorded = {"rows": options.rows, "timing": options.timing, "greedy": options.greedy}
         return {
             "version": __version__,
-            "program": digest([self.work.plan.name, operators((self.work.written or self.work.plan).ops)]),
+            "program": digest(
+                [self.work.plan.name, self.work.plan.within, operators((self.work.written or self.work.plan).ops)]
+            ),
             **({"python": self.known.python} if self.known.python else {}),
             "arguments": arguments,
             "seed": str(options.seed),
@@ -157,10 +159,10 @@ class _Run:
                 # However the run ends, what is finished gets out.
                 if stream is not None:
                     stream.rest()
-                if watched is not None and not self.options.analyze:
-                    watched.remember(alone=self.work.greedy is None)
+                if watched is not None and self.options.statistics:
+                    remember(watched, alone=self.work.greedy is None, wanted=self.options.analyze)
         if watched is not None and self.options.analyze:
-            say(str(watched.done(remember=self.options.statistics)))
+            say(str(watched.done()))
         return time.monotonic() - start
 
     def _line(self, number: int) -> str:

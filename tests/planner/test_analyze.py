@@ -122,7 +122,7 @@ def test_the_text() -> None:
 def test_the_text_after_one_run() -> None:
     known = Statistics()
     known.add(plan_of("beam_search"), measured(beam_search()))
-    known.add_clock(plan_of("beam_search"), "cpu float32 1", 1.5)
+    known.add_clock(plan_of("beam_search"), clock_key(nominal()), 1.5)
     check(HERE / "beam_search_again.txt", str(analysis(known)))
 
 
