@@ -92,13 +92,11 @@ class _Run:
         return self._report(Summary([self.outcomes[number] for number in sorted(self.outcomes)], seconds, sampled))
 
     def _fingerprint(self, arguments: str) -> Fingerprint:
-        options = self.options
+        options, plan = self.options, self.work.plan
         recorded = {"rows": options.rows, "timing": options.timing, "greedy": options.greedy}
         return {
             "version": __version__,
-            "program": digest(
-                [self.work.plan.name, self.work.plan.within, operators((self.work.written or self.work.plan).ops)]
-            ),
+            "program": digest([plan.name, plan.within, operators((self.work.written or plan).ops)]),
             **({"python": self.known.python} if self.known.python else {}),
             "arguments": arguments,
             "seed": str(options.seed),
@@ -106,7 +104,7 @@ class _Run:
             "plan": self.work.planned,
             "device": options.device,
             "dtype": options.dtype or "default",
-            **({"kv type": kv_type} if (kv_type := options.kv_type or self.work.plan.kv_type) else {}),
+            **({"kv type": kv_type} if (kv_type := options.kv_type or plan.kv_type) else {}),
             **{mode: "on" for mode in ("deterministic", "compile") if getattr(options, mode)},
             "options": ", ".join(name for name, on in recorded.items() if on) or "answers",
             **{f"model `{name}`": held for name, held in self._model_digests().items()},

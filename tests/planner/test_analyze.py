@@ -20,7 +20,7 @@ from qpdsl.planner.measured import RunFigures
 from qpdsl.planner.optimize import planned
 from qpdsl.planner.pace import Load
 from qpdsl.planner.physical import PhysicalPlan
-from qpdsl.planner.stats import Statistics
+from qpdsl.planner.stats import Statistics, clock_key
 from tests.grammar.golden import check
 
 HERE = Path(__file__).parent / "analyses"
