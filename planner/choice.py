@@ -82,11 +82,12 @@ def refusal(candidate: Candidate, within: str) -> str | None:
         return f"outside `within {within}`"
     if epsilon is None and loss == 0.0:
         return None
+    # Written so that what is no number is refused.
     if word == "epsilon":
         assert epsilon is not None
-        return f"outside `within {within}`: logits differ by up to {epsilon:.2g}" if epsilon > float(bound) else None
+        return None if epsilon <= float(bound) else f"outside `within {within}`: logits differ by up to {epsilon:.2g}"
     if word == "loss":
         if loss is None or epsilon is not None:
             return f"outside `within {within}`: nobody knows what share of results it changes"
-        return f"outside `within {within}`: {loss:.2g} of results change" if loss > float(bound) else None
+        return None if loss <= float(bound) else f"outside `within {within}`: {loss:.2g} of results change"
     return "the program permits no more than its own `via`"

@@ -82,7 +82,7 @@ class Clock:
     def __init__(self, device: Device, cards: Cardinalities, load: Load) -> None:
         self._device, self._cards, self._load = device, cards, load
         known = cards.statistics.clock if cards.statistics is not None else {}
-        self.measured = known.get(clock_key(device.kind, device.dtype, device.threads))
+        self.measured = known.get(clock_key(device))
         self.factor = self.measured or 1.0
         # Plans that differ in joint knobs alone share their operators; those are kept, so that ids stay theirs.
         self._known: dict[tuple[int, float], tuple[object, tuple[Work, ...], float]] = {}

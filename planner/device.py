@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
-
-VERSION = 2
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,48 +185,3 @@ def nominal(kind: str = "cpu") -> Device:
     if kind.startswith("cuda"):
         return Device("a GPU that was not measured", kind, "bfloat16", 1, 2e12, 3e14, 3e-5, measured=False)
     return Device("a CPU that was not measured", kind, "float32", 1, 1e10, 5e10, 1e-4, measured=False)
-
-
-def device_json(device: Device) -> dict[str, Any]:
-    """As data that `device_from_json` reads."""
-    return {"version": VERSION, **asdict(device)}
-
-
-def device_from_json(data: Mapping[str, Any]) -> Device:
-    """Raises ValueError for data of another version or shape."""
-    try:
-        if data["version"] != VERSION:
-            raise ValueError("it is of another version")
-        fields = {name: value for name, value in data.items() if name not in ("version", "models")}
-        models = {name: _profile(value) for name, value in data["models"].items()}
-        return Device(**fields, models=models)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"it is no profile of a device: {error}") from error
-
-
-def _profile(data: Mapping[str, Any]) -> ModelProfile:
-    return ModelProfile(
-        ModelShape(**data["shape"]),
-        data["overhead"],
-        data["context"],
-        _curve(data["decode"]),
-        _curve(data["prefill"]),
-        _table(data["generate"]),
-        _table(data["score"]),
-        {name: _kv(value) for name, value in data["kv_types"].items()},
-        data["read_seconds"],
-    )
-
-
-def _kv(data: Mapping[str, Any]) -> KVProfile:
-    return KVProfile(data["token_bytes"], data["epsilon"], _curve(data["decode"]), _curve(data["prefill"]))
-
-
-def _curve(data: Mapping[str, Sequence[Sequence[float]]]) -> Curve:
-    return Curve(tuple((float(size), float(seconds)) for size, seconds in data["points"]))
-
-
-def _table(data: Mapping[str, Any] | None) -> Table | None:
-    if data is None:
-        return None
-    return Table(tuple(data["kv_tokens"]), tuple(data["batches"]), tuple(tuple(row) for row in data["rates"]))

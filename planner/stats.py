@@ -14,9 +14,11 @@ from hashlib import blake2b
 from typing import Any
 
 from qpdsl.planner import ops
+from qpdsl.planner.device import Device
 from qpdsl.planner.expr import Value, evaluate
 from qpdsl.planner.measured import OperatorFigures, RunFigures
 from qpdsl.planner.physical import PhysicalPlan, everything
+from qpdsl.planner.reading import count, mapping, number, text
 
 VERSION = 1
 STATISTICS_FILE = "statistics.json"
@@ -120,6 +122,12 @@ class Statistics:
         clock[device] = (before * ratio) ** 0.5
         self.programs[_key(plan)] = replace(found, clock=dict(list(clock.items())[-_MOST_CLOCKS:]))
 
+    def forget_clock(self, device: str) -> None:
+        """Drops how far seconds on a device were off: it is measured anew."""
+        for key, found in self.programs.items():
+            clock = {name: ratio for name, ratio in found.clock.items() if name != device}
+            self.programs[key] = replace(found, clock=clock)
+
     def forget(self, name: str | None = None) -> int:
         """Drops the statistics of a program by its name, or of all; returns how many entries went."""
         gone = [key for key, found in self.programs.items() if name is None or found.name == name]
@@ -132,13 +140,13 @@ class Statistics:
         return json.dumps({"version": VERSION, "programs": programs}, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
-    def from_text(cls, text: str) -> Statistics:
-        """Empty where the text is not one of this version."""
+    def from_text(cls, written: str) -> Statistics:
+        """Empty where the text is not one of this version, or damaged."""
         try:
-            data = json.loads(text)
+            data = json.loads(written)
             if data["version"] != VERSION:
                 return cls()
-            return cls({key: _program(found) for key, found in data["programs"].items()})
+            return cls({key: _program(found) for key, found in mapping(data["programs"]).items()})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return cls()
 
@@ -150,9 +158,9 @@ def fingerprint(plan: PhysicalPlan) -> str:
     return state.hexdigest()
 
 
-def clock_key(kind: str, dtype: str, threads: int) -> str:
-    """What the speed of a run hangs on, besides its program and its models."""
-    return f"{kind} {dtype} {threads}"
+def clock_key(device: Device) -> str:
+    """What the speed of a run hangs on, besides its program and its models, and whether its figures are nominal."""
+    return f"{device.kind} {device.dtype} {device.threads}" + ("" if device.measured else " (nominal)")
 
 
 def _meaning(plan: PhysicalPlan) -> Iterator[object]:
@@ -208,5 +216,26 @@ def _mix_known(old: float | None, new: float | None, weight: float) -> float:
 
 
 def _program(data: Mapping[str, Any]) -> ProgramStatistics:
-    operators = {id: OperatorStatistics(**found) for id, found in data["operators"].items()}
-    return ProgramStatistics(**{**data, "operators": operators})
+    return ProgramStatistics(
+        text(data["name"]),
+        {text(name): text(model) for name, model in mapping(data["models"]).items()},
+        {name: _scalar(value) for name, value in mapping(data["values"]).items()},
+        count(data["problems"]),
+        number(data["longest"]),
+        {id: _operator(mapping(found)) for id, found in mapping(data["operators"]).items()},
+        {device: number(ratio, positive=True) for device, ratio in mapping(data["clock"]).items()},
+    )
+
+
+def _operator(data: Mapping[str, Any]) -> OperatorStatistics:
+    means = {name: number(data[name]) for name in _MEANS}
+    counts = {name: number(value) for name, value in mapping(data["counts"]).items()}
+    return OperatorStatistics(**means, counts=counts, most=None if data["most"] is None else number(data["most"]))
+
+
+def _scalar(value: Any) -> Value:
+    """The value of a numeric parameter, of either sign."""
+    if isinstance(value, bool):
+        return value
+    number(abs(value))
+    return value  # type: ignore[no-any-return]

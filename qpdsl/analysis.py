@@ -31,28 +31,23 @@ class Analyzing:
         self._measuring = Measuring(session.kv_page_bytes, session.kv_budget)
         session.events.subscribe(self._measuring.see)
 
-    def done(self, *, remember: bool = True) -> Analysis:
-        """What it came to; the statistics take it in unless told otherwise."""
-        analysis = Analysis(self.plan, self._measuring.figures(), self._estimate)
-        if remember:
-            self._remember(analysis, clocked=True)
-        return analysis
+    def done(self) -> Analysis:
+        """What it came to."""
+        return Analysis(self.plan, self._measuring.figures(), self._estimate)
 
-    def remember(self, *, alone: bool) -> None:
+    def remember(self, *, alone: bool, wanted: bool = False) -> None:
         """Has the statistics take in the problems that have ended, of a run that may have been cut short.
 
-        `alone` says that the session ran nothing else meanwhile, so that the seconds are the plan's own.
+        `alone` says that the session ran nothing else meanwhile, so that the seconds are the plan's own; `wanted`, that
+        somebody asked for them, so that they count for few problems too. Raises UserError where nothing can be kept.
         """
-        figures = self._measuring.figures()
-        whole = figures.problems == self._load.problems >= _CLOCKED
-        self._remember(Analysis(self.plan, figures, self._estimate), clocked=alone and whole)
-
-    def _remember(self, analysis: Analysis, *, clocked: bool) -> None:
+        analysis = self.done()
         figures = analysis.figures
         if figures.problems > figures.failed:
+            whole = figures.problems == self._load.problems and (wanted or figures.problems >= _CLOCKED)
             with changing_statistics() as statistics:
                 load = replace(self._load, problems=figures.problems)
-                learn(statistics, analysis, self._device, load, clocked=clocked)
+                learn(statistics, analysis, self._device, load, clocked=alone and whole)
 
 
 def learn(statistics: Statistics, analysis: Analysis, device: Device, load: Load, *, clocked: bool = True) -> None:
@@ -64,8 +59,7 @@ def learn(statistics: Statistics, analysis: Analysis, device: Device, load: Load
     known: Estimate = estimate_cost(plan, device, statistics, load)
     raw = known.seconds / (known.clock or 1.0)
     if raw > 0:
-        key = clock_key(device.kind, device.dtype, device.threads)
-        statistics.add_clock(plan, key, figures.seconds / raw)
+        statistics.add_clock(plan, clock_key(device), figures.seconds / raw)
 
 
 def device_of(session: Session) -> Device:

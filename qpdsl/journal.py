@@ -94,6 +94,17 @@ def journal_path(output: Path) -> Path:
     return output.with_name(output.name + ".journal")
 
 
+def begun(path: Path) -> Mapping[str, Any]:
+    """The fingerprint of the run that a journal belongs to; empty where there is none that can be read."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.readline())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    found = found.get("fingerprint") if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
 def parse(data: bytes) -> tuple[dict[str, Any] | None, list[dict[str, Any]], int]:
     """The header, the records, and how many bytes are whole lines. The header is None where not even it is whole.
 

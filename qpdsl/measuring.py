@@ -7,10 +7,11 @@ from functools import partial
 
 import torch
 
-from qpdsl.caches import read_device, write_device
+from qpdsl.caches import changing_statistics, check_devices_kept, read_device, write_device
 from qpdsl.executor.runtime.loading import load
 from qpdsl.executor.runtime.profile import measure_device, measure_model
 from qpdsl.planner.device import Device
+from qpdsl.planner.stats import clock_key
 from qpdsl.session import locate, usual_threads
 
 
@@ -26,7 +27,7 @@ def measured(
 ) -> Device:
     """The device with these models on it; what is known already is measured anew with `force` only.
 
-    `tell` is called with each model before it is measured. Raises ModelError.
+    `tell` is called with each model before it is measured. Raises ModelError, and UsageError where nothing can be kept.
     """
     found: Device | None = None
     for model in models:
@@ -40,10 +41,14 @@ def measured(
         if not known.measured or (force and found is None):
             known = measure_device(device, loaded.paged.dtype)
         if force or model not in known.models:
+            check_devices_kept()
             tell(model)
             again = partial(load, model, locate(model), device, dtype) if tables else None
             known = known.with_model(model, measure_model(loaded, tables=tables, again=again))
             write_device(known)
+            # By how much the figures of before were off says nothing of these.
+            with changing_statistics() as statistics:
+                statistics.forget_clock(clock_key(known))
         found = known
     assert found is not None
     return found

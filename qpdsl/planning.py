@@ -13,6 +13,7 @@ from qpdsl.planner.optimize import Optimized, optimize
 from qpdsl.planner.pace import Load
 from qpdsl.planner.plan import plan
 from qpdsl.planner.rules import RULES
+from qpdsl.target import Target
 
 PLANS = ("optimized", "naive")
 
@@ -42,13 +43,14 @@ class Planning:
         self,
         program: LogicalProgram,
         reads: tuple[str, ...] | None,
+        target: Target,
         load: Load | None = None,
         *,
         kv_types: bool = True,
     ) -> Optimized:
         """The plan of a program and how it came about. `reads`: see `PhysicalPlan`; `load` and `kv_types`: `choice_of`.
 
-        What the rules left open is chosen by cost where the device was measured; else the rules' own figures stay.
+        What the rules left open is chosen by cost where the target was measured; else the rules' own figures stay.
         """
         naive = plan(program, reads)
         if self.kind == "naive":
@@ -56,12 +58,13 @@ class Planning:
         ruled = optimize(naive, [name for name in self.disabled if name != NAME])
         if NAME in self.disabled:
             return replace(ruled, disabled=self.disabled)
-        return chosen(ruled, load, kv_types=kv_types)
+        return chosen(ruled, target, load, kv_types=kv_types)
 
 
-def chosen(optimized: Optimized, load: Load | None = None, *, kv_types: bool = True) -> Optimized:
-    """What the rules left open, chosen by cost, where the device was measured; else the rules' own figures stay."""
-    device = measured_device()
+def chosen(optimized: Optimized, target: Target, load: Load | None = None, *, kv_types: bool = True) -> Optimized:
+    """What the rules left open, chosen by cost, where the target was measured; else the rules' own figures stay."""
+    dtype = target.computes_in(optimized.plan.models.values())
+    device = None if dtype is None else measured_device(target.kind, dtype, target.threads)
     if device is None:
         return optimized
     return replace(optimized, choice=choice_of(optimized.plan, device, read_statistics(), load, kv_types=kv_types))

@@ -72,7 +72,7 @@ class Session:
         if threads is not None:
             check_whole("threads", threads, 1)
         _check_memory(kv_bytes)
-        self._threads = threads
+        self.threads = threads
         self.device = device
         self.dtype = dtype
         self.events = events or EventStream()
@@ -229,7 +229,7 @@ class Session:
 
     def _set_threads(self) -> None:
         largest = max((model.paged.parameters for model in self._models.values()), default=0)
-        threads = self._threads or usual_threads(largest)
+        threads = self.threads or usual_threads(largest)
         if threads is not None:
             torch.set_num_threads(threads)
 

@@ -6,6 +6,7 @@ which any logit of any position looked at differs from that with keys and values
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from qpdsl.executor.engine.kv import KVType
@@ -25,6 +26,7 @@ _LOGITS = 2_000_000
 def measure_kv(model: TextModel, again: Again, clock: Clock) -> dict[str, KVProfile]:
     """Of every type that keys and values can be kept in; none for a model that keeps them in one of these already.
 
+    A type in which a logit is no finite number is left out: it is no way to keep them.
     `again` loads the model with its keys and values kept so. Raises ModelError.
     """
     if model.paged.layout.kv_type is not None:
@@ -35,11 +37,13 @@ def measure_kv(model: TextModel, again: Again, clock: Clock) -> dict[str, KVProf
     found: dict[str, KVProfile] = {}
     for kv_type in KV_TYPES:
         other = Trial(again(kv_type), clock)
-        error = max(abs(a - b) for a, b in zip(exact, _logits(other, texts), strict=True))
+        errors = [abs(a - b) for a, b in zip(exact, _logits(other, texts), strict=True)]
+        if not all(map(math.isfinite, errors)):
+            continue
         other.decode(4)
         prefill, decode = other.prefills(), other.decodes()
         token_bytes = float(other.model.paged.layout.token_bytes)
-        found[kv_type] = KVProfile(token_bytes, error, curve_of(decode or prefill), curve_of(prefill))
+        found[kv_type] = KVProfile(token_bytes, max(errors), curve_of(decode or prefill), curve_of(prefill))
     return found
 
 

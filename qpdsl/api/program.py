@@ -28,6 +28,7 @@ from qpdsl.planner.optimize import optimize
 from qpdsl.planner.physical import PhysicalPlan
 from qpdsl.planner.plan import plan
 from qpdsl.planning import chosen
+from qpdsl.target import Target
 
 if TYPE_CHECKING:
     from qpdsl.api.admission import Gate
@@ -72,7 +73,7 @@ class Program(Generic[P, R]):
         self.file = file
         self.__name__ = self.name
         self._composed = composed
-        self._plans: dict[tuple[tuple[str, str], ...], PhysicalPlan] = {}
+        self._plans: dict[tuple[Target, tuple[tuple[str, str], ...]], PhysicalPlan] = {}
         for diagnostic in self.logical.warnings:
             _warn(diagnostic, file)
 
@@ -143,7 +144,8 @@ class Program(Generic[P, R]):
         if form not in ("text", "json"):
             raise ArgumentError(f"`form` is `text` or `json`, not `{shorten(str(form))}`")
         given = self._given((), values)
-        shown = Plan(_chosen(with_defaults(self._bound_logical, given)))
+        target = _target(self._binding.over(bound()))
+        shown = Plan(_chosen(with_defaults(self._bound_logical, given), target))
         return shown.to_json() if form == "json" else str(shown)
 
     @property
@@ -236,18 +238,25 @@ class Program(Generic[P, R]):
     def _physical(self, binding: Binding) -> PhysicalPlan:
         """The plan on the models of a binding."""
         models = self._models(binding)
-        key = tuple(models.items())
+        target = _target(binding)
+        key = (target, tuple(models.items()))
         if key not in self._plans:
-            self._plans[key] = _chosen(replace(self.logical, models=models))
+            self._plans[key] = _chosen(replace(self.logical, models=models), target)
         return self._plans[key]
 
     def _models(self, binding: Binding) -> dict[str, str]:
         return {name: binding.models.get(name, id) for name, id in self.logical.models.items()}
 
 
-def _chosen(logical: LogicalProgram) -> PhysicalPlan:
+def _target(binding: Binding) -> Target:
+    """What programs of a binding run on: its session's device, else that of the session for all."""
+    session = binding.session
+    return Target() if session is None else Target(session.device, session.dtype, session.threads)
+
+
+def _chosen(logical: LogicalProgram, target: Target) -> PhysicalPlan:
     """The plan by all rules, what they left open chosen by cost; a session keeps keys and values as it was told to."""
-    return chosen(optimize(plan(logical)), kv_types=False).plan
+    return chosen(optimize(plan(logical)), target, kv_types=False).plan
 
 
 def _warn(diagnostic: Diagnostic, file: ast.File) -> None:

@@ -11,6 +11,9 @@ import click
 from qpdsl.arguments import DTYPES, check_device
 from qpdsl.cli.complete import complete_data
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.notes import say
+from qpdsl.cli.options import statistics_option
+from qpdsl.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +40,7 @@ class AnalyzeOptions:
     device: str
     dtype: str | None
     threads: int | None
+    statistics: bool
 
     def check(self, *, alone: bool) -> None:
         """Raises UsageError where the options do not go together; `alone` is false beside other kinds of plans."""
@@ -45,7 +49,7 @@ class AnalyzeOptions:
         if self.analyze and not alone:
             raise UsageError("`--analyze` shows how one plan ran; leave out `--verbose` and `--against`")
         if not self.analyze:
-            for name in ("input", "limit", "seed", "concurrency", "dtype", "threads"):
+            for name in ("input", "limit", "seed", "concurrency"):
                 if getattr(self, name) is not None:
                     raise UsageError(f"`--{name}` needs `--analyze`, since without it nothing runs")
         if self.limit is not None and self.input is None:
@@ -71,6 +75,7 @@ _OPTIONS = (
     click.option("--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N."),
     click.option("--dtype", type=click.Choice(DTYPES), help="What to compute in."),
     click.option("--threads", type=click.IntRange(min=1), help="CPU threads."),
+    statistics_option,
 )
 
 
@@ -88,11 +93,21 @@ def analyzing(session: Session, plan: PhysicalPlan, problems: int, in_flight: in
     return Analyzing(session, plan, problems, in_flight)
 
 
+def remember(watched: Analyzing, *, alone: bool, wanted: bool) -> None:
+    """Has the statistics take a run in; see `Analyzing.remember`. Nothing that goes wrong there is a run's failure."""
+    try:
+        watched.remember(alone=alone, wanted=wanted)
+    except UserError:
+        # There is no place to keep them, which is no news to whoever runs in such a one.
+        pass
+    except Exception as error:
+        say(f"the statistics do not have this run: {type(error).__name__}: {error}")
+
+
 def analyzed(options: AnalyzeOptions, plan: PhysicalPlan, known: Surroundings, form: str) -> Exit:
     """Runs a plan and prints its analysis, as text or JSON."""
     import json
 
-    from qpdsl.cli.notes import say
     from qpdsl.cli.signals import interruptible, run_until_interrupted
     from qpdsl.session import Session
 
@@ -103,7 +118,11 @@ def analyzed(options: AnalyzeOptions, plan: PhysicalPlan, known: Surroundings, f
         session = Session(options.device, options.dtype, plan.kv_type, threads=options.threads, functions=functions)
         session.load(plan)
         watched = analyzing(session, plan, len(rows), options.concurrency)
-        run_until_interrupted(_run(session, plan, rows, options, outcomes))
+        try:
+            run_until_interrupted(_run(session, plan, rows, options, outcomes))
+        finally:
+            if options.statistics:
+                remember(watched, alone=True, wanted=True)
     analysis = watched.done()
     click.echo(json.dumps(analysis.to_json(), ensure_ascii=False, indent=2) if form == "json" else str(analysis))
     failed = [outcome for outcome in outcomes.values() if outcome.error is not None]

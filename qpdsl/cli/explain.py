@@ -10,6 +10,7 @@ from qpdsl.cli.analyzing import AnalyzeOptions, analyze_options
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.options import format_option, planning_options, program_options
 from qpdsl.cli.surroundings import Surroundings, surroundings
+from qpdsl.target import Target
 
 if TYPE_CHECKING:
     from qpdsl.planner.logical import LogicalProgram
@@ -69,16 +70,17 @@ def command(
     planning = Planning.of(plan_kind, disabled)
     options = AnalyzeOptions(**analyzing)
     options.check(alone=not verbose and against is None)
+    runs_on = Target(options.device, options.dtype, options.threads)
     known = surroundings(allow_read, python, models)
     lowered = _with_settings(load_program(target, pipeline, program, known), settings)
-    optimized = planning.optimized(lowered, reads_of(lowered, rows=rows))
+    optimized = planning.optimized(lowered, reads_of(lowered, rows=rows), runs_on)
     _check(optimized.plan)
     if options.analyze:
         from qpdsl.cli.analyzing import analyzed
 
         return analyzed(options, optimized.plan, known, form)
     if against is not None:
-        other = optimized.naive if against == "naive" else _other(against, known, planning, rows)
+        other = optimized.naive if against == "naive" else _other(against, known, planning, runs_on, rows)
         shown, data = compare(optimized.plan, other), compare_json(optimized.plan, other)
     elif verbose:
         shown, data = trace(optimized), trace_json(optimized)
@@ -101,12 +103,12 @@ def _check(physical: PhysicalPlan) -> None:
     check_options(physical, bind([param for param in physical.params if param.default is not None], {}))
 
 
-def _other(target: str, known: Surroundings, planning: Planning, rows: bool) -> PhysicalPlan:
+def _other(name: str, known: Surroundings, planning: Planning, target: Target, rows: bool) -> PhysicalPlan:
     """The plan of another program, with its parameters at their defaults."""
     from qpdsl.cli.sources import load_program
     from qpdsl.planning import reads_of
 
-    lowered = load_program(target, None, None, known)
-    physical = planning.optimized(lowered, reads_of(lowered, rows=rows)).plan
+    lowered = load_program(name, None, None, known)
+    physical = planning.optimized(lowered, reads_of(lowered, rows=rows), target).plan
     _check(physical)
     return physical

@@ -76,6 +76,14 @@ _PLANNING = (
 
 format_option = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 
+statistics_option = click.option(
+    "--statistics/--no-statistics",
+    default=True,
+    envvar="QPDSL_STATISTICS",
+    help="Remember how many rows and tokens each operator came to, for later plans; QPDSL_STATISTICS=0 for never.  "
+    "[default: yes]",
+)
+
 
 def reading_options(command: Command) -> Command:
     """The options of every command that checks programs."""

@@ -46,7 +46,7 @@ def command(
     from qpdsl import zoo
     from qpdsl.cli.notes import say
     from qpdsl.measuring import measured
-    from qpdsl.planner.device import device_json
+    from qpdsl.planner.device_data import device_json
     from qpdsl.planner.profile_text import profile_text
 
     wanted = models or tuple(model.name for model in zoo.BUILTIN)

@@ -14,7 +14,7 @@ import click
 from qpdsl.arguments import DTYPES, KV_TYPES, check_device
 from qpdsl.cli.complete import complete_data
 from qpdsl.cli.exits import table
-from qpdsl.cli.options import planning_options, program_options
+from qpdsl.cli.options import planning_options, program_options, statistics_option
 from qpdsl.cli.signals import interruptible
 from qpdsl.cli.surroundings import Surroundings, surroundings
 from qpdsl.errors import UsageError
@@ -159,13 +159,7 @@ exit codes:
     help="Say on stderr what each operator came to beside what was expected of it, and remember it for later plans. "
     "Greedy decoding is left out.",
 )
-@click.option(
-    "--statistics/--no-statistics",
-    default=True,
-    envvar="QPDSL_STATISTICS",
-    help="Remember how many rows and tokens each operator came to, for later plans; QPDSL_STATISTICS=0 for never.  "
-    "[default: yes]",
-)
+@statistics_option
 @click.option("--resume", is_flag=True, help="Go on with the unfinished run of --output.")
 @click.option("--overwrite", is_flag=True, help="Drop the unfinished run of --output and start over.")
 @click.option(
@@ -253,6 +247,19 @@ def _load(options: RunOptions) -> Load:
     return replace(load, kv_bytes=parse(options.kv_memory))
 
 
+def _as_begun(options: RunOptions) -> tuple[RunOptions, bool]:
+    """The options with the KV type of the run to resume, and whether there is such a run.
+
+    By what was measured since, its plan could now choose another.
+    """
+    from qpdsl.journal import begun, journal_path
+
+    assert options.output is not None
+    found = begun(journal_path(Path(options.output)))
+    kept = found.get("kv type")
+    return replace(options, kv_type=kept if kept in KV_TYPES else None), bool(found)
+
+
 def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.arguments import parse_settings, with_defaults
     from qpdsl.batch import Work
@@ -260,6 +267,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.cli.sources import load_program
     from qpdsl.planner.baseline import greedy_of
     from qpdsl.planning import Planning, reads_of
+    from qpdsl.target import Target
 
     planning = Planning.of(options.plan_kind, options.disabled)
     known = surroundings(options.allow_read, options.python, options.models)
@@ -270,8 +278,12 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     baseline = greedy_of(program) if options.greedy and not options.analyze else None
     text = options.input is None
     reads = reads_of(program, rows=options.rows, text=text)
-    optimized = planning.optimized(program, reads, _load(options), kv_types=options.kv_type is None)
-    greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text)).plan
+    target = Target(options.device, options.dtype, options.threads)
+    settled = options.kv_type is not None
+    if options.resume and not settled and program.within is not None and program.within.level == "epsilon":
+        options, settled = _as_begun(options)
+    optimized = planning.optimized(program, reads, target, _load(options), kv_types=not settled)
+    greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text), target).plan
     work = Work(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning))
     check_options(work.plan, given)
     if options.tui:

@@ -10,7 +10,7 @@ import click
 from qpdsl.arguments import ArgumentError, bind
 from qpdsl.batch import Work, run_one
 from qpdsl.bounds import check_options
-from qpdsl.cli.analyzing import analyzing
+from qpdsl.cli.analyzing import analyzing, remember
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.notes import say
 from qpdsl.cli.run import RunOptions, open_session, watching
@@ -42,9 +42,9 @@ def answer(options: RunOptions, work: Work, known: Surroundings, given: Mapping[
         result, greedy = run_until_interrupted(_run(session, work, row))
         tell_row(events, row, outcome(row, result, greedy, with_rows=False))
     if measured is not None and options.analyze:
-        say(str(measured.done(remember=options.statistics)))
-    elif measured is not None:
-        measured.remember(alone=greedy is None)
+        say(str(measured.done()))
+    if measured is not None and options.statistics:
+        remember(measured, alone=greedy is None, wanted=options.analyze)
     if options.json:
         click.echo(dumps(_as_json(options, work, result, greedy)))
     elif result.error is None or options.rows:

@@ -12,7 +12,7 @@ import click
 
 from qpdsl import __version__
 from qpdsl.batch import Work, run_rows
-from qpdsl.cli.analyzing import analyzing
+from qpdsl.cli.analyzing import analyzing, remember
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.notes import say
 from qpdsl.cli.run import RunOptions, open_session, watching
@@ -92,11 +92,11 @@ class _Run:
         return self._report(Summary([self.outcomes[number] for number in sorted(self.outcomes)], seconds, sampled))
 
     def _fingerprint(self, arguments: str) -> Fingerprint:
-        options = self.options
+        options, plan = self.options, self.work.plan
         recorded = {"rows": options.rows, "timing": options.timing, "greedy": options.greedy}
         return {
             "version": __version__,
-            "program": digest([self.work.plan.name, operators((self.work.written or self.work.plan).ops)]),
+            "program": digest([plan.name, plan.within, operators((self.work.written or plan).ops)]),
             **({"python": self.known.python} if self.known.python else {}),
             "arguments": arguments,
             "seed": str(options.seed),
@@ -104,7 +104,7 @@ class _Run:
             "plan": self.work.planned,
             "device": options.device,
             "dtype": options.dtype or "default",
-            **({"kv type": kv_type} if (kv_type := options.kv_type or self.work.plan.kv_type) else {}),
+            **({"kv type": kv_type} if (kv_type := options.kv_type or plan.kv_type) else {}),
             **{mode: "on" for mode in ("deterministic", "compile") if getattr(options, mode)},
             "options": ", ".join(name for name, on in recorded.items() if on) or "answers",
             **{f"model `{name}`": held for name, held in self._model_digests().items()},
@@ -157,10 +157,10 @@ class _Run:
                 # However the run ends, what is finished gets out.
                 if stream is not None:
                     stream.rest()
-                if watched is not None and not self.options.analyze:
-                    watched.remember(alone=self.work.greedy is None)
+                if watched is not None and self.options.statistics:
+                    remember(watched, alone=self.work.greedy is None, wanted=self.options.analyze)
         if watched is not None and self.options.analyze:
-            say(str(watched.done(remember=self.options.statistics)))
+            say(str(watched.done()))
         return time.monotonic() - start
 
     def _line(self, number: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -10,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.caches import changing_statistics, folder, measured_device, read_statistics, write_device
+from qpdsl.caches import changing_statistics, folder, measured_device, read_device, read_statistics, write_device
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.sources import load_program
+from qpdsl.errors import UsageError
+from qpdsl.outcome import Outcome
 from qpdsl.planner.device import nominal
 from qpdsl.planner.measured import OperatorFigures, RunFigures
 from qpdsl.planner.optimize import planned
@@ -85,10 +89,97 @@ def test_a_cache_that_cannot_be_read_or_written_is_no_trouble(qpdsl: Run, sample
     assert qpdsl("analyze").code == Exit.OK
 
 
+def test_what_was_measured_counts_for_what_it_was_measured_in(tmp_path: Path) -> None:
+    wanted = replace(nominal(), measured=True, name="wanted")
+    for age, device in enumerate(
+        [
+            wanted,
+            replace(wanted, dtype="bfloat16"),
+            replace(wanted, kind="cuda"),
+            replace(wanted, measured=False),
+            replace(wanted, threads=2, name="of two threads"),
+        ]
+    ):
+        write_device(device)
+        for file in folder().glob("device-*.json"):
+            if file.stat().st_mtime > 1e6:
+                os.utime(file, (age, age))
+    write_device(wanted)
+    os.utime(folder() / "device-cpu-float32-1.json", (0, 0))
+    damaged = folder() / "device-cpu-float32-4.json"
+    damaged.write_text("[" * 100_000)
+    names = [getattr(measured_device("cpu", "float32", threads), "name", None) for threads in (None, 1, 2, 4)]
+    assert names == ["of two threads", "wanted", "of two threads", None]
+    assert measured_device("cpu", "float16") is None and not read_device("cpu", "float32", 4).measured
+    damaged.unlink()
+    write_device(replace(wanted, measured=False))
+    assert measured_device("cpu", "float32", 1) is None
+
+
+def test_what_cannot_be_kept_is_said_where_it_was_asked_for(
+    qpdsl: Run, sampled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qpdsl("explain", sampled, "--analyze", "--set", "problem=two")
+
+    def full(path: Path, lines: object) -> None:
+        raise UsageError(f"cannot write `{path}`: no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qpdsl.caches.write_whole", full)
+        ran = qpdsl("analyze", "--forget")
+    assert ran.code == Exit.USAGE and "cannot write" in ran.err and "forgot" not in ran.err
+    assert entries(qpdsl)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/x")
+    ran = qpdsl("profile", "zoo/counting-mini", "--no-tables")
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert ran.err == "error: cannot make the folder `/dev/null/x/qpdsl`: not a directory\n"
+
+
+def test_without_a_home_there_is_no_cache(qpdsl: Run, sampled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", none)
+    assert read_statistics().programs == {} and measured_device("cpu", "float32") is None
+    assert qpdsl("run", sampled, "--set", "problem=two", "--analyze").code == Exit.OK
+
+
+def test_statistics_that_fail_are_no_failure_of_a_run(
+    qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object, **more: object) -> None:
+        raise ZeroDivisionError("of nothing")
+
+    monkeypatch.setattr("qpdsl.analysis.learn", broken)
+    ran = qpdsl("run", sampled, "--input", problems, "--output", tmp_path / "out.jsonl", "--no-greedy")
+    assert ran.code == Exit.OK and len((tmp_path / "out.jsonl").read_text().splitlines()) == 10
+    assert "ZeroDivisionError: of nothing" in ran.err
+
+
+@pytest.mark.parametrize("command", ["run", "explain"])
+def test_an_interrupted_analysis_adds_what_had_ended(
+    qpdsl: Run, sampled: Path, problems: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Outcome.__init__
+    made = iter(range(100))
+
+    def interrupting(self: Outcome, *given: object, **more: object) -> None:
+        real(self, *given, **more)  # type: ignore[arg-type]
+        if next(made) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Outcome, "__init__", interrupting)
+    ran = qpdsl(command, sampled, "--input", problems, "--analyze", "--concurrency", 1)
+    assert ran.code == Exit.INTERRUPTED
+    known = entries(qpdsl)["sampled"]
+    assert 4 <= known["problems"] < 10 and known["clock"] == {}  # type: ignore[operator]
+
+
 def test_a_measured_device_lets_the_cost_choose(qpdsl: Run) -> None:
     before = json.loads(qpdsl("explain", "beam_search", "--format", "json").out)
     write_device(replace(nominal(), measured=True))
-    assert measured_device() is not None
+    assert measured_device("cpu", "float32") is not None
     after = json.loads(qpdsl("explain", "beam_search", "--format", "json").out)
     verbose = qpdsl("explain", "beam_search", "--verbose")
     assert "choice_by_cost" in verbose.out
@@ -135,6 +226,7 @@ def test_statistics_can_be_switched_off(qpdsl: Run, sampled: Path, how: str, mon
         monkeypatch.setenv("QPDSL_STATISTICS", "0")
     for analyze in ((), ("--analyze",)):
         assert qpdsl("run", sampled, "--set", "problem=two", *more, *analyze).code == Exit.OK
+    assert qpdsl("explain", sampled, "--set", "problem=two", *more, "--analyze").code == Exit.OK
     assert entries(qpdsl) == {}
 
 

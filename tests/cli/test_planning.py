@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from qpdsl.caches import write_device
+from qpdsl.caches import folder, write_device
 from qpdsl.cli.exits import Exit
-from qpdsl.planner.device import Curve, KVProfile, nominal
+from qpdsl.journal import Journal, journal_path
+from qpdsl.planner.device import Curve, Device, KVProfile, nominal
 from qpdsl.planner.rules import RULES
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, write_rows
 
 SUM = "chat user=problem | generate llm n=3 temperature=0 max_tokens=6 | score prm | best by score"
 
@@ -98,10 +100,7 @@ def test_a_program_that_lets_logits_differ_may_get_eight_bits(
     qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    slow, quick = Curve(((1.0, 0.03), (64.0, 0.06))), Curve(((1.0, 0.01), (64.0, 0.02)))
-    kept = {"int8": KVProfile(500.0, 0.5, quick, quick)}
-    profile = replace(nominal().profile("zoo/counting-mini"), decode=slow, prefill=slow, kv_types=kept)
-    write_device(replace(nominal(), measured=True).with_model("zoo/counting-mini", profile))
+    write_device(measured_with_int8("float32", 0.5))
     loose, strict = tmp_path / "loose.qp", tmp_path / "strict.qp"
     loose.write_text(LOOSE)
     strict.write_text(LOOSE.replace(" within epsilon(5)", "").replace("program loose", "program strict"))
@@ -118,6 +117,51 @@ def test_a_program_that_lets_logits_differ_may_get_eight_bits(
     assert run(strict) == run(strict, *plain)
     refused = qpdsl("explain", strict, "--verbose").out
     assert "outside `within exact`" in refused and "keys and values: int8" not in refused
+
+
+def measured_with_int8(dtype: str, epsilon: float) -> Device:
+    slow, quick = Curve(((1.0, 0.03), (64.0, 0.06))), Curve(((1.0, 0.01), (64.0, 0.02)))
+    kept = {"int8": KVProfile(500.0, epsilon, quick, quick)}
+    profile = replace(nominal().profile("zoo/counting-mini"), decode=slow, prefill=slow, kv_types=kept)
+    return replace(nominal(), measured=True, dtype=dtype).with_model("zoo/counting-mini", profile)
+
+
+def test_the_error_of_another_dtype_is_not_what_a_program_permits(
+    qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    loose = tmp_path / "loose.qp"
+    loose.write_text(LOOSE)
+    write_device(measured_with_int8("float32", 50.0))
+    write_device(measured_with_int8("bfloat16", 0.5))
+    os.utime(folder() / "device-cpu-float32-1.json", (1, 1))
+    assert "keys and values: int8" not in qpdsl("explain", loose).out
+    assert "keys and values: int8" in qpdsl("explain", loose, "--dtype", "bfloat16").out
+    assert "keys and values: int8" not in qpdsl("explain", loose, "--dtype", "bfloat16", "--device", "cuda").out
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.5, 50.0), (50.0, 0.5)])
+def test_a_run_is_gone_on_with_by_the_type_it_began_with(
+    qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: float, after: float
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    loose, output, whole = tmp_path / "loose.qp", tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    loose.write_text(LOOSE)
+    rows = write_rows(tmp_path / "rows.jsonl", [{"problem": f"Mia has {number} boxes."} for number in range(3)])
+    write_device(measured_with_int8("float32", before))
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "remove", Journal.close)
+        assert qpdsl("run", loose, "--input", rows, "--output", output).code == Exit.OK
+    output.rename(whole)
+    lines = journal_path(output).read_bytes().splitlines(keepends=True)
+    journal_path(output).write_bytes(b"".join(lines[:2]))
+    write_device(measured_with_int8("float32", after))
+    strict = tmp_path / "strict.qp"
+    strict.write_text(LOOSE.replace(" within epsilon(5)", ""))
+    refused = qpdsl("run", strict, "--input", rows, "--output", output, "--resume")
+    assert refused.code == Exit.USAGE and "changed since it began: the program" in refused.err
+    assert qpdsl("run", loose, "--input", rows, "--output", output, "--resume").code == Exit.OK
+    assert output.read_bytes() == whole.read_bytes()
 
 
 def test_the_choice_by_cost_can_be_left_out(qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,10 +21,9 @@ from qpdsl.planner.device import (
     ModelProfile,
     ModelShape,
     Table,
-    device_from_json,
-    device_json,
     nominal,
 )
+from qpdsl.planner.device_data import device_from_json, device_json
 from qpdsl.planner.memory import parts
 from qpdsl.planner.optimize import planned
 from qpdsl.planner.pace import Load
@@ -103,9 +105,11 @@ def test_the_objective_weighs_latency_against_loss() -> None:
         ("exact", "epsilon", 0.0, 1e-6, False),
         ("epsilon(0.001)", "epsilon", 0.0, 0.0009, True),
         ("epsilon(0.001)", "epsilon", 0.0, 0.0011, False),
+        ("epsilon(0.001)", "epsilon", 0.0, math.nan, False),
         ("epsilon(0.001)", "lossy", 0.0, None, False),
         ("loss(0.02)", "lossy", 0.01, None, True),
         ("loss(0.02)", "lossy", 0.05, None, False),
+        ("loss(0.02)", "lossy", math.nan, None, False),
         ("loss(0.02)", "lossy", None, None, False),
         ("loss(0.02)", "epsilon", 0.0, 1e-6, False),
         ("lossy", "lossy", 0.0, None, True),
@@ -227,6 +231,48 @@ def test_a_device_survives_being_written() -> None:
     assert device_from_json(device_json(device)) == device
     with pytest.raises(ValueError, match="another version"):
         device_from_json({**device_json(device), "version": 0})
+
+
+@pytest.mark.parametrize(
+    ("path", "damage"),
+    [
+        (("models",), []),
+        (("models",), None),
+        (("models", "a"), None),
+        (("models", "a", "kv_types"), None),
+        (("models", "a", "kv_types", "int8", "epsilon"), math.nan),
+        (("models", "a", "kv_types", "int8", "epsilon"), "0"),
+        (("models", "a", "decode", "points"), []),
+        (("models", "a", "decode", "points"), [[1, 2, 3]]),
+        (("models", "a", "decode", "points"), [[1, 2], [1, 2]]),
+        (("models", "a", "decode", "points"), 3),
+        (("models", "a", "shape", "layers"), 0),
+        (("models", "a", "shape"), {}),
+        (("models", "a", "context"), None),
+        (("models", "a", "read_seconds"), math.inf),
+        (("models", "a", "generate", "rates"), [[1.0]]),
+        (("models", "a", "generate", "batches"), []),
+        (("bandwidth",), 0),
+        (("bandwidth",), 10**400),
+        (("peak",), True),
+        (("row_seconds",), -1),
+        (("threads",), 1.5),
+        (("dtype",), None),
+        (("measured",), None),
+    ],
+)
+def test_a_damaged_device_is_refused(path: tuple[str, ...], damage: object) -> None:
+    device = two_models(500, 500)
+    kept = {"int8": KVProfile(1056.0, 0.1, Curve(((1.0, 0.01),)), Curve(((1.0, 0.01),)))}
+    device = device.with_model("a", replace(device.models["a"], kv_types=kept))
+    data: Any = json.loads(json.dumps(device_json(device)))
+    assert device_from_json(data) == device
+    inner = data
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = damage
+    with pytest.raises(ValueError, match="no profile of a device"):
+        device_from_json(data)
 
 
 def test_curves_are_straight_between_and_beyond_their_points() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from qpdsl.arguments import with_defaults
 from qpdsl.cli.sources import load_program
 from qpdsl.planner.cardinality import cardinalities
+from qpdsl.planner.cost import estimate_cost
+from qpdsl.planner.device import nominal
 from qpdsl.planner.measured import OperatorFigures, RunFigures
 from qpdsl.planner.optimize import planned
 from qpdsl.planner.physical import PhysicalPlan
-from qpdsl.planner.stats import MOST_PROGRAMS, Statistics
+from qpdsl.planner.stats import MOST_PROGRAMS, Statistics, clock_key
 
 
 def plan_of(name: str = "self_consistency", naive: bool = False, **values: int) -> PhysicalPlan:
@@ -45,6 +48,50 @@ def test_they_survive_being_written() -> None:
 )
 def test_what_cannot_be_read_is_empty(text: str) -> None:
     assert Statistics.from_text(text) == Statistics()
+
+
+@pytest.mark.parametrize(
+    ("path", "damage"),
+    [
+        (("operators",), []),
+        (("operators", "1"), None),
+        (("operators", "1", "rows_out"), None),
+        (("operators", "1", "rows_out"), "32"),
+        (("operators", "1", "sampled_tokens"), math.nan),
+        (("operators", "1", "counts"), []),
+        (("operators", "1", "counts", "samples"), None),
+        (("operators", "1", "most"), "many"),
+        (("problems",), 0),
+        (("problems",), True),
+        (("longest",), math.inf),
+        (("clock",), None),
+        (("clock", "cpu float32 1"), 0),
+        (("clock", "cpu float32 1"), 10**400),
+        (("models",), {"llm": 1}),
+        (("values",), {"n": [1]}),
+        (("name",), None),
+    ],
+)
+def test_what_is_damaged_within_is_empty(path: tuple[str, ...], damage: object) -> None:
+    statistics = Statistics()
+    statistics.add(plan_of(), figures())
+    statistics.add_clock(plan_of(), "cpu float32 1", 2.0)
+    data = json.loads(statistics.to_text())
+    (inner,) = data["programs"].values()
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = damage
+    assert Statistics.from_text(json.dumps(data)) == Statistics()
+
+
+def test_the_clock_of_nominal_figures_is_none_of_measured_ones() -> None:
+    statistics, plan = Statistics(), plan_of()
+    statistics.add(plan, figures())
+    statistics.add_clock(plan, clock_key(nominal()), 2.0)
+    measured = replace(nominal(), measured=True)
+    assert [estimate_cost(plan, each, statistics).clock for each in (nominal(), measured)] == [2.0, None]
+    statistics.forget_clock(clock_key(nominal()))
+    assert estimate_cost(plan, nominal(), statistics).clock is None
 
 
 def test_later_runs_are_mixed_in_by_their_problems() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,8 @@ import pytest
 from qpdsl.executor.runtime.loading import TextModel, load
 from qpdsl.executor.runtime.profile_kv import measure_kv
 from qpdsl.executor.runtime.trial import Trial
-from qpdsl.planner.device import device_from_json, device_json, nominal
+from qpdsl.planner.device import nominal
+from qpdsl.planner.device_data import device_from_json, device_json
 from qpdsl.session import locate
 
 
@@ -35,6 +37,13 @@ def test_eight_bits_are_measured_with_their_error(mini: TextModel, monkeypatch: 
     device = nominal()
     device = device.with_model("m", replace(device.profile("m"), kv_types=found))
     assert device_from_json(device_json(device)) == device
+
+
+def test_a_type_that_gives_no_numbers_is_left_out(mini: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = iter([[1.0, 2.0], [1.0, math.nan], [math.inf, 2.0]])
+    monkeypatch.setattr("qpdsl.executor.runtime.profile_kv._logits", lambda trial, texts: next(logits))
+    monkeypatch.setattr(Trial, "written", lambda self, texts, tokens: [])
+    assert measure_kv(mini, partial(load, mini.name, locate(mini.name), "cpu", None), time.perf_counter) == {}
 
 
 def test_a_clock_of_ones_own_is_what_counts(mini: TextModel) -> None:
