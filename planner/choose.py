@@ -91,8 +91,6 @@ class _Chooser:
         settled = self._operators(best)
         if settled is not best:
             settled = self._better(settled, self._joint(settled.plan))
-        if self.levels:
-            settled = replace(settled, plan=replace(settled.plan, kv_shares=self.levels[0].shares))
         return settled
 
     def considered(self, best: Candidate) -> Iterator[Considered]:

@@ -82,7 +82,7 @@ def test_little_memory_takes_longer() -> None:
 def test_a_naive_plan_is_left_alone() -> None:
     plan = plan_of("beam_search", naive=True)
     chosen = choose(plan, nominal(), NONE)
-    assert (chosen.in_flight, chosen.floor, chosen.kv_shares) == (None, 0, None)
+    assert (chosen.in_flight, chosen.floor) == (None, 0)
 
 
 def candidate(equivalence: str, time: float, loss: float | None = 0.0, epsilon: float | None = None) -> Candidate:
@@ -177,7 +177,7 @@ def test_what_does_not_pay_is_taken_back() -> None:
     chosen = choose(plan, device, NONE, Load(1))
     assert [node.how.run_ahead for node in everything(plan.ops) if isinstance(node.how, GenerateHow)] == [1]
     assert [node.how.run_ahead for node in everything(chosen.ops) if isinstance(node.how, GenerateHow)] == [0]
-    assert choose(plan, device, NONE).kv_shares == {"zoo/counting": 0.5, "zoo/counting-prm": 0.5}
+    assert choice_of(plan, device, NONE).levels[0].shares == {"zoo/counting": 0.5, "zoo/counting-prm": 0.5}
 
 
 def two_models(memory_of_a: float, memory_of_b: float) -> Device:
