@@ -98,7 +98,9 @@ def test_a_measured_device_lets_the_cost_choose(qpdsl: Run) -> None:
     verbose = qpdsl("explain", "beam_search", "--verbose")
     assert "choice_by_cost" in verbose.out
     assert before["operators"][1]["cost"] is None and after["operators"][1]["cost"]["seconds"] > 0
-    assert after["rules"] == before["rules"]
+    assert after["chosen_by_cost"] and not before["chosen_by_cost"]
+    assert set(after["rules"]) == set(before["rules"]) - {"speculative_expansion"}
+    assert "chosen by cost" in qpdsl("explain", "beam_search").out.splitlines()[0]
 
 
 def test_profile_measures_a_model_once(qpdsl: Run) -> None:
