@@ -2,12 +2,12 @@
 
     python benchmarks/estimates.py [--quick] [--problems 5] [--repeats 3] [--clock process]
 
-Over shipped programs and three sizes of generator. Of every program the plan, the naive plan and the plan without each
-rule that changes it run on the same problems, in turns; the figure of a plan is the median. Before that one ANALYZE run
-of the plan tells the statistics what the program comes to. Then every plan is estimated. Counted are the pairs of plans
-of one program and size whose times differ by more than a fifth: in how many the estimates have the same order (goal
-90%), and in how many plans the estimate is within twice the time (goal all). `--clock process` counts this process's
-time alone, for a machine that others use too.
+Over the shipped programs and three sizes of generator. Of every program the plan, the naive plan, the plan without each
+rule that changes it and the plan chosen by cost, where that is another one, run on the same problems, in turns; the
+figure of a plan is the median. Before that one ANALYZE run of the plan tells the statistics what the program comes to.
+Then every plan is estimated. Counted are the pairs of plans of one program and size whose times differ by more than a
+fifth: in how many the estimates have the same order (goal 90%), and in how many plans the estimate is within twice the
+time (goal all). `--clock process` counts this process's time alone, for a machine that others use too.
 
 The third size computes what `zoo/counting` does, through layers put in between that add nothing: the same tokens for
 several times the work. Writes `benchmarks/results/estimates.json` and `estimates.md`.
@@ -20,14 +20,14 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
 import torch
 from machine import describe, sentence
-from search_runs import problems, run
+from search_runs import DATA, problems, run
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qpdsl import zoo
@@ -38,6 +38,7 @@ from qpdsl.cli.surroundings import Surroundings
 from qpdsl.executor.runtime.loading import load
 from qpdsl.executor.runtime.profile import measure_device, measure_model
 from qpdsl.planner.analyze import Analysis
+from qpdsl.planner.choose import choice_of
 from qpdsl.planner.cost import estimate_cost
 from qpdsl.planner.device import Device
 from qpdsl.planner.optimize import planned
@@ -55,9 +56,20 @@ PROGRAMS: Mapping[str, Mapping[str, int]] = {
     "weighted_best_of_n": {"n": 16},
     "beam_search": {},
     "dvts": {},
+    "lookahead": {},
     "rebase": {},
+    "sal_best_of_n": {"n": 8},
+    "sal_beam_search": {},
+    "sal_dvts": {},
+    "filter_decoding": {},
+    "constrained_json": {},
+    "outline_then_write": {},
 }
-SIZES = ("zoo/counting-mini", "zoo/counting", "deep")
+# Where the rows come from, if not from the counting problems.
+DATA_OF = {"constrained_json": "notes-300"}
+TOPICS = ("rivers", "the moon", "bread", "old maps", "bees", "glass", "tides", "chess")
+MINI = "zoo/counting-mini"
+SIZES = (MINI, "zoo/counting", "deep")
 DEPTH = 12
 # Plans whose times differ by less are as good as each other.
 APART = 1.2
@@ -87,14 +99,18 @@ def plans(name: str, models: Mapping[str, str]) -> Iterator[tuple[str, PhysicalP
         yield f"without {rule}", planned(lowered, reads, [rule])
 
 
-def measure(size: str, model: str, names: Sequence[str], count: int, repeats: int, clock: str) -> list[Line]:
+def measure(
+    size: str, model: str, names: Sequence[str], count: int, repeats: int, clock: str, topics: str
+) -> list[Line]:
     """Every plan of every program with a generator."""
     verifier = "zoo/counting-prm"
-    device = _device([model, verifier], time.process_time if clock == "process" else time.perf_counter)
+    device = _device(
+        dict.fromkeys([model, verifier, MINI]), time.process_time if clock == "process" else time.perf_counter
+    )
     lines: list[Line] = []
     for name in names:
         found = dict(plans(name, {"llm": model}))
-        rows = problems(found["planned"], count)
+        rows = problems(found["planned"], count, topics if name == "outline_then_write" else DATA_OF.get(name, DATA))
         load_ = Load(count, kv_bytes=_budget(found["planned"]))
         known = Statistics()
         first = run(found["planned"], rows)
@@ -102,6 +118,9 @@ def measure(size: str, model: str, names: Sequence[str], count: int, repeats: in
         figures = replace(first.figures, seconds=seconds)
         before = estimate_cost(found["planned"], device, known, load_)
         learn(known, Analysis(found["planned"], figures, before), device, load_)
+        choice = choice_of(found["planned"], device, known, load_)
+        if choice.seconds != choice.ruled_seconds:
+            found["chosen by cost"] = choice.plan
         taken: dict[str, list[float]] = {plan: [] for plan in found}
         for _ in range(repeats):
             for plan, physical in found.items():
@@ -114,7 +133,7 @@ def measure(size: str, model: str, names: Sequence[str], count: int, repeats: in
     return lines
 
 
-def _device(models: Sequence[str], clock: Callable[[], float]) -> Device:
+def _device(models: Iterable[str], clock: Callable[[], float]) -> Device:
     device = measure_device("cpu", torch.float32, clock)
     for model in models:
         profile = measure_model(load(model, locate(model), "cpu", None), tables=False, clock=clock)
@@ -210,9 +229,11 @@ def main() -> None:
         sizes, names, count, repeats = ("zoo/counting",), ["best_of_n", "beam_search"], 3, 1
     lines: list[Line] = []
     with tempfile.TemporaryDirectory() as scratch:
+        topics = Path(scratch) / "topics.jsonl"
+        topics.write_text("".join(json.dumps({"topic": topic}) + "\n" for topic in TOPICS))
         for size in sizes:
             model = deepened(Path(scratch) / "deep") if size == "deep" else size
-            lines += measure(size, model, names, count, repeats, arguments.clock)
+            lines += measure(size, model, names, count, repeats, arguments.clock, str(topics))
     text = page(lines)
     arguments.output.mkdir(parents=True, exist_ok=True)
     record = {

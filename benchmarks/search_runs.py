@@ -77,8 +77,9 @@ def plan_of(name: str, disabled: Sequence[str] = (), *, naive: bool = False) -> 
     return planned(lowered, reads_of(lowered), disabled, naive=naive)
 
 
-def problems(plan: PhysicalPlan, count: int) -> list[InputRow]:
-    return list(read_rows(input_path(DATA), plan, {}).rows[:count])
+def problems(plan: PhysicalPlan, count: int, data: str = DATA) -> list[InputRow]:
+    """The first rows of shipped data, or of a file."""
+    return list(read_rows(input_path(data), plan, {}).rows[:count])
 
 
 def run(

@@ -27,6 +27,12 @@ class Forwarded:
     hidden: torch.Tensor
     middle: torch.Tensor | None
 
+    @classmethod
+    def first(cls, readers: list[tuple[Chunk, int]], hidden: torch.Tensor, middle: torch.Tensor | None) -> Forwarded:
+        """Where the wanted rows are the first ones of `hidden` and `middle`, and padding may follow."""
+        count = sum(rows for _, rows in readers)
+        return cls(readers, hidden[:count], None if middle is None else middle[:count])
+
 
 class Backend(Protocol):
     """Runs the steps of one model over one cache. `drawer` reads what a forward leaves."""

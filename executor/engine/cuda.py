@@ -64,10 +64,8 @@ class KernelBackend:
         (numbers,) = self._staging.send([step.numbers])
         batch = KernelBatch.of(numbers, step.sizes, self._deterministic)
         hidden, early = self._model.forward(batch, self._cache, middle=middle)
-        if batch.wanted is None:
-            count = sum(rows for _, rows in step.readers)
-            hidden, early = hidden[:count], None if early is None else early[:count]
-        return Forwarded(step.readers, hidden, early)
+        # Rows that are not picked are the first ones, before any padding.
+        return Forwarded.first(step.readers, hidden, early)
 
     def _fill(self, step: Assembled, inputs: torch.Tensor) -> None:
         self._staging.send([step.numbers], into=inputs.view(torch.uint8))

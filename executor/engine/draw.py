@@ -102,7 +102,9 @@ class Drawer:
             early = early.masked_fill(~allowed, float("-inf"))
         leaves, near = self._leaves(early, sequences)
         drawn = self._sample(torch.where(leaves[:, None], early, logits), params, keys, positions)
-        logprobs = logits.gather(1, drawn.tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
+        # In double, so that how the sum is parted among threads does not show.
+        wide = logits.double()
+        logprobs = (wide.gather(1, drawn.tokens[:, None])[:, 0] - wide.logsumexp(dim=-1)).float()
         return Draw(drawn.tokens, logprobs, drawn.near_ties | near)
 
     def _read(self, hidden: torch.Tensor, request: ReadRequest | LogProbRequest, done: int) -> torch.Tensor:

@@ -40,7 +40,7 @@ class EngineConfig:
 
     On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `compiled` has
     torch.compile make the layers' kernels when they first run, unless steps are deterministic; `graphs` captures decode
-    steps as CUDA graphs. On a CPU in float32 bits never depend on the batch.
+    steps as CUDA graphs. On a CPU in float32 bits do not depend on the batch, where layers run without their modules.
     """
 
     max_sequences: int = 128

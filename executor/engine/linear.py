@@ -45,19 +45,16 @@ class PackedLinear(torch.nn.Module):
     def into(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """The layer's result of `rows` [T, in] in `out` [T, out]."""
         if rows.shape[0] <= ROWS and len(self.blocks) == 1:
-            weight = self.blocks[0]
-            if self.bias is None:
-                torch.mm(rows, weight, out=out)
-            else:
-                torch.addmm(self.bias, rows, weight, out=out)
-            return
-        pieces = list(zip(_pieces(rows), _pieces(out), strict=True))
-        start = 0
-        for weight in self.blocks:
-            end = start + weight.shape[1]
-            for given, made in pieces:
-                torch.mm(given, weight, out=made[:, start:end])
-            start = end
+            torch.mm(rows, self.blocks[0], out=out)
+        else:
+            pieces = list(zip(_pieces(rows), _pieces(out), strict=True))
+            start = 0
+            for weight in self.blocks:
+                end = start + weight.shape[1]
+                for given, made in pieces:
+                    torch.mm(given, weight, out=made[:, start:end])
+                start = end
+        # Added after the product, for any number of rows: a product that begins with it sums in another order.
         if self.bias is not None:
             out += self.bias
 

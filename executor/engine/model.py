@@ -202,14 +202,13 @@ def _native(
         # A machine that runs kernels of another kind need not have the compiler.
         from qpdsl.executor.engine.native import NativeStack
 
-        native = NativeStack(lean, plain)
-        hidden, _ = native.forward(*probe.kernel_batch(plain), middle=False)
-        if not _agrees(probe, head.dense(hidden)):
-            return None
         # In eight bits the logits are not the model's own, so it is the same code over plain rows that is checked.
-        return native if layout == plain else NativeStack(lean, layout)
-    except (ImportError, LookupError):
+        checked = NativeStack(lean, plain)
+        native = checked if layout == plain else NativeStack(lean, layout)
+    except (ImportError, LookupError, RuntimeError):
         return None
+    hidden, _ = checked.forward(*probe.kernel_batch(plain), middle=False)
+    return native if _agrees(probe, head.dense(hidden)) else None
 
 
 def _agrees(probe: Probe, logits: torch.Tensor) -> bool:

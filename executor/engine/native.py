@@ -30,8 +30,9 @@ class NativeStack:
         layers = lean.layers
         first = layers[0]
         activation = _ACTIVATIONS.get(first.activation_kind)
+        shapes = {(layer.intermediate, layer.head_epsilon, layer.activation_kind) for layer in layers}
         epsilons = {norm.epsilon for layer in layers for norm in (layer.before_attention, layer.before_mlp)}
-        if activation is None or epsilons != {lean.norm.epsilon}:
+        if activation is None or len(shapes) > 1 or epsilons != {lean.norm.epsilon}:
             raise LookupError("no kernel")
         self._lean = lean
         self._kernels = LayerKernels(
@@ -107,7 +108,7 @@ class _Room:
         queries = layer.out.in_features
         self.normed = torch.empty(rows, size)
         self.joined = torch.empty(rows, layer.qkv.out_features)
-        # Nothing is ever written to the rows that are padding.
+        # Attention leaves padding rows alone: whatever finite numbers they hold, nobody reads what becomes of them.
         self.attended = torch.zeros(rows, queries)
         most = pieces(self.normed)[0].shape[0]
         self._widened = torch.empty(most, 2 * layer.intermediate)

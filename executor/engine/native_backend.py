@@ -37,7 +37,5 @@ class NativeBackend:
         step = self._assembler.step(chunks, self._model.least_rows)
         batch = KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
         hidden, early = self._model.forward(batch, self._cache, middle=middle)
-        if batch.wanted is None:
-            count = sum(rows for _, rows in step.readers)
-            hidden, early = hidden[:count], None if early is None else early[:count]
-        return Forwarded(step.readers, hidden, early)
+        # Rows that are not picked are the first ones, before any padding.
+        return Forwarded.first(step.readers, hidden, early)

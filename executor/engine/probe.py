@@ -93,6 +93,8 @@ def check_calls(calls: list[dict[str, Any]], layers: int, kernels: bool) -> None
 
 def check_windows(config: PretrainedConfig, calls: list[dict[str, Any]]) -> None:
     """Refuses a model whose layers slide a window and do not tell attention; the probe is too short to see it."""
+    if "chunked_attention" in (getattr(config, "layer_types", None) or []):
+        raise UnsupportedModel("its layers attend within chunks, which paged attention does not")
     window = getattr(config, "sliding_window", None)
     if window is None or not getattr(config, "use_sliding_window", True):
         return

@@ -20,6 +20,8 @@ from qpdsl.executor.kernels.llvm_cache import I8, KEY, VALUE, Cache, CacheShape,
 from qpdsl.executor.kernels.rows import Kind
 
 _LINE_BYTES = 64
+# A larger page would push out of a core's own cache what is being read.
+_ASKED_BYTES = 1 << 16
 # Vector registers that hold sums while values are added up.
 _SUMS = 16
 
@@ -220,10 +222,11 @@ class _Query:
             ahead = self._page(code.least(code.add(page, 1), code.add(self._last, -1)))
             with code.loop(0, shape.page_size, self._tile) as at:
                 # Pages lie scattered, where the hardware does not look ahead: the next one is asked for meanwhile.
-                with builder.if_then(first_head):
-                    next_tile = self._cache.head(ahead, at, KEY, code.number(0))
-                    for line in range(0, self._tile * shape.cache.token_bytes, _LINE_BYTES):
-                        code.prefetch(code.at(next_tile, line, I8))
+                if shape.page_size * shape.cache.token_bytes <= _ASKED_BYTES:
+                    with builder.if_then(first_head):
+                        next_tile = self._cache.head(ahead, at, KEY, code.number(0))
+                        for line in range(0, self._tile * shape.cache.token_bytes, _LINE_BYTES):
+                            code.prefetch(code.at(next_tile, line, I8))
                 scores = builder.fmul(code.sums(self._products(here, at)), self._factors(here, at))
                 place = code.add(code.times(page, shape.page_size), at)
                 places = builder.add(code.splat(builder.trunc(place, I32)), token)

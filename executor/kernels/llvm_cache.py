@@ -85,7 +85,7 @@ class Cache:
         return self._code.builder.load(self._scale(page, token, which, head), typ=F32, align=4)
 
     def store(self, page: Value, token: Value, which: int, head: Value, values: Sequence[Value]) -> None:
-        """Keeps the vectors of one head; in eight bits as `quantize.encode` does."""
+        """Keeps the vectors of one head; in eight bits as `quantize.encode` does, of finite numbers to the bit."""
         code, builder, kind = self._code, self._code.builder, self._shape.kind
         target = self.head(page, token, which, head)
         if kind == "plain":
@@ -100,6 +100,11 @@ class Cache:
         vanishes = builder.fcmp_ordered("<", largest, code.constant(SMALLEST))
         scale = builder.select(vanishes, zero, builder.fdiv(largest, bound))
         inverse = builder.select(vanishes, zero, builder.fdiv(bound, largest))
+        # What is no number leaves none: comparisons drop it, a product with zero does not.
+        poison = builder.fmul(values[0], zero)
+        for value in values[1:]:
+            poison = builder.fadd(poison, builder.fmul(value, zero))
+        scale = builder.fadd(scale, code.folded(poison, 1, builder.fadd))
         for index, value in enumerate(values):
             scaled = code.maximum(code.constant(-LARGEST[kind]), code.minimum(builder.fmul(value, inverse), bound))
             whole = code.rounded(scaled) if kind == "int8" else self._e4m3(scaled)

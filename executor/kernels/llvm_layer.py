@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,11 +45,12 @@ class LayerKernels:
         self._block = heads.block(width)
         if heads.page_size % (width // self._block):
             raise LookupError("page size")
-        library = _library(shape, width)
+        self._library = library = _library(shape, width)
         self._norm, self._gate, self._store = library["norm"], library["gate"], library["store"]
         self._attends = [library[_attend_name(kind)] for kind in shape.scoring]
         self._scratch: list[torch.Tensor] = []
-        self._threads: ThreadPoolExecutor | None = None
+        # Threads are started as they are needed.
+        self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="attention")
 
     def norm(self, hidden: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         """RMS norm of `hidden` [T, d] into `out`."""
@@ -112,8 +114,6 @@ class LayerKernels:
         if workers <= 1:
             run(0, 0, count)
             return
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(workers, thread_name_prefix="attention")
         bounds = [count * worker // workers for worker in range(workers + 1)]
         _wait(self._threads.map(run, range(workers), bounds[:-1], bounds[1:]))
 

@@ -21,6 +21,8 @@ F64 = ir.DoubleType()
 
 # More than what the float32 noise can be off, twice, and the gap that counts as near.
 _SLACK = 2e-2
+# Of a large score: what float32 loses of it when the noise is added.
+_ROUNDING = 2.0**-22
 # Below it -ln(1 - u) is a series; above, 1 - u has bits enough for a logarithm.
 _SERIES = 0.25
 
@@ -32,7 +34,8 @@ class RowSampler:
         width = vector_width()
         if not width:
             raise LookupError("no vectors")
-        self._function = _library(vocabulary, width)["sample"]
+        self._library = _library(vocabulary, width)
+        self._function = self._library["sample"]
         self._vocabulary = vocabulary
         self._scratch = torch.empty(-(-vocabulary // (4 * width)) * 4 * width)
 
@@ -95,8 +98,9 @@ class _Row:
         top = code.variable(code.vector, peak)
         with code.builder.if_then(self._noisy):
             top.set(self._perturbed())
-        least = code.builder.fsub(top.get(), code.constant(_SLACK))
-        self._choose(code.folded(least, 1, code.maximum), log_total)
+        highest = code.folded(top.get(), 1, code.maximum)
+        slack = code.fma(code.magnitude(highest), code.constant(_ROUNDING), code.constant(_SLACK))
+        self._choose(code.builder.fsub(highest, slack), log_total)
 
     def _copied(self) -> Value:
         """Copies the logits to the scratch, -inf after them. Their maximum, in every lane."""
@@ -175,7 +179,8 @@ class _Row:
             near = builder.fcmp_ordered(">=", code.load(code.at(self._scratch, first)), least)
             mask = builder.bitcast(near, ir.IntType(code.width))
             some = builder.icmp_unsigned("!=", mask, ir.Constant(mask.type, 0))
-            with builder.if_then(some, likely=False), code.loop(first, code.add(first, code.width)) as at:
+            last = code.least(code.add(first, code.width), self._vocabulary)
+            with builder.if_then(some, likely=False), code.loop(first, last) as at:
                 there = builder.load(code.at(self._scratch, at), typ=F32)
                 with builder.if_then(builder.fcmp_ordered(">=", there, code.lane(least, 0))):
                     self._meet(at, best, second, token)

@@ -41,7 +41,7 @@ class PagedBatch:
     pages:         int32 [B, P], page ids, last dimension contiguous; what lies past a context is never read
     context:       int32 [B], tokens of each sequence with this step's; 0 is a padding row, its output is zero
     slots:         int64 [T], where each new token's key and value of layer 0 go
-    query_start:   int32 [B+1], the first new token of each sequence, T at the end
+    query_start:   int32 [B+1], the first new token of each sequence; rows after the last are padding
     decodes:       how many sequences come first that have one token each
     longest:       no context is longer (an upper bound: a captured graph gives the model's limit)
     longest_query: no sequence has more new tokens

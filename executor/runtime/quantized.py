@@ -36,16 +36,16 @@ def unknown_method(config: PretrainedConfig) -> str | None:
 def mixed_rows(model: PreTrainedModel) -> str | None:
     """Why a row's result hangs on the other rows of its batch, by a linear layer; None where no layer mixes rows.
 
-    One layer of each type and shape is tried; those without weights, which were laid out anew, are not.
+    One layer of each type and shape is tried; those that hold nothing, as they were laid out anew, are not.
     """
     tried = set[tuple[Any, ...]]()
     for module in model.modules():
         width = getattr(module, "in_features", None)
-        weight = getattr(module, "weight", None)
-        if not isinstance(width, int) or not isinstance(weight, torch.Tensor) or not weight.numel():
+        held = [each for each in (*module.parameters(recurse=False), *module.buffers(recurse=False)) if each.numel()]
+        if not isinstance(width, int) or not held:
             continue
-        kind = (type(module), type(weight), width, getattr(module, "out_features", None))
-        if kind not in tried and _mixes(module, width, model.dtype, weight.device):
+        kind = (type(module), type(held[0]), width, getattr(module, "out_features", None))
+        if kind not in tried and _mixes(module, width, model.dtype, held[0].device):
             name = type(module).__name__
             hint = " (they do not where its llm_int8_threshold is 0)" if name == "Linear8bitLt" else ""
             return f"what its {name} layers make of a token hangs on what else is in the batch{hint}"

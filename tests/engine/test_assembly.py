@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from qpdsl.executor.engine.assembly import Assembled, Assembler
+from qpdsl.executor.engine.assembly import Assembled, Assembler, PlainAssembler
 from qpdsl.executor.engine.request import GenerateRequest, SamplingParams
 from qpdsl.executor.engine.scheduler import Chunk
 from qpdsl.executor.engine.sequence import Sequence
@@ -60,6 +60,20 @@ def test_a_mixed_step_puts_lone_tokens_first() -> None:
     assert positions.tolist() == [15, 16, 17, 18, 19, *range(7)]
     assert batch.query_start.tolist() == [0, 1, 5, 12]
     assert wanted.tolist() == [0, 4, 11] and [each.sequence.pages for each, _ in step.readers] == [[5], [3, 8], [9]]
+
+
+def test_a_plain_step_is_padded_with_rows_of_no_sequence_and_rounds_nothing() -> None:
+    assembler = PlainAssembler(PAGE, SCRATCH)
+    step = assembler.step([chunk(33, [2, 4, 6])], 2)
+    tokens, positions, wanted, batch = view(step)
+    assert tokens.tolist() == [32, 0] and positions.tolist() == [32, 0] and wanted.tolist() == []
+    assert batch.context.tolist() == [33] and batch.query_start.tolist() == [0, 1]
+    assert batch.slots.tolist() == [6 * PAGE, SCRATCH * PAGE] and batch.longest == 33
+    step = assembler.step([chunk(20, [3, 8], 4), chunk(16, [5]), chunk(200, [*range(20, 33)])], 2)
+    _, positions, wanted, batch = view(step)
+    assert positions.tolist() == [15, 199, 16, 17, 18, 19] and wanted.tolist() == [0, 1, 5]
+    assert batch.query_start.tolist() == [0, 1, 2, 6] and batch.pages.shape == (3, 16) and batch.cascade is None
+    assert [each.sequence.pages[0] for each, _ in step.readers] == [5, 20, 3]
 
 
 def test_fixed_steps_always_have_as_many_rows() -> None:

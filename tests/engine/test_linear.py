@@ -7,7 +7,7 @@ import torch
 
 from qpdsl.executor.engine.linear import PackedLinear, safe_rows
 
-SHAPES = [(48, 101), (256, 1152), (576, 256), (896, 2500), (40, 1217)]
+SHAPES = [(48, 101), (256, 1152), (576, 256), (896, 2500), (40, 1217), (512, 768), (896, 256)]
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -26,11 +26,12 @@ def test_is_the_linear_layer_whose_weights_it_took(inputs: int, outputs: int, bi
         assert torch.allclose(total, expected + 1, atol=1e-4)
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
-def test_a_rows_bits_do_not_depend_on_how_many_there_are(inputs: int, outputs: int, threads: int) -> None:
+def test_a_rows_bits_do_not_depend_on_how_many_there_are(inputs: int, outputs: int, threads: int, bias: bool) -> None:
     torch.manual_seed(0)
-    packed = PackedLinear(torch.randn(outputs, inputs))
+    packed = PackedLinear(torch.randn(outputs, inputs), torch.randn(outputs) if bias else None)
     hidden = torch.randn(300, inputs)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

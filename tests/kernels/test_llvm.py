@@ -81,6 +81,10 @@ def test_eight_bits_are_those_of_the_twin(kind: Kind) -> None:
     positions = torch.zeros(len(joined), dtype=torch.int64)
     kernels(heads).store(joined, still, positions, batch, rows.data, None, 1)
     assert torch.equal(rows.data, expected.data)
+    joined[2, heads.queries + 7] = float("nan")
+    kernels(heads).store(joined, still, positions, batch, rows.data, None, 1)
+    place, page = int(batch.slots[2]) % heads.page_size, int(batch.slots[2]) // heads.page_size + 1
+    assert rows.split()[1][page, place, 0].isnan().tolist() == [True, False]
 
 
 def attended(made: LayerKernels, heads: HeadShape, rows: Rows, batch: PagedBatch, joined: torch.Tensor) -> torch.Tensor:
@@ -228,11 +232,14 @@ def test_a_draw_is_its_twins(vocabulary: int, width: int, monkeypatch: pytest.Mo
     torch.testing.assert_close(logprobs, expected.logprobs, rtol=1e-5, atol=1e-5)
 
 
-def test_logits_that_are_no_numbers_give_no_log_probability() -> None:
-    logits = torch.zeros(3, 64)
+@pytest.mark.parametrize("vocabulary", [64, 65])
+def test_logits_that_are_no_numbers_give_no_log_probability(vocabulary: int) -> None:
+    logits = torch.zeros(3, vocabulary)
     logits[0, 5], logits[1] = float("nan"), float("-inf")
     zeros = torch.zeros(3, dtype=torch.int64)
-    assert RowSampler(64)(logits, torch.ones(3), zeros, zeros)[1].isfinite().tolist() == [False, False, True]
+    tokens, logprobs, _ = RowSampler(vocabulary)(logits, torch.ones(3), zeros, zeros)
+    assert logprobs.isfinite().tolist() == [False, False, True]
+    assert tokens.max() < vocabulary
 
 
 def test_shapes_without_vectors_are_refused() -> None:
