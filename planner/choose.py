@@ -108,7 +108,7 @@ class _Chooser:
             )
 
     def told(self, plan: PhysicalPlan) -> PhysicalPlan:
-        """The plan with what the choice did to it: marked where it changed something, rules that it turned back gone."""
+        """The plan with what the choice did to it: a mark where it changed something, rules turned back left out."""
         changed = _settings(plan) != _settings(self.ruled.plan)
         return replace(standing(plan), chosen=True) if changed else plan
 

@@ -118,7 +118,7 @@ def test_a_row_that_is_cancelled_while_it_waits_never_starts_and_holds_nobody_up
         assert rows.started == [0, 3]
         rows.end(0)
         rows.end(3)
-        assert await asyncio.gather(first, last) == [0, 3]
+        assert (await first, await last) == (0, 3)
         # Whoever waited has left the session.
         assert session._floors == []
 
