@@ -5,10 +5,11 @@ the KV memory bring; and right answers against tokens spent, of every strategy.
     python benchmarks/search.py [--quick] [--only throughput rules memory splits accuracy] [--repeats 3] [--show-only]
 
 On the built-in models, one torch thread, float32. `--quick` takes a few problems, for minutes in all. Writes
-`benchmarks/results/search.json` and `search.md`; a part that is not run keeps the figures that are there. The accuracy
-part writes `search_accuracy.json`, `.md` and `.svg` beside them, and goes on where a run of it was stopped. Sides take
-turns, a session of its own each time, so that no cache is warm; figures are medians. Seconds are wall time; those of
-the process alone stand beside them, as other work on the machine does not count there.
+`benchmarks/results/search.json` and `search.md`; each part writes its own figures as it ends, and leaves those of the
+others as they are then. The accuracy part writes `search_accuracy.json`, `.md` and `.svg` beside them, and goes on
+where a run of it was stopped. Sides take turns, a session of its own each time, so that no cache is warm; figures are
+medians. Seconds are wall time; those of the process alone stand beside them, as other work on the machine does not
+count there.
 """
 
 from __future__ import annotations
@@ -211,6 +212,20 @@ def _agree(one: list[str], other: list[str]) -> str:
     return f"{sum(a == b for a, b in zip(one, other, strict=False))}/{min(len(one), len(other))}"
 
 
+def record(folder: Path, measured: Mapping[str, Any]) -> None:
+    """Writes what was measured into the results as they are now: another run may have written its own meanwhile."""
+    file = folder / "search.json"
+    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    if measured:
+        found |= measured
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found, indent=1) + "\n")
+    if found:
+        text = page(found)
+        (folder / "search.md").write_text(text, encoding="utf-8", newline="\n")
+        print(text)
+
+
 PARTS = {"throughput": throughput, "rules": rules, "memory": memory, "splits": splits}
 
 
@@ -226,22 +241,14 @@ def main() -> None:
     sizes = QUICK if arguments.quick else Sizes()
     if arguments.repeats is not None:
         sizes = Sizes(**{**sizes.__dict__, "repeats": arguments.repeats})
-    file = arguments.output / "search.json"
-    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     for name in arguments.only if not arguments.show_only else ():
         print(name)
         if name == "accuracy":
             accuracy(sizes.accuracy, sizes.accuracy_budgets, arguments.output)
             continue
-        found[name] = PARTS[name](sizes)
-        found["machine"] = {**describe(), "sentence": sentence()}
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found, indent=1) + "\n")
-    if found:
-        text = page(found)
-        (arguments.output / "search.md").write_text(text, encoding="utf-8", newline="\n")
-        print(text)
+        record(arguments.output, {name: PARTS[name](sizes), "machine": {**describe(), "sentence": sentence()}})
     if arguments.show_only:
+        record(arguments.output, {})
         show(arguments.output)
 
 

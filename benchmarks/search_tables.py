@@ -70,6 +70,9 @@ def _rules(found: Mapping[str, Any]) -> Iterator[str]:
     ]
     head = ["without", "seconds", "process time", "computed tokens", "cached", "run-ahead used", "scores known", "same"]
     yield from table(head, rows)
+    if "in_flight" in found:
+        yield ""
+        yield "Without `in_flight` nothing runs ahead either: samples do so only below the floor that it sets."
     if found["unused"]:
         yield ""
         yield f"Rules that decide nothing about this program: {', '.join(found['unused'])}."

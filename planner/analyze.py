@@ -11,7 +11,7 @@ from qpdsl.grammar.width import cells
 from qpdsl.planner import ops
 from qpdsl.planner.charge import RULE, charged, total
 from qpdsl.planner.cost import Estimate
-from qpdsl.planner.explain import explain_json, tree
+from qpdsl.planner.explain import decided, explain_json, tree
 from qpdsl.planner.measured import OperatorFigures, RunFigures
 from qpdsl.planner.physical import Cost, PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.quantities import byte_count, count, per_cent, plural, seconds
@@ -96,7 +96,7 @@ class Analysis:
         if figures.peak_kv is not None:
             budget = f" of {byte_count(figures.kv_budget)}" if figures.kv_budget else ""
             yield f"KV peak {byte_count(figures.peak_kv)}{budget}"
-        yield f"rules {len(plan.rules)}"
+        yield from decided(plan)
         yield f"within {plan.within}"
 
     def _lines(self) -> Iterator[list[str]]:

@@ -34,7 +34,10 @@ class Alternative:
 
 
 def of_operators(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
-    """For every decision of the rules, as `ruled` has them, the plan with it and the one without."""
+    """For every decision of the rules, as `ruled` has them, the plan with it and the one without.
+
+    Scores that are another operator's read again ask no model, so there is nothing to decide about them.
+    """
     most = {node.id: node.how for node in everything(ruled.ops)}
     for node in everything(plan.ops):
         match node.how, most[node.id]:
@@ -43,7 +46,7 @@ def of_operators(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternativ
                 yield Alternative(knob, "shared", with_how(plan, {node.id: replace(how, share=True)}))
                 alone = replace(how, share=False, run_ahead=0)
                 yield Alternative(knob, "computed by every sample", with_how(plan, {node.id: alone}))
-            case ScoreHow() as how, ScoreHow(share=True) as ruled_how:
+            case ScoreHow() as how, ScoreHow(share=True, same_as=None) as ruled_how:
                 word = "prefixes" if isinstance(node.op, ops.Judge) else "texts"
                 knob = f"{'judge' if isinstance(node.op, ops.Judge) else 'score'} {node.id}: {word}"
                 yield Alternative(knob, "what is new in them", with_how(plan, {node.id: replace(how, share=True)}))

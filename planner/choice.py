@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from qpdsl.planner.memory import Parts
 from qpdsl.planner.physical import Equivalence, PhysicalPlan
 
+# Digits of latency that count: estimates are not that good.
+_DIGITS = 3
 # λ of a program that says nothing of `prefer`: half and half.
 LAMBDA = 0.5
 _ORDER = {"exact": 0, "epsilon": 1, "lossy": 2, "loss": 2}
@@ -30,7 +32,8 @@ class Candidate:
 class Considered:
     """One value of one knob, the others as they were chosen: `seconds` for the whole load, `cost` the objective C.
 
-    `verdict` says why it is not the plan, empty where it costs more; `chosen` marks what the plan has.
+    `verdict` says why it is not the plan: "no better" where it comes to the same, empty where it costs more. `chosen`
+    marks what the plan has.
     """
 
     knob: str
@@ -64,9 +67,12 @@ class Choice:
 
 
 def objective(candidate: Candidate, exact_seconds: float, prefer: float | None) -> float:
-    """C of a candidate; `prefer` is the program's λ. A loss that nobody knows counts as whole."""
+    """C of a candidate; `prefer` is the program's λ. A loss that nobody knows counts as whole.
+
+    Latency is rounded before it is weighed, so that what comes to the same does so under any λ.
+    """
     weight = LAMBDA if prefer is None else prefer
-    relative = candidate.seconds / exact_seconds if exact_seconds else 1.0
+    relative = round(candidate.seconds / exact_seconds, _DIGITS) if exact_seconds else 1.0
     return weight * relative + (1 - weight) * (1.0 if candidate.loss is None else candidate.loss)
 
 

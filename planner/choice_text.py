@@ -58,7 +58,7 @@ def _rows(considered: tuple[Considered, ...]) -> Iterator[list[str]]:
             each.knob if each.knob != before else "",
             each.value,
             seconds(each.seconds),
-            f"{each.cost:.3f}",
+            f"{each.cost:#.4g}",
             verdict,
         ]
         before = each.knob

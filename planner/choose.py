@@ -22,6 +22,7 @@ from qpdsl.planner.device import Device
 from qpdsl.planner.memory import Parts, parts
 from qpdsl.planner.pace import Load
 from qpdsl.planner.physical import PhysicalPlan
+from qpdsl.planner.standing import standing
 from qpdsl.planner.stats import Statistics
 from qpdsl.planner.work import works
 
@@ -32,7 +33,6 @@ DESCRIPTION = "set what runs at once, how far samples run ahead and what of the 
 PROBLEMS = 128
 # A plan is not changed for less than this part of the objective: estimates are not that good.
 _WORTH = 0.03
-_DIGITS = 3
 
 
 def choose(plan: PhysicalPlan, device: Device, statistics: Statistics, load: Load | None = None) -> PhysicalPlan:
@@ -58,7 +58,7 @@ def choice_of(
     best = chooser.best()
     considered = tuple(chooser.considered(best))
     return Choice(
-        chooser.costed(best.plan),
+        chooser.costed(chooser.told(best.plan)),
         chooser.ruled.seconds,
         best.seconds,
         LAMBDA if plan.prefer is None else plan.prefer,
@@ -91,23 +91,26 @@ class _Chooser:
         settled = self._operators(best)
         if settled is not best:
             settled = self._better(settled, self._joint(settled.plan))
-        if self.levels:
-            settled = replace(settled, plan=replace(settled.plan, kv_shares=self.levels[0].shares))
         return settled
 
     def considered(self, best: Candidate) -> Iterator[Considered]:
         """Each knob at each of its values, the others as they were chosen."""
-        limit = round(self._objective(best), _DIGITS)
+        limit = self._objective(best)
         for each in chain.from_iterable(self._knobs(best.plan)):
             found = self._candidate(each.plan, each)
             same = _settings(each.plan) == _settings(best.plan)
             why = "chosen" if same else refusal(found, best.plan.within)
             value = self._objective(found)
-            if why is None and round(value, _DIGITS) < limit:
-                why = f"less than {_WORTH:.0%} better"
+            if why is None and value <= limit:
+                why = f"less than {_WORTH:.0%} better" if value < limit else "no better"
             yield Considered(
                 each.knob, each.value, each.plan.equivalence, found.seconds, found.loss, value, why or "", same
             )
+
+    def told(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """The plan with what the choice did to it: a mark where it changed something, rules turned back left out."""
+        changed = _settings(plan) != _settings(self.ruled.plan)
+        return replace(standing(plan), chosen=True) if changed else plan
 
     def costed(self, plan: PhysicalPlan) -> PhysicalPlan:
         """The plan with what is expected of it on its operators."""
@@ -125,7 +128,7 @@ class _Chooser:
         """The best of the others where that is worth a change."""
         permitted = [each for each in others if refusal(each, best.plan.within) is None]
         # Of those that come to the same the first stays.
-        found = min(permitted, key=lambda each: round(self._objective(each), _DIGITS), default=best)
+        found = min(permitted, key=self._objective, default=best)
         return found if self._objective(found) < self._objective(best) * (1 - _WORTH) else best
 
     def _joint(self, plan: PhysicalPlan) -> Iterator[Candidate]:

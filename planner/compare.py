@@ -56,4 +56,7 @@ def _bare(text: str) -> str:
 
 
 def _notes(before: str, after: str) -> list[str]:
-    return [f"  {after}"] if before == after else [line for line in (f"- {before}", f"+ {after}") if line.strip(" -+")]
+    """A note that is the same in both plans, or one line for each that has it."""
+    if before == after:
+        return [f"  {after}"] if after else []
+    return [f"{side} {note}" for side, note in (("-", before), ("+", after)) if note]

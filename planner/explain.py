@@ -83,6 +83,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "returns": plan.returns,
         "models": dict(plan.models),
         "rules": list(plan.rules),
+        "chosen_by_cost": plan.chosen,
         "reads": None if plan.reads is None else list(plan.reads),
         "in_flight": plan.in_flight,
         "floor": plan.floor,
@@ -127,10 +128,16 @@ def summary(plan: PhysicalPlan) -> str:
             noun = word[:-1] if total == 1 else word
             work.append(f"≤{count(total)} {noun}" if total is not None else f"{word} unknown")
     name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
-    work += [f"rules {len(plan.rules)}"] if plan.rules else []
+    work += decided(plan)
     permits = [f"within {plan.within}"]
     permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
     return (" " * _GAP).join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"])
+
+
+def decided(plan: PhysicalPlan) -> list[str]:
+    """What made the plan of the naive one, for the first line."""
+    made = [f"rules {len(plan.rules)}"] if plan.rules else []
+    return [*made, "chosen by cost"] if plan.chosen else made
 
 
 def _totals(plan: PhysicalPlan) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qpdsl.planner.device import Device, ModelProfile, ModelShape
+from qpdsl.planner.device import Device, ModelProfile
 from qpdsl.planner.work import Work
 
 
@@ -18,8 +18,8 @@ from qpdsl.planner.work import Work
 class Load:
     """What is to be run, and with what: problems in all and at once, the KV memory and the engine's limits.
 
-    `in_flight` None means what the plan says. `shares` parts the memory between models; without, they share it as they
-    need it. `batches` bounds a model's sequences; `kv_type` is how keys and values are kept.
+    `in_flight` None means what the plan says. Models share the memory as they need it; `kv_type` is how keys and values
+    are kept.
     """
 
     problems: int = 1
@@ -27,17 +27,11 @@ class Load:
     kv_bytes: int = 2 << 30
     max_sequences: int = 128
     token_budget: int = 2048
-    shares: Mapping[str, float] | None = None
-    batches: Mapping[str, int] | None = None
-    shapes: Mapping[str, ModelShape] | None = None
     kv_type: str | None = None
 
     def profile(self, model: str, device: Device) -> ModelProfile:
         """The model on the device, its keys and values kept as this load keeps them."""
-        return device.profile(model, (self.shapes or {}).get(model)).kept(self.kv_type)
-
-    def batch(self, model: str) -> int:
-        return min((self.batches or {}).get(model, self.max_sequences), self.max_sequences)
+        return device.profile(model).kept(self.kv_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +70,13 @@ def pace(works: Sequence[Work], flight: float, rows: float, longest: float, devi
         model: flight * sum(work.kept_tokens for work in own) * profiles[model].shape.kv_bytes
         for model, own in owns.items()
     }
-    found = {}
-    for model, own in owns.items():
-        if load.shares is not None:
-            fits = load.kv_bytes * load.shares.get(model, 0.0) / max(kept[model], 1.0)
-        else:
-            fits = load.kv_bytes / max(sum(kept.values()), 1.0)
-        held = kept[model] * min(fits, 1.0)
-        found[model] = _model(
-            own, turns[model] / whole, cycles, flight, profiles[model], device, load, min(fits, 1.0), held
+    fits = min(load.kv_bytes / max(sum(kept.values()), 1.0), 1.0)
+    found = {
+        model: _model(
+            own, turns[model] / whole, cycles, flight, profiles[model], device, load, fits, kept[model] * fits
         )
+        for model, own in owns.items()
+    }
     return Pace(found, load.problems * rows * device.row_seconds)
 
 
@@ -139,7 +130,7 @@ def _model(
     steps = cycles * waiting
     # Where the problems in flight do not fit, some of their sequences wait.
     fitting = max(1.0, flight * max(work.sequences for work in works) * fits)
-    steps = max(steps, drawn / min(load.batch(works[0].model), fitting), computed / load.token_budget)
+    steps = max(steps, drawn / min(load.max_sequences, fitting), computed / load.token_budget)
     if steps <= 0:
         return ModelPace(0.0, 0.0, 0.0, 0.0, held)
     # A problem that this model works for draws in some of the forwards, and has prompts computed in the others; the

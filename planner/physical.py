@@ -62,10 +62,8 @@ class PhysicalPlan:
     `reads` are the columns of the last rows that whoever runs the plan looks at, besides the value that it returns;
     None means all. `in_flight` is how many problems run at once, None where nothing was decided; `floor` the fewest
     sequences that the engine should have to work at: below it another problem starts, and samples run ahead. `rules`
-    are the names of the rules that made the plan what it is. `kv_shares` are the parts of the KV memory, by model id,
-    under which the slowest model is fastest, None where nothing was decided: models that run share one budget, so the
-    parts say how many sequences that memory is good for, and nobody is held to one. `kv_type` is how keys and values
-    are kept, None for the models' own type.
+    are the names of the rules that made the plan what it is, those that a choice by cost turned back left out; `chosen`
+    is true where such a choice changed it. `kv_type` is how keys and values are kept, None for the models' own type.
     """
 
     name: str
@@ -83,7 +81,7 @@ class PhysicalPlan:
     in_flight: int | None = None
     floor: int = 0
     rules: tuple[str, ...] = ()
-    kv_shares: Mapping[str, float] | None = None
+    chosen: bool = False
     kv_type: KVType | None = None
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @click.option(
     "--against",
     metavar="FILE|NAME|naive",
-    help="What the plan does otherwise than that of another program, or than the naive plan of this one.",
+    help="What the plan does otherwise than that of another program, or than the naive plan of this one. `--set` "
+    "goes to the first program only, the other's parameters stay at their defaults; `--model` goes to both.",
 )
 @analyze_options
 @format_option

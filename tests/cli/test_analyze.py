@@ -56,10 +56,15 @@ def test_run_analyze_says_it_on_stderr(qpdsl: Run, sampled: Path, problems: Path
 
 def test_a_vote_that_is_decided_early_is_told(qpdsl: Run) -> None:
     pipeline = "chat user=q | generate llm n=6 temperature=0.8 max_tokens=40 | extract a = /(\\d)/ | vote a"
-    ran = qpdsl("explain", "-e", pipeline, "--set", "q=Mia has 3 cards.", "--analyze", "--format", "json")
+    asked = ("explain", "-e", pipeline, "--set", "q=Mia has 3 cards.", "--analyze")
+    ran = qpdsl(*asked, "--format", "json")
     assert ran.code == Exit.OK
     drawn = next(node for node in json.loads(ran.out)["operators"] if node["operator"] == "Generate")
+    given_up = drawn["measured"]["counts"]["given_up"]
+    assert given_up > 0 and drawn["measured"]["rows_out"] == 6 - given_up
     assert drawn["measured"]["sampled_tokens"] > 0 and drawn["measured"]["seconds"] > 0
+    told = qpdsl(*asked).out
+    assert "stops when decided" in told and f"{given_up} samples given up" in told
 
 
 def test_analyze_shows_and_forgets(qpdsl: Run, sampled: Path) -> None:
@@ -184,7 +189,9 @@ def test_a_measured_device_lets_the_cost_choose(qpdsl: Run) -> None:
     verbose = qpdsl("explain", "beam_search", "--verbose")
     assert "choice_by_cost" in verbose.out
     assert before["operators"][1]["cost"] is None and after["operators"][1]["cost"]["seconds"] > 0
-    assert after["rules"] == before["rules"]
+    assert after["chosen_by_cost"] and not before["chosen_by_cost"]
+    assert set(after["rules"]) == set(before["rules"]) - {"speculative_expansion"}
+    assert "chosen by cost" in qpdsl("explain", "beam_search").out.splitlines()[0]
 
 
 def test_profile_measures_a_model_once(qpdsl: Run) -> None:

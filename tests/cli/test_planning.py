@@ -43,6 +43,20 @@ def test_a_plan_against_the_naive_one(qpdsl: Run) -> None:
     added = [line for line in lines if line.startswith("+ ") and "score prm" in line]
     assert removed[0].endswith("paged prefill") and added[0].endswith("paged prefill · incremental · score cache")
     assert any(line.startswith("  return answer") for line in lines)
+    # Of the notes that neither plan has there is no line.
+    plain = qpdsl("explain", "greedy", "--plan", "naive", "--against", "naive").out
+    assert plain.startswith("  greedy.qp") and "" not in plain.splitlines()
+
+
+def test_settings_go_to_the_first_program_and_models_to_both(qpdsl: Run) -> None:
+    more = ("--set", "depth=3", "--model", "llm=zoo/counting-mini", "--format", "json")
+    data = json.loads(qpdsl("explain", "beam_search", "--against", "dvts", *more).out)
+    values = [
+        next(param["value"] for param in data[side]["parameters"] if param["name"] == "depth")
+        for side in ("plan", "against")
+    ]
+    assert values == ["3", "40"]
+    assert data["plan"]["models"]["llm"] == data["against"]["models"]["llm"] == "zoo/counting-mini"
 
 
 def test_two_programs_against_each_other(qpdsl: Run) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from qpdsl.cli.sources import load_program, shipped_programs
+from qpdsl.planner import candidates
 from qpdsl.planner.choice import Candidate, objective, refusal
 from qpdsl.planner.choice_text import choice_json, choice_text
 from qpdsl.planner.choose import choice_of, choose
@@ -24,14 +25,17 @@ from qpdsl.planner.device import (
     nominal,
 )
 from qpdsl.planner.device_data import device_from_json, device_json
+from qpdsl.planner.explain import explain, explain_json
 from qpdsl.planner.memory import parts
 from qpdsl.planner.optimize import planned
 from qpdsl.planner.pace import Load
 from qpdsl.planner.physical import PhysicalPlan, everything
+from qpdsl.planner.signature import signature
 from qpdsl.planner.stats import Statistics
-from qpdsl.planner.strategy import GenerateHow
+from qpdsl.planner.strategy import GenerateHow, ScoreHow
 from qpdsl.planner.verify_physical import verify_physical
 from qpdsl.planner.work import Work
+from tests.runtime.programs import HEADER, compiled
 
 NONE = Statistics()
 SHAPE = ModelShape(1_000_000, 4, 8, 2, 32)
@@ -84,7 +88,7 @@ def test_little_memory_takes_longer() -> None:
 def test_a_naive_plan_is_left_alone() -> None:
     plan = plan_of("beam_search", naive=True)
     chosen = choose(plan, nominal(), NONE)
-    assert (chosen.in_flight, chosen.floor, chosen.kv_shares) == (None, 0, None)
+    assert (chosen.in_flight, chosen.floor) == (None, 0)
 
 
 def candidate(equivalence: str, time: float, loss: float | None = 0.0, epsilon: float | None = None) -> Candidate:
@@ -172,6 +176,37 @@ def test_a_choice_says_what_it_was_made_from() -> None:
     assert choice_json(choice)["candidates"][0]["knob"] == "generate 1.0: prefixes"
 
 
+@pytest.mark.parametrize("name", ["beam_search", "sal_dvts"])
+def test_how_little_latency_counts_is_no_reason_not_to_look(name: str) -> None:
+    """With no loss in any candidate the plan is the same under every λ; only 0 says that time is worth nothing."""
+    chosen = [choose(replace(plan_of(name), prefer=weight), quantized(0.02), NONE) for weight in (1.0, 0.001)]
+    assert len({(plan.in_flight, plan.floor, signature(plan)) for plan in chosen}) == 1
+    idle = replace(plan_of(name), prefer=0.0)
+    assert signature(choose(idle, quantized(0.02), NONE)) == signature(idle)
+
+
+def test_candidates_that_come_to_the_same_say_so() -> None:
+    choice = choice_of(plan_of("greedy"), quantized(0.02), NONE)
+    taken = next(each.cost for each in choice.considered if each.chosen)
+    for each in choice.considered:
+        if not each.chosen and each.equivalence == "exact":
+            assert (each.verdict == "no better") == (each.cost == taken)
+            assert (each.verdict == "") == (each.cost > taken)
+    assert any(each.verdict == "no better" for each in choice.considered)
+
+
+def test_scores_that_are_read_again_leave_nothing_to_choose() -> None:
+    text = HEADER + (
+        "program p(q: text) -> text {\n chat user=q | generate llm n=4 | score prm reduce=min into a "
+        "| score prm reduce=last into b | best by b\n return text\n}"
+    )
+    plan = compiled(text)
+    again = [node.id for node in everything(plan.ops) if isinstance(node.how, ScoreHow) and node.how.same_as]
+    assert again
+    knobs = [each.knob for each in candidates.of_operators(plan, plan)]
+    assert any(knob.startswith("score") for knob in knobs) and not any(f"score {again[0]}:" in knob for knob in knobs)
+
+
 def test_what_does_not_pay_is_taken_back() -> None:
     """Where a step takes as long as it has sequences, nothing is gained by running ahead of the verifier."""
     linear = Curve(((1.0, 0.001), (1000.0, 1.0)))
@@ -181,7 +216,13 @@ def test_what_does_not_pay_is_taken_back() -> None:
     chosen = choose(plan, device, NONE, Load(1))
     assert [node.how.run_ahead for node in everything(plan.ops) if isinstance(node.how, GenerateHow)] == [1]
     assert [node.how.run_ahead for node in everything(chosen.ops) if isinstance(node.how, GenerateHow)] == [0]
-    assert choose(plan, device, NONE).kv_shares == {"zoo/counting": 0.5, "zoo/counting-prm": 0.5}
+    # What EXPLAIN says of the rules is what is left of them.
+    assert "speculative_expansion" in plan.rules and "speculative_expansion" not in chosen.rules
+    assert chosen.rules == tuple(rule for rule in plan.rules if rule != "speculative_expansion")
+    assert not any("speculative_expansion" in node.rules for node in everything(chosen.ops))
+    assert "rules 4   chosen by cost" in explain(chosen) and "chosen by cost" not in explain(plan)
+    assert explain_json(chosen)["chosen_by_cost"] and not explain_json(plan)["chosen_by_cost"]
+    assert choice_of(plan, device, NONE).levels[0].shares == {"zoo/counting": 0.5, "zoo/counting-prm": 0.5}
 
 
 def two_models(memory_of_a: float, memory_of_b: float) -> Device:
