@@ -21,6 +21,7 @@ from qpdsl.executor.engine.value_head import ValueHead
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.native import NativeStack
+    from qpdsl.executor.kernels.llvm_sample import RowSampler
 
 # Two ways to sum the same float32 products differ by about this much of the largest logit.
 _LEAN_TOLERANCE = 1e-4
@@ -84,6 +85,11 @@ class PagedModel:
     def has_middle(self) -> bool:
         """True where `forward` can return the hidden states after the middle layer."""
         return self._stack.middle > 0
+
+    @property
+    def sampler(self) -> RowSampler | None:
+        """What draws rows of logits where that is compiled, too."""
+        return None if isinstance(self._stack, ModuleStack | LeanStack) else self._stack.sampler
 
     @property
     def least_rows(self) -> int:
@@ -203,8 +209,9 @@ def _native(
         from qpdsl.executor.engine.native import NativeStack
 
         # In eight bits the logits are not the model's own, so it is the same code over plain rows that is checked.
-        checked = NativeStack(lean, plain)
-        native = checked if layout == plain else NativeStack(lean, layout)
+        vocabulary = head.width if isinstance(head, LogitHead) else None
+        checked = NativeStack(lean, plain, vocabulary)
+        native = checked if layout == plain else NativeStack(lean, layout, vocabulary)
     except (ImportError, LookupError, RuntimeError):
         return None
     hidden, _ = checked.forward(*probe.kernel_batch(plain), middle=False)

@@ -13,6 +13,7 @@ from qpdsl.executor.engine.linear import PackedLinear
 from qpdsl.executor.kernels.llvm_attention import HeadShape
 from qpdsl.executor.kernels.llvm_layer import LayerKernels, LayerShape
 from qpdsl.executor.kernels.llvm_pointwise import Activation
+from qpdsl.executor.kernels.llvm_sample import RowSampler
 
 # By the names of transformers' modules.
 _ACTIVATIONS: dict[str, Activation] = {
@@ -25,8 +26,11 @@ _ACTIVATIONS: dict[str, Activation] = {
 class NativeStack:
     """Embedding, layers and last norm of one model in float32 on a CPU, over KV in float32 or in eight bits."""
 
-    def __init__(self, lean: LeanStack, layout: KVLayout) -> None:
-        """Raises LookupError where the kernels cannot be compiled for the model or the machine."""
+    def __init__(self, lean: LeanStack, layout: KVLayout, vocabulary: int | None) -> None:
+        """Raises LookupError where the kernels cannot be compiled for the model or the machine.
+
+        With a `vocabulary`, `sampler` draws rows of as many logits.
+        """
         layers = lean.layers
         first = layers[0]
         activation = _ACTIVATIONS.get(first.activation_kind)
@@ -35,6 +39,7 @@ class NativeStack:
         if activation is None or len(shapes) > 1 or epsilons != {lean.norm.epsilon}:
             raise LookupError("no kernel")
         self._lean = lean
+        self.sampler = None if vocabulary is None else RowSampler(vocabulary)
         self._kernels = LayerKernels(
             LayerShape(
                 HeadShape(first.fold, first.kv_heads, first.dim, layout.page_size, layout.kind),

@@ -8,14 +8,12 @@ from qpdsl.executor.engine import sampler
 from qpdsl.executor.engine.assembly import PlainAssembler
 from qpdsl.executor.engine.backend import Forwarded
 from qpdsl.executor.engine.draw import Drawer, Sampler
-from qpdsl.executor.engine.head import LogitHead
 from qpdsl.executor.engine.kernel_batch import KernelBatch
 from qpdsl.executor.engine.kernel_sampler import KernelSampler
 from qpdsl.executor.engine.kv import KVCache
 from qpdsl.executor.engine.model import PagedModel
 from qpdsl.executor.engine.scheduler import Chunk
 from qpdsl.executor.engine.staging import Staging
-from qpdsl.executor.kernels.llvm_sample import RowSampler
 
 
 class NativeBackend:
@@ -28,9 +26,8 @@ class NativeBackend:
         self._model = model
         self._cache = cache
         self._assembler = PlainAssembler(model.layout.page_size, cache.scratch)
-        staging, head = Staging(model.device), model.head
-        draws = isinstance(head, LogitHead)
-        sample: Sampler = KernelSampler(staging, RowSampler(head.width)) if draws else sampler.sample
+        staging = Staging(model.device)
+        sample: Sampler = sampler.sample if model.sampler is None else KernelSampler(staging, model.sampler)
         self.drawer = Drawer(model, staging, sample)
 
     def forward(self, chunks: list[Chunk], middle: bool) -> Forwarded:
