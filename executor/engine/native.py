@@ -10,7 +10,7 @@ from qpdsl.executor.engine.kernel_batch import KernelBatch
 from qpdsl.executor.engine.kv import KVCache, KVLayout
 from qpdsl.executor.engine.lean import LeanLayer, LeanStack, pieces
 from qpdsl.executor.engine.linear import PackedLinear
-from qpdsl.executor.kernels.llvm_attention import HeadShape
+from qpdsl.executor.kernels.llvm_cache import HeadShape
 from qpdsl.executor.kernels.llvm_layer import LayerKernels, LayerShape
 from qpdsl.executor.kernels.llvm_pointwise import Activation
 from qpdsl.executor.kernels.llvm_sample import RowSampler

@@ -45,6 +45,37 @@ class CacheShape:
         return 2 * self.kv_heads * self.dim * self.element_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """The heads of a model: `fold` query heads for each of `kv_heads`, `dim` wide, KV in pages of `page_size` tokens.
+
+    A row of the joined product is [fold, kv_heads, dim] of queries, then the keys and the values [kv_heads, dim] each.
+    `kind`: what the cache holds.
+    """
+
+    fold: int
+    kv_heads: int
+    dim: int
+    page_size: int
+    kind: Kind = "plain"
+
+    @property
+    def cache(self) -> CacheShape:
+        return CacheShape(self.kv_heads, self.dim, self.page_size, self.kind)
+
+    @property
+    def queries(self) -> int:
+        return self.fold * self.kv_heads * self.dim
+
+    @property
+    def joined(self) -> int:
+        return (self.fold + 2) * self.kv_heads * self.dim
+
+    def block(self, width: int) -> int:
+        """Query heads that are scored together: a power of two, `fold` and what pads it, at most a vector's width."""
+        return min(width, 1 << (self.fold - 1).bit_length())
+
+
 class Cache:
     """Code over the rows at an address."""
 

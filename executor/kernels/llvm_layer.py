@@ -10,9 +10,11 @@ from functools import cache, partial
 
 import torch
 
-from qpdsl.executor.kernels.llvm_attention import HeadShape, emit_attend, emit_store
+from qpdsl.executor.kernels.llvm_attention import emit_attend
+from qpdsl.executor.kernels.llvm_cache import HeadShape
 from qpdsl.executor.kernels.llvm_library import Library, vector_width
 from qpdsl.executor.kernels.llvm_pointwise import Activation, emit_gate, emit_norm
+from qpdsl.executor.kernels.llvm_store import emit_store
 from qpdsl.executor.kernels.metadata import PagedBatch
 
 # Fewer queries than this are not worth waking other threads for.

@@ -13,7 +13,7 @@ from torch.nn.functional import gelu, silu
 from qpdsl.executor.engine.request import SamplingParams
 from qpdsl.executor.engine.sampler import NEAR_TIE_GAP, sample
 from qpdsl.executor.kernels import llvm_layer, llvm_sample, quantize, reference
-from qpdsl.executor.kernels.llvm_attention import HeadShape
+from qpdsl.executor.kernels.llvm_cache import HeadShape
 from qpdsl.executor.kernels.llvm_layer import LayerKernels, LayerShape
 from qpdsl.executor.kernels.llvm_sample import RowSampler
 from qpdsl.executor.kernels.metadata import PagedBatch, Scoring
