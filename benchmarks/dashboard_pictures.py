@@ -1,6 +1,6 @@
 """The dashboard's pictures in docs/pictures, drawn from a run that this script makes.
 
-python benchmarks/dashboard_pictures.py [--rows N]
+python -m benchmarks.dashboard_pictures [--rows N]
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
+from benchmarks.common.folders import PICTURES
 from qpdsl.cli import main as qpdsl
 from qpdsl.tui.app import Dashboard
-from qpdsl.tui.palette import THEMES
-from qpdsl.tui.player import Player
 from qpdsl.tui.screens.search import SearchView
-from qpdsl.tui.source import ReplaySource
-from qpdsl.tui.widgets.head import SCREENS
+from qpdsl.tui.state.event_source import ReplaySource
+from qpdsl.tui.state.player import Player
+from qpdsl.tui.widgets.palette import THEMES
+from qpdsl.tui.widgets.title import SCREENS
 
-PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 SIZE = (112, 30)
 # How far into the run, and which row the search is shown of: verifier and generator disagree there.
 PART, ROW = 0.9, "count-004"
@@ -28,10 +28,10 @@ PART, ROW = 0.9, "count-004"
 def record(rows: int, folder: Path) -> Path:
     """A trace of beam search over the first problems that ship."""
     problems = (files("qpdsl.programs") / "data" / "counting-500.jsonl").read_text("utf-8").splitlines()
-    given, trace = folder / "problems.jsonl", folder / "trace.jsonl"
-    given.write_text("\n".join(problems[:rows]) + "\n", encoding="utf-8")
-    args = ["--input", str(given), "--output", str(folder / "out.jsonl"), "--concurrency", "8", "--trace", str(trace)]
-    if qpdsl(["run", "beam_search", *args]) != 0:
+    rows_file, trace = folder / "problems.jsonl", folder / "trace.jsonl"
+    rows_file.write_text("\n".join(problems[:rows]) + "\n", encoding="utf-8")
+    paths = ["--input", str(rows_file), "--output", str(folder / "out.jsonl"), "--trace", str(trace)]
+    if qpdsl(["run", "beam_search", *paths, "--concurrency", "8"]) != 0:
         raise SystemExit("the run failed")
     return trace
 
@@ -61,9 +61,9 @@ async def draw(trace: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=24)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(draw(record(given.rows, Path(folder))))
+        asyncio.run(draw(record(arguments.rows, Path(folder))))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Estimates against the clock: does the planner know which of two plans is faster, and how long one takes?
 
-    python benchmarks/estimates.py [--quick] [--problems 5] [--repeats 3] [--clock process]
+    python -m benchmarks.estimates [--quick] [--problems 5] [--repeats 3] [--clock process]
 
 Over the shipped programs and three sizes of generator. Of every program the plan, the naive plan, the plan without each
 rule that changes it and the plan chosen by cost, where that is another one, run on the same problems, in turns; the
@@ -26,29 +26,29 @@ from itertools import combinations
 from pathlib import Path
 
 import torch
-from machine import describe, sentence
-from search_runs import DATA, problems, run
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.common.folders import RESULTS
+from benchmarks.common.machine import describe, sentence
+from benchmarks.search.planned import DATA, problems, run
 from qpdsl import zoo
-from qpdsl.analysis import learn
 from qpdsl.arguments import with_defaults
-from qpdsl.cli.sources import load_program
-from qpdsl.cli.surroundings import Surroundings
-from qpdsl.executor.runtime.loading import load
-from qpdsl.executor.runtime.profile import measure_device, measure_model
-from qpdsl.planner.analyze import Analysis
-from qpdsl.planner.choose import choice_of
-from qpdsl.planner.cost import estimate_cost
-from qpdsl.planner.device import Device
-from qpdsl.planner.optimize import planned
-from qpdsl.planner.pace import Load
-from qpdsl.planner.physical import PhysicalPlan
-from qpdsl.planner.stats import Statistics
-from qpdsl.planning import reads_of
+from qpdsl.executor.measure.device import measure_device, measure_model
+from qpdsl.executor.models.load import load
+from qpdsl.planner.cost.device import Device
+from qpdsl.planner.cost.estimate import estimate_cost
+from qpdsl.planner.cost.statistics import Statistics
+from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.explain.analyze import Analysis
+from qpdsl.planner.optimize.by_cost import choice_of
+from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planning.analysis import learn
+from qpdsl.planning.plan import reads_of
 from qpdsl.session import Session, locate
+from qpdsl.sources.programs import load_program
+from qpdsl.sources.surroundings import Surroundings
 
-RESULTS = Path(__file__).resolve().parent / "results"
 PROGRAMS: Mapping[str, Mapping[str, int]] = {
     "greedy": {},
     "self_consistency": {"n": 16},
@@ -109,26 +109,26 @@ def measure(
     )
     lines: list[Line] = []
     for name in names:
-        found = dict(plans(name, {"llm": model}))
-        rows = problems(found["planned"], count, topics if name == "outline_then_write" else DATA_OF.get(name, DATA))
-        load_ = Load(count, kv_bytes=_budget(found["planned"]))
+        by_name = dict(plans(name, {"llm": model}))
+        rows = problems(by_name["planned"], count, topics if name == "outline_then_write" else DATA_OF.get(name, DATA))
+        load_ = Load(count, kv_bytes=_budget(by_name["planned"]))
         known = Statistics()
         # What is imported and compiled in the first run of a process is no plan's cost.
-        run(found["planned"], rows[:1])
-        first = run(found["planned"], rows)
+        run(by_name["planned"], rows[:1])
+        first = run(by_name["planned"], rows)
         seconds = first.cpu_seconds if clock == "process" else first.seconds
         figures = replace(first.figures, seconds=seconds)
-        before = estimate_cost(found["planned"], device, known, load_)
-        learn(known, Analysis(found["planned"], figures, before), device, load_)
-        choice = choice_of(found["planned"], device, known, load_)
+        before = estimate_cost(by_name["planned"], device, known, load_)
+        learn(known, Analysis(by_name["planned"], figures, before), device, load_)
+        choice = choice_of(by_name["planned"], device, known, load_)
         if choice.seconds != choice.ruled_seconds:
-            found["chosen by cost"] = choice.plan
-        taken: dict[str, list[float]] = {plan: [] for plan in found}
+            by_name["chosen by cost"] = choice.plan
+        taken: dict[str, list[float]] = {plan: [] for plan in by_name}
         for _ in range(repeats):
-            for plan, physical in found.items():
+            for plan, physical in by_name.items():
                 one = run(physical, rows)
                 taken[plan].append(one.cpu_seconds if clock == "process" else one.seconds)
-        for plan, physical in found.items():
+        for plan, physical in by_name.items():
             estimated = estimate_cost(physical, device, known, load_).seconds
             lines.append(Line(name, size, plan, estimated, statistics.median(taken[plan])))
             print(lines[-1])
@@ -192,20 +192,20 @@ def judged(lines: Sequence[Line]) -> dict[str, float | int]:
 
 
 def page(lines: Sequence[Line]) -> str:
-    found = judged(lines)
+    judgement = judged(lines)
     rows = [
         f"| {line.program} | {line.size} | {line.plan} | {line.estimated:.2f} | {line.measured:.2f} "
         f"| {line.estimated / line.measured:.2f} |"
         for line in lines
     ]
-    order = f"{found['in order']} of {found['pairs']}"
-    share = f" ({found['in order'] / found['pairs']:.0%}, goal 90%)" if found["pairs"] else ""
+    order = f"{judgement['in order']} of {judgement['pairs']}"
+    share = f" ({judgement['in order'] / judgement['pairs']:.0%}, goal 90%)" if judgement["pairs"] else ""
     return "\n".join(
         [
             "# Estimates against the clock",
             "",
             f"Pairs of plans more than a fifth apart that the estimates have in order: {order}{share}.",
-            f"Plans whose estimate is within twice the time: {found['within twice']} of {found['plans']}.",
+            f"Plans whose estimate is within twice the time: {judgement['within twice']} of {judgement['plans']}.",
             "",
             "| program | generator | plan | estimated, s | measured, s | ratio |",
             "|---|---|---|---:|---:|---:|",

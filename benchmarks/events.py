@@ -1,6 +1,6 @@
 """What the event stream costs: the same run with nobody watching, and with a trace, which reads all there is.
 
-    python benchmarks/events.py [--rows N] [--repeats N]
+    python -m benchmarks.events [--rows N] [--repeats N] [--output DIR]
 
 Measured inside the run, as two runs of one program differ by more than events cost: the seconds spent in the stream and
 in telling of the candidates, and the processor seconds of the thread that encodes and writes beside the run.
@@ -19,20 +19,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from machine import describe
-
-from qpdsl.batch import Work, run_rows
-from qpdsl.cli.sources import load_program
-from qpdsl.executor.runtime import generate, run, telling
-from qpdsl.executor.runtime.feed import Feed
-from qpdsl.executor.runtime.stream import EventStream
-from qpdsl.executor.runtime.trace import TraceWriter
-from qpdsl.planner.plan import plan
-from qpdsl.rows import InputRow
+from benchmarks.common.folders import RESULTS
+from benchmarks.common.machine import describe
+from qpdsl.dataset.rows import InputRow
+from qpdsl.dataset.run import Work, run_rows
+from qpdsl.executor.events.feed import Feed
+from qpdsl.executor.events.stream import EventStream
+from qpdsl.executor.events.trace import TraceWriter
+from qpdsl.executor.runtime import run
+from qpdsl.executor.runtime.generate import generate
+from qpdsl.executor.runtime.instance import tell
+from qpdsl.family.tasks.counting import problems
+from qpdsl.planner.plan.naive import plan
 from qpdsl.session import Session
-from qpdsl.zoo.tasks.counting import problems
-
-RESULTS = Path(__file__).resolve().parent / "results"
+from qpdsl.sources.programs import load_program
 
 
 class Stopwatch:
@@ -61,7 +61,7 @@ def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
     """One run: its seconds, processor seconds, and those spent on events in its own thread."""
     work = Work(plan(load_program("beam_search", None, None)), None, 0)
     arguments = {"width": 4, "expand": 4, "depth": 40}
-    some = [
+    numbered = [
         (number, InputRow(str(number), {"problem": problem.text, **arguments}))
         for number, problem in enumerate(islice(problems(5, "held-out"), rows))
     ]
@@ -76,9 +76,9 @@ def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
         emit(event)
 
     stream.emit = stopwatch.timed(counted)  # type: ignore[method-assign]
-    kept = (run.tell_started, run.tell_done, generate.tell_expanded)
-    run.tell_started, run.tell_done = stopwatch.timed(telling.tell_started), stopwatch.timed(telling.tell_done)
-    generate.tell_expanded = stopwatch.timed(telling.tell_expanded)
+    # Where they are called: a module has a name of its own for what it imports.
+    run.tell_started, run.tell_done = stopwatch.timed(tell.tell_started), stopwatch.timed(tell.tell_done)
+    generate.tell_expanded = stopwatch.timed(tell.tell_expanded)
     path = folder / "trace.jsonl"
     beside = [0.0]
     drain = Feed._drain
@@ -91,12 +91,13 @@ def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
     Feed._drain = drained  # type: ignore[method-assign]
     writer = TraceWriter(stream, path) if watch == "trace" else None
     start, processor = time.perf_counter(), time.process_time()
-    asyncio.run(run_rows(session, work, some, 32, lambda number, outcome: None))
+    asyncio.run(run_rows(session, work, numbered, 32, lambda number, outcome: None))
     seconds, used = time.perf_counter() - start, time.process_time() - processor
     if writer is not None:
         writer.close()
     Feed._drain = drain  # type: ignore[method-assign]
-    run.tell_started, run.tell_done, generate.tell_expanded = kept
+    run.tell_started, run.tell_done = tell.tell_started, tell.tell_done
+    generate.tell_expanded = tell.tell_expanded
     size = path.stat().st_size if writer is not None else 0
     return {
         "seconds": seconds,
@@ -113,28 +114,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
-    given = parser.parse_args()
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
     runs: dict[str, list[dict[str, float]]] = {"nobody": [], "trace": []}
     with tempfile.TemporaryDirectory() as folder:
         measure(4, "nobody", Path(folder))
-        for _ in range(given.repeats):
-            for watch, found in runs.items():
-                found.append(measure(given.rows, watch, Path(folder)))
+        for _ in range(arguments.repeats):
+            for watch, measured in runs.items():
+                measured.append(measure(arguments.rows, watch, Path(folder)))
     result = {
-        "rows": given.rows,
+        "rows": arguments.rows,
         "machine": describe(),
         **{
-            watch: {name: statistics.median(each[name] for each in found) for name in found[0]}
-            for watch, found in runs.items()
+            watch: {name: statistics.median(one[name] for one in measured) for name in measured[0]}
+            for watch, measured in runs.items()
         },
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "events.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / "events.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     for watch in runs:
-        each = result[watch]
+        medians = result[watch]
         print(
-            f"{watch:<8} {each['events']:,.0f} events  {each['processor']:.2f} s of processor time  "
-            f"telling {each['telling'] * 1000:.1f} ms, writing {each['writing'] * 1000:.1f} ms: {each['share']:.2%}"
+            f"{watch:<8} {medians['events']:,.0f} events  {medians['processor']:.2f} s of processor time  "
+            f"telling {medians['telling'] * 1000:.1f} ms, writing {medians['writing'] * 1000:.1f} ms: "
+            f"{medians['share']:.2%}"
         )
 
 

@@ -1,6 +1,6 @@
 """Fuzzes the language: drawn programs and stages, and mutations of them, through parser, checker and formatter.
 
-    python benchmarks/fuzz.py [--inputs 1000000] [--seed 0] [--jobs 2] [--output benchmarks/results]
+    python -m benchmarks.fuzz [--inputs 1000000] [--seed 0] [--jobs 2] [--output benchmarks/results]
 
 Each input must give a program or diagnostics that point into it, and a text that parses must keep its tree and its
 comments when it is formatted. Anything else is an exception: it is printed with what it takes to draw the input again.
@@ -20,12 +20,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from machine import describe, sentence
-
-from tests.grammar.fuzzing import examine
-from tests.grammar.programs import Drawn, drawn, mutated
+from benchmarks.common.folders import RESULTS
+from benchmarks.common.machine import describe, sentence
+from tests.support.grammar.drawn_programs import Drawn, drawn, mutated
+from tests.support.grammar.fuzzing import examine
 
 CHUNK = 1_000
 SHOWN = 20
@@ -85,7 +83,7 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0, help="the first seed; input i is drawn from seed + i")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
 
     started, tally = time.perf_counter(), Tally()

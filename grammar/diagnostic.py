@@ -4,6 +4,8 @@
     └── QpError            one or more diagnostics about one source, in source order
 
 A diagnostic is data; `render` and `to_json` are its two views.
+
+MERGED: A diagnostic as text: the faulty lines with carets under them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 from typing import Literal as OneOf
 
 from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.width import cells
 
 Severity = OneOf["error", "warning"]
 MAX_DIAGNOSTICS = 100
@@ -68,7 +71,6 @@ class QpError(Exception):
         super().__init__(self.diagnostics, source)
 
     def __str__(self) -> str:
-        from qpdsl.grammar.render import render_all
 
         return render_all(self)
 
@@ -111,3 +113,107 @@ def to_json(diagnostic: Diagnostic, source: Source) -> dict[str, Any]:
         "help": diagnostic.help,
         "edit": None if edit is None else {**place(edit.span), "text": edit.text},
     }
+
+
+TAB = "    "
+WINDOW = 140
+
+_COLOURS = {"error": "\033[1;31m", "warning": "\033[1;33m", "help": "\033[1;32m", "gutter": "\033[34m"}
+_RESET = "\033[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """An underline on one line: columns from 0, end exclusive."""
+
+    line: int
+    start: int
+    end: int
+    text: str
+    primary: bool
+
+
+def render_all(error: QpError, *, colour: bool = False) -> str:
+    """All diagnostics of an error, a blank line between two, and a last line that counts those left out."""
+    shown = [render(diagnostic, error.source, colour=colour) for diagnostic in error.diagnostics]
+    note = more_note(error)
+    return "\n\n".join([*shown, note] if note else shown)
+
+
+def render(diagnostic: Diagnostic, source: Source, *, colour: bool = False) -> str:
+    """The diagnostic in the form that a terminal shows, without a trailing newline."""
+    source = diagnostic.source or source
+
+    def paint(text: str, role: str) -> str:
+        return f"{_COLOURS[role]}{text}{_RESET}" if colour and text else text
+
+    marks = [_mark(source, diagnostic.span, diagnostic.label, primary=True)]
+    marks += [_mark(source, label.span, label.text, primary=False) for label in diagnostic.secondary]
+    marks.sort(key=lambda mark: (mark.line, not mark.primary, mark.start))
+    width = len(str(max(mark.line for mark in marks)))
+    bar = paint(" " * (width + 1) + " |", "gutter")
+
+    line, column = source.position(diagnostic.span.start)
+    lines = [
+        f"{paint(f'{diagnostic.severity}[{diagnostic.code}]', diagnostic.severity)}: {diagnostic.message}",
+        f"{paint(' ' * (width + 1) + '-->', 'gutter')} {source.name}:{line}:{column}",
+        bar,
+    ]
+    shown, text, offset = 0, "", 0
+    for mark in marks:
+        if mark.line != shown or not offset <= mark.start <= offset + WINDOW:
+            text, offset = _window(source.line(mark.line), mark.start)
+            lines.append(f"{paint(f' {mark.line:>{width}} |', 'gutter')} {_clean(text)}".rstrip())
+            shown = mark.line
+        underline = _underline(text, mark, offset)
+        lines.append(f"{bar} {paint(underline, diagnostic.severity if mark.primary else 'gutter')}".rstrip())
+    lines += [f"{' ' * (width + 2)}= note: {note}" for note in diagnostic.notes]
+    if diagnostic.help is not None:
+        lines.append(f"{paint('help', 'help')}: {diagnostic.help}")
+        if diagnostic.edit is not None:
+            lines.append(bar)
+            first = source.position(diagnostic.edit.span.start)[0]
+            at = source.position(diagnostic.edit.span.start)[1] - 1
+            for number, edited in enumerate(_edited(diagnostic, source), first):
+                text, _ = _window(edited, at)
+                lines.append(f"{paint(f' {number:>{width}} |', 'gutter')} {_clean(text)}".rstrip())
+    return "\n".join(lines)
+
+
+def _mark(source: Source, span: Span, text: str, *, primary: bool) -> _Mark:
+    """A span that runs over several lines is marked on its first."""
+    line, column = source.position(span.start)
+    last, end = source.position(span.end)
+    stop = end - 1 if last == line else len(source.line(line))
+    return _Mark(line, column - 1, max(stop, column), text, primary)
+
+
+def _window(text: str, column: int) -> tuple[str, int]:
+    """The line, cut to what a screen can hold around a column, and the column where it was cut."""
+    if len(text) <= WINDOW:
+        return text, 0
+    start = max(0, min(column - WINDOW // 2, len(text) - WINDOW))
+    cut = text[start : start + WINDOW]
+    head = "…" if start else ""
+    tail = "…" if start + WINDOW < len(text) else ""
+    return head + cut[len(head) : WINDOW - len(tail)] + tail, start
+
+
+def _underline(text: str, mark: _Mark, offset: int) -> str:
+    start, end = mark.start - offset, min(mark.end - offset, max(len(text), mark.start - offset + 1))
+    lead = " " * cells(_clean(text[:start]))
+    sign = "^" if mark.primary else "-"
+    return f"{lead}{sign * max(1, cells(_clean(text[start:end])))} {mark.text}".rstrip()
+
+
+def _edited(diagnostic: Diagnostic, source: Source) -> list[str]:
+    assert diagnostic.edit is not None
+    span, text = diagnostic.edit.span, diagnostic.edit.text
+    line, column = source.position(span.start)
+    last, end = source.position(span.end)
+    return (source.line(line)[: column - 1] + text + source.line(last)[end - 1 :]).split("\n")
+
+
+def _clean(text: str) -> str:
+    """Tabs widened, control characters made visible, so that carets stay under what they mark."""
+    return "".join(TAB if c == "\t" else c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

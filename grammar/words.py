@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from typing import Literal as OneOf
+
+if TYPE_CHECKING:
+    pass
+
 
 RESERVED = frozenset(
     {
@@ -128,3 +134,9 @@ STAGES = {
     "call": Form("call PROGRAM(ARGUMENT, …) into NAME", "a program"),
     "return": Form("return EXPR", "an expression"),
 }
+
+# "none" is the type of the literal alone, "unknown" that of an expression with an error in it, which fits anywhere.
+Type = OneOf["text", "int", "float", "bool", "none", "unknown"]
+NUMBERS = frozenset({"int", "float"})
+# What `finish` can say; it is none where nothing was generated.
+FINISHES = ("eos", "stop", "length", "match")

@@ -12,25 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qpdsl.api.binding import using as using
-    from qpdsl.api.compose import program as program
-    from qpdsl.api.expressions import all as all
-    from qpdsl.api.expressions import any as any
-    from qpdsl.api.expressions import col as col
-    from qpdsl.api.expressions import len as len
-    from qpdsl.api.expressions import matches as matches
-    from qpdsl.api.expressions import max as max
-    from qpdsl.api.expressions import mean as mean
-    from qpdsl.api.expressions import min as min
-    from qpdsl.api.expressions import none as none
-    from qpdsl.api.expressions import not_ as not_
-    from qpdsl.api.functions import Extractor as Extractor
-    from qpdsl.api.functions import Scorer as Scorer
-    from qpdsl.api.functions import extractor as extractor
-    from qpdsl.api.functions import load_functions as load_functions
-    from qpdsl.api.functions import scorer as scorer
+    from qpdsl.api.compose.decorator import program as program
+    from qpdsl.api.compose.expressions import all as all
+    from qpdsl.api.compose.expressions import any as any
+    from qpdsl.api.compose.expressions import col as col
+    from qpdsl.api.compose.expressions import len as len
+    from qpdsl.api.compose.expressions import matches as matches
+    from qpdsl.api.compose.expressions import max as max
+    from qpdsl.api.compose.expressions import mean as mean
+    from qpdsl.api.compose.expressions import min as min
+    from qpdsl.api.compose.expressions import none as none
+    from qpdsl.api.compose.expressions import not_ as not_
+    from qpdsl.api.compose.stages import Rows as Rows
+    from qpdsl.api.compose.stages import chat as chat
+    from qpdsl.api.compose.stages import prompt as prompt
+    from qpdsl.api.compose.targets import Model as Model
+    from qpdsl.api.compose.targets import amortized as amortized
+    from qpdsl.api.compose.targets import choice as choice
+    from qpdsl.api.compose.targets import epsilon as epsilon
+    from qpdsl.api.compose.targets import exact as exact
+    from qpdsl.api.compose.targets import filter as filter
+    from qpdsl.api.compose.targets import judge as judge
+    from qpdsl.api.compose.targets import lark as lark
+    from qpdsl.api.compose.targets import logprob as logprob
+    from qpdsl.api.compose.targets import loss as loss
+    from qpdsl.api.compose.targets import model as model
+    from qpdsl.api.compose.targets import regex as regex
+    from qpdsl.api.compose.targets import schema as schema
     from qpdsl.api.loading import load as load
     from qpdsl.api.loading import parse as parse
-    from qpdsl.api.plans import Plan as Plan
+    from qpdsl.api.program import Plan as Plan
     from qpdsl.api.program import Program as Program
     from qpdsl.api.program import QpWarning as QpWarning
     from qpdsl.api.results import Finished as Finished
@@ -38,50 +49,83 @@ if TYPE_CHECKING:
     from qpdsl.api.results import RunError as RunError
     from qpdsl.api.results import TextPiece as TextPiece
     from qpdsl.api.results import Tokens as Tokens
-    from qpdsl.api.stages import Rows as Rows
-    from qpdsl.api.stages import chat as chat
-    from qpdsl.api.stages import prompt as prompt
-    from qpdsl.api.targets import Model as Model
-    from qpdsl.api.targets import amortized as amortized
-    from qpdsl.api.targets import choice as choice
-    from qpdsl.api.targets import epsilon as epsilon
-    from qpdsl.api.targets import exact as exact
-    from qpdsl.api.targets import filter as filter
-    from qpdsl.api.targets import judge as judge
-    from qpdsl.api.targets import lark as lark
-    from qpdsl.api.targets import logprob as logprob
-    from qpdsl.api.targets import loss as loss
-    from qpdsl.api.targets import model as model
-    from qpdsl.api.targets import regex as regex
-    from qpdsl.api.targets import schema as schema
     from qpdsl.arguments import ArgumentError as ArgumentError
     from qpdsl.errors import UserError as UserError
-    from qpdsl.executor.runtime.loading import ModelError as ModelError
+    from qpdsl.executor.models.text_model import ModelError as ModelError
     from qpdsl.grammar.diagnostic import QpError as QpError
     from qpdsl.session import Session as Session
+    from qpdsl.sources.functions import Extractor as Extractor
+    from qpdsl.sources.functions import Scorer as Scorer
+    from qpdsl.sources.functions import extractor as extractor
+    from qpdsl.sources.functions import load_functions as load_functions
+    from qpdsl.sources.functions import scorer as scorer
 
 __version__ = "0.1.0"
 
 # Where each name of the Python face is; the imports above say the same to type checkers.
 _HOMES = {
     "api.binding": ("using",),
-    "api.compose": ("program",),
-    "api.expressions": ("all", "any", "col", "len", "matches", "max", "mean", "min", "none", "not_"),
-    "api.functions": ("Extractor", "Scorer", "extractor", "load_functions", "scorer"),
-    "api.loading": ("load", "parse"),
-    "api.plans": ("Plan",),
-    "api.program": ("Program", "QpWarning"),
-    "api.results": ("Finished", "Result", "RunError", "TextPiece", "Tokens"),
-    "api.stages": ("Rows", "chat", "prompt"),
-    "api.targets": (
-        *("Model", "amortized", "choice", "epsilon", "exact", "filter", "judge", "lark", "logprob", "loss", "model"),
-        *("regex", "schema"),
+    "api.compose.decorator": ("program",),
+    "api.compose.expressions": (
+        "all",
+        "any",
+        "col",
+        "len",
+        "matches",
+        "max",
+        "mean",
+        "min",
+        "none",
+        "not_",
+    ),
+    "api.compose.stages": (
+        "Rows",
+        "chat",
+        "prompt",
+    ),
+    "api.compose.targets": (
+        "Model",
+        "amortized",
+        "choice",
+        "epsilon",
+        "exact",
+        "filter",
+        "judge",
+        "lark",
+        "logprob",
+        "loss",
+        "model",
+        "regex",
+        "schema",
+    ),
+    "api.loading": (
+        "load",
+        "parse",
+    ),
+    "api.program": (
+        "Plan",
+        "Program",
+        "QpWarning",
+    ),
+    "api.results": (
+        "Finished",
+        "Result",
+        "RunError",
+        "TextPiece",
+        "Tokens",
     ),
     "arguments": ("ArgumentError",),
     "errors": ("UserError",),
-    "executor.runtime.loading": ("ModelError",),
+    "executor.models.text_model": ("ModelError",),
     "grammar.diagnostic": ("QpError",),
     "session": ("Session",),
+    "sources.functions": (
+        "Extractor",
+        "Scorer",
+        "extractor",
+        "load_functions",
+        "scorer",
+    ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,24 +15,44 @@ import torch
 
 from qpdsl import zoo
 from qpdsl.arguments import DTYPES, KV_TYPES, ArgumentError, check_device, check_whole, shorten
-from qpdsl.executor.engine.budget import parse
-from qpdsl.executor.engine.engine import Engine, EngineConfig, StepReport
-from qpdsl.executor.engine.kv import KVType
-from qpdsl.executor.engine.ticket import EngineError
-from qpdsl.executor.runtime.events import EngineStepped
-from qpdsl.executor.runtime.functions import PythonFunction
-from qpdsl.executor.runtime.instance import Services
-from qpdsl.executor.runtime.keys import Path as RowPath
-from qpdsl.executor.runtime.loading import BY_CONFIGURATION, ModelError, TextModel, load, score_with
-from qpdsl.executor.runtime.mathematics import Mathematics
+from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.memory.budget import parse
+from qpdsl.executor.engine.memory.kv_cache import KVType
+from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.events.events import EngineStepped
+from qpdsl.executor.events.events import Path as RowPath
+from qpdsl.executor.events.stream import EventStream
+from qpdsl.executor.models.load import BY_CONFIGURATION, load, score_with
+from qpdsl.executor.models.text_model import ModelError, TextModel
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.runtime.instance.functions import PythonFunction
+from qpdsl.executor.runtime.instance.instance import Services
+from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.run import Result, run
-from qpdsl.executor.runtime.scores import ScoreStore
-from qpdsl.executor.runtime.stream import EventStream
-from qpdsl.grammar.resting import collector_seldom
+from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.grammar.suggest import listed
-from qpdsl.planner import ops
-from qpdsl.planner.expr import Value
-from qpdsl.planner.physical import PhysicalPlan, everything
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
+
+
+@contextmanager
+def collector_seldom(objects: int = 20_000) -> Iterator[None]:
+    """Has the collector come by only when so many more objects were made than let go.
+
+    Searching keeps most of what it makes, and the collector would walk it every few steps.
+    """
+    before = gc.get_threshold()
+    # Zero means never; whoever asked for fewer visits has them.
+    if before[0] == 0 or before[0] >= objects:
+        yield
+        return
+    gc.set_threshold(objects, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
 
 # Parameters up to which a step is too short for many threads to share.
 _SMALL_MODEL = 30_000_000

@@ -13,3 +13,5 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="qpdsl-tests-")
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
+
+pytest_plugins = ("tests.support.cli", "tests.support.api.problems")

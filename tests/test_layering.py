@@ -1,64 +1,195 @@
-"""Who may import whom, and what `import qpdsl` must not load."""
+"""Who may import whom, how full a folder may be, and what `import qpdsl` must not load.
+
+`LAYERS` names every folder of product code, from the ground up, and the folders it may import besides itself. A folder
+stands below all that import it, so the table is in order.
+"""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-HEAVY = {"torch", "transformers", "triton", "tokenizers", "numpy", "rich"}
+from tests.support.paths import ROOT
 
-# What a dashboard and a report are made of.
-SHOWN = (
-    "executor.runtime.codec",
-    "executor.runtime.events",
-    "executor.runtime.figures",
-    "executor.runtime.trace",
-    "grammar.width",
-)
-# Folder → what of this package it may import besides itself, and whether torch may be imported at all.
-LAYERS = {
-    "grammar": (set(), False),
-    "planner": ({"grammar"}, False),
-    "executor/kernels": (set(), True),
-    "executor/engine": ({"executor.kernels"}, True),
-    "executor/decoding": (set(), True),
-    "executor/reward": ({"executor.runtime.context", "executor.runtime.beginnings"}, True),
-    "executor/runtime": ({"executor", "planner", "grammar"}, True),
-    "tui": ({"tui", *SHOWN}, False),
+TOP = ("grammar", "planner", "executor", "qpdsl", "tui")
+# What the package offers it imports when it is first used, so these files import all and nothing.
+FACES = ("qpdsl", "qpdsl.__main__")
+HEAVY = {"torch", "transformers", "triton", "tokenizers", "numpy", "rich"}
+# Folders whose files may import what is heavy when they are imported themselves.
+HEAVY_FOLDERS = ("executor", "qpdsl/family")
+HEAVY_MODULES = ("qpdsl.session", "qpdsl.planning.analysis", "qpdsl.planning.profile")
+MOST_FILES = 12
+
+LAYERS: dict[str, str] = {
+    "grammar": "",
+    "grammar/ast": "grammar",
+    "grammar/literals": "grammar grammar/ast",
+    "grammar/builders": "grammar grammar/ast grammar/literals",
+    "grammar/parse": "grammar grammar/ast grammar/literals grammar/builders",
+    "grammar/format": "grammar grammar/ast grammar/literals grammar/parse",
+    "planner": "",
+    "planner/plan": "grammar grammar/ast",
+    "planner/names": "grammar grammar/ast grammar/literals grammar/parse grammar/format planner/plan",
+    "planner/check": "grammar grammar/ast grammar/literals grammar/format planner/plan planner/names",
+    "planner/rules": "grammar/ast grammar/literals planner/plan",
+    "planner/cost": "grammar/ast planner/plan",
+    "planner/optimize": "planner/plan planner/rules planner/cost",
+    "planner/explain": "grammar grammar/ast grammar/format planner/plan planner/rules planner/cost planner/optimize",
+    "executor": "",
+    "executor/requests": "",
+    "executor/kernels/data": "",
+    "executor/kernels/plain": "executor/kernels/data",
+    "executor/kernels/llvm": "executor/kernels/data executor/kernels/plain",
+    "executor/kernels/triton": "executor/kernels/data executor/kernels/plain",
+    "executor/kernels": "executor/kernels/data executor/kernels/plain executor/kernels/triton",
+    "executor/engine/memory": "executor/requests executor/kernels/data",
+    "executor/engine/batch": "executor/requests executor/kernels* executor/engine/memory",
+    "executor/engine/model": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch",
+    "executor/engine/step": "executor/requests executor/kernels* executor/engine/*",
+    "executor/engine": "executor/requests executor/engine/*",
+    "executor/text": "",
+    "executor/verifiers": "grammar executor/text executor/engine/model",
+    "executor/models": "executor/requests executor/text executor/verifiers executor/engine/*",
+    "executor/events": "executor/engine",
+    "executor/runtime/instance": "grammar/ast planner/plan executor/requests executor/text executor/verifiers "
+    "executor/models executor/events executor/engine",
+    "executor/runtime/operators": "grammar/ast planner/plan executor/requests executor/text executor/verifiers "
+    "executor/runtime/instance",
+    "executor/runtime/generate": "grammar/literals planner/plan executor/requests executor/text executor/models "
+    "executor/events executor/engine/step executor/runtime/instance executor/runtime/operators",
+    "executor/runtime": "planner/plan executor/requests executor/events executor/runtime/*",
+    "executor/measure": "planner/cost executor/requests executor/text executor/models executor/events "
+    "executor/engine executor/engine/*",
+    "tui/state": "executor/events",
+    "tui/widgets": "grammar tui/state",
+    "tui/screens": "tui/state tui/widgets",
+    "tui/report": "executor/events tui/state tui/widgets tui/screens",
+    "tui": "tui/*",
+    "qpdsl/zoo": "grammar",
+    "qpdsl": "grammar* planner/plan executor* qpdsl/zoo",
+    "qpdsl/sources": "grammar* planner/plan planner/names planner/check executor/runtime/instance qpdsl",
+    "qpdsl/planning": "planner* executor/models executor/measure qpdsl qpdsl/zoo",
+    "qpdsl/dataset": "planner/plan executor/events executor/runtime executor/runtime/instance qpdsl",
+    "qpdsl/family/tasks": "",
+    "qpdsl/family/training": "qpdsl/family/tasks",
+    "qpdsl/family/measure": "planner/plan planner/optimize qpdsl qpdsl/sources qpdsl/dataset qpdsl/family/*",
+    "qpdsl/family": "qpdsl/family/*",
+    "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
+    "qpdsl/api/compose": "grammar* executor/runtime/instance qpdsl/api qpdsl/sources",
+    "qpdsl/lsp": "grammar* planner/plan planner/names planner/check qpdsl qpdsl/zoo",
+    "qpdsl/cli": "grammar* planner/rules planner/optimize executor/events qpdsl qpdsl/zoo qpdsl/sources",
+    "qpdsl/cli/runs": "planner/plan planner/explain executor* tui tui/widgets "
+    "qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset qpdsl/cli",
+    "qpdsl/cli/commands": "grammar* planner* executor* qpdsl qpdsl/*",
+    "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",
 }
 
 
-def imports(file: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.add(node.module)
+@cache
+def files() -> dict[str, Path]:
+    """Every product file by its dotted import name."""
+    found = {}
+    for top in TOP:
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = list(path.relative_to(ROOT).with_suffix("").parts)
+            if top != "qpdsl":
+                parts.insert(0, "qpdsl")
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
+
+
+def folder_of(path: Path) -> str:
+    return path.parent.relative_to(ROOT).as_posix()
+
+
+def imported(module: str) -> Iterator[str]:
+    """The product modules that a module imports: anywhere in it, for types alone too."""
+    if module in FACES:
+        return
+    for node in ast.walk(ast.parse(files()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in files())
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{module} imports by a relative name"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                target = name if name in files() else node.module
+                if target in files() and target != module:
+                    yield target
+
+
+@cache
+def imports() -> nx.DiGraph[str]:
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(files())
+    graph.add_edges_from((module, target) for module in files() for target in imported(module))
+    return graph
+
+
+def allowed(folder: str) -> set[str]:
+    """The folders that a row of the table names; `x*` is `x` with all under it, `x/*` all under it."""
+    named: set[str] = set()
+    for word in LAYERS[folder].split():
+        named |= {name for name in LAYERS if name == word or ("*" in word and f"{name}/".startswith(word.rstrip("*")))}
+    return named | {folder}
+
+
+def test_every_folder_has_its_place() -> None:
+    assert {folder_of(path) for path in files().values()} == set(LAYERS)
 
 
 @pytest.mark.parametrize("folder", LAYERS)
 def test_layers(folder: str) -> None:
-    allowed, torch = LAYERS[folder]
-    allowed = {*allowed, folder.replace("/", ".")}
-    files = sorted((ROOT / folder).rglob("*.py"))
-    assert files
-    for file in files:
-        for module in imports(file):
-            if module.startswith("qpdsl."):
-                target = module.removeprefix("qpdsl.")
-                assert any(target == name or target.startswith(name + ".") for name in allowed), f"{file}: {module}"
-            heavy = HEAVY - {"rich"} if folder == "tui" else HEAVY
-            assert torch or module.partition(".")[0] not in heavy, f"{file} imports {module}"
+    for module, path in files().items():
+        if folder_of(path) == folder:
+            for target in imports().successors(module):
+                if target not in FACES:
+                    assert folder_of(files()[target]) in allowed(folder), f"{module} imports {target}"
 
 
-@pytest.mark.parametrize("statement", ["import qpdsl", "import qpdsl.grammar.parse, qpdsl.planner.explain, qpdsl.cli"])
+def test_no_circle_of_files() -> None:
+    assert [sorted(group) for group in nx.strongly_connected_components(imports()) if len(group) > 1] == []
+
+
+def test_no_circle_of_folders() -> None:
+    folders = nx.DiGraph(
+        (folder_of(files()[module]), folder_of(files()[target]))
+        for module, target in imports().edges
+        if target not in FACES and folder_of(files()[module]) != folder_of(files()[target])
+    )
+    assert [sorted(group) for group in nx.strongly_connected_components(folders) if len(group) > 1] == []
+
+
+def test_folders_are_not_crowded() -> None:
+    count = Counter(folder_of(path) for path in files().values() if path.name != "__init__.py")
+    assert {folder: most for folder, most in count.items() if most > MOST_FILES} == {}
+
+
+def test_what_is_heavy_stays_where_it_belongs() -> None:
+    for module, path in files().items():
+        folder = folder_of(path)
+        if module in HEAVY_MODULES or (folder.startswith(HEAVY_FOLDERS) and folder != "qpdsl/family/tasks"):
+            continue
+        # A dashboard draws with rich.
+        heavy = HEAVY - {"rich"} if folder.startswith("tui") else HEAVY
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.partition(".")[0] not in heavy, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "statement", ["import qpdsl", "import qpdsl.grammar.parse.parser, qpdsl.planner.explain.plan, qpdsl.cli"]
+)
 def test_the_front_loads_nothing_heavy(statement: str) -> None:
     code = f"import sys; {statement}; print(*sorted(set(sys.modules) & {HEAVY!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

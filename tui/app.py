@@ -16,18 +16,18 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from qpdsl.tui.commands import Commands
-from qpdsl.tui.palette import THEMES
-from qpdsl.tui.player import Player
 from qpdsl.tui.screens.engine import EngineView
 from qpdsl.tui.screens.plan import PlanView
 from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.source import ReplaySource, SocketSource, Source
+from qpdsl.tui.state.event_source import ReplaySource, SocketSource, Source
+from qpdsl.tui.state.player import Player
 from qpdsl.tui.widgets.details import Details, Facts
-from qpdsl.tui.widgets.head import SCREENS, Head
 from qpdsl.tui.widgets.key_line import KeyLine
+from qpdsl.tui.widgets.palette import THEMES
 from qpdsl.tui.widgets.questions import Keys, Leave, LeaveQuestion
+from qpdsl.tui.widgets.title import SCREENS, Head
 from qpdsl.tui.widgets.transport import Transport
 
 _FRAME = 0.1

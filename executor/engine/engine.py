@@ -10,25 +10,22 @@ from functools import partial
 
 import torch
 
-from qpdsl.executor.engine import budget
-from qpdsl.executor.engine.arena import Arena, slab_bytes
-from qpdsl.executor.engine.backend import Backend, GroupedBackend
-from qpdsl.executor.engine.cuda import fixed_rows, kernel_backend
-from qpdsl.executor.engine.kv import KVCache
-from qpdsl.executor.engine.lane import Lane
-from qpdsl.executor.engine.memory import Memory
-from qpdsl.executor.engine.model import PagedModel
-from qpdsl.executor.engine.peers import Peers
-from qpdsl.executor.engine.pool import PagePool
-from qpdsl.executor.engine.reclaim import Reclaimer
+from qpdsl.executor.engine.batch.staging import working_on
+from qpdsl.executor.engine.lane import Lane, resolve_draws, resolve_reads
+from qpdsl.executor.engine.memory import budget
+from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
+from qpdsl.executor.engine.memory.kv_cache import KVCache
+from qpdsl.executor.engine.memory.memory import Memory, Reclaimer
+from qpdsl.executor.engine.memory.pool import PagePool
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.report import StepReport as StepReport
 from qpdsl.executor.engine.report import report
-from qpdsl.executor.engine.request import GenerateRequest, Request, SamplingParams
-from qpdsl.executor.engine.resolve import resolve_draws, resolve_reads
-from qpdsl.executor.engine.scheduler import Chunk, Scheduler
-from qpdsl.executor.engine.sequence import Sequence
-from qpdsl.executor.engine.staging import working_on
-from qpdsl.executor.engine.ticket import EngineError, Ticket
+from qpdsl.executor.engine.scheduler import Peers, Scheduler
+from qpdsl.executor.engine.step.backends import Backend, GroupedBackend, fixed_rows, kernel_backend
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import GenerateRequest, Request, SamplingParams
+from qpdsl.executor.requests.ticket import Ticket
 
 # By how much the fullest batch is forgotten at each step.
 _FORGETTING = 0.02
@@ -133,7 +130,7 @@ class Engine:
     def _backend(self, model: PagedModel, cache: KVCache, rows: int | None) -> Backend:
         if model.native:
             # What compiles it need not be there where nothing is compiled.
-            from qpdsl.executor.engine.native_backend import NativeBackend
+            from qpdsl.executor.engine.step.backends import NativeBackend
 
             return NativeBackend(model, cache)
         if not model.kernels:

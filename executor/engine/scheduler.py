@@ -3,30 +3,69 @@
 Decode first, then prefill in chunks into what is left of the token budget (Sarathi-Serve's stall-free batching). Where
 memory runs out the sequence that ranks last, of whichever model, gives its pages back and is computed again later
 (vLLM's recompute preemption); one that ranks before it never waits for it.
+
+MERGED: The schedulers of one engine, and the one order in which their sequences came.
 """
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, insort
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from qpdsl.executor.engine.memory import Memory
-from qpdsl.executor.engine.peers import Peers
-from qpdsl.executor.engine.sequence import Sequence
-from qpdsl.executor.engine.ticket import EngineError, Ticket
+from qpdsl.executor.engine.memory.memory import Memory
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.ticket import Ticket
+
+if TYPE_CHECKING:
+    from qpdsl.executor.engine.memory.memory import Reclaimer
+
+
+class Peers:
+    """Schedulers whose models share memory.
+
+    Ranks are compared across models, and only what ranks after a sequence gives way to it. So whichever runs and ranks
+    first gets the memory that it needs, or has all there is: models that wait for each other cannot stand still.
+    """
+
+    def __init__(self) -> None:
+        self.schedulers: list[Scheduler] = []
+        self._arrivals = itertools.count()
+
+    def arrival(self) -> int:
+        """The number of the next request."""
+        return next(self._arrivals)
+
+    def first(self) -> Sequence | None:
+        """The sequence that ranks first, running or waiting."""
+        firsts = [queue[0] for each in self.schedulers for queue in (each.running, each.waiting) if queue]
+        return min(firsts, key=_rank, default=None)
+
+    def last_running(self) -> tuple[Scheduler, Sequence] | None:
+        """The running sequence that ranks last, and whose it is."""
+        lasts = [(each, each.running[-1]) for each in self.schedulers if each.running]
+        return max(lasts, key=lambda last: last[1].rank, default=None)
+
+    def free_slab(self, reclaimer: Reclaimer) -> bool:
+        """Frees a slab for a model that comes, whatever it takes; False where scratch pages hold all there are."""
+        while not reclaimer.free_slab():
+            last = self.last_running()
+            if last is None:
+                return False
+            owner, sequence = last
+            owner.preempt(sequence)
+        return True
+
+    @property
+    def running(self) -> int:
+        return sum(len(each.running) for each in self.schedulers)
+
 
 # Of the waiting sequences, the first so many are admitted by what of them is cached.
 _WINDOW = 32
 # A sequence that so many younger ones were admitted before goes before any other.
 _PATIENCE = 32
-
-
-@dataclass(eq=False, slots=True)
-class Chunk:
-    """The next `count` tokens of a sequence."""
-
-    sequence: Sequence
-    count: int
 
 
 class Scheduler:

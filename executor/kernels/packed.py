@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from qpdsl.executor.kernels import paged
-from qpdsl.executor.kernels.metadata import Cascade, PagedBatch, Scoring
-from qpdsl.executor.kernels.rows import Kind, Rows
+from qpdsl.executor.kernels import paged_attention
+from qpdsl.executor.kernels.data.kv_rows import Kind, Rows
+from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
 
 _KINDS: tuple[Kind, ...] = ("plain", "int8", "fp8")
 # Every part begins at a multiple of 16 bytes: kernels are compiled apart for pointers that do not.
@@ -161,7 +161,7 @@ def _attend(
     page_size, kv_heads, dim, kind, layer, window = numbers
     rows = Rows(data, scales, page_size, kv_heads, dim, _KINDS[kind])
     batch = unpack(packed, Sizes(*sizes.tolist())).batch
-    return paged.attend(
+    return paged_attention.attend(
         query, key, value, rows, batch, layer, Scoring(scale, window or None, softcap, sinks), deterministic
     )
 

@@ -7,28 +7,25 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from qpdsl.executor.engine.ticket import EngineError
-from qpdsl.executor.runtime.ahead import RunAhead
-from qpdsl.executor.runtime.candidates import FRESH, Candidates, JsonValue, Row
-from qpdsl.executor.runtime.decided import decided
-from qpdsl.executor.runtime.events import InstanceDone, InstanceStarted, OperatorDone
-from qpdsl.executor.runtime.extract import extract
-from qpdsl.executor.runtime.generate import generate
-from qpdsl.executor.runtime.instance import Instance, RowError, Services, Usage
-from qpdsl.executor.runtime.judge import judge
-from qpdsl.executor.runtime.keys import hash_arguments
-from qpdsl.executor.runtime.relational import assign, split, top_k, where
-from qpdsl.executor.runtime.returned import returned
-from qpdsl.executor.runtime.score import score
-from qpdsl.executor.runtime.scorers import log_prob, python_extract, python_score
-from qpdsl.executor.runtime.tasks import together
-from qpdsl.executor.runtime.telling import tell_done, tell_started, told
-from qpdsl.executor.runtime.turns import set_context
-from qpdsl.executor.runtime.vote import vote
-from qpdsl.planner import ops
-from qpdsl.planner.expr import Value, evaluate_rows
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.strategy import BranchHow, GenerateHow, ScoreHow
+from qpdsl.executor.events.events import InstanceDone, InstanceStarted, OperatorDone
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.runtime.generate.decided_vote import decided
+from qpdsl.executor.runtime.generate.generate import generate
+from qpdsl.executor.runtime.generate.run_ahead import Expansion
+from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, JsonValue, Row
+from qpdsl.executor.runtime.instance.instance import Instance, RowError, Services, Usage
+from qpdsl.executor.runtime.instance.noise import hash_arguments
+from qpdsl.executor.runtime.instance.tasks import together
+from qpdsl.executor.runtime.instance.tell import tell_done, tell_started, told
+from qpdsl.executor.runtime.operators.columns import extract, log_prob, python_extract, python_score
+from qpdsl.executor.runtime.operators.context import set_context
+from qpdsl.executor.runtime.operators.judge import judge
+from qpdsl.executor.runtime.operators.relational import assign, returned, split, top_k, where
+from qpdsl.executor.runtime.operators.score import score
+from qpdsl.executor.runtime.operators.vote import vote
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.evaluate import Value, evaluate_rows
+from qpdsl.planner.plan.physical import BranchHow, GenerateHow, PhysicalOp, PhysicalPlan, ScoreHow
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +169,7 @@ async def _operator(node: PhysicalOp, rows: Candidates, instance: Instance) -> C
 
 async def _repeat(node: PhysicalOp, op: ops.Repeat, rows: Candidates, instance: Instance) -> Candidates:
     limit = instance.whole("repeat", op.limit)
-    ahead = RunAhead(limit) if any(_runs_ahead(inner) for inner in node.body) else None
+    ahead = Expansion(limit) if any(_runs_ahead(inner) for inner in node.body) else None
     try:
         for index in range(limit):
             scopes = [instance.scope(row) for row in rows]

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qpdsl.grammar import ast
-from qpdsl.planner import ops
-from qpdsl.planner.options import constant
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.options import constant
+from qpdsl.planner.plan.physical import GenerateHow, PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.rewrite import decide, each
 from qpdsl.planner.rules.rule import Rule
-from qpdsl.planner.rules.tree import decide, each
-from qpdsl.planner.strategy import GenerateHow
 
 NAME = "collapse_greedy"
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qpdsl.grammar import ast
-from qpdsl.planner import ops
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.rules.reading import reads, reported
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import GenerateHow, PhysicalOp, PhysicalPlan, VoteHow
+from qpdsl.planner.plan.reads import reads, reported
+from qpdsl.planner.plan.rewrite import Chain, decide, with_ops
 from qpdsl.planner.rules.rule import Rule
-from qpdsl.planner.rules.tree import Chain, decide, with_ops
-from qpdsl.planner.strategy import GenerateHow, VoteHow
 
 NAME = "decided_vote"
 # Of scores in [0, 1] these are in [0, 1] too; a sum is not.

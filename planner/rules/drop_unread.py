@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qpdsl.planner import ops
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.reads import made_column
-from qpdsl.planner.rules.reading import Columns, reads, reported, with_columns
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.reads import Columns, made_column, reads, reported, with_columns
+from qpdsl.planner.plan.rewrite import Chain, with_inner, with_ops
 from qpdsl.planner.rules.rule import Rule
-from qpdsl.planner.rules.tree import Chain, with_inner, with_ops
 
 # Stages that do nothing but add a column. A registered Python function may do more than it returns, so it is called.
 _ONLY_COLUMNS = (ops.Score, ops.Judge, ops.LogProb, ops.Extract, ops.Assign)

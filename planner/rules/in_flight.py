@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from qpdsl.planner import ops
-from qpdsl.planner.expr import Scope, evaluate
-from qpdsl.planner.physical import PhysicalPlan
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.evaluate import Scope, evaluate
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.plan.rewrite import Chain
 from qpdsl.planner.rules.rule import Rule
-from qpdsl.planner.rules.tree import Chain
 
 # Sequences that decode side by side cost little more than one, up to about so many.
 FLOOR = 64

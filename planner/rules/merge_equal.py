@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import fields, replace
 
-from qpdsl.planner import ops
-from qpdsl.planner.options import constant
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.options import constant
+from qpdsl.planner.plan.physical import BranchHow, PhysicalOp, PhysicalPlan, ScoreHow, everything
+from qpdsl.planner.plan.rewrite import Chain, decide, each_chain
 from qpdsl.planner.rules.rule import Rule
-from qpdsl.planner.rules.tree import Chain, decide, each_chain
-from qpdsl.planner.strategy import BranchHow, ScoreHow
 
 NAME = "merge_equal"
 # After these a row may have another text, so that an earlier score says nothing of it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qpdsl.planner.physical import Equivalence, PhysicalPlan
+from qpdsl.planner.plan.physical import Equivalence, PhysicalPlan
 
 
 @dataclass(frozen=True, slots=True)

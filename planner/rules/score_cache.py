@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qpdsl.planner import ops
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, ScoreHow
+from qpdsl.planner.plan.rewrite import decide, each
 from qpdsl.planner.rules.rule import Rule
-from qpdsl.planner.rules.tree import decide, each
-from qpdsl.planner.strategy import ScoreHow
 
 NAME = "score_cache"
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qpdsl.planner import ops
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import GenerateHow, PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.rewrite import decide, each, with_inner
 from qpdsl.planner.rules.rule import Rule
-from qpdsl.planner.rules.tree import decide, each, with_inner
-from qpdsl.planner.strategy import GenerateHow
 
 NAME = "speculative_expansion"
 STEPS = 1

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.settled import followed
-from qpdsl.planner import ops
-from qpdsl.planner.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.rules.reading import reads, reported
+from qpdsl.grammar.literals.early_match import followed
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import GenerateHow, PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.reads import reads, reported
+from qpdsl.planner.plan.rewrite import Chain, decide, with_inner, with_ops
 from qpdsl.planner.rules.rule import Rule
-from qpdsl.planner.rules.tree import Chain, decide, with_inner, with_ops
-from qpdsl.planner.strategy import GenerateHow
 
 NAME = "stop_when_matched"
 # Columns that say something of the sample as a whole.

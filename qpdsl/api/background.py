@@ -2,6 +2,8 @@
 
 Whoever calls a program, from a thread or from an event loop of their own, waits for what that loop gives. So calls of
 any kind can run side by side and inside one another, and no caller's event loop stands still while a model computes.
+
+MERGED: One run of a program, in the thread that runs programs.
 """
 
 from __future__ import annotations
@@ -9,16 +11,23 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from qpdsl.api.functions import home
+from qpdsl.api.results import Result, Tokens
+from qpdsl.dataset.admission import Gate
+from qpdsl.executor.runtime.instance.functions import PythonFunction
+from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.session import Session
+from qpdsl.sources.functions import home
 
 if TYPE_CHECKING:
     from qpdsl.session import Session
+
 
 T = TypeVar("T")
 
@@ -107,3 +116,43 @@ def _ended(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     """A thread that computes while Python shuts down would crash it."""
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
+
+
+R = TypeVar("R")
+OnToken = Callable[[tuple[int, ...], int, str], None]
+
+
+async def run(
+    session: Session,
+    plan: PhysicalPlan,
+    arguments: Mapping[str, Value],
+    seed: int,
+    functions: Mapping[str, PythonFunction],
+    convert: Callable[[Any], R] | None,
+    id: str,
+    index: int,
+    on_token: OnToken | None = None,
+    gate: Gate | None = None,
+) -> Result[R]:
+    """Loads the models that the plan needs, and runs it when `gate` lets it. Raises ModelError."""
+    session.load(plan)
+    work = session.run(plan, arguments, seed, id, functions=functions, on_token=on_token)
+    found = await driven(session, work if gate is None else gate.run(session, work))
+    value: Any = found.value
+    error = found.error
+    if error is None and convert is not None:
+        try:
+            value = convert(value)
+        except ValueError as invalid:  # pydantic's ValidationError is one
+            error = f"the output is not valid: {invalid}"
+    return Result(
+        score=found.score,
+        rows=tuple(dict(row.columns) for row in found.rows),
+        tokens=Tokens(found.prompt_tokens, found.sampled_tokens),
+        near_ties=found.near_ties,
+        seconds=found.seconds,
+        error=error,
+        index=index,
+        id=id,
+        _value=value,
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from qpdsl.arguments import ArgumentError, check_whole
 
 if TYPE_CHECKING:
-    from qpdsl.executor.engine.kv import KVType
+    from qpdsl.executor.engine.memory.kv_cache import KVType
     from qpdsl.session import Session
 
 _lock = threading.Lock()

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from qpdsl.api.places import PythonFile, Site
-from qpdsl.api.trees import placed
-from qpdsl.grammar import ast, regex
+from qpdsl.api.call_sites import PythonFile, Site, placed
+from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
+from qpdsl.grammar.literals import regex
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import RESERVED
 
 if TYPE_CHECKING:
-    from qpdsl.executor.runtime.functions import PythonFunction
+    from qpdsl.executor.runtime.instance.functions import PythonFunction
 
 # A character for private use, so that no text that people write holds it.
 _MARK = "\uf5b0"

@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qpdsl.api.environment import environment
-from qpdsl.api.functions import Registered, by_name
 from qpdsl.api.program import Program
-from qpdsl.executor.runtime.functions import PythonFunction
+from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar import ast
 from qpdsl.grammar.files import Files
-from qpdsl.grammar.parse import parse_file, parse_pipeline
+from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import DECLARATIONS, STAGES
+from qpdsl.sources.functions import Registered, by_name
+from qpdsl.sources.surroundings import environment
 
 Functions = Iterable[Registered[..., Any] | PythonFunction]
 _FIRST_WORD = re.compile(r"(?:\s|#[^\n]*)*(\w*)")
@@ -31,7 +31,7 @@ def load(
     The program may name the `functions`, and read files in its own folder and in those of `allow`. Raises UsageError
     and QpError.
     """
-    from qpdsl.cli.sources import find_source, shipped_programs
+    from qpdsl.sources.programs import find_source, shipped_programs
 
     source = find_source(str(file))
     shipped = shipped_programs().get(str(file))

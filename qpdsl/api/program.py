@@ -1,4 +1,7 @@
-"""A program in Python's hands, whichever face it came from: to be called, awaited, mapped, streamed, shown."""
+"""A program in Python's hands, whichever face it came from: to be called, awaited, mapped, streamed, shown.
+
+MERGED: A plan to look at.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,47 @@ from typing import Literal as OneOf
 
 from qpdsl.api.binding import Binding, binding, bound, default_session
 from qpdsl.api.composition import current
-from qpdsl.api.plans import Plan
 from qpdsl.api.results import Result
-from qpdsl.arguments import ArgumentError, bind, from_json, shorten, unknown, with_defaults
-from qpdsl.bounds import check_options
-from qpdsl.executor.runtime.functions import PythonFunction
+from qpdsl.arguments import ArgumentError, bind, check_options, from_json, shorten, unknown, with_defaults
+from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
-from qpdsl.planner.environment import Environment
-from qpdsl.planner.expr import Value
-from qpdsl.planner.logical import LogicalProgram, Parameter
-from qpdsl.planner.lower import lower
-from qpdsl.planner.optimize import optimize
-from qpdsl.planner.physical import PhysicalPlan
-from qpdsl.planner.plan import plan
-from qpdsl.planning import chosen
-from qpdsl.target import Target
+from qpdsl.planner.check.lower import lower
+from qpdsl.planner.explain.plan import explain, explain_json
+from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.optimize.optimizer import optimize
+from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.plan.logical import LogicalProgram, Parameter
+from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planning.plan import Target, chosen
 
 if TYPE_CHECKING:
-    from qpdsl.api.admission import Gate
     from qpdsl.api.streams import Map, Stream
+    from qpdsl.dataset.admission import Gate
     from qpdsl.session import Session
+
+
+class Plan:
+    """How a program will run: text, data, and in a notebook a tree."""
+
+    def __init__(self, physical: PhysicalPlan) -> None:
+        self.physical = physical
+
+    def to_json(self) -> dict[str, Any]:
+        return explain_json(self.physical)
+
+    def __str__(self) -> str:
+        return explain(self.physical)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from qpdsl.api.html import plan_html
+
+        return plan_html(str(self).splitlines()[0], self.to_json())
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -124,7 +147,8 @@ class Program(Generic[P, R]):
         """
         from qpdsl.api.streams import Map
 
-        return Map(self, rows, concurrency)
+        names = {param.name for param in self.params}
+        return Map(partial(self.work, ()), names, self.admission, rows, concurrency)
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R]:
         """Runs the program: a TextPiece for each piece of text as it is generated, then Finished with the result.
@@ -179,7 +203,7 @@ class Program(Generic[P, R]):
         gate: Gate | None = None,
     ) -> partial[Any]:
         """One run: what makes its coroutine, when it is called, to start when `gate` lets it. Raises ArgumentError."""
-        from qpdsl.api.running import run
+        from qpdsl.api.background import run
 
         composition = current()
         if composition is not None:
@@ -204,7 +228,7 @@ class Program(Generic[P, R]):
 
     def __str__(self) -> str:
         """The program as `.qp` text, laid out as `qpdsl fmt` does, with the comments that it was written with."""
-        from qpdsl.grammar.printer import format_source, print_file
+        from qpdsl.grammar.format.formatter import format_source, print_file
 
         return print_file(self.file) if self._composed else format_source(self.file.source)
 

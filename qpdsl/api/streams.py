@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from qpdsl.api.admission import Gate
 from qpdsl.api.background import submit
 from qpdsl.api.results import Finished, Result, TextPiece
 from qpdsl.arguments import ArgumentError, check_whole
-
-if TYPE_CHECKING:
-    from qpdsl.api.program import Program
+from qpdsl.dataset.admission import Gate
 
 R = TypeVar("R")
 Put = Callable[[Any], object]
 Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+# One run of a program from its arguments, the row's id and index, and what lets it start.
+Work = Callable[[Mapping[str, Any], str, int, Gate | None], partial[Any]]
 
 
 class Map(Generic[R]):
@@ -30,13 +29,16 @@ class Map(Generic[R]):
     `concurrency` the plan says how many there are at once, and when each of them starts.
     """
 
-    def __init__(self, program: Program[..., R], rows: Rows, concurrency: int | None) -> None:
+    def __init__(
+        self, work: Work, params: Collection[str], admission: tuple[int, int], rows: Rows, concurrency: int | None
+    ) -> None:
+        """`work` starts a row, `params` are the parameters by name; `admission` as in `Program.admission`."""
         if concurrency is not None:
             check_whole("concurrency", concurrency, 1)
         if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable | AsyncIterable):
             raise ArgumentError(f"`map` takes many rows, each a mapping of arguments, not a {type(rows).__name__}")
-        self._program, self._rows = program, rows
-        most, floor = program.admission if concurrency is None else (concurrency, 0)
+        self._work, self._params, self._rows = work, frozenset(params), rows
+        most, floor = admission if concurrency is None else (concurrency, 0)
         self._concurrency, self._floor = most, floor
 
     def __iter__(self) -> Iterator[Result[R]]:
@@ -98,11 +100,10 @@ class Map(Generic[R]):
         """The run of a row, which is put where it is waited for when it is done. Raises ArgumentError."""
         if not isinstance(row, Mapping):
             raise ArgumentError(f"row {index}: a row is a mapping of arguments, not a {type(row).__name__}")
-        names = {param.name for param in self._program.params}
-        arguments = {name: value for name, value in row.items() if name in names}
-        id_ = str(row["id"]) if "id" in row and "id" not in names else str(index)
+        arguments = {name: value for name, value in row.items() if name in self._params}
+        id_ = str(row["id"]) if "id" in row and "id" not in self._params else str(index)
         try:
-            work = self._program.work((), arguments, id_, index, gate)
+            work = self._work(arguments, id_, index, gate)
         except ArgumentError as error:
             raise ArgumentError(f"row {id_}: {error}") from error
         future: Future[Result[R]] = submit(work())

@@ -13,31 +13,31 @@ from importlib import import_module
 import click
 
 from qpdsl import __version__
-from qpdsl.cli.exits import Exit, table
-from qpdsl.cli.notes import say
+from qpdsl.cli.exits import Exit, say, table
 from qpdsl.errors import DataError, UserError, reason
 
-_COMMANDS = (
-    "run",
-    "top",
-    "replay",
-    "report",
-    "check",
-    "fmt",
-    "explain",
-    "explain-error",
-    "profile",
-    "analyze",
-    "models",
-    "lsp",
-    "completion",
-)
+# Each command and where in `qpdsl.cli.commands` it is, in the order of `--help`.
+_COMMANDS = {
+    "run": "run",
+    "top": "viewers.top",
+    "replay": "viewers.replay",
+    "report": "viewers.report",
+    "check": "check",
+    "fmt": "fmt",
+    "explain": "explain",
+    "explain-error": "explain_error",
+    "profile": "profile",
+    "analyze": "analyze",
+    "models": "models",
+    "lsp": "lsp",
+    "completion": "completion",
+}
 # Files are written by functions that report their own failures; these are stdout's.
 _STDOUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class _Commands(click.Group):
-    """Finds commands by name in `qpdsl.cli.<name>`, `-` in a name as `_`."""
+    """Imports a command when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -45,7 +45,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"qpdsl.cli.{cmd_name.replace('-', '_')}").command
+        command: click.Command = import_module(f"qpdsl.cli.commands.{_COMMANDS[cmd_name]}").command
         return command
 
     def resolve_command(
@@ -83,7 +83,7 @@ def dispatch(argv: Sequence[str]) -> int:
             # A terminal that cannot show a character shows its escape instead of failing.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if instruction := os.environ.get("_QPDSL_COMPLETE"):
-        from qpdsl.cli.shells import complete
+        from qpdsl.cli.shell import complete
 
         return complete(cli, instruction)
     try:
@@ -129,7 +129,7 @@ def _fail(error: Exception) -> int:
     if isinstance(error, ArgumentError):
         say(f"error: {error}")
         return Exit.USAGE
-    loading = sys.modules.get("qpdsl.executor.runtime.loading")
+    loading = sys.modules.get("qpdsl.executor.models.text_model")
     if loading is not None and isinstance(error, loading.ModelError):
         say(f"error: {error}")
         return Exit.MODEL

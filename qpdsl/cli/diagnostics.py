@@ -8,17 +8,25 @@ from collections.abc import Iterable
 
 import click
 
-from qpdsl.grammar.diagnostic import Diagnostic, QpError, more_note
-from qpdsl.grammar.render import render
+from qpdsl.grammar.diagnostic import Diagnostic, QpError, more_note, render
 from qpdsl.grammar.source import Source
 
 
-def show(diagnostics: Iterable[Diagnostic], source: Source) -> None:
-    """Each diagnostic with its lines and carets, a blank line between two; colour on a terminal only."""
+def show(diagnostics: Iterable[Diagnostic], source: Source | None = None) -> None:
+    """Each diagnostic with its lines and carets, a blank line between two; colour on a terminal only.
+
+    `source` is the text of those that do not name theirs.
+    """
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    text = "\n\n".join(render(diagnostic, source, colour=colour) for diagnostic in diagnostics)
+    text = "\n\n".join(render(one, _text_of(one, source), colour=colour) for one in diagnostics)
     if text:
         click.echo(text, err=True, color=colour)
+
+
+def _text_of(diagnostic: Diagnostic, source: Source | None) -> Source:
+    text = diagnostic.source or source
+    assert text is not None
+    return text
 
 
 def show_error(error: QpError) -> None:

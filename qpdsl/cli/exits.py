@@ -1,8 +1,13 @@
-"""The exit codes of every command."""
+"""The exit codes of every command.
+
+MERGED: Notes to the user: stdout is for data.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum
+
+import click
 
 
 class Exit(IntEnum):
@@ -37,3 +42,8 @@ _MEANINGS = {
 def table() -> str:
     """The codes as a block of text for a command's help."""
     return "\n".join(f"{code.value:>5}  {code.meaning}" for code in Exit)
+
+
+def say(text: str) -> None:
+    """Prints a note on stderr."""
+    click.echo(text, err=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from qpdsl.cli.complete import complete_models, complete_names, complete_programs, complete_rules, complete_settings
+from qpdsl.cli.shell import complete_models, complete_names, complete_programs, complete_rules, complete_settings
 
 Command = Callable[..., Any]
 

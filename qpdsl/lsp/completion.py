@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from lsprotocol import types as lsp
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.parse.tokens import Token, scan
 from qpdsl.grammar.source import Source
-from qpdsl.grammar.tokens import Token, scan
 from qpdsl.grammar.words import (
     CLAUSE_FORMS,
     DECLARATIONS,
@@ -25,9 +25,9 @@ from qpdsl.grammar.words import (
     TYPES,
     VIAS,
 )
+from qpdsl.lsp.definitions import declarations
 from qpdsl.lsp.document import Document, read
 from qpdsl.lsp.hover import signature
-from qpdsl.lsp.names import declarations
 
 Kind = lsp.CompletionItemKind
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}

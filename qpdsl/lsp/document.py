@@ -8,11 +8,11 @@ from pathlib import Path
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
-from qpdsl.grammar.parse import parse_file
+from qpdsl.grammar.parse.parser import parse_file
+from qpdsl.grammar.parse.tokens import scan
 from qpdsl.grammar.source import Source
-from qpdsl.grammar.tokens import scan
-from qpdsl.planner.environment import Environment
-from qpdsl.planner.relations import Relations, relations
+from qpdsl.lsp.columns import Relations, relations
+from qpdsl.planner.names.modules import Environment
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.format import format_expr
+from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import COLUMNS, STAGES
+from qpdsl.lsp.definitions import Place, caret, definition
 from qpdsl.lsp.document import Document
-from qpdsl.lsp.names import Place, caret, definition
-from qpdsl.planner.scope import stage_word
+from qpdsl.planner.names.scope import stage_word
 
 _ABOUT = {
     "text": "all that was generated since the last `chat` or `prompt`",

@@ -13,12 +13,12 @@ from qpdsl import __version__
 from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.source import Source
 from qpdsl.lsp.completion import complete
+from qpdsl.lsp.definitions import definition
 from qpdsl.lsp.diagnostics import fixes, shown
 from qpdsl.lsp.document import Document, read
 from qpdsl.lsp.hover import hover
-from qpdsl.lsp.names import definition
 from qpdsl.lsp.positions import offset_at, range_of, whole
-from qpdsl.planner.environment import Environment
+from qpdsl.planner.names.modules import Environment
 
 EnvironmentOf = Callable[[Path | None], Environment]
 
@@ -106,7 +106,7 @@ def make_server(environment: EnvironmentOf) -> LanguageServer:
 
     @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
     def formatted(params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
-        from qpdsl.grammar.printer import format_source
+        from qpdsl.grammar.format.formatter import format_source
 
         document = documents.get(params.text_document.uri)
         try:

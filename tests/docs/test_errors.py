@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from qpdsl.grammar.codes import CODES, RETIRED
-from qpdsl.grammar.pages import page
-from tests.grammar.golden import check
+from qpdsl.grammar.codes import CODES, RETIRED, page
+from tests.support.golden import check
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 GROUPS = {
     "1": "Text and syntax",
     "2": "Names and types",

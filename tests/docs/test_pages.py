@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.grammar import pages
-from qpdsl.grammar.codes import CODES
-from qpdsl.grammar.pages import page
+from qpdsl.grammar.codes import CODES, page
 from qpdsl.grammar.source import MAX_SOURCE_BYTES
-from tests.docs.blocks import codes, python_codes
+from tests.support.documents import codes, python_codes
+from tests.support.paths import ROOT
 
 # What no plain text can show.
 UNSHOWN = {
@@ -24,10 +23,10 @@ CHOSEN = {"QP220": ""}
 
 
 def test_every_page_is_of_a_code() -> None:
-    assert {path.stem for path in (Path(pages.__file__).parent / "explanations").glob("*.md")} == set(CODES)
+    assert {path.stem for path in (ROOT / "grammar" / "explanations").glob("*.md")} == set(CODES)
 
 
-# Examples of what only Python can get wrong are run by tests/api/test_pages.py.
+# Examples of what only Python can get wrong are run by tests/qpdsl/api/test_errors.py.
 @pytest.mark.parametrize("code", [code for code in CODES if not code.startswith("QP5")])
 def test_examples(code: str, tmp_path: Path) -> None:
     found = page(code)

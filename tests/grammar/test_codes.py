@@ -1,12 +1,11 @@
 """Codes of diagnostics: all are given, and all are shown by an example."""
 
 import re
-from pathlib import Path
 
 from qpdsl.grammar.codes import CODES, RETIRED
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
-ERRORS = [*(ROOT / "tests/grammar/errors").glob("*.txt"), *(ROOT / "tests/planner/errors").glob("*.txt")]
+ERRORS = [*(ROOT / "tests/grammar/parse/errors").glob("*.txt"), *(ROOT / "tests/planner/check/errors").glob("*.txt")]
 
 
 def test_retired_codes_are_not_given_to_anything_else() -> None:
@@ -18,7 +17,7 @@ def test_every_code_is_listed_and_has_an_example() -> None:
     raised = {
         found
         for folder in ("grammar", "planner", "qpdsl/api")
-        for path in (ROOT / folder).glob("*.py")
+        for path in (ROOT / folder).rglob("*.py")
         if path.name != "codes.py"
         for found in code.findall(path.read_text("utf-8"))
     }

@@ -14,10 +14,10 @@ import pexpect
 import pytest
 
 from qpdsl.cli.exits import Exit
-from tests.cli.conftest import ROOT, Run, problems, qpdsl, write_rows
-from tests.tui.traces import BEAM
+from tests.support.cli import Run, write_rows
+from tests.support.paths import ROOT
+from tests.support.tui.traces import BEAM
 
-__all__ = ["problems", "qpdsl"]
 PATIENCE = 90
 
 
@@ -86,7 +86,7 @@ def test_without_a_terminal_or_a_run(qpdsl: Run) -> None:
     "statement",
     [
         "import qpdsl.tui.app, qpdsl.tui.report.page, qpdsl.tui.report.chrome",
-        "import qpdsl.cli.top, qpdsl.cli.replay, qpdsl.cli.report, qpdsl.cli.dashboard, qpdsl.live",
+        "from qpdsl.cli.commands.viewers import top, replay, report; import qpdsl.cli.runs.dashboard, qpdsl.cli.live",
     ],
 )
 def test_showing_loads_no_torch(statement: str) -> None:

@@ -9,9 +9,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import qpdsl.executor.runtime.events as events
-from qpdsl.executor.runtime.events import Event
-from qpdsl.executor.runtime.figures import EngineFigures
+from qpdsl.executor.events import events
+from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.tui.state.run import RunState
 
 _MODELS, _ROWS = 1, 2

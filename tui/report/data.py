@@ -6,13 +6,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import qpdsl.executor.runtime.events as events
-from qpdsl.executor.runtime.events import Event
-from qpdsl.executor.runtime.figures import EngineFigures
-from qpdsl.tui import figures
+from qpdsl.executor.events import events
+from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.tui.screens.plan import estimate, time_share
 from qpdsl.tui.state.run import RunState
 from qpdsl.tui.state.search import Node, SearchTree
+from qpdsl.tui.widgets import figures
 
 _TREES = 24
 _NODES = 600

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from importlib.resources import files
 
-from qpdsl.executor.runtime.events import Event
+from qpdsl.executor.events.events import Event
 from qpdsl.tui.report.data import report_data
 
 

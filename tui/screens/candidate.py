@@ -6,12 +6,12 @@ import math
 
 from rich.text import Text
 
-from qpdsl.tui import figures
-from qpdsl.tui.palette import Palette
 from qpdsl.tui.state.flat import Ranking, ranking_of
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.search import Fate, Node, SearchTree
+from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.columns import cell, harmless, one_line
+from qpdsl.tui.widgets.palette import Palette
 
 # Sign, word, and the palette's colour: the sign says it without colour.
 FATES: dict[Fate, tuple[str, str, str]] = {

@@ -7,12 +7,12 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
-from qpdsl.tui import figures
-from qpdsl.tui.palette import Palette
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.engine import Bucket, ModelState, Series
 from qpdsl.tui.state.run import RunState
+from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.columns import cell
+from qpdsl.tui.widgets.palette import Palette
 
 _LEAST = 8
 _WIDEST = 4

@@ -9,15 +9,15 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
-from qpdsl.tui import figures
-from qpdsl.tui.palette import Palette
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.plan import PlanLine, Totals
 from qpdsl.tui.state.run import RunState
+from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.columns import Column, fitted, one_line, row
 from qpdsl.tui.widgets.details import Details, Facts
-from qpdsl.tui.widgets.heading import Heading
-from qpdsl.tui.widgets.lines import Lines
+from qpdsl.tui.widgets.line_list import Lines
+from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.table_heading import Heading
 
 _BAR = 6
 _ROOM_FOR_HOW = 128

@@ -11,15 +11,15 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from qpdsl.tui import figures
-from qpdsl.tui.palette import Palette
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.rows import STATUSES, RowState, Status
 from qpdsl.tui.state.run import RunState
+from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.columns import Column, fitted, one_line, row
 from qpdsl.tui.widgets.details import Details, Facts
-from qpdsl.tui.widgets.heading import Heading
-from qpdsl.tui.widgets.lines import Lines
+from qpdsl.tui.widgets.line_list import Lines
+from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.table_heading import Heading
 
 COLUMNS = (
     Column("number", "#", 6, weight=40),

@@ -11,16 +11,16 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
-from qpdsl.tui import figures
-from qpdsl.tui.palette import Palette
 from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.flat import TreeLine, flattened, ranking_of
 from qpdsl.tui.state.search import Node, Path, SearchTree
+from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.columns import Column, fitted, one_line, row
 from qpdsl.tui.widgets.details import Details, Facts
-from qpdsl.tui.widgets.heading import Heading
-from qpdsl.tui.widgets.lines import Lines
+from qpdsl.tui.widgets.line_list import Lines
+from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.table_heading import Heading
 
 _BAR = 6
 COLUMNS = (

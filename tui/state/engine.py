@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qpdsl.executor.runtime.events import EngineStepped
-from qpdsl.executor.runtime.figures import EngineFigures
+from qpdsl.executor.events.events import EngineFigures, EngineStepped
 
 _MOST = 512
 

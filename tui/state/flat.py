@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qpdsl.executor.runtime.events import Selected
+from qpdsl.executor.events.events import Selected
 from qpdsl.tui.state.search import Node, Path, SearchTree
 
 

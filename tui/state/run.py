@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import qpdsl.executor.runtime.events as events
-from qpdsl.executor.runtime.events import Event
-from qpdsl.executor.runtime.figures import EngineFigures
+from qpdsl.executor.events import events
+from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.tui.state.engine import ModelState
 from qpdsl.tui.state.plan import PlanTree, Totals
 from qpdsl.tui.state.rows import RowState

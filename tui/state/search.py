@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
-from qpdsl.executor.runtime.events import Candidate, Expanded, Selected, Valued
+from qpdsl.executor.events.events import Candidate, Expanded, Selected, Valued
 
 Path = tuple[int, ...]
 Fate = OneOf["open", "kept", "dropped", "finished", "answer"]

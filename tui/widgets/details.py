@@ -13,8 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from qpdsl.grammar.width import shorten
-from qpdsl.tui.palette import Palette
 from qpdsl.tui.widgets.columns import cell, harmless
+from qpdsl.tui.widgets.palette import Palette
 
 _LABEL = 16
 

@@ -8,7 +8,7 @@ from textual.binding import ActiveBinding
 from textual.widget import Widget
 
 from qpdsl.grammar.width import cells
-from qpdsl.tui.palette import Palette
+from qpdsl.tui.widgets.palette import Palette
 
 
 class KeyLine(Widget):

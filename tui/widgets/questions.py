@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from qpdsl.tui.palette import Palette
+from qpdsl.tui.widgets.palette import Palette
 
 
 class Leave(Enum):

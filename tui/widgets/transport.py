@@ -8,9 +8,9 @@ from textual.message import Message
 from textual.widget import Widget
 
 from qpdsl.grammar.width import cells
-from qpdsl.tui import figures
-from qpdsl.tui.palette import Palette
-from qpdsl.tui.player import Player
+from qpdsl.tui.state.player import Player
+from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.palette import Palette
 
 
 class Transport(Widget):

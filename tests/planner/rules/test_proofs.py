@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.executor.runtime.candidates import Row
-from qpdsl.executor.runtime.events import Event, Expanded, OperatorDone, Selected
+from qpdsl.executor.events.events import Event, Expanded, OperatorDone, Selected
+from qpdsl.executor.runtime.instance.candidates import Row
 from qpdsl.executor.runtime.run import Result
-from qpdsl.planner.expr import Value
-from qpdsl.planner.optimize import optimize
-from qpdsl.planner.physical import PhysicalPlan, everything
-from qpdsl.planner.plan import plan
-from qpdsl.planner.strategy import GenerateHow
+from qpdsl.planner.optimize.optimizer import optimize
+from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.plan.physical import GenerateHow, PhysicalPlan, everything
 from qpdsl.session import Session
-from tests.planner.rules.rules_of import FIXTURES, NAMES, before_and_after, lowered, rule_of
-from tests.runtime.programs import arguments, run_all, texts
+from tests.support.executor.programs import arguments, run_all, texts
+from tests.support.paths import ROOT
+from tests.support.planner.rules import FIXTURES, NAMES, before_and_after, lowered, rule_of
 
-ROOT = Path(__file__).parents[3]
 _OF_THE_SAMPLE = {"text", "step", "finish", "finished", "logprob", "tokens"}
 # How much of each shipped program is run, and what its text parameters are given.
 _SMALL: Mapping[str, Value] = {"n": 6, "depth": 3, "width": 2, "expand": 2, "subtrees": 2}

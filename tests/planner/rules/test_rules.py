@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.planner.explain import explain
-from qpdsl.planner.optimize import optimize
-from qpdsl.planner.physical import PhysicalPlan, everything
-from qpdsl.planner.plan import plan
+from qpdsl.planner.explain.plan import explain
+from qpdsl.planner.optimize.optimizer import optimize, signature
+from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.plan.physical import GenerateHow, PhysicalPlan, ScoreHow, everything, plainest
+from qpdsl.planner.plan.verify import InvalidPlan
 from qpdsl.planner.rules import RULES
 from qpdsl.planner.rules.rule import Rule
-from qpdsl.planner.signature import signature
-from qpdsl.planner.strategy import GenerateHow, ScoreHow, plainest
-from qpdsl.planner.verify import InvalidPlan
-from tests.grammar.golden import check
-from tests.planner.rules.rules_of import FIXTURES, NAMES, before_and_after, lowered, rule_of
-
-ROOT = Path(__file__).parents[3]
+from tests.support.golden import check
+from tests.support.paths import ROOT
+from tests.support.planner.rules import FIXTURES, NAMES, before_and_after, lowered, rule_of
 
 
 def rule(name: str, apply: object) -> Rule:

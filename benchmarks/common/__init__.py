@@ -1,0 +1,1 @@
+"""What benchmarks share: settings, loads, tables, the machine's description."""

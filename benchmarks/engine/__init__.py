@@ -1,0 +1,1 @@
+"""The engine against its peers and against itself."""

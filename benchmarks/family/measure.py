@@ -1,0 +1,63 @@
+"""Measure the built-in family: accuracy against tokens, the verifier, the mini model, the middle layer, records.
+
+    pip install -e '.[bench]'
+    python -m benchmarks.family.measure [--models DIR] [--solver DIR] [--problems 500] [--notes 300] [--draw-only]
+
+Writes `benchmarks/results/family.json`, the page `docs/family.md`, and its picture. `--models` measures a family in
+another folder (as `python -m qpdsl.family.train` leaves it); `--solver` adds the mark that the verifier is held
+against, which needs the solver that does not ship (the training leaves it in its `work` folder). `--cards` also writes
+the cards in the model folders, from what the training remembered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from benchmarks.common.folders import PICTURES, RESULTS, ROOT
+from benchmarks.common.machine import describe, sentence
+from benchmarks.family.page import page
+from benchmarks.family.picture import draw
+from qpdsl import zoo
+from qpdsl.family.measure.cards import write_cards
+from qpdsl.family.measure.figures import Figures, measure
+
+FIGURES = RESULTS / "family.json"
+PAGE = ROOT / "docs" / "family.md"
+PICTURE = PICTURES / "family.svg"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, default=zoo.path("zoo/counting").parent, metavar="DIR")
+    parser.add_argument("--solver", type=Path, metavar="DIR")
+    parser.add_argument("--problems", type=int, default=500)
+    parser.add_argument("--notes", type=int, default=300)
+    parser.add_argument("--draw-only", action="store_true", help="draw again from the results that are there")
+    parser.add_argument("--cards", type=Path, metavar="TRAINED_JSON", help="also write the cards")
+    arguments = parser.parse_args()
+    if arguments.draw_only:
+        data = json.loads(FIGURES.read_text())
+        figures, machine = Figures.from_json(json.dumps(data["figures"])), data["machine"]["sentence"]
+    else:
+        torch.set_num_threads(1)
+        folders = [arguments.models / name for name in ("counting", "counting-mini", "counting-prm")]
+        figures = measure(*folders, arguments.solver, arguments.problems, arguments.notes)
+        machine = sentence()
+        data = {
+            "machine": {**describe(), "sentence": machine},
+            "figures": json.loads(figures.to_json()),
+        }
+        FIGURES.write_text(json.dumps(data, indent=1) + "\n")
+    PICTURE.parent.mkdir(exist_ok=True)
+    draw(figures, PICTURE)
+    PAGE.write_text(page(figures, machine), encoding="utf-8", newline="\n")
+    if arguments.cards is not None:
+        write_cards(arguments.models, figures, json.loads(arguments.cards.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Whether the engine on a GPU does what it does on a CPU: tokens, bits, and no waiting in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from benchmarks.common.shapes import random_prompts
+from benchmarks.gpu.record import Record, reason
+from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
+
+SAMPLING = (SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9))
+
+
+def run(record: Record, device: str) -> None:
+    """Each check with its name, whether it passed, and what went wrong, into the table `checks`."""
+    wanted = tokens(serve(engine(model("cpu", kernels=False))))
+    variants = {"eager": EngineConfig(graphs=False), "graphs": EngineConfig()}
+    variants["deterministic"] = EngineConfig(deterministic=True)
+    for name, config in variants.items():
+        check(record, f"{name}: the CPU's tokens in float32", lambda config=config: same(device, config, wanted))
+    check(record, "deterministic: the same bits in any batch", lambda: same_bits(device))
+    if device == "cuda":
+        check(record, "graphs: decode steps are captured and replayed", captures)
+        check(record, "no step waits but for its results", waits_for_results_only)
+
+
+def run_compiled(record: Record, device: str) -> None:
+    """The same of compiled layers."""
+    wanted = tokens(serve(engine(model("cpu", kernels=False))))
+    check(record, "compiled: the CPU's tokens in float32", lambda: compiled(device, wanted))
+
+
+def check(record: Record, name: str, holds: Callable[[], str | None]) -> None:
+    """`holds` says what is wrong, None where nothing is."""
+
+    def line() -> dict[str, Any]:
+        try:
+            why = holds()
+        except Exception as error:  # A check that breaks is a check that failed.
+            why = reason(error)
+        return {"check": name, "passed": why is None, "why": why or ""}
+
+    record.case("checks", name, line)
+
+
+def same(device: str, config: EngineConfig, wanted: list[list[tuple[int, ...]]]) -> str | None:
+    drawn = tokens(serve(engine(model(device), config)))
+    differ = sum(a != b for mine, theirs in zip(drawn, wanted, strict=True) for a, b in zip(mine, theirs, strict=True))
+    return f"{differ} samples of {sum(map(len, wanted))} differ" if differ else None
+
+
+def compiled(device: str, wanted: list[list[tuple[int, ...]]]) -> str | None:
+    """Falling back to layers as they come would go unseen in the tokens."""
+    paged = model(device)
+    drawn = tokens(serve(engine(paged, EngineConfig(compiled=True))))
+    if not getattr(paged._stack, "compiled", False):
+        return "the layers ran uncompiled"
+    return None if drawn == wanted else "other tokens"
+
+
+def captures() -> str | None:
+    """So would steps that run as they are."""
+    made = engine(model("cuda"))
+    serve(made)
+    graphs = made._lanes["m"].backend.graphs
+    assert graphs is not None
+    if graphs.failure is not None:
+        return graphs.failure
+    return None if graphs.replays else f"{graphs.captures} captures, no replay"
+
+
+def same_bits(device: str) -> str | None:
+    """Log-probabilities too: a sum taken in another order shows there first."""
+    paged, config = model(device), EngineConfig(deterministic=True)
+    alone = [serve(engine(paged, config), [request])[0] for request in requests()]
+    return None if serve(engine(paged, config)) == alone else "log-probabilities differ"
+
+
+def waits_for_results_only() -> None:
+    """torch raises where an operator would wait; the wait for an event is not one of those."""
+    served = engine(model("cuda"))
+    serve(served)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        serve(served)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def model(device: str, kernels: bool = True) -> PagedModel:
+    """The same random weights on any device."""
+    config = LlamaConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=1000,
+        max_position_embeddings=512,
+        # Large enough that greedy decoding does not fall into one repeated token.
+        initializer_range=0.15,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    return PagedModel(made.to(device), kernels=kernels)
+
+
+def requests() -> list[GenerateRequest]:
+    """Prompts that share prefixes long enough to be read once, some that share nothing, and a fan-out."""
+    stem, *others = random_prompts(7, 150, 1000)
+    prompts = [stem + other[: 3 * index + 1] for index, other in enumerate(others[:3])]
+    prompts += [other[:40] for other in others]
+    return [
+        GenerateRequest(tuple(prompt), tuple(range(index, index + (7 if index == 2 else 2))), SAMPLING[index % 4], 20)
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def engine(paged: PagedModel, config: EngineConfig | None = None) -> Engine:
+    made = Engine(config, kv_bytes=300 * paged.layout.page_bytes)
+    made.add("m", paged)
+    return made
+
+
+def serve(made: Engine, batch: list[GenerateRequest] | None = None) -> list[tuple[Sample, ...]]:
+    tickets = [made.submit("m", request) for request in batch or requests()]
+    while made.has_work:
+        made.step()
+    return [ticket.result().samples for ticket in tickets]
+
+
+def tokens(results: list[tuple[Sample, ...]]) -> list[list[tuple[int, ...]]]:
+    return [[sample.tokens for sample in samples] for samples in results]

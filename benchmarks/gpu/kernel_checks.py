@@ -1,0 +1,190 @@
+"""Each Triton kernel against its torch twin, over shapes, types, windows, caps, sinks and ragged lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.record import Record, alive, reason
+from qpdsl.executor.kernels import paged_attention
+from qpdsl.executor.kernels.data.kv_rows import Kind, Rows
+from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
+from qpdsl.executor.kernels.data.shared_prefixes import plan
+from qpdsl.executor.kernels.plain import reference
+from tests.support.executor.paged_case import DEVICE, make_batch, make_query, make_rows, page_tables
+
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+# Relative errors: those of the sums in float32, and in 16 bits of the rounded weights and the rounded result.
+BOUNDS = {F32: 2e-5, BF16: 1e-2, F16: 1.5e-3}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One geometry and one way to score."""
+
+    kind: Kind
+    dtype: torch.dtype
+    page_size: int
+    kv_heads: int
+    fold: int
+    dim: int
+    window: int | None = None
+    cap: float | None = None
+    sinks: bool = False
+
+
+SHAPES = [
+    Shape("plain", BF16, 16, 8, 4, 128),
+    Shape("plain", BF16, 16, 8, 4, 64),
+    Shape("plain", BF16, 32, 2, 7, 64, window=100),
+    Shape("plain", BF16, 16, 4, 8, 80, cap=30.0),
+    Shape("plain", BF16, 16, 4, 2, 256, window=512, cap=50.0),
+    Shape("plain", BF16, 16, 8, 8, 64, window=128, sinks=True),
+    Shape("plain", BF16, 16, 1, 20, 96),
+    Shape("plain", F16, 16, 8, 1, 128, sinks=True),
+    Shape("plain", F16, 32, 4, 4, 32, window=33),
+    Shape("plain", F32, 16, 2, 4, 64),
+    Shape("plain", F32, 16, 2, 7, 80, window=100, cap=20.0),
+    Shape("plain", F32, 32, 4, 1, 128, sinks=True),
+    Shape("int8", BF16, 16, 8, 4, 128),
+    Shape("int8", BF16, 32, 2, 7, 80, window=100),
+    Shape("int8", F32, 16, 2, 4, 64, cap=30.0),
+    Shape("fp8", BF16, 16, 8, 4, 128),
+    Shape("fp8", F16, 16, 4, 1, 96, window=64, sinks=True),
+    Shape("fp8", F32, 32, 2, 4, 32),
+]
+SMALL = [
+    Shape("plain", F32, 16, 2, 4, 32, window=20),
+    Shape("plain", BF16, 32, 1, 7, 80, cap=5.0, sinks=True),
+    Shape("int8", F16, 16, 1, 4, 64),
+    Shape("fp8", BF16, 16, 1, 1, 32),
+]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Contexts of sequences that decode, and contexts and new tokens of chunks; `shared`: see `page_tables`."""
+
+    decoding: list[int]
+    chunks: list[tuple[int, int]]
+    shared: list[tuple[int, ...]]
+    vocabulary: int
+
+
+LONG = Lengths([1, 16, 300, 1000, 4097, 777, 801, 2048], [(5, 5), (900, 300), (2000, 1), (129, 128)], [], 151_936)
+LONG.shared.extend([(10, 3, 4, 7), (40, 5, 6)])
+SHORT = Lengths([1, 40, 50, 33], [(5, 5), (40, 9)], [(2, 1, 2, 3)], 5001)
+
+
+def run(record: Record, small: bool = False) -> None:
+    """All checks, into the table `checks`: what, the largest difference, the bound, and whether it holds."""
+    lengths = SHORT if small else LONG
+    for shape in SMALL if small else SHAPES:
+        name = ", ".join(f"{key} {value}" for key, value in asdict(shape).items() if value)
+        record.case("checks", name, lambda shape=shape, name=name: check(shape, lengths, name))
+    record.case("checks", "sampling", lambda: check_sampling(lengths.vocabulary))
+
+
+def result(kernel: str, case: str, error: float, bound: float, why: str = "") -> dict[str, Any]:
+    """A line of the table, printed as it is made. What is not a number is wrong, and JSON has no word for it."""
+    finite = math.isfinite(error)
+    passed = finite and error <= bound
+    print(f"{kernel:10} {error:.1e} (≤ {bound:.0e}) {'ok' if passed else 'WRONG'}  {case}  {why}", flush=True)
+    return {
+        "kernel": kernel,
+        "case": case,
+        "error": error if finite else None,
+        "bound": bound,
+        "passed": passed,
+        "why": why,
+    }
+
+
+def check(shape: Shape, lengths: Lengths, name: str) -> list[dict[str, Any]]:
+    """Each kernel's error against its twin; one that fails is wrong, and the next is tried.
+
+    Of attention the error is the largest relative error of a token's vector, of `store` the number of wrong bytes.
+    """
+    generator = torch.Generator().manual_seed(shape.dim)
+    contexts = [*lengths.decoding, *(context for context, _ in lengths.chunks)]
+    queries = [*(1 for _ in lengths.decoding), *(count for _, count in lengths.chunks)]
+    shared = [(pages * 16 // shape.page_size, *members) for pages, *members in lengths.shared]
+    tables, count = page_tables(contexts, shape.page_size, generator, shared)
+    rows = make_rows(count, shape.page_size, shape.kv_heads, shape.dim, shape.dtype, shape.kind, generator)
+    decodes = len(lengths.decoding)
+    batch = make_batch(contexts, queries, tables, shape.page_size, decodes)
+    cascade = plan(tables[:decodes], contexts[:decodes], shape.page_size, DEVICE, least=shape.page_size)
+    heads = shape.kv_heads * shape.fold
+    query = make_query(sum(queries), heads, shape.dim, shape.dtype, generator)
+    new = [make_query(sum(queries), shape.kv_heads, shape.dim, shape.dtype, generator) for _ in range(2)]
+    sinks = torch.randn(heads, generator=generator).to(DEVICE) if shape.sinks else None
+    scoring = Scoring(shape.dim**-0.5 * 2, shape.window, shape.cap, sinks)
+
+    wanted = reference.attention(query, rows, batch, 1, scoring)
+    bound = BOUNDS[shape.dtype]
+    decoding = replace(batch, cascade=cascade)
+
+    def error(call: Callable[[], torch.Tensor]) -> float:
+        out = call()
+        right = wanted[: len(out)].flatten(1).float()
+        relative = ((out.flatten(1).float() - right).norm(dim=1) / right.norm(dim=1)).max()
+        return float(torch.nan_to_num(relative, nan=float("inf")))
+
+    calls: list[tuple[str, float, Callable[[], float]]] = [
+        ("decode", bound, lambda: error(lambda: paged_attention.attention(query, rows, batch, 1, scoring)[:decodes])),
+        (
+            "cascade",
+            bound,
+            lambda: error(lambda: paged_attention.attention(query, rows, decoding, 1, scoring)[:decodes]),
+        ),
+        ("prefill", bound, lambda: error(lambda: paged_attention.prefill(query, rows, batch, 1, scoring))),
+        # The last: it changes the rows.
+        ("store", 0.0, lambda: float(store_differs(rows, new[0], new[1], batch))),
+    ]
+    lines = []
+    for kernel, most, call in calls:
+        try:
+            lines.append(result(kernel, name, call(), most))
+        except Exception as failure:  # a compiler's, as a rule
+            if torch.cuda.is_initialized():
+                alive()
+            lines.append(result(kernel, name, float("inf"), most, reason(failure)))
+    return lines
+
+
+def store_differs(rows: Rows, key: torch.Tensor, value: torch.Tensor, batch: PagedBatch) -> int:
+    """Stores new tokens; how many bytes of the rows are not the twin's."""
+    data = rows.data.clone()
+    geometry = (rows.kind, rows.page_size, rows.kv_heads, rows.dim)
+    twin = Rows.plain(data) if rows.kind == "plain" else Rows.quantized(data, *geometry)
+    paged_attention.store(rows, key, value, batch.slots, 1)
+    reference.store(twin, key, value, batch.slots, 1)
+    return int((rows.data.view(torch.uint8) != twin.data.view(torch.uint8)).sum())
+
+
+def check_sampling(vocabulary: int) -> list[dict[str, Any]]:
+    """Tokens that are not the sampler's though no near tie explains it, and the largest log-probability error."""
+    from qpdsl.executor.engine.step import sampler
+    from qpdsl.executor.kernels.triton.sample import sample
+    from qpdsl.executor.requests.request import SamplingParams
+
+    generator = torch.Generator().manual_seed(0)
+    batch = 8
+    logits = torch.randn(batch, vocabulary, generator=generator) * torch.linspace(0, 6, batch)[:, None]
+    temperatures = [0.0, 1.0, 0.7, 1.0, 1.3, 0.0, 0.5, 1.0]
+    keys = [(1 << 63) - 1 - 7919 * row for row in range(batch)]
+    positions = list(range(0, batch * 1000, 1000))
+    drawn = sampler.sample(logits, [SamplingParams(t) for t in temperatures], keys, positions)
+    tokens, logprobs, _ = sample(
+        logits.to(DEVICE),
+        torch.tensor(temperatures, device=DEVICE),
+        torch.tensor(keys, device=DEVICE),
+        torch.tensor(positions, device=DEVICE),
+    )
+    differ = (tokens.cpu() != drawn.tokens) & ~drawn.near_ties
+    error = float((logprobs.cpu() - drawn.logprobs).abs().max())
+    return [result("sample", "tokens", float(differ.sum()), 0.0), result("sample", "log-probabilities", error, 1e-4)]

@@ -1,0 +1,161 @@
+"""Everything that needs a GPU: checks each kernel against its torch twin, then measures. One command, offline.
+
+    python -m benchmarks.gpu.run [--output DIR] [--only PART ...] [--minutes 9] [--tune]
+    python -m benchmarks.gpu.run --interpret-check
+
+Needs torch, triton, transformers and this checkout, nothing installed; run it in the checkout's root. Parts: `checks`,
+`kernels`, `engine` and `compiled`, each in a process of its own, so that one that crashes or hangs takes no other with
+it. Each writes its figures after every case into `gpu-PART.json`; gpu.json and gpu.md put them together after every
+part. A case that fails is noted, and the next one runs. A part has its share of `--minutes`, and what those before it
+left; past it no case is begun. Exits with 0; with 1 where a check or a case failed; with 2 where there is no CUDA
+device. `--tune` also looks for better block sizes; `--interpret-check` runs the checks at small sizes on a CPU, in
+Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# Nothing here loads torch before it must: Triton looks once, as it loads, whether it is to interpret its kernels.
+from benchmarks.common.folders import RESULTS
+from benchmarks.gpu import tables
+
+# Of each part the module, its function `f(record)`, its table in `tables`, and its share of the time.
+PARTS = {
+    "checks": ("benchmarks.gpu.kernel_checks", "run", tables.checks, 0.3),
+    "kernels": ("benchmarks.gpu.kernels", "run", tables.kernels, 0.2),
+    "engine": ("benchmarks.gpu.engine", "run", tables.engine, 0.3),
+    "compiled": ("benchmarks.gpu.engine", "run_compiled", tables.engine, 0.2),
+}
+# Starts a part in a process of its own.
+COMMAND = [sys.executable, "-m", "benchmarks.gpu.run"]
+NO_DEVICE = 2
+# A part that does not end within so many seconds of its deadline hangs.
+_GRACE = 20
+
+
+def describe() -> dict[str, Any]:
+    """The machine: what `machine.describe` says, and the device."""
+    import torch
+    import triton
+
+    from benchmarks.common.machine import describe as processor
+
+    compiler = next((name for name in (os.environ.get("CC", "cc"), "gcc", "clang") if shutil.which(name)), "none")
+    facts: dict[str, Any] = {**processor(), "triton": triton.__version__, "cuda": torch.version.cuda, "cc": compiler}
+    device = torch.cuda.get_device_properties(0)
+    return facts | {
+        "device": device.name,
+        "capability": f"{device.major}.{device.minor}",
+        "multiprocessors": device.multi_processor_count,
+        "memory_gib": round(device.total_memory / 2**30, 1),
+        "l2_mib": round(device.L2_cache_size / 2**20, 1),
+    }
+
+
+def run_part(name: str, output: Path, deadline: float, tune: bool) -> int:
+    """One part, in this process. Returns the exit code: 0 where nothing failed."""
+    import torch
+
+    if not torch.cuda.is_available():
+        print("gpu.run: torch sees no CUDA device; --interpret-check checks the kernels on a CPU", file=sys.stderr)
+        return NO_DEVICE
+    from benchmarks.gpu.record import Broken, Record, reason
+
+    module, function, render, _ = PARTS[name]
+    record = Record(output / f"gpu-{name}.json", deadline, render)
+    try:
+        record.note(machine=describe())
+        part = importlib.import_module(module)
+        getattr(part, function)(record, **({"tune": True} if tune and name == "kernels" else {}))
+    except Broken as error:
+        record.fail("the device takes no more work", str(error))
+    except Exception as error:  # the figures that are there are to stay
+        record.fail(name, reason(error))
+    return int(record.failed)
+
+
+def spawn(name: str, output: Path, seconds: float, tune: bool) -> tuple[int, str | None]:
+    """A part in a process of its own. Its exit code, and what went wrong with it where it could not write that down."""
+    command = [*COMMAND, "--part", name, "--output", str(output)]
+    command += ["--deadline", str(time.time() + seconds), *(["--tune"] if tune else [])]
+    try:
+        code = subprocess.run(command, check=False, timeout=seconds + _GRACE).returncode
+    except subprocess.TimeoutExpired:
+        return 1, "it hung, and was stopped"
+    return code, f"it ended with exit code {code}" if code not in (0, 1, NO_DEVICE) else None
+
+
+def merged(output: Path, names: list[str], ends: dict[str, str | None]) -> str:
+    """Writes gpu.json and gpu.md of what the parts have written so far. Returns the text."""
+    record: dict[str, Any] = {}
+    texts = []
+    for name in names:
+        file = output / f"gpu-{name}.json"
+        part = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        record.setdefault("machine", part.pop("machine", None))
+        texts.append(part.pop("markdown", ""))
+        if (why := ends.get(name)) is not None:
+            part["ended"] = why
+            texts.append(f"**The part `{name}`: {why}.**")
+        record[name] = part
+    machine = ", ".join(f"{key} {value}" for key, value in (record["machine"] or {}).items())
+    text = "\n\n".join(["# On a GPU", f"Measured on: {machine}.", *filter(None, texts)]) + "\n"
+    (output / "gpu.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    (output / "gpu.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def run_all(names: list[str], output: Path, minutes: float, tune: bool) -> int:
+    """Each part after the other. Returns the exit code of all."""
+    output.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (output / f"gpu-{name}.json").unlink(missing_ok=True)
+    end, codes, text = time.time() + 60 * minutes, [0], ""
+    ends: dict[str, str | None] = {}
+    for place, name in enumerate(names):
+        share = PARTS[name][3] / sum(PARTS[part][3] for part in names[place:])
+        code, ends[name] = spawn(name, output, max(0.0, end - time.time()) * share, tune)
+        if code == NO_DEVICE:
+            return code
+        codes.append(int(code != 0))
+        text = merged(output, names[: place + 1], ends)
+    print(text)
+    return max(codes)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="checks and measures everything that needs a GPU")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
+    parser.add_argument("--minutes", type=float, default=9.0, help="no case is begun after so many")
+    parser.add_argument("--tune", action="store_true", help="try other block sizes for decode attention")
+    parser.add_argument("--interpret-check", action="store_true", help="check small sizes on a CPU")
+    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--deadline", type=float, default=float("inf"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.interpret_check:
+        os.environ["TRITON_INTERPRET"] = "1"
+        from benchmarks.gpu import kernel_checks
+        from benchmarks.gpu.record import Record
+
+        record = Record(None, float("inf"), tables.checks)
+        kernel_checks.run(record, small=True)
+        print(record.data["markdown"])
+        return int(record.failed)
+    if options.part is not None:
+        return run_part(options.part, options.output, options.deadline, options.tune)
+    return run_all(options.only, options.output, options.minutes, options.tune)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

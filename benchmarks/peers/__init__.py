@@ -1,0 +1,1 @@
+"""The systems that the engine is measured beside, behind one interface."""

@@ -1,0 +1,1 @@
+"""Search programs: speed of plans, and accuracy against tokens."""

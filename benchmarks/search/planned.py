@@ -1,0 +1,97 @@
+"""One run of a plan over some problems: how long it took, what it answered, what its rules came to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qpdsl.dataset.outcome import Outcome
+from qpdsl.dataset.rows import InputRow, read_rows
+from qpdsl.dataset.run import Work, run_rows
+from qpdsl.executor.measure.run import Measuring
+from qpdsl.planner.cost.measured import RunFigures, total
+from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.plan.logical import LogicalProgram
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planning.plan import reads_of
+from qpdsl.session import Session
+from qpdsl.sources.programs import input_path, load_program
+
+DATA = "counting-500"
+
+
+@dataclass(frozen=True)
+class Run:
+    """`seconds` is wall time, loading aside, `cpu_seconds` what this process had of it; outcomes are in order."""
+
+    seconds: float
+    cpu_seconds: float
+    figures: RunFigures
+    plan: PhysicalPlan
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def answers(self) -> list[str]:
+        return [str(outcome.answer) for outcome in self.outcomes]
+
+    @property
+    def near_ties(self) -> int:
+        return sum(outcome.near_ties for outcome in self.outcomes)
+
+    @property
+    def right(self) -> float:
+        return sum(outcome.correct is True for outcome in self.outcomes) / len(self.outcomes)
+
+    @property
+    def tokens(self) -> float:
+        """Sampled tokens a problem."""
+        return sum(outcome.tokens_out for outcome in self.outcomes) / len(self.outcomes)
+
+    @property
+    def cached(self) -> float:
+        """The share of all prompt tokens that the prefix cache held."""
+        return total(self.plan.ops, self.figures).cached_share or 0.0
+
+    @property
+    def computed(self) -> int:
+        """Tokens that went through the models."""
+        return sum(model.prefill_tokens + model.decode_tokens for model in self.figures.models.values())
+
+    def share(self, part: str, whole: str) -> float | None:
+        """One count over another, both of the operators at the top, which hold those inside them."""
+        top = [self.figures.operators[node.id] for node in self.plan.ops if node.id in self.figures.operators]
+        counted = sum(operator.count(whole) for operator in top)
+        return sum(operator.count(part) for operator in top) / counted if counted else None
+
+
+def program(name: str) -> LogicalProgram:
+    return load_program(name, None, None)
+
+
+def plan_of(name: str, disabled: Sequence[str] = (), *, naive: bool = False) -> PhysicalPlan:
+    """The plan that `qpdsl run` would take."""
+    lowered = program(name)
+    return planned(lowered, reads_of(lowered), disabled, naive=naive)
+
+
+def problems(plan: PhysicalPlan, count: int, data: str = DATA) -> list[InputRow]:
+    """The first rows of shipped data, or of a file."""
+    return list(read_rows(input_path(data), plan, {}).rows[:count])
+
+
+def run(
+    plan: PhysicalPlan, rows: Sequence[InputRow], in_flight: int | None = None, session: Session | None = None
+) -> Run:
+    """Runs a plan over rows in a session of its own, so that every cache is empty, or in the one given."""
+    session = session or Session()
+    session.load(plan)
+    measuring = Measuring(session.kv_page_bytes, session.kv_budget)
+    session.events.subscribe(measuring.see)
+    outcomes: dict[int, Outcome] = {}
+    start, cpu = time.perf_counter(), time.process_time()
+    work = Work(plan, None, 0)
+    asyncio.run(run_rows(session, work, list(enumerate(rows)), in_flight, outcomes.__setitem__))
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    return Run(seconds, cpu, measuring.figures(), plan, tuple(outcomes[number] for number in range(len(rows))))

@@ -1,0 +1,256 @@
+"""Beam search planned, against the loop that people write and against our own engine with no rules; what each rule and
+the KV memory bring; and right answers against tokens spent, of every strategy.
+
+    pip install -e '.[bench]'
+    python -m benchmarks.search.run [--quick] [--only throughput rules memory splits accuracy] [--repeats 3]
+                                    [--show-only]
+
+On the built-in models, one torch thread, float32. `--quick` takes a few problems, for minutes in all. Writes
+`benchmarks/results/search.json` and `search.md`; each part writes its own figures as it ends, and leaves those of the
+others as they are then. The accuracy part writes `search_accuracy.json`, `.md` and `.svg` beside them, and goes on
+where a run of it was stopped. Sides take turns, a session of its own each time, so that no cache is warm; figures are
+medians. Seconds are wall time; those of the process alone stand beside them, as other work on the machine does not
+count there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common.folders import RESULTS
+from benchmarks.common.machine import describe, sentence
+from benchmarks.search.accuracy import accuracy, show
+from benchmarks.search.loop import Loop
+from benchmarks.search.planned import Run, plan_of, problems, run
+from benchmarks.search.splits import split_session
+from benchmarks.search.tables import page
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import everything
+from qpdsl.planner.rules import RULES
+from qpdsl.session import Session
+
+PROGRAM = "beam_search"
+# Of what the search holds at once where memory is ample.
+BUDGETS = (0.15, 0.25, 0.5, 0.75, 1.0, 2.0)
+SPLITS = (0.3, 0.5, 0.7)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many problems each part runs. `loop`: those of the loop, which are the first of the others'."""
+
+    throughput: int = 128
+    loop: int = 128
+    memory: int = 48
+    accuracy: int = 500
+    repeats: int = 3
+    budgets: tuple[float, ...] = BUDGETS
+    splits: tuple[float, ...] = SPLITS
+    accuracy_budgets: int = 3
+
+
+QUICK = Sizes(6, 2, 4, 20, 1, (0.25, 1.0), (0.5,), 3)
+
+
+def throughput(sizes: Sizes) -> dict[str, Any]:
+    """The loop, all problems at once with no rules, and the plan."""
+    plan, naive = plan_of(PROGRAM), plan_of(PROGRAM, naive=True)
+    rows = problems(plan, sizes.throughput)
+    stage = next(node.op.stage for node in everything(plan.ops) if isinstance(node.op, ops.Generate))
+    loop = Loop()
+    texts = [str(row.arguments["problem"]) for row in rows[: sizes.loop]]
+    sides: dict[str, Callable[[], Run | None]] = {
+        "loop": lambda: _each(loop, texts),
+        "no rules": lambda: run(naive, rows, len(rows)),
+        "planned": lambda: run(plan, rows),
+    }
+    taken = _turns(sides, sizes.repeats)
+    same = [loop.answer(text, 0, stage) for text in texts]
+    last = {name: runs[-1][2] for name, runs in taken.items()}
+    planned_run, naive_run = last["planned"], last["no rules"]
+    assert planned_run is not None and naive_run is not None
+    found: dict[str, Any] = {"problems": len(rows), "loop_problems": len(texts)}
+    for name, runs in taken.items():
+        count = len(texts) if name == "loop" else len(rows)
+        found[name] = {
+            "seconds_a_problem": statistics.median(seconds for seconds, _, _ in runs) / count,
+            "cpu_seconds_a_problem": statistics.median(cpu for _, cpu, _ in runs) / count,
+        }
+    for name, one in (("no rules", naive_run), ("planned", planned_run)):
+        found[name] |= _counted(one)
+    found["answers"] = {
+        "planned as no rules": _agree(planned_run.answers, naive_run.answers),
+        "planned as the loop with the same noise": _agree(planned_run.answers, [str(answer) for answer in same]),
+        "near ties": planned_run.near_ties + naive_run.near_ties,
+    }
+    return found
+
+
+def rules(sizes: Sizes) -> dict[str, Any]:
+    """The plan with one rule switched off, each in turn."""
+    rows = problems(plan_of(PROGRAM), sizes.throughput)
+    names = [rule.name for rule in RULES]
+    plans = {name: plan_of(PROGRAM, [name]) for name in names}
+    whole = plan_of(PROGRAM)
+    # A rule that decides nothing about this program makes the same plan.
+    used = [name for name in names if name in whole.rules]
+    sides: dict[str, Callable[[], Run | None]] = {"all rules": lambda: run(whole, rows)}
+    sides |= {name: (lambda name=name: run(plans[name], rows)) for name in used}  # type: ignore[misc]
+    taken = _turns(sides, sizes.repeats)
+    base = taken["all rules"][-1][2]
+    assert base is not None
+    found: dict[str, Any] = {"problems": len(rows), "unused": [name for name in names if name not in used]}
+    for name, runs in taken.items():
+        one = runs[-1][2]
+        assert one is not None
+        found[name] = {
+            "seconds": statistics.median(seconds for seconds, _, _ in runs),
+            "cpu_seconds": statistics.median(cpu for _, cpu, _ in runs),
+            "same answers": _agree(one.answers, base.answers),
+            **_counted(one),
+        }
+    return found
+
+
+def memory(sizes: Sizes) -> dict[str, Any]:
+    """KV budgets from tight to ample."""
+    plan = plan_of(PROGRAM)
+    rows = problems(plan, sizes.memory)
+    ample = run(plan, rows)
+    peak = ample.figures.peak_kv or 0
+    found: dict[str, Any] = {"problems": len(rows), "peak_bytes": peak, "budgets": []}
+    for part in sizes.budgets:
+        kv_bytes = int(peak * part)
+        one = run(plan, rows, session=Session(kv_bytes=kv_bytes))
+        models = one.figures.models.values()
+        found["budgets"].append(
+            {
+                "part": part,
+                "bytes": kv_bytes,
+                "seconds": one.seconds,
+                "cpu_seconds": one.cpu_seconds,
+                "prefix hit rate": one.cached,
+                "evicted": sum(model.evictions for model in models),
+                "thrashed": sum(model.thrashed for model in models),
+                "preempted": sum(model.preemptions for model in models),
+                "computed tokens": one.computed,
+                "same answers": _agree(one.answers, ample.answers),
+            }
+        )
+        print("  budget", found["budgets"][-1])
+    return found
+
+
+def splits(sizes: Sizes) -> dict[str, Any]:
+    """Fixed parts of a tight budget for generator and verifier, against the session's own way."""
+    plan = plan_of(PROGRAM)
+    rows = problems(plan, sizes.memory)
+    kv_bytes = (run(plan, rows).figures.peak_kv or 0) // 3
+    generator, verifier = (plan.models[name] for name in ("llm", "prm"))
+    sides: dict[str, Callable[[], Run | None]] = {
+        "one budget": lambda: run(plan, rows, session=Session(kv_bytes=kv_bytes))
+    }
+    for share in sizes.splits:
+        parts = {generator: share, verifier: 1 - share}
+        sides[f"{share:.0%} for the generator"] = lambda parts=parts: run(  # type: ignore[misc]
+            plan, rows, session=split_session(plan, kv_bytes, parts)
+        )
+    taken = _turns(sides, sizes.repeats)
+    found: dict[str, Any] = {"problems": len(rows), "bytes": kv_bytes}
+    for name, runs in taken.items():
+        one = runs[-1][2]
+        assert one is not None
+        found[name] = {
+            "seconds": statistics.median(seconds for seconds, _, _ in runs),
+            "cpu_seconds": statistics.median(cpu for _, cpu, _ in runs),
+            "computed tokens": one.computed,
+            "preempted": sum(model.preemptions for model in one.figures.models.values()),
+        }
+    return found
+
+
+def _each(loop: Loop, texts: list[str]) -> None:
+    for text in texts:
+        loop.answer(text)
+
+
+def _turns(
+    sides: Mapping[str, Callable[[], Run | None]], repeats: int
+) -> dict[str, list[tuple[float, float, Run | None]]]:
+    """Wall and process seconds of each side, which take turns, and what it came to."""
+    taken: dict[str, list[tuple[float, float, Run | None]]] = {name: [] for name in sides}
+    for _ in range(repeats):
+        for name, side in sides.items():
+            start, cpu = time.perf_counter(), time.process_time()
+            made = side()
+            seconds = made.seconds if made is not None else time.perf_counter() - start
+            taken[name].append((seconds, made.cpu_seconds if made is not None else time.process_time() - cpu, made))
+            print(f"  {name}: {seconds:.2f} s")
+    return taken
+
+
+def _counted(one: Run) -> dict[str, Any]:
+    return {
+        "prompt tokens cached": one.cached,
+        "computed tokens": one.computed,
+        "run-ahead samples used": one.share("run_ahead_used", "run_ahead"),
+        "score cache hits": one.share("steps_known", "steps"),
+        "near ties": one.near_ties,
+    }
+
+
+def _agree(one: list[str], other: list[str]) -> str:
+    return f"{sum(a == b for a, b in zip(one, other, strict=False))}/{min(len(one), len(other))}"
+
+
+def record(folder: Path, measured: Mapping[str, Any]) -> None:
+    """Writes what was measured into the results as they are now: another run may have written its own meanwhile."""
+    file = folder / "search.json"
+    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    if measured:
+        found |= measured
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found, indent=1) + "\n")
+    if found:
+        text = page(found)
+        (folder / "search.md").write_text(text, encoding="utf-8", newline="\n")
+        print(text)
+
+
+PARTS = {"throughput": throughput, "rules": rules, "memory": memory, "splits": splits}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few problems of each, once")
+    parser.add_argument("--only", nargs="+", choices=[*PARTS, "accuracy"], default=[*PARTS, "accuracy"])
+    parser.add_argument("--repeats", type=int)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for the results")
+    parser.add_argument("--show-only", action="store_true", help="write tables and picture from the results there are")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    sizes = QUICK if arguments.quick else Sizes()
+    if arguments.repeats is not None:
+        sizes = Sizes(**{**sizes.__dict__, "repeats": arguments.repeats})
+    for name in arguments.only if not arguments.show_only else ():
+        print(name)
+        if name == "accuracy":
+            accuracy(sizes.accuracy, sizes.accuracy_budgets, arguments.output)
+            continue
+        record(arguments.output, {name: PARTS[name](sizes), "machine": {**describe(), "sentence": sentence()}})
+    if arguments.show_only:
+        record(arguments.output, {})
+        show(arguments.output)
+
+
+if __name__ == "__main__":
+    main()

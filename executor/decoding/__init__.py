@@ -1,1 +1,0 @@
-"""Watching what is decoded: stop strings over incremental text."""

@@ -1,0 +1,1 @@
+"""Chunks of sequences to the input of one forward."""

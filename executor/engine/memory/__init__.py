@@ -1,0 +1,1 @@
+"""Which sequence owns which page of KV."""

@@ -1,0 +1,79 @@
+"""How the keys and values of one model lie in memory.
+
+A *row* is one page of one layer; a page is the rows of all its layers, one after the other. A page goes by the number
+of its first row, so layer l of page p is row p + l.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from qpdsl.executor.kernels.data.kv_rows import Kind, Rows, row_bytes
+
+# Keys and values in eight bits with a float32 scale for each token and head; None: in the model's own type.
+KVType = Literal["int8", "fp8"]
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """The geometry of a model's KV: a row holds [page_size, 2, kv_heads, head_dim], key and then value, in `dtype`.
+
+    With `kv_type` a row holds those numbers in eight bits each, and then their scales (see `Rows`).
+    """
+
+    layers: int
+    page_size: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    kv_type: KVType | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return self.kv_type or "plain"
+
+    @property
+    def row_bytes(self) -> int:
+        return row_bytes(self.kind, self.dtype, self.page_size, self.kv_heads, self.head_dim)
+
+    @property
+    def page_bytes(self) -> int:
+        return self.layers * self.row_bytes
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that one token takes over all layers."""
+        return self.page_bytes // self.page_size
+
+
+class KVCache:
+    """One model's view of a byte buffer uint8 [bytes] that models share.
+
+    `rows` spans the whole buffer; which of them are the model's own, its pool knows. `scratch` is the page that padding
+    writes to.
+    """
+
+    def __init__(self, buffer: torch.Tensor, layout: KVLayout, scratch: int) -> None:
+        count = buffer.numel() // layout.row_bytes
+        used = buffer[: count * layout.row_bytes]
+        size, heads, dim = layout.page_size, layout.kv_heads, layout.head_dim
+        if layout.kv_type is None:
+            self.rows = Rows.plain(used.view(layout.dtype).view(count, size, 2, heads, dim))
+        else:
+            self.rows = Rows.quantized(used.view(count, -1), layout.kv_type, size, heads, dim)
+        self.layout = layout
+        self.scratch = scratch
+        # The same memory by tokens, for copies too small to be worth a call of torch.
+        host = layout.kv_type is None and not buffer.is_cuda
+        self._by_token = used.numpy().reshape(count, size, -1) if host else None
+
+    def copy_page(self, source: int, target: int, tokens: int) -> None:
+        """Copies the first `tokens` of one page, or all of it, in every layer (copy-on-write)."""
+        layers, data = self.layout.layers, self._by_token
+        if data is not None:
+            data[target : target + layers, :tokens] = data[source : source + layers, :tokens]
+        else:
+            self.rows.data[target : target + layers] = self.rows.data[source : source + layers]

@@ -1,0 +1,1 @@
+"""A checkpoint behind paged attention."""

@@ -1,0 +1,176 @@
+"""Decode steps captured once and replayed: what is kept for which step, and what is copied where.
+
+A step of a few rows is hundreds of small kernels, and launching them takes the host longer than the device takes to run
+them; a captured graph is one launch. It replays the same kernels on the same addresses, so a graph has an input buffer
+of its own, and serves just those steps whose `Sizes` are equal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from qpdsl.executor.kernels.packed import Sizes
+
+_log = logging.getLogger(__name__)
+
+# Graphs that are kept, and the memory that they may take beside the pool's; the one used longest ago goes first.
+MOST_GRAPHS = 64
+MOST_BYTES = 256 << 20
+# A capture takes the host about as long as so many steps of its sizes: those that come less often are not worth one.
+CAPTURED_AT = 3
+# Sizes whose steps are counted; the one seen longest ago is forgotten.
+_COUNTED = 1024
+
+Forward = Callable[[torch.Tensor, Sizes], torch.Tensor]
+
+
+class Graph(Protocol):
+    """Launches that were captured; `bytes`: what the device keeps for them."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    def replay(self) -> None: ...
+
+
+class Recorder(Protocol):
+    """Captures what `work` launches, without running it, and returns the graph and what `work` returned."""
+
+    def __call__(self, work: Callable[[], torch.Tensor]) -> tuple[Graph, torch.Tensor]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _CudaGraph:
+    graph: torch.cuda.CUDAGraph
+    bytes: int
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
+class CudaRecorder:
+    """Captures CUDA graphs that share one memory pool: they never run at the same time."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Callable[[], torch.Tensor]) -> tuple[Graph, torch.Tensor]:
+        graph = torch.cuda.CUDAGraph()
+        free = torch.cuda.mem_get_info()[0]
+        # Other threads may allocate meanwhile; only this one's mistakes count.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = work()
+        return _CudaGraph(graph, max(0, free - torch.cuda.mem_get_info()[0])), result
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    graph: Graph
+    inputs: torch.Tensor
+    result: torch.Tensor
+
+    @property
+    def bytes(self) -> int:
+        return self.graph.bytes + self.inputs.nbytes + self.result.nbytes
+
+
+@dataclass(slots=True)
+class _Count:
+    """How often sizes came since they were last captured or first seen, and at how many they are captured."""
+
+    seen: int = 0
+    wanted: int = CAPTURED_AT
+
+
+class DecodeGraphs:
+    """The captured decode steps of one model over one cache: those whose sizes keep coming back.
+
+    `fill` copies a step's numbers, int32 on the host, into a device buffer int32 [n]; `forward` computes the hidden
+    states of the step that lies in such a buffer. Shared prefixes give nearly every step of a search other sizes, so
+    a step is captured when its sizes come the `at`-th time, and sizes whose graph had to go need twice as many. Where a
+    capture fails no other is tried, and the reason is logged and kept in `failure`; where memory runs out meanwhile,
+    no more graphs are kept than were there.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        allocate: Callable[[Sizes], torch.Tensor],
+        recorder: Recorder,
+        most: int = MOST_GRAPHS,
+        most_bytes: int = MOST_BYTES,
+        at: int = CAPTURED_AT,
+    ) -> None:
+        self._forward = forward
+        self._allocate = allocate
+        self._recorder = recorder
+        self._most = most
+        self._most_bytes = most_bytes
+        self._at = at
+        self._kept: OrderedDict[Sizes, _Captured] = OrderedDict()
+        self._counts: OrderedDict[Sizes, _Count] = OrderedDict()
+        self.failure: str | None = None
+        self.captures = 0
+        self.replays = 0
+
+    @property
+    def bytes(self) -> int:
+        """What the kept graphs and their buffers take."""
+        return sum(captured.bytes for captured in self._kept.values())
+
+    def run(self, sizes: Sizes, fill: Callable[[torch.Tensor], None]) -> torch.Tensor:
+        """The hidden states of a step; they are overwritten by the next one of its sizes.
+
+        The first steps of their sizes run as they are, which also warms up what a capture must not do (compiling
+        kernels, making library handles).
+        """
+        captured = self._kept.get(sizes)
+        if captured is not None:
+            self._kept.move_to_end(sizes)
+            fill(captured.inputs)
+            captured.graph.replay()
+            self.replays += 1
+            return captured.result
+        inputs = self._allocate(sizes)
+        fill(inputs)
+        result = self._forward(inputs, sizes)
+        if self.failure is None and self._comes_back(sizes):
+            self._capture(sizes, inputs)
+        return result
+
+    def _comes_back(self, sizes: Sizes) -> bool:
+        """Counts a step; whether there were enough of its sizes to capture them."""
+        count = self._counts.setdefault(sizes, _Count(0, self._at))
+        self._counts.move_to_end(sizes)
+        if len(self._counts) > _COUNTED:
+            self._counts.popitem(last=False)
+        count.seen += 1
+        return count.seen >= count.wanted
+
+    def _capture(self, sizes: Sizes, inputs: torch.Tensor) -> None:
+        while self._kept and len(self._kept) >= self._most:
+            self._drop()
+        try:
+            graph, result = self._recorder(lambda: self._forward(inputs, sizes))
+        except Exception as error:  # whatever a driver, a kernel or a model's own forward may raise
+            self._most = len(self._kept)
+            if not (isinstance(error, torch.OutOfMemoryError) and self._kept):
+                self.failure = f"{type(error).__name__}: {error}"
+                _log.warning("decode steps run without more CUDA graphs, as capturing one failed: %s", self.failure)
+            return
+        self.captures += 1
+        self._kept[sizes] = _Captured(graph, inputs, result)
+        while len(self._kept) > 1 and self.bytes > self._most_bytes:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Lets the graph go that was used longest ago; it takes twice the steps until its sizes are captured again."""
+        sizes, _ = self._kept.popitem(last=False)
+        count = self._counts.setdefault(sizes, _Count(0, self._at))
+        count.seen, count.wanted = 0, 2 * count.wanted

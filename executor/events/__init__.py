@@ -1,0 +1,1 @@
+"""What happened in a run, as it happens and as it was recorded."""

@@ -1,0 +1,228 @@
+"""Events as lines of JSON and back. The same lines go into traces and over sockets.
+
+The first line is a header with the version of the format. A reader skips kinds of events that it does not know and
+ignores fields that it does not know, so that newer traces stay readable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from qpdsl.executor.events import events
+from qpdsl.executor.events.events import Candidate, EngineFigures, Event
+
+FORMAT = 1
+_MARK = "qpdsl_trace"
+# What is written with this many digits is far below what anybody can see.
+_DIGITS = 6
+_LOGPROB_DIGITS = 4
+# The fields of the kinds of reports that were seen.
+_REPORTS: dict[type, tuple[str, ...]] = {}
+_FIGURES = tuple(field.name for field in fields(EngineFigures) if field.name not in ("model", "others"))
+
+
+class BadEvent(ValueError):
+    """A line that is no event."""
+
+
+class UnknownKind(BadEvent):
+    """An event of a kind that this version does not know."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"events of the kind `{kind}` are not known here")
+        self.kind = kind
+
+
+def header() -> str:
+    return json.dumps({_MARK: FORMAT})
+
+
+def read_header(line: str) -> int:
+    """The version of the format. Raises BadEvent where the line is no header of a trace."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    version = record.get(_MARK) if isinstance(record, dict) else None
+    if not isinstance(version, int):
+        raise BadEvent("this is no trace of qpdsl")
+    return version
+
+
+def encode(event: Event, zero: float) -> str:
+    """One line, without the newline; times count from `zero`."""
+    record: dict[str, Any] = {"kind": type(event).__name__}
+    for name, default, write in _WRITERS[type(event)]:
+        value = getattr(event, name)
+        if value != default:
+            record[name] = value if write is None else write(value)
+    record["at"] = round(event.at - zero, _DIGITS)
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+
+
+def decode(line: str) -> Event:
+    """The event of a line. Raises BadEvent."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        raise BadEvent("not a line of JSON") from None
+    kind = record.get("kind") if isinstance(record, dict) else None
+    if not isinstance(kind, str):
+        raise BadEvent("no event")
+    cls = _KINDS.get(kind)
+    if cls is None:
+        raise UnknownKind(kind)
+    try:
+        return cls(**_read_fields(cls, record))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadEvent(f"a broken `{kind}`: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float():
+            return round(value, _DIGITS) if value - value == 0 else None
+        case tuple() | list():
+            return [_plain(each) for each in value]
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+    return value
+
+
+def _candidate_record(made: Candidate) -> dict[str, Any]:
+    """Written out, as these are most of what a trace holds."""
+    record: dict[str, Any] = {"path": made.path}
+    for name in ("step", "finish", "finished", "tokens", "ahead"):
+        value = getattr(made, name)
+        if value:
+            record[name] = value
+    record["logprob"] = _plain(made.logprob)
+    if made.pieces:
+        record["pieces"] = made.pieces
+        record["logprobs"] = [round(logprob, _LOGPROB_DIGITS) for logprob in made.logprobs]
+    return record
+
+
+def _report(report: Any) -> dict[str, Any]:
+    if isinstance(report, EngineFigures):
+        return {"model": report.model, **{name: getattr(report, name) for name in _FIGURES}, **report.others}
+    names = _REPORTS.get(type(report))
+    if names is None:
+        names = _REPORTS[type(report)] = tuple(field.name for field in fields(report))
+    return {name: _plain(getattr(report, name)) for name in names}
+
+
+def _read_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, read in _READERS[cls]:
+        if name in record:
+            found[name] = read(record[name])
+    return found
+
+
+def _checked(*types: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise ValueError(f"{value!r:.40} is not a {types[0].__name__}")
+        return value
+
+    return read
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{value!r:.40} is not a number")
+    return float(value)
+
+
+def _many(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    def read_all(values: Any) -> tuple[Any, ...]:
+        if not isinstance(values, list):
+            raise ValueError(f"{values!r:.40} is not a list")
+        return tuple(map(read, values))
+
+    return read_all
+
+
+def _candidate(record: Any) -> Candidate:
+    return Candidate(**_read_fields(Candidate, _checked(dict)(record)))
+
+
+def _figures(record: Any) -> EngineFigures:
+    known = {name: record[name] for name in _FIGURES}
+    others = {
+        name: value
+        for name, value in record.items()
+        if name not in known and isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+    return EngineFigures(
+        _checked(str)(record["model"]), **{n: int(_number(v)) for n, v in known.items()}, others=others
+    )
+
+
+def _sums(record: Any) -> dict[str, tuple[float, ...]]:
+    return {name: _many(_number)(values) for name, values in _checked(dict)(record).items()}
+
+
+def _counts(record: Any) -> dict[str, int]:
+    return {name: int(_number(value)) for name, value in _checked(dict)(record).items()}
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+_path = _many(_checked(int))
+# By the annotation of a field.
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    "str": _checked(str),
+    "str | None": _optional(_checked(str)),
+    "int": _checked(int),
+    "float": _number,
+    "float | None": _optional(_number),
+    "bool": _checked(bool),
+    "bool | None": _optional(_checked(bool)),
+    "Status": _checked(str),
+    "Path": _path,
+    "Rounds": _path,
+    "tuple[Path, ...]": _many(_path),
+    "tuple[str, ...]": _many(_checked(str)),
+    "tuple[float, ...]": _many(_number),
+    "tuple[str | None, ...]": _many(_optional(_checked(str))),
+    "tuple[str | float | bool | None, ...]": _many(_optional(_checked(str, int, float, bool))),
+    "tuple[Candidate, ...]": _many(_candidate),
+    "Mapping[str, Any]": _checked(dict),
+    "Mapping[str, int]": _counts,
+    "Mapping[str, tuple[float, ...]]": _sums,
+    "StepReport | EngineFigures": _figures,
+}
+
+
+def _kinds() -> dict[str, type[Event]]:
+    bases = (events.Event, events.Detail)
+    found = [each for each in vars(events).values() if isinstance(each, type) and issubclass(each, Event)]
+    return {each.__name__: each for each in found if each not in bases}
+
+
+_KINDS = _kinds()
+_READERS = {
+    cls: tuple((field.name, _TYPES[str(field.type)]) for field in fields(cls)) for cls in (*_KINDS.values(), Candidate)
+}
+# By the annotation; what is not here JSON takes as it is.
+_FORMS: dict[str, Callable[[Any], Any]] = {
+    "float": _plain,
+    "float | None": _plain,
+    "tuple[float, ...]": _plain,
+    "tuple[str | float | bool | None, ...]": _plain,
+    "tuple[Candidate, ...]": lambda made: [_candidate_record(each) for each in made],
+    "Mapping[str, Any]": _plain,
+    "Mapping[str, tuple[float, ...]]": _plain,
+    "StepReport | EngineFigures": _report,
+}
+_WRITERS = {
+    cls: tuple((field.name, field.default, _FORMS.get(str(field.type))) for field in fields(cls) if field.name != "at")
+    for cls in _KINDS.values()
+}

@@ -1,0 +1,134 @@
+"""The one stream of events of a run: a bounded history, and the readers that see each event as it comes."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from qpdsl.executor.events.events import (
+    Detail,
+    Earlier,
+    EngineStepped,
+    Event,
+    InputListed,
+    ModelsLoaded,
+    OperatorDone,
+    RowDone,
+    RunEnded,
+    RunStarted,
+)
+
+Reader = Callable[[Event], None]
+_LASTING = (RunStarted, InputListed, ModelsLoaded, RunEnded)
+
+
+class EventStream:
+    """Emits from one thread; readers may come and go from any.
+
+    The history holds the events of the run as a whole, the latest `capacity` rows that ended, `capacity` other events
+    and `details` heavy ones; what falls out is summed up. `zero` is the stream's beginning on the monotonic clock.
+    """
+
+    def __init__(self, capacity: int = 65536, details: int = 2048) -> None:
+        self.zero = time.monotonic()
+        self.recent: deque[Event] = deque()
+        self._capacity = capacity
+        self._lasting: list[Event] = []
+        self._rows: deque[Event] = deque(maxlen=capacity)
+        self._details: deque[Event] = deque(maxlen=details)
+        self._earlier = _Sums()
+        self._readers: tuple[tuple[Reader, bool], ...] = ()
+        self._lock = threading.Lock()
+        self.detailed = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has told its end."""
+        return any(isinstance(event, RunEnded) for event in self._lasting)
+
+    def subscribe(self, reader: Reader, *, details: bool = False, history: bool = False) -> Callable[[], None]:
+        """Calls `reader` with every event from now on, after those of the history where wanted.
+
+        `detailed` is true while a reader wants details. Returns what ends the subscription.
+        """
+        entry = (reader, details)
+        with self._lock:
+            if history:
+                for event in self._history():
+                    reader(event)
+            self._set_readers((*self._readers, entry))
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._set_readers(tuple(each for each in self._readers if each is not entry))
+
+        return unsubscribe
+
+    def emit(self, event: Event) -> None:
+        with self._lock:
+            self._keep(event)
+            readers = self._readers
+            heavy = isinstance(event, Detail)
+            for reader, details in readers:
+                if details or not heavy:
+                    reader(event)
+
+    def _set_readers(self, readers: tuple[tuple[Reader, bool], ...]) -> None:
+        self._readers = readers
+        self.detailed = any(details for _, details in readers)
+
+    def _keep(self, event: Event) -> None:
+        if isinstance(event, Detail):
+            self._details.append(event)
+        elif isinstance(event, RowDone):
+            self._earlier.rows += len(self._rows) == self._rows.maxlen
+            self._rows.append(event)
+        elif isinstance(event, _LASTING):
+            self._lasting.append(event)
+        else:
+            if len(self.recent) == self._capacity:
+                self._earlier.add(self.recent.popleft())
+            self.recent.append(event)
+
+    def _history(self) -> list[Event]:
+        events = list(heapq.merge(self._lasting, self._rows, self._details, self.recent, key=lambda event: event.at))
+        if not self._earlier.events and not self._earlier.rows:
+            return events
+        first = sum(isinstance(event, RunStarted) for event in events[:1])
+        return [*events[:first], self._earlier.event(events[0].at), *events[first:]]
+
+
+class _Sums:
+    """What is left of events that fell out of the history."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.rows = 0
+        self._operators: dict[str, list[float]] = {}
+        self._prefill = 0
+        self._decode = 0
+
+    def add(self, event: Event) -> None:
+        self.events += 1
+        if isinstance(event, EngineStepped):
+            self._prefill += event.report.prefill_tokens
+            self._decode += event.report.decode_tokens
+        elif isinstance(event, OperatorDone) and not event.baseline:
+            sums = self._operators.setdefault(event.operator, [0.0] * 7)
+            more = (1, event.rows_in, event.rows_out, event.prompt_tokens, event.sampled_tokens, event.cached_tokens)
+            for index, value in enumerate((*more, event.seconds)):
+                sums[index] += value
+
+    def event(self, at: float) -> Earlier:
+        operators = {operator: tuple(sums) for operator, sums in self._operators.items()}
+        return Earlier(
+            at=at,
+            events=self.events,
+            operators=operators,
+            rows=self.rows,
+            prefill_tokens=self._prefill,
+            decode_tokens=self._decode,
+        )

@@ -1,0 +1,99 @@
+"""Trace files: the events of a run as JSON lines, written as it goes, readable wherever they were cut off."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qpdsl.executor.events.codec import FORMAT, BadEvent, UnknownKind, decode, read_header
+from qpdsl.executor.events.events import Event
+from qpdsl.executor.events.feed import Feed
+from qpdsl.executor.events.stream import EventStream
+
+
+class TraceError(Exception):
+    """A file that is no trace."""
+
+
+class TraceWriter:
+    """Writes a stream's events to a file. Every batch of lines is handed to the system at once. Raises OSError."""
+
+    def __init__(self, stream: EventStream, path: Path) -> None:
+        self._file = path.open("wb", buffering=0)
+        self._feed = Feed(stream, self._file.write, history=True)
+
+    @property
+    def error(self) -> OSError | None:
+        """Why the trace is not whole."""
+        return self._feed.error
+
+    def close(self) -> None:
+        self._feed.close()
+        self._file.close()
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was odd about lines that were read: kinds that are not known, broken lines, and a last one cut off."""
+
+    unknown: Counter[str] = field(default_factory=Counter)
+    broken: int = 0
+    torn: bool = False
+    newer: bool = False
+
+    def notes(self) -> list[str]:
+        """In words, a line each."""
+        notes = ["the trace is of a newer version of qpdsl; what is not known here is left out"] if self.newer else []
+        notes += [f"{_times(count)} of the unknown kind `{kind}` skipped" for kind, count in self.unknown.items()]
+        notes += [f"{self.broken:,} broken line{'s' * (self.broken != 1)} skipped"] if self.broken else []
+        notes += ["the last line is cut off: the run was still going, or was killed"] if self.torn else []
+        return notes
+
+
+class LineReader:
+    """Lines of a trace to events, one after another.
+
+    `findings` gathers what is skipped; `begun` says that a header has been read.
+    """
+
+    def __init__(self) -> None:
+        self.findings = Findings()
+        self.begun = False
+
+    def read(self, line: str) -> Event | None:
+        """The event of a line; None for the header and for what is skipped. Raises TraceError on a wrong header."""
+        if not self.begun:
+            try:
+                self.findings.newer = read_header(line) > FORMAT
+            except BadEvent as error:
+                raise TraceError(str(error)) from None
+            self.begun = True
+            return None
+        try:
+            return decode(line)
+        except BadEvent as error:
+            if isinstance(error, UnknownKind):
+                self.findings.unknown[error.kind] += 1
+            else:
+                self.findings.broken += 1
+            return None
+
+
+def read_trace(path: Path, reader: LineReader) -> Iterator[Event]:
+    """The events of a file. Raises TraceError, and OSError where it cannot be read."""
+    with path.open("rb") as file:
+        for data in file:
+            if not data.endswith(b"\n"):
+                reader.findings.torn = True
+                return
+            event = reader.read(data.decode("utf-8", errors="replace"))
+            if event is not None:
+                yield event
+    if not reader.begun:
+        raise TraceError("this is no trace of qpdsl: the file is empty")
+
+
+def _times(count: int) -> str:
+    return f"{count:,} event{'s' * (count != 1)}"

@@ -1,0 +1,1 @@
+"""The tensors that kernels read: KV rows, page tables, shared prefixes."""

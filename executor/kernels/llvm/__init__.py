@@ -1,0 +1,1 @@
+"""Kernels compiled for this CPU when a model is loaded."""

@@ -1,0 +1,174 @@
+"""How LLVM code reads and writes the rows of a KV cache (see `Rows`): float32, or eight bits with scales."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from llvmlite import ir
+
+from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, Kind, row_bytes
+from qpdsl.executor.kernels.llvm.builder import F32, I32, Code, Value
+
+I8 = ir.IntType(8)
+# Keys come first in a row, then values.
+KEY, VALUE = 0, 1
+
+# e4m3 has 3 bits of mantissa and a bias of 7, float32 23 and 127.
+_SHIFT, _BIAS = 23 - 3, 127 - 7
+_LEAST_NORMAL = 2.0**-6
+_SIGN = 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """Rows of pages of `page_size` tokens, each with the keys and the values [kv_heads, dim] of one layer."""
+
+    kv_heads: int
+    dim: int
+    page_size: int
+    kind: Kind = "plain"
+
+    @property
+    def row_bytes(self) -> int:
+        return row_bytes(self.kind, torch.float32, self.page_size, self.kv_heads, self.dim)
+
+    @property
+    def element_bytes(self) -> int:
+        return 4 if self.kind == "plain" else 1
+
+    @property
+    def token_bytes(self) -> int:
+        """From one token's key to the next one's, without scales."""
+        return 2 * self.kv_heads * self.dim * self.element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """The heads of a model: `fold` query heads for each of `kv_heads`, `dim` wide, KV in pages of `page_size` tokens.
+
+    A row of the joined product is [fold, kv_heads, dim] of queries, then the keys and the values [kv_heads, dim] each.
+    `kind`: what the cache holds.
+    """
+
+    fold: int
+    kv_heads: int
+    dim: int
+    page_size: int
+    kind: Kind = "plain"
+
+    @property
+    def cache(self) -> CacheShape:
+        return CacheShape(self.kv_heads, self.dim, self.page_size, self.kind)
+
+    @property
+    def queries(self) -> int:
+        return self.fold * self.kv_heads * self.dim
+
+    @property
+    def joined(self) -> int:
+        return (self.fold + 2) * self.kv_heads * self.dim
+
+    def block(self, width: int) -> int:
+        """Query heads that are scored together: a power of two, `fold` and what pads it, at most a vector's width."""
+        return min(width, 1 << (self.fold - 1).bit_length())
+
+
+class Cache:
+    """Code over the rows at an address."""
+
+    def __init__(self, code: Code, shape: CacheShape, rows: Value) -> None:
+        self._code, self._shape, self._rows = code, shape, rows
+
+    def page(self, page: Value, layer: Value) -> Value:
+        """The address of one layer of a page."""
+        row = self._code.add(page, layer)
+        return self._code.at(self._rows, self._code.times(row, self._shape.row_bytes), I8)
+
+    def head(self, page: Value, token: int | Value, which: int, head: Value) -> Value:
+        """The address of a token's key or value of one head."""
+        code, shape = self._code, self._shape
+        place = code.times(
+            code.add(code.times(head, shape.dim), which * shape.kv_heads * shape.dim), shape.element_bytes
+        )
+        return code.at(page, code.add(place, code.times(code.number(token), shape.token_bytes)), I8)
+
+    def load(self, head: Value, part: int) -> Value:
+        """A vector of the numbers of a head from `part` on, still to be multiplied by `scale`."""
+        code, builder, kind = self._code, self._code.builder, self._shape.kind
+        if kind == "plain":
+            return code.load(code.at(head, part))
+        found = builder.load(code.at(head, part, I8), typ=ir.VectorType(I8, code.width), align=1)
+        if kind == "int8":
+            return builder.sitofp(builder.sext(found, code.integers), code.vector)
+        wide = builder.zext(found, code.integers)
+        sign = builder.shl(builder.and_(wide, self._bits(_SIGN)), self._bits(24))
+        rest = builder.shl(builder.and_(wide, self._bits(_SIGN - 1)), self._bits(_SHIFT))
+        magnitude = builder.fmul(builder.bitcast(rest, code.vector), code.constant(2.0**_BIAS))
+        return builder.bitcast(builder.or_(builder.bitcast(magnitude, code.integers), sign), code.vector)
+
+    def scale(self, page: Value, token: Value, which: int, head: Value) -> Value | None:
+        """What the numbers of a head are multiplied by; None where nothing."""
+        if self._shape.kind == "plain":
+            return None
+        return self._code.builder.load(self._scale(page, token, which, head), typ=F32, align=4)
+
+    def store(self, page: Value, token: Value, which: int, head: Value, values: Sequence[Value]) -> None:
+        """Keeps the vectors of one head; in eight bits as `quantize.encode` does, of finite numbers to the bit."""
+        code, builder, kind = self._code, self._code.builder, self._shape.kind
+        target = self.head(page, token, which, head)
+        if kind == "plain":
+            for index, value in enumerate(values):
+                code.store(value, code.at(target, index * code.width))
+            return
+        largest = code.magnitude(values[0])
+        for value in values[1:]:
+            largest = code.maximum(largest, code.magnitude(value))
+        largest = code.folded(largest, 1, code.maximum)
+        bound, zero = code.constant(LARGEST[kind]), code.constant(0.0)
+        vanishes = builder.fcmp_ordered("<", largest, code.constant(SMALLEST))
+        scale = builder.select(vanishes, zero, builder.fdiv(largest, bound))
+        inverse = builder.select(vanishes, zero, builder.fdiv(bound, largest))
+        # What is no number leaves none: comparisons drop it, a product with zero does not.
+        poison = builder.fmul(values[0], zero)
+        for value in values[1:]:
+            poison = builder.fadd(poison, builder.fmul(value, zero))
+        scale = builder.fadd(scale, code.folded(poison, 1, builder.fadd))
+        for index, value in enumerate(values):
+            scaled = code.maximum(code.constant(-LARGEST[kind]), code.minimum(builder.fmul(value, inverse), bound))
+            whole = code.rounded(scaled) if kind == "int8" else self._e4m3(scaled)
+            narrow = builder.trunc(whole, ir.VectorType(I8, code.width))
+            builder.store(narrow, code.at(target, index * code.width, I8), align=1)
+        builder.store(code.lane(scale, 0), self._scale(page, token, which, head), align=4)
+
+    def _scale(self, page: Value, token: Value, which: int, head: Value) -> Value:
+        code, shape = self._code, self._shape
+        place = code.add(code.times(token, 2 * shape.kv_heads), head, which * shape.kv_heads)
+        return code.at(code.at(page, shape.page_size * shape.token_bytes, I8), place)
+
+    def _e4m3(self, value: Value) -> Value:
+        """The bits of e4m3 of each lane, half to even, of magnitudes up to 448."""
+        code, builder = self._code, self._code.builder
+        magnitude = code.magnitude(value)
+        raw = builder.bitcast(magnitude, code.integers)
+        even = builder.and_(builder.lshr(raw, self._bits(_SHIFT)), self._bits(1))
+        carried = builder.add(builder.add(raw, self._bits((1 << (_SHIFT - 1)) - 1)), even)
+        normal = builder.sub(builder.lshr(carried, self._bits(_SHIFT)), self._bits(_BIAS << 3))
+        # Below the least normal number they are multiples of 2^-9.
+        small = code.rounded(builder.fmul(magnitude, code.constant(2.0**9)))
+        is_small = builder.fcmp_ordered("<", magnitude, code.constant(_LEAST_NORMAL))
+        sign = builder.lshr(builder.bitcast(value, code.integers), self._bits(24))
+        return builder.or_(builder.select(is_small, small, normal), builder.and_(sign, self._bits(_SIGN)))
+
+    def _bits(self, number: int) -> Value:
+        return ir.Constant(self._code.integers, [number] * self._code.width)
+
+
+def spread(code: Code, scalars: Sequence[Value]) -> Value:
+    """A vector in which each of the scalars fills as many lanes."""
+    each = code.width // len(scalars)
+    found = ir.Constant(code.vector, ir.Undefined)
+    for index, scalar in enumerate(scalars):
+        found = code.builder.insert_element(found, scalar, ir.Constant(I32, index))
+    return code.shuffle(found, found, [lane // each for lane in range(code.width)])

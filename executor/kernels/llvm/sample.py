@@ -1,0 +1,251 @@
+"""Gumbel-max sampling on a CPU as LLVM code: the token, its log-probability and the gap to the runner-up.
+
+The noise is that of `philox.py`, word for word. All ids get it in float32 first, within `_SLACK`; only those that could
+still be first or second get it in float64, as it is defined. So a row costs some fifty operations of a vector for
+sixteen ids, and a handful of logarithms in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+
+import torch
+from llvmlite import ir
+
+from qpdsl.executor.kernels.llvm.builder import F32, I32, I64, Code, Value, Variable
+from qpdsl.executor.kernels.llvm.compile import Library, vector_width
+from qpdsl.executor.kernels.plain.philox import MULTIPLIERS, ROUNDS, WEYL
+
+F64 = ir.DoubleType()
+
+# More than what the float32 noise can be off, twice, and the gap that counts as near.
+_SLACK = 2e-2
+# Of a large score: what float32 loses of it when the noise is added.
+_ROUNDING = 2.0**-22
+# Below it -ln(1 - u) is a series; above, 1 - u has bits enough for a logarithm.
+_SERIES = 0.25
+
+
+class RowSampler:
+    """Draws rows of `vocabulary` logits. Raises LookupError where the machine has no vectors."""
+
+    def __init__(self, vocabulary: int) -> None:
+        width = vector_width()
+        if not width:
+            raise LookupError("no vectors")
+        self._library = _library(vocabulary, width)
+        self._function = self._library["sample"]
+        self._vocabulary = vocabulary
+        self._scratch = torch.empty(-(-vocabulary // (4 * width)) * 4 * width)
+
+    def __call__(
+        self, logits: torch.Tensor, temperature: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Draws a token for each row of `logits` float32 [B, V]: `triton_sample.sample` on a CPU.
+
+        `temperature` float32 [B], 0 where the largest logit wins; `keys` and `positions` int64 [B], keys of 64 bits.
+        Returns tokens int64, log-probabilities at temperature 1 float32, and gaps float32, each [B].
+        """
+        logits = logits.contiguous()
+        count = logits.shape[0]
+        tokens = torch.empty(count, dtype=torch.int64)
+        logprobs, gaps = torch.empty(count), torch.empty(count)
+        given = (logits, temperature, keys, positions, tokens, logprobs, gaps, self._scratch)
+        self._function(*(each.data_ptr() for each in given), count)
+        return tokens, logprobs, gaps
+
+
+@cache
+def _library(vocabulary: int, width: int) -> Library:
+    return Library({"sample": partial(emit_sample, vocabulary=vocabulary, width=width)})
+
+
+def emit_sample(module: ir.Module, name: str, vocabulary: int, width: int) -> None:
+    """Arguments: those of `RowSampler` and its results, scratch float32 [V rounded up to four vectors], and B."""
+    addresses = ("logits", "temperature", "keys", "positions", "tokens", "logprobs", "gaps", "scratch")
+    code = Code(module, name, (*addresses, "@count"), width)
+    with code.loop(0, code.given["count"]) as row:
+        _Row(code, vocabulary, row).emit()
+    code.end()
+
+
+class _Row:
+    """The code for one row."""
+
+    def __init__(self, code: Code, vocabulary: int, row: Value) -> None:
+        self._code, self._vocabulary, self._row = code, vocabulary, row
+        self._logits = code.at(code.given["logits"], code.times(row, vocabulary))
+        self._scratch = code.given["scratch"]
+        self._size = -(-vocabulary // (4 * code.width)) * 4 * code.width
+        builder = code.builder
+        temperature = builder.load(code.at(code.given["temperature"], row), typ=F32)
+        self._noisy = builder.fcmp_ordered(">", temperature, ir.Constant(F32, 0.0))
+        self._divisor = builder.select(self._noisy, temperature, ir.Constant(F32, 1.0))
+        key = code.integer(code.given["keys"], row, I64)
+        self._position = builder.trunc(code.integer(code.given["positions"], row, I64), I32)
+        halves = (builder.trunc(key, I32), builder.trunc(builder.lshr(key, code.number(32)), I32))
+        pairs = list(zip(halves, WEYL, strict=True))
+        self._round_keys = [
+            [builder.add(half, ir.Constant(I32, step * weyl & 0xFFFFFFFF)) for half, weyl in pairs]
+            for step in range(ROUNDS)
+        ]
+
+    def emit(self) -> None:
+        code = self._code
+        peak = self._copied()
+        log_total = self._log_total(peak)
+        top = code.variable(code.vector, peak)
+        with code.builder.if_then(self._noisy):
+            top.set(self._perturbed())
+        highest = code.folded(top.get(), 1, code.maximum)
+        slack = code.fma(code.magnitude(highest), code.constant(_ROUNDING), code.constant(_SLACK))
+        self._choose(code.builder.fsub(highest, slack), log_total)
+
+    def _copied(self) -> Value:
+        """Copies the logits to the scratch, -inf after them. Their maximum, in every lane."""
+        code, builder = self._code, self._code.builder
+        lowest = code.constant(float("-inf"))
+        whole = self._vocabulary // code.width * code.width
+        for at in range(self._size - code.width, whole - 1, -code.width):
+            code.store(lowest, code.at(self._scratch, at))
+        with code.loop(whole, self._vocabulary) as at:
+            builder.store(builder.load(code.at(self._logits, at), typ=F32), code.at(self._scratch, at))
+        peak = code.variable(code.vector, lowest)
+        with code.loop(0, whole, code.width) as at:
+            found = code.load(code.at(self._logits, at))
+            code.store(found, code.at(self._scratch, at))
+            peak.set(code.maximum(peak.get(), found))
+        with code.loop(whole, self._size, code.width) as at:
+            peak.set(code.maximum(peak.get(), code.load(code.at(self._scratch, at))))
+        return code.folded(peak.get(), 1, code.maximum)
+
+    def _log_total(self, peak: Value) -> Value:
+        """ln Σ e^logit, float64."""
+        code, builder = self._code, self._code.builder
+        total = code.variable(code.vector, code.constant(0.0))
+        with code.loop(0, self._size, code.width) as at:
+            found = code.exp(builder.fsub(code.load(code.at(self._scratch, at)), peak))
+            total.set(builder.fadd(total.get(), found))
+        under = builder.fpext(code.lane(code.total(total.get()), 0), F64)
+        return builder.fadd(builder.fpext(code.lane(peak, 0), F64), self._log(under))
+
+    def _log(self, value: Value) -> Value:
+        """The natural logarithm of a float64."""
+        builder = self._code.builder
+        intrinsic = builder.module.declare_intrinsic("llvm.log", [F64], ir.FunctionType(F64, [F64]))
+        return builder.call(intrinsic, [value])
+
+    def _perturbed(self) -> Value:
+        """Puts the scores with their noise into the scratch, within the slack. Their maximum, lane by lane."""
+        code, builder, width = self._code, self._code.builder, self._code.width
+        top = code.variable(code.vector, code.constant(float("-inf")))
+        divisor = code.splat(self._divisor)
+        lanes = ir.Constant(code.integers, [*range(width)])
+        with code.loop(0, self._size, 4 * width) as first:
+            block = builder.trunc(builder.lshr(first, code.number(2)), I32)
+            words = self._philox(builder.add(code.splat(block), lanes), code.splat(self._position))
+            for index, word in enumerate(_in_order(code, words)):
+                place = code.at(self._scratch, code.add(first, index * width))
+                score = builder.fadd(builder.fdiv(code.load(place), divisor), self._noise(word))
+                code.store(score, place)
+                top.set(code.maximum(top.get(), score))
+        return top.get()
+
+    def _noise(self, word: Value) -> Value:
+        """Gumbel variates of words, float32 within the slack."""
+        code, builder = self._code, self._code.builder
+        ones = ir.Constant(code.integers, [-1] * code.width)
+
+        def fraction(bits: Value) -> Value:
+            return builder.fmul(builder.fadd(builder.uitofp(bits, code.vector), code.constant(0.5)), unit)
+
+        unit = code.constant(2.0**-32)
+        below, above = fraction(word), fraction(builder.xor(word, ones))
+        series = code.constant(0.25)
+        for coefficient in (1 / 3, 0.5, 1.0):
+            series = code.fma(series, below, code.constant(coefficient))
+        small = builder.fcmp_ordered("<", below, code.constant(_SERIES))
+        inner = builder.select(small, builder.fmul(series, below), builder.fneg(code.log(above)))
+        return builder.fneg(code.log(inner))
+
+    def _choose(self, least: Value, log_total: Value) -> None:
+        """Goes through the ids that could be first or second, in their order, and leaves the results of the row."""
+        code, builder, row = self._code, self._code.builder, self._row
+        lowest = ir.Constant(F32, float("-inf"))
+        best, second = code.variable(F32, lowest), code.variable(F32, lowest)
+        token = code.variable(I64, code.number(0))
+        with code.loop(0, self._size, code.width) as first:
+            near = builder.fcmp_ordered(">=", code.load(code.at(self._scratch, first)), least)
+            mask = builder.bitcast(near, ir.IntType(code.width))
+            some = builder.icmp_unsigned("!=", mask, ir.Constant(mask.type, 0))
+            last = code.least(code.add(first, code.width), self._vocabulary)
+            with builder.if_then(some, likely=False), code.loop(first, last) as at:
+                there = builder.load(code.at(self._scratch, at), typ=F32)
+                with builder.if_then(builder.fcmp_ordered(">=", there, code.lane(least, 0))):
+                    self._meet(at, best, second, token)
+        chosen = builder.fpext(builder.load(code.at(self._logits, token.get()), typ=F32), F64)
+        logprob = builder.fptrunc(builder.fsub(chosen, log_total), F32)
+        builder.store(token.get(), code.at(code.given["tokens"], row, I64))
+        builder.store(logprob, code.at(code.given["logprobs"], row))
+        builder.store(builder.fsub(best.get(), second.get()), code.at(code.given["gaps"], row))
+
+    def _meet(self, at: Value, best: Variable, second: Variable, token: Variable) -> None:
+        """Holds the id `at` against the best and the second so far; of equal ones the first stays."""
+        code, builder = self._code, self._code.builder
+        raw = builder.load(code.at(self._logits, at), typ=F32)
+        score = code.variable(F32, builder.fdiv(raw, self._divisor))
+        with builder.if_then(self._noisy):
+            noise = self._exact_noise(builder.trunc(at, I32))
+            score.set(builder.fptrunc(builder.fadd(builder.fpext(score.get(), F64), noise), F32))
+        found, before = score.get(), best.get()
+        wins = builder.fcmp_ordered(">", found, before)
+        runner = builder.select(wins, before, found)
+        higher = builder.fcmp_ordered(">", runner, second.get())
+        second.set(builder.select(higher, runner, second.get()))
+        best.set(builder.select(wins, found, before))
+        token.set(builder.select(wins, at, token.get()))
+
+    def _exact_noise(self, token: Value) -> Value:
+        """The Gumbel variate of one id, float64: -ln(-ln(1 - u)), where 1 - u is exact."""
+        builder = self._code.builder
+        words = self._philox(builder.lshr(token, ir.Constant(I32, 2)), self._position)
+        which = builder.and_(token, ir.Constant(I32, 3))
+        word = words[0]
+        for index in range(1, 4):
+            word = builder.select(builder.icmp_unsigned("==", which, ir.Constant(I32, index)), words[index], word)
+        rest = builder.uitofp(builder.xor(word, ir.Constant(I32, -1)), F64)
+        above = builder.fmul(builder.fadd(rest, ir.Constant(F64, 0.5)), ir.Constant(F64, 2.0**-32))
+        return builder.fneg(self._log(builder.fneg(self._log(above))))
+
+    def _philox(self, c0: Value, c1: Value) -> list[Value]:
+        """The four words of the blocks with counters (c0, c1, 0, 0): integers of 32 bits or vectors of them."""
+        code, builder, kind = self._code, self._code.builder, c0.type
+        vector = isinstance(kind, ir.VectorType)
+        wide = ir.VectorType(I64, kind.count) if vector else I64
+
+        def constant(of: ir.Type, value: int) -> Value:
+            return ir.Constant(of, [value] * kind.count if vector else value)
+
+        def product(value: Value, multiplier: int) -> tuple[Value, Value]:
+            full = builder.mul(builder.zext(value, wide), constant(wide, multiplier))
+            return builder.trunc(builder.lshr(full, constant(wide, 32)), kind), builder.trunc(full, kind)
+
+        c2 = c3 = constant(kind, 0)
+        for keys in self._round_keys:
+            k0, k1 = (code.splat(key) if vector else key for key in keys)
+            (high0, low0), (high1, low1) = product(c0, MULTIPLIERS[0]), product(c2, MULTIPLIERS[1])
+            c0, c1 = builder.xor(builder.xor(high1, c1), k0), low1
+            c2, c3 = builder.xor(builder.xor(high0, c3), k1), low0
+        return [c0, c1, c2, c3]
+
+
+def _in_order(code: Code, words: Sequence[Value]) -> list[Value]:
+    """Vectors of the words of neighbouring ids, from vectors of each block's first, second, third and fourth word."""
+
+    def interleaved(first: Value, second: Value) -> list[Value]:
+        pairs = [lane for index in range(code.width) for lane in (index, code.width + index)]
+        return [code.shuffle(first, second, pairs[: code.width]), code.shuffle(first, second, pairs[code.width :])]
+
+    even, odd = interleaved(words[0], words[2]), interleaved(words[1], words[3])
+    return [each for low, high in zip(even, odd, strict=True) for each in interleaved(low, high)]

@@ -1,0 +1,224 @@
+"""What the Triton kernels share: offsets into paged rows, eight-bit elements, one block of online softmax.
+
+A block of keys is attended as in FlashAttention-2 (Dao, 2023, algorithm 1), with scores in base 2, so `exp2` serves.
+Dots run in the type `DOT`: that of the model on a device, float32 under the interpreter, whose bfloat16 is not one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from qpdsl.executor.kernels.data.kv_rows import Rows
+
+LOG2E = tl.constexpr(math.log2(math.e))
+PLAIN, INT8, FP8 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+KINDS = {"plain": 0, "int8": 1, "fp8": 2}
+DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+
+
+def dot_type(query: torch.Tensor) -> tl.dtype:
+    """The type in which a kernel multiplies: the query's, or float32 under the interpreter."""
+    return tl.float32 if INTERPRETED else DTYPES[query.dtype]
+
+
+def geometry(rows: Rows) -> dict[str, int]:
+    """The constants of a model's rows, as `row_offsets` and its like take them."""
+    return {
+        "ROW": rows.row_elements,
+        "PAGE": rows.page_size,
+        "KV": rows.kv_heads,
+        "D": rows.dim,
+        "D_PAD": max(16, triton.next_power_of_2(rows.dim)),
+        "KIND": KINDS[rows.kind],
+    }
+
+
+@triton.jit
+def widen(x, KIND: tl.constexpr, DOT: tl.constexpr):
+    """Stored elements as numbers; of e4m3 a 256th of each, which its scale makes up for.
+
+    An e4m3 number moved into the low exponent bits of a float16 is itself times 2**-8, subnormal ones included, so no
+    device needs a type for it.
+    """
+    if KIND == FP8:
+        bits = x.to(tl.uint16)
+        half = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
+        wide = half.to(tl.float16, bitcast=True)
+    elif KIND == INT8:
+        wide = x.to(tl.int8, bitcast=True).to(tl.float32)
+    else:
+        wide = x
+    return wide.to(DOT)
+
+
+@triton.jit
+def log_sum(total, high):
+    """Log-sum-exp in base 2 of rows with the maxima `high` and the sums `total` under them; −inf where nothing was."""
+    return tl.where(total > 0.0, high + tl.log2(tl.where(total > 0.0, total, 1.0)), float("-inf"))
+
+
+@triton.jit
+def page_ids(page_row, token, top, PAGE: tl.constexpr):
+    """The page of each token int32 [N] below `top`, from the sequence's line of the page table.
+
+    Kernels ask for the pages of a block while they attend the one before: keys whose addresses are known an iteration
+    ahead can be loaded ahead.
+    """
+    return tl.load(page_row + token // PAGE, mask=token < top, other=0)
+
+
+@triton.jit
+def attend(
+    queries,
+    total,
+    high,
+    mean,
+    rows,
+    scales,
+    page,
+    layer,
+    head,
+    token,
+    live,
+    seen,
+    scale,
+    softcap,
+    ROW: tl.constexpr,
+    PAGE: tl.constexpr,
+    KV: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    KIND: tl.constexpr,
+    DOT: tl.constexpr,
+    CAPPED: tl.constexpr,
+):
+    """One block of keys: updates the row sums `total`, maxima `high` [M] (base 2) and unscaled means `mean` [M, D_PAD].
+
+    `queries` [M, D_PAD] in DOT; `token` int32 [N]: places in the sequence, of which `live` may be loaded, on pages
+    `page` int32 [N]; `seen` [M, N]: which a query sees.
+    """
+    d = tl.arange(0, D_PAD)
+    row = (page + layer).to(tl.int64)
+    at = row * ROW + (token % PAGE) * (2 * KV * D) + head * D
+    if D == D_PAD:
+        k = tl.load(rows + at[None, :] + d[:, None], mask=live[None, :], other=0)
+    else:
+        k = tl.load(rows + at[None, :] + d[:, None], mask=live[None, :] & (d < D)[:, None], other=0)
+    scores = tl.dot(queries, widen(k, KIND, DOT), input_precision="tf32x3")
+    if KIND != PLAIN:
+        scale_at = row * (ROW // 4) + PAGE * 2 * KV * D // 4 + (token % PAGE) * (2 * KV) + head
+        k_scale = tl.load(scales + scale_at, mask=live, other=0.0)
+        if KIND == FP8:
+            k_scale *= 256.0
+        scores *= k_scale[None, :]
+    if CAPPED:
+        # tanh x = 1 − 2 / (e^2x + 1); the exponential may overflow to infinity, which gives 1.
+        scores = softcap * LOG2E * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * LOG2E * scale / softcap)) + 1.0))
+    else:
+        scores *= scale * LOG2E
+    scores = tl.where(seen, scores, float("-inf"))
+    peak = tl.maximum(high, tl.max(scores, 1))
+    # A row that has seen nothing yet has the maximum −inf, and −inf less −inf is no number.
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    weights = tl.exp2(scores - base[:, None])
+    fade = tl.exp2(high - base)
+    total = total * fade + tl.sum(weights, 1)
+    if D == D_PAD:
+        v = tl.load(rows + KV * D + at[:, None] + d[None, :], mask=live[:, None], other=0)
+    else:
+        v = tl.load(rows + KV * D + at[:, None] + d[None, :], mask=live[:, None] & (d < D)[None, :], other=0)
+    if KIND != PLAIN:
+        v_scale = tl.load(scales + scale_at + KV, mask=live, other=0.0)
+        if KIND == FP8:
+            v_scale *= 256.0
+        weights *= v_scale[None, :]
+    mean = mean * fade[:, None] + tl.dot(weights.to(DOT), widen(v, KIND, DOT), input_precision="tf32x3")
+    return total, peak, mean
+
+
+@triton.jit
+def part_of(begin, end, part, parts, least, N: tl.constexpr):
+    """Where part `part` of `parts` of the tokens `begin` to `end` lies; none is shorter than `least`.
+
+    Parts lie on block borders; the first may reach over `begin`, where nothing may be seen.
+    """
+    base = begin // N * N
+    size = tl.maximum(tl.cdiv(end - base, parts), least)
+    size = tl.cdiv(size, N) * N
+    low = base + part * size
+    return low, tl.minimum(low + size, end)
+
+
+@triton.jit
+def sunk(sinks, heads, real, here, M: tl.constexpr, SINKS: tl.constexpr):
+    """Row maxima and sums [M] before any key: where the part of a context is `here`, those of its heads' sinks."""
+    high = tl.full([M], float("-inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    if SINKS:
+        score = tl.load(sinks + heads, mask=real, other=float("-inf")).to(tl.float32)
+        high = tl.where(here, score * LOG2E, float("-inf"))
+        total += tl.where(here, 1.0, 0.0)
+    return high, total
+
+
+@triton.jit
+def attend_range(
+    q,
+    total,
+    high,
+    rows,
+    scales,
+    page_row,
+    layer,
+    head,
+    low,
+    top,
+    begin,
+    position,
+    scale,
+    softcap,
+    ROW: tl.constexpr,
+    PAGE: tl.constexpr,
+    KV: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    KIND: tl.constexpr,
+    DOT: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WITHIN: tl.constexpr,
+):
+    """Attention of queries [M, D_PAD] over the keys from block border `low` to `top`.
+
+    CAUSAL: a query sees up to its own `position` [M], within WINDOW where there is one; else it sees all keys. WITHIN:
+    only keys from `begin` on, and `top` may lie below a position; else a position is all that bounds a query.
+    `page_row`: the sequence's line of the page table. Returns the means [M, D_PAD], and row sums and maxima.
+    """
+    mean = tl.zeros([M, D_PAD], tl.float32)
+    ahead = page_ids(page_row, low + tl.arange(0, N), top, PAGE)
+    for block in range(low, top, N):
+        token = block + tl.arange(0, N)
+        page = ahead
+        ahead = page_ids(page_row, token + N, top, PAGE)
+        live = token < top
+        if WITHIN:
+            live = live & (token >= begin)
+        seen = live[None, :]
+        if CAUSAL:
+            past = token[None, :] <= position[:, None]
+            seen = seen & past if WITHIN else past
+            if WINDOW > 0:
+                seen = seen & (token[None, :] > position[:, None] - WINDOW)
+        total, high, mean = attend(
+            q, total, high, mean, rows, scales, page, layer, head, token, live, seen, scale, softcap,
+            ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED,
+        )  # fmt: skip
+    return mean / tl.where(total > 0.0, total, 1.0)[:, None], total, high

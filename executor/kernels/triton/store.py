@@ -1,0 +1,136 @@
+"""New keys and values into their rows, quantized on the way where rows are."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, Rows
+from qpdsl.executor.kernels.triton.common import FP8, PLAIN, geometry
+
+
+@triton.jit
+def to_e4m3(x):
+    """The bits uint8 of |x| ≤ 448 in float32, rounded half to even."""
+    bits = x.to(tl.uint32, bitcast=True)
+    sign = (bits >> 24) & 0x80
+    size = tl.abs(x)
+    # Adding 2**14 rounds to multiples of 2**-9, the step of subnormal e4m3 numbers, and leaves their count below.
+    small = (size + 16384.0).to(tl.uint32, bitcast=True) & 0xFF
+    plain = size.to(tl.uint32, bitcast=True)
+    # 20 of the 23 bits of the mantissa go; the exponent's bias falls from 127 to 7.
+    normal = ((plain + 0x7FFFF + ((plain >> 20) & 1)) >> 20) - 960
+    return (sign | tl.where(size < 0.015625, small, normal)).to(tl.uint8)
+
+
+@triton.jit
+def put(
+    new,
+    rows,
+    scales,
+    token,
+    row,
+    place,
+    which,
+    stride_token,
+    stride_head,
+    stride_dim,
+    LARGEST: tl.constexpr,
+    SMALLEST: tl.constexpr,
+    ROW: tl.constexpr,
+    PAGE: tl.constexpr,
+    KV: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    KIND: tl.constexpr,
+    KV_PAD: tl.constexpr,
+):
+    """Stores one token's key (`which` 0) or value (1) [KV, D]."""
+    head = tl.arange(0, KV_PAD)
+    d = tl.arange(0, D_PAD)
+    mask = (head < KV)[:, None] & (d < D)[None, :]
+    x = tl.load(
+        new + token * stride_token + head[:, None] * stride_head + d[None, :] * stride_dim, mask=mask, other=0.0
+    )
+    at = row * ROW + (place * 2 + which) * (KV * D)
+    to = rows + at + head[:, None] * D + d[None, :]
+    if KIND == PLAIN:
+        tl.store(to, x, mask=mask)
+    else:
+        x = x.to(tl.float32)
+        largest = tl.max(tl.abs(x), 1)
+        zero = largest < SMALLEST
+        safe = tl.where(zero, 1.0, largest)
+        scale = tl.where(zero, 0.0, tl.div_rn(safe, tl.full([KV_PAD], LARGEST, tl.float32)))
+        inverse = tl.where(zero, 0.0, tl.div_rn(tl.full([KV_PAD], LARGEST, tl.float32), safe))
+        scaled = tl.minimum(tl.maximum(x * inverse[:, None], -LARGEST), LARGEST)
+        if KIND == FP8:
+            tl.store(to, to_e4m3(scaled), mask=mask)
+        else:
+            # Adding 1.5 · 2**23 rounds to whole numbers, half to even.
+            whole = (scaled + 12582912.0) - 12582912.0
+            tl.store(to, whole.to(tl.int32).to(tl.int8).to(tl.uint8, bitcast=True), mask=mask)
+        scale_at = row * (ROW // 4) + PAGE * 2 * KV * D // 4 + (place * 2 + which) * KV
+        tl.store(scales + scale_at + head, scale, mask=head < KV)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def store_kernel(
+    key,
+    value,
+    rows,
+    scales,
+    slots,
+    layer,
+    key_token,
+    key_head,
+    key_dim,
+    value_token,
+    value_head,
+    value_dim,
+    LARGEST: tl.constexpr,
+    SMALLEST: tl.constexpr,
+    ROW: tl.constexpr,
+    PAGE: tl.constexpr,
+    KV: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    KIND: tl.constexpr,
+    KV_PAD: tl.constexpr,
+):
+    """A program for each token (axis 0), and for its key and its value (axis 1)."""
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + token)
+    row, place = slot // PAGE + layer, slot % PAGE
+    if tl.program_id(1) == 0:
+        put(
+            key, rows, scales, token, row, place, 0, key_token, key_head, key_dim,
+            LARGEST, SMALLEST, ROW, PAGE, KV, D, D_PAD, KIND, KV_PAD,
+        )  # fmt: skip
+    else:
+        put(
+            value, rows, scales, token, row, place, 1, value_token, value_head, value_dim,
+            LARGEST, SMALLEST, ROW, PAGE, KV, D, D_PAD, KIND, KV_PAD,
+        )  # fmt: skip
+
+
+def store(rows: Rows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, layer: int) -> None:
+    """Twin of `reference.store`."""
+    if not key.shape[0]:
+        return
+    store_kernel[(key.shape[0], 2)](
+        key,
+        value,
+        rows.data,
+        rows.scales,
+        slots,
+        layer,
+        *key.stride(),
+        *value.stride(),
+        LARGEST=LARGEST.get(rows.kind, 1.0),
+        SMALLEST=SMALLEST,
+        KV_PAD=triton.next_power_of_2(rows.kv_heads),
+        **geometry(rows),
+        num_warps=4 if rows.kv_heads * rows.dim > 512 else 1,
+    )

@@ -1,0 +1,159 @@
+"""A reader of the events of one run that adds up what EXPLAIN ANALYZE shows and the statistics keep."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, InstanceStarted, OperatorDone
+from qpdsl.planner.cost.measured import ModelFigures, OperatorFigures, RunFigures
+
+
+@dataclass(slots=True)
+class _Operator:
+    sums: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def add(self, other: _Operator) -> None:
+        self.sums.update(other.sums)
+        self.counts.update(other.counts)
+        self.seconds += other.seconds
+
+
+@dataclass(slots=True)
+class _Model:
+    steps: int = 0
+    prefill: int = 0
+    decode: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    latest: Mapping[str, int] = field(default_factory=dict)
+    peak: int = 0
+
+
+class Measuring:
+    """`see` takes events; `figures` is what they came to so far: of operators, for the problems that have ended.
+
+    `page_bytes` is the size of a KV page of each model and `kv_budget` the memory for all of them, in bytes, where that
+    is known. The time of a forward is parted between its prompt tokens and its drawn ones by their number: one forward
+    serves many operators, and nobody knows what each of them alone would have taken.
+    """
+
+    def __init__(self, page_bytes: Mapping[str, int] | None = None, kv_budget: int | None = None) -> None:
+        self._page_bytes = page_bytes or {}
+        self._kv_budget = kv_budget
+        self._operators: dict[str, _Operator] = {}
+        self._models: dict[str, _Model] = {}
+        self._open: dict[str, dict[str, _Operator]] = {}
+        # By problem: the samples that its operators waited for, one after another.
+        self._drawn: dict[str, Counter[str]] = {}
+        self._ended: list[Counter[str]] = []
+        self._running = 0
+        self._most_running = 0
+        self._done = 0
+        self._failed = 0
+        self._first: float | None = None
+        self._last = 0.0
+        self._peak_kv = 0
+
+    def see(self, event: Event) -> None:
+        """A reader of the event stream; greedy decoding that is run to compare with is none of it."""
+        if getattr(event, "baseline", False):
+            return
+        match event:
+            case InstanceStarted():
+                self._first = event.at if self._first is None else self._first
+                self._running += 1
+                self._most_running = max(self._most_running, self._running)
+            case OperatorDone():
+                self._operator(event)
+            case EngineStepped():
+                self._step(event)
+            case InstanceDone():
+                self._close(event.instance)
+                self._running -= 1
+                self._done += 1
+                self._failed += event.error is not None
+                self._last = event.at
+
+    def figures(self) -> RunFigures:
+        around = {id[:at] for id in self._operators for at, char in enumerate(id) if char == "."}
+        # What contains others has told their sums again.
+        steps = [sum(longest for id, longest in drawn.items() if id not in around) for drawn in self._ended]
+        mean = sum(steps) / len(steps) if steps else 0.0
+        return RunFigures(
+            problems=self._done,
+            failed=self._failed,
+            in_flight=self._most_running,
+            seconds=self._last - self._first if self._first is not None and self._done else 0.0,
+            operators={id: _operator_figures(operator) for id, operator in self._operators.items()},
+            models={name: self._model_figures(name, model) for name, model in self._models.items()},
+            peak_kv=self._peak_kv if self._page_bytes else None,
+            kv_budget=self._kv_budget,
+            longest=max(steps) / mean if mean else 1.0,
+        )
+
+    def _operator(self, event: OperatorDone) -> None:
+        operator = self._open.setdefault(event.instance, {}).setdefault(event.operator, _Operator())
+        operator.sums.update(
+            runs=1,
+            rows_in=event.rows_in,
+            rows_out=event.rows_out,
+            prompt_tokens=event.prompt_tokens,
+            cached_tokens=event.cached_tokens,
+            sampled_tokens=event.sampled_tokens,
+        )
+        operator.counts.update(event.counts)
+        operator.seconds += event.seconds
+        # How many forwards one problem waits for, one after another, hangs on the longest sample of each round.
+        self._drawn.setdefault(event.instance, Counter())[event.operator] += event.counts.get("longest", 0)
+
+    def _close(self, instance: str) -> None:
+        """A problem has ended; what one came to that never ends would be no mean's part."""
+        for id, found in self._open.pop(instance, {}).items():
+            self._operators.setdefault(id, _Operator()).add(found)
+        if instance in self._drawn:
+            self._ended.append(self._drawn.pop(instance))
+
+    def _step(self, event: EngineStepped) -> None:
+        report = event.report
+        model = self._models.setdefault(report.model, _Model())
+        tokens = report.prefill_tokens + report.decode_tokens
+        share = report.prefill_tokens / tokens if tokens else 0.0
+        model.steps += 1
+        model.prefill += report.prefill_tokens
+        model.decode += report.decode_tokens
+        seconds = getattr(report, "seconds", 0.0)
+        model.prefill_seconds += seconds * share
+        model.decode_seconds += seconds * (1 - share)
+        model.peak = max(model.peak, report.pages_held)
+        model.latest = {
+            "preemptions": report.preemptions,
+            "pages": report.pages,
+            "held": report.pages_held,
+            "evictions": getattr(report, "evictions", 0),
+            "thrashed": getattr(report, "thrashed", 0),
+        }
+        held = sum(each.latest["held"] * self._page_bytes.get(name, 0) for name, each in self._models.items())
+        self._peak_kv = max(self._peak_kv, held)
+
+    def _model_figures(self, name: str, model: _Model) -> ModelFigures:
+        return ModelFigures(
+            model.steps,
+            model.prefill,
+            model.decode,
+            model.prefill_seconds,
+            model.decode_seconds,
+            model.latest["preemptions"],
+            model.latest["evictions"],
+            model.latest["thrashed"],
+            model.peak,
+            model.latest["pages"],
+            self._page_bytes.get(name, 0),
+        )
+
+
+def _operator_figures(operator: _Operator) -> OperatorFigures:
+    return OperatorFigures(**operator.sums, seconds=operator.seconds, counts=dict(operator.counts))

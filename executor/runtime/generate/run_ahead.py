@@ -1,0 +1,160 @@
+"""Speculative expansion: samples go on past the end of their step, as the future children of the row they make.
+
+Source: section 7.1 of the thesis on a scalable runtime for LLM inference, "decode-aware speculative tree expansion". A
+child that runs ahead has the prompt and the noise that the next round would give it, so its tokens are the same; what
+the rows that are chosen can use is kept, the rest is given up. Such requests have the lowest priority, and are made
+only while the model has fewer sequences than the plan's `floor`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from qpdsl.executor.events.events import Path, Rounds
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import Sample
+from qpdsl.executor.requests.ticket import Ticket
+from qpdsl.executor.runtime.generate.continuation import Going
+from qpdsl.executor.runtime.generate.sampling import Drawing, OnToken, Pushes
+from qpdsl.executor.runtime.instance.instance import Instance, RowError, Usage
+
+
+class _Told:
+    """What a sample says while nobody knows whether it is wanted; told to the listener from when it is."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Path, int, str]] = []
+        self._listener: OnToken | None = None
+
+    def __call__(self, path: Path, stage: int, piece: str) -> None:
+        if self._listener is None:
+            self._kept.append((path, stage, piece))
+        else:
+            self._listener(path, stage, piece)
+
+    def tell(self, listener: OnToken) -> None:
+        for path, stage, piece in self._kept:
+            listener(path, stage, piece)
+        self._kept.clear()
+        self._listener = listener
+
+
+@dataclass(slots=True)
+class _Held:
+    """The future children of one row: what they go on from, their request, and those of them that have ended."""
+
+    drawing: Drawing
+    going: Going
+    ticket: Ticket
+    told: _Told | None
+    pushes: Pushes
+    ended: list[tuple[int, Sample]] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        if not self.ticket.done:
+            return False
+        try:
+            self.ticket.result()
+        except EngineError:
+            return True
+        return False
+
+
+class Expansion:
+    """What runs ahead of one `repeat`, which runs up to `limit` rounds. `usage` is what it has taken."""
+
+    def __init__(self, limit: int) -> None:
+        self.usage = Usage()
+        self._limit = limit
+        self._round = 0
+        self._wanted: set[Path] = set()
+        self._held: dict[tuple[Rounds, Path], _Held] = {}
+        self._closed = False
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What ran ahead, and the tokens of what nobody wanted: they hang on the clock, and no row's own hold them."""
+        unused = {"unused_prompt": self.usage.prompt_tokens, "unused_sampled": self.usage.sampled_tokens}
+        return {**self.usage.counts, **unused}
+
+    def taken(self, going: Going, instance: Instance) -> Ticket | None:
+        """The request for the children of a row that is to go on now, where they ran ahead."""
+        self._round = instance.rounds[-1]
+        self._wanted.add(going.row.path)
+        held = self._held.pop((instance.rounds, going.row.path), None)
+        if held is None:
+            return None
+        if held.failed or held.going.prompt != going.prompt:
+            self._drop(held)
+            return None
+        self.usage.counts["run_ahead_used"] += len(going.keys)
+        # Who can use it pays for it.
+        self.usage.prompt_tokens -= len(going.prompt)
+        instance.usage.prompt_tokens += len(going.prompt)
+        if held.told is not None and instance.services.on_token is not None:
+            held.told.tell(instance.services.on_token)
+        held.ticket.wanted()
+        for index, sample in held.ended:
+            self._grow(held.drawing, held.going, index, sample)
+        return held.ticket
+
+    def drop_others(self, instance: Instance) -> None:
+        """Gives up the children of rows that did not come into this round, and their children."""
+        depth = {len(path) for path in self._wanted}
+        for rounds, path in list(self._held):
+            if not any(path[:length] in self._wanted for length in depth):
+                self._drop(self._held.pop((rounds, path)))
+        self._wanted.clear()
+
+    def ended(self, drawing: Drawing, going: Going, index: int, sample: Sample) -> None:
+        """Engine side: a sample of a row has ended. Its children are submitted between two steps."""
+        if sample.finish == "stop" and not self._closed:
+            asyncio.get_running_loop().call_soon(self._grow, drawing, going, index, sample)
+
+    def close(self) -> None:
+        """Gives up whatever still runs ahead."""
+        self._closed = True
+        for held in self._held.values():
+            self._drop(held)
+        self._held.clear()
+
+    def _grow(self, drawing: Drawing, each: Going, index: int, sample: Sample) -> None:
+        """Submits the children of the row that a sample makes, where that is to be."""
+        instance = drawing.instance
+        *outer, now = instance.rounds
+        rounds, path = (*outer, now + 1), each.paths[index]
+        near = 0 < now + 1 - self._round <= drawing.how.run_ahead and now + 1 < self._limit
+        if self._closed or not near or (rounds, path) in self._held:
+            return
+        engine, name = instance.services.engine, drawing.model.name
+        if engine.busy(name) >= instance.floor:
+            return
+        told = _Told() if instance.services.on_token is not None else None
+        onward = replace(drawing, instance=replace(instance, rounds=rounds, usage=self.usage), on_token=told)
+        try:
+            going = onward.going(drawing.child(each, index, sample))
+            if going is None:
+                return
+            pushes = Pushes()
+            (request,) = onward.requests(going, priority=1, pushes=pushes)
+            ticket = engine.submit(name, request)
+        except (RowError, EngineError):
+            # Where it is right the next round will say so itself.
+            return
+        held = self._held[rounds, path] = _Held(onward, going, ticket, told, pushes)
+        ticket.each = partial(self._child_ended, held)
+        self.usage.prompt_tokens += len(request.prompt)
+        self.usage.counts["run_ahead"] += len(request.keys)
+
+    def _child_ended(self, held: _Held, index: int, sample: Sample) -> None:
+        if sample.finish == "stop":
+            held.ended.append((index, sample))
+        self.ended(held.drawing, held.going, index, sample)
+
+    def _drop(self, held: _Held) -> None:
+        held.ticket.cancel()
+        self.usage.sampled_tokens += held.pushes.total

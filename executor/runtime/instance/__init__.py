@@ -1,0 +1,1 @@
+"""What the operators of one run of a program share."""

@@ -1,0 +1,1 @@
+"""Text and token ids: contexts, detokenizing, stop strings, constraints."""

@@ -1,0 +1,1 @@
+"""Parse tree to syntax tree."""

@@ -1,0 +1,87 @@
+"""Expressions of the parse tree to expressions of the syntax tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lark import Token
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.builders.leaves import Parts, at, name_of, span_of
+
+# Of the operators that share a chain, those that bind tighter.
+_TIGHT = frozenset({"AND", "STAR", "SLASH", "PERCENT"})
+
+
+class Expressions(Parts):
+    """Chains of operators are flat in the parse tree, and nest to the left in the syntax tree."""
+
+    def expr(self, meta: Any, children: list[Any]) -> ast.Expr:
+        terms = _prefixed(children)
+        chain = terms[:1]
+        for operator, term in zip(terms[1::2], terms[2::2], strict=True):
+            if operator.type in _TIGHT:
+                chain[-1] = _binary(chain[-1], operator, term)
+            else:
+                chain += [operator, term]
+        return _fold(chain)
+
+    sum = expr
+
+    def compare(self, meta: Any, children: list[Any]) -> ast.Expr:
+        return _fold(children)
+
+    def matches(self, meta: Any, children: list[Any]) -> ast.Matches:
+        subject, pattern = children
+        return ast.Matches(subject, self.pattern(pattern), span=span_of(meta))
+
+    def literal(self, meta: Any, children: list[Token]) -> ast.Expr:
+        token = children[0]
+        if token.type == "STRING":
+            return self.string(token)
+        if token.type == "NUMBER":
+            return self.number(token)
+        return ast.Literal({"TRUE": True, "FALSE": False, "NONE": None}[token.type], span=at(token))
+
+    def name(self, meta: Any, children: list[Token]) -> ast.Name:
+        return name_of(children[0])
+
+    def apply(self, meta: Any, children: list[Any]) -> ast.Apply:
+        function, args = children
+        return ast.Apply(str(function), args or (), span=span_of(meta), name_span=at(function))
+
+    def args(self, meta: Any, children: list[ast.Expr]) -> tuple[ast.Expr, ...]:
+        return tuple(children)
+
+    def arguments(self, meta: Any, children: list[ast.Argument]) -> tuple[ast.Argument, ...]:
+        return tuple(children)
+
+    def argument(self, meta: Any, children: list[Any]) -> ast.Argument:
+        name, value = children
+        return ast.Argument(None if name is None else str(name), value, span=span_of(meta))
+
+
+def _prefixed(children: list[Any]) -> list[Any]:
+    """Terms and the operators between them: `not` and `-` where a term is due are a part of it."""
+    terms: list[Any] = []
+    prefixes: list[Token] = []
+    for child in children:
+        if isinstance(child, Token):
+            (terms if len(terms) % 2 else prefixes).append(child)
+            continue
+        while prefixes:
+            prefix = prefixes.pop()
+            child = ast.Unary(str(prefix), child, span=at(prefix).to(child.span))  # type: ignore[arg-type]
+        terms.append(child)
+    return terms
+
+
+def _fold(chain: list[Any]) -> ast.Expr:
+    left: ast.Expr = chain[0]
+    for operator, right in zip(chain[1::2], chain[2::2], strict=True):
+        left = _binary(left, operator, right)
+    return left
+
+
+def _binary(left: ast.Expr, operator: Token, right: ast.Expr) -> ast.Binary:
+    return ast.Binary(str(operator), left, right, span=left.span.to(right.span))  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The one layout of programs: tokens to lines, and trees to text."""

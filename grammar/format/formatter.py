@@ -1,0 +1,168 @@
+"""The one layout of a program: its text laid out anew, with every comment at its place, or written from its tree.
+
+Two spaces of indent, a stage a line, lines of at most 100 columns where they can be broken, at most one blank line in a
+row. Options stay in the order, and numbers, strings and brackets in the form, in which they were written.
+"""
+
+from __future__ import annotations
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import QpError
+from qpdsl.grammar.format.lines import CONTINUED, STEP, Lines, fits
+from qpdsl.grammar.format.pieces import Entry, Group, Node, first, has_comments, last, leaves, pieces
+from qpdsl.grammar.format.spacing import flat, is_naming, segments
+from qpdsl.grammar.format.unparse import unparse
+from qpdsl.grammar.literals.strings import redented
+from qpdsl.grammar.parse.parser import collector_resting, parse_file
+from qpdsl.grammar.source import Source
+
+
+def format_source(source: Source) -> str:
+    """The text in the one layout. Raises `QpError` for a text that does not parse."""
+    errors = [error for error in parse_file(source).errors if error.code != "QP120"]
+    if errors:
+        raise QpError(errors, source)
+    return _laid_out(source)
+
+
+def print_file(file: ast.File) -> str:
+    """A tree as text, in the one layout: for programs that were built and not written."""
+    return _laid_out(Source(file.source.name, unparse(file)))
+
+
+@collector_resting()
+def _laid_out(source: Source) -> str:
+    lines = Lines()
+    whole = pieces(source)
+    had_block = False
+    for entry in whole.entries:
+        has_block = isinstance(entry.nodes[-1], Group)
+        if had_block or has_block:
+            lines.blank()
+        _entry(lines, entry, 0, opens=False)
+        had_block = has_block
+    whole.closer.blank = False
+    lines.above(whole.closer, 0, blanks=True)
+    return lines.text()
+
+
+def _entry(lines: Lines, entry: Entry, indent: int, *, opens: bool) -> None:
+    """A declaration, stage, field of a schema, or arm, with its comments; `opens` says that it is its block's first."""
+    nodes, block = entry.nodes, entry.nodes[-1]
+    lines.above(first(nodes[0]), indent, blanks=True, opens=opens)
+    if not isinstance(block, Group) or block.opener.text != "{":
+        _redent(nodes, indent)
+        _head(lines, nodes, indent, "")
+    elif len(nodes) == 1:
+        _arm(lines, block, indent)
+    else:
+        _redent(nodes[:-1], indent)
+        lines.above(block.opener, indent)
+        behind = last(nodes[-2]).after
+        if _head(lines, nodes[:-1], indent, " {"):
+            lines.comment(behind)
+            lines.begin(indent)
+            lines.put("{")
+            behind = None
+        _behind(lines, [behind, block.opener.after], indent + STEP)
+        _block(lines, block, indent, word=first(nodes[0]).text)
+    lines.comment(last(nodes[-1]).after)
+    lines.end()
+
+
+def _redent(nodes: list[Node], indent: int) -> None:
+    for piece in leaves(nodes):
+        piece.text = redented(piece.text, indent + STEP)
+
+
+def _behind(lines: Lines, comments: list[str | None], indent: int) -> None:
+    """The comments behind the brace that opens a block; of two the second gets a line in the block."""
+    kept = [comment for comment in comments if comment]
+    lines.comment(kept[0] if kept else None)
+    lines.end()
+    for comment in kept[1:]:
+        lines.begin(indent)
+        lines.put(comment)
+        lines.end()
+
+
+def _block(lines: Lines, block: Group, indent: int, *, word: str) -> None:
+    """The entries of a block and its closing brace; the brace that opens it is there."""
+    for index, entry in enumerate(_arms(block) if word == "branch" else block.entries):
+        if word == "schema":
+            _field(lines, entry, indent + STEP, opens=index == 0)
+        else:
+            _entry(lines, entry, indent + STEP, opens=index == 0)
+    block.closer.blank = False
+    lines.above(block.closer, indent + STEP, blanks=True, opens=not block.entries)
+    lines.begin(indent)
+    lines.put("}")
+
+
+def _field(lines: Lines, entry: Entry, indent: int, *, opens: bool) -> None:
+    lines.above(first(entry.nodes[0]), indent, blanks=True, opens=opens)
+    _redent(entry.nodes, indent)
+    lines.nodes(entry.nodes, indent)
+    lines.comment(last(entry.nodes[-1]).after)
+    lines.end()
+
+
+def _arms(block: Group) -> list[Entry]:
+    """The arms of a `branch`, which need nothing between them."""
+    return [Entry([node]) for entry in block.entries for node in entry.nodes]
+
+
+def _arm(lines: Lines, block: Group, indent: int) -> None:
+    """An arm: on one line where it is one stage that fits and has no block of its own."""
+    only = block.entries[0].nodes if len(block.entries) == 1 else []
+    simple = only and not any(isinstance(node, Group) and node.opener.text == "{" for node in only)
+    if simple and not has_comments([block]):
+        text = f"{{ {flat(only, head=True)} }}"
+        if fits(text, indent) and "\n" not in text:
+            lines.begin(indent)
+            lines.put(text)
+            return
+    lines.begin(indent)
+    lines.put("{")
+    lines.comment(block.opener.after)
+    _block(lines, block, indent, word="")
+
+
+def _head(lines: Lines, nodes: list[Node], indent: int, tail: str) -> bool:
+    """A stage or declaration, or what stands before its block with the brace (`tail`) that opens it.
+
+    Says whether its options stand on lines of their own: then the brace is still to come, and does so too.
+    """
+    parts, text = segments(nodes), flat(nodes, head=True)
+    lines.begin(indent)
+    if has_comments(nodes) or not fits(text + tail, indent) or ("\n" in text and len(parts) > 2):
+        if _broken(lines, parts, indent, len(tail)):
+            return True
+    else:
+        lines.put(text)
+    lines.put(tail)
+    return False
+
+
+def _broken(lines: Lines, parts: list[list[Node]], indent: int, room: int) -> bool:
+    """Sets a head with each part on a line, or with brackets broken, where that is enough; whether it was not."""
+    if len(parts[0]) == 1 and len(parts) > 1:
+        parts = [parts[0] + parts[1], *parts[2:]]
+    naming = is_naming(parts[0])
+    rest = [node for part in parts[1:] for node in part]
+    lines.nodes(parts[0], indent, head=True, naming=naming, room=0 if rest else room)
+    if not rest:
+        return False
+    before = last(parts[0][-1])
+    text, closed = flat(rest), lines.current.startswith(f"{' ' * indent})")
+    plain = "\n" not in text and not before.after and not has_comments([parts[0][-1], *rest])
+    if closed and plain and fits(f" {text}{' ' * room}", lines.column):
+        lines.put(f" {text}")
+        return False
+    for part in parts[1:]:
+        lines.comment(before.after)
+        lines.end()
+        lines.above(first(part[0]), indent + CONTINUED)
+        lines.nodes(part, indent + CONTINUED)
+        before = last(part[-1])
+    return True

@@ -1,0 +1,249 @@
+"""A syntax tree as source text, one declaration or stage a line: what the formatter then lays out.
+
+MERGED: Syntax back to source text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.words import STAGES, TEXT_OPTIONS
+
+_LEVELS = {"or": 1, "and": 2, "not": 3, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4, "matches": 4}
+_LEVELS |= {"+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
+_NEGATION = 7
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_BARE = re.compile(r"\\[^\n]|[/\x00-\x08\n\x0b\x0e-\x1f\x7f]")
+_INTERPOLATION = re.compile(r"\{(?=[A-Za-z_][A-Za-z0-9_]*\})")
+
+
+def format_expr(expr: ast.Expr, values: Mapping[str, ast.Expr] | None = None) -> str:
+    """The expression as source; names in `values` (parameters with a default) are shown as their values."""
+    return _expr(expr, 0, values or {})
+
+
+def format_pattern(pattern: ast.Regex | ast.JsonPath) -> str:
+    """A regex with its slashes, or a JSON path with its leading dot."""
+    if isinstance(pattern, ast.Regex):
+        return f"/{_BARE.sub(_escaped_in_regex, pattern.pattern)}/"
+    text = "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in pattern.steps)
+    return text if text.startswith(".") else f".{text}"
+
+
+def format_text(text: str) -> str:
+    """A plain string, quoted."""
+    return '"' + _escaped_text(text) + '"'
+
+
+def _expr(expr: ast.Expr, level: int, values: Mapping[str, ast.Expr]) -> str:
+    """The text of `expr`, in parentheses where it binds looser than `level`."""
+    match expr:
+        case ast.Literal(value=value):
+            return "none" if value is None else repr(value).lower()
+        case ast.Name(id=id):
+            return _expr(values[id], level, {}) if id in values else id
+        case ast.Template(parts=parts):
+            return '"' + "".join(_pieces(parts)) + '"'
+        case ast.Unary(op="not", operand=operand):
+            return _wrap(f"not {_expr(operand, 3, values)}", 3, level)
+        case ast.Unary(operand=operand):
+            return _wrap(f"-{_expr(operand, _NEGATION, values)}", _NEGATION, level)
+        case ast.Binary(op=op, left=left, right=right):
+            own = _LEVELS[op]
+            # Comparisons do not chain, so a comparison on the left needs parentheses as one on the right does.
+            text = f"{_expr(left, own + (own == 4), values)} {op} {_expr(right, own + 1, values)}"
+            return _wrap(text, own, level)
+        case ast.Matches(subject=subject, regex=regex):
+            return _wrap(f"{_expr(subject, 5, values)} matches {format_pattern(regex)}", 4, level)
+        case ast.Apply(function=function, args=args):
+            return f"{function}({', '.join(_expr(arg, 0, values) for arg in args)})"
+
+
+def _wrap(text: str, own: int, level: int) -> str:
+    return f"({text})" if own < level else text
+
+
+def _pieces(parts: tuple[str | ast.Name, ...]) -> Iterator[str]:
+    """Texts that stand side by side are one: a brace in the first may close in the second."""
+    for is_text, run in groupby(parts, lambda part: isinstance(part, str)):
+        if is_text:
+            yield _escaped_text("".join(str(part) for part in run))
+        else:
+            yield from (f"{{{part.id}}}" for part in run if isinstance(part, ast.Name))
+
+
+def _escaped_text(text: str) -> str:
+    escaped = "".join(_ESCAPES.get(char, char if char.isprintable() else _escaped(char)) for char in text)
+    return _INTERPOLATION.sub(r"\\{", escaped)
+
+
+def _escaped_in_regex(match: re.Match[str]) -> str:
+    """A bare slash or control character; an escape that stands there stays."""
+    char = match[0]
+    return char if len(char) > 1 else "\\/" if char == "/" else f"\\x{ord(char):02x}"
+
+
+def _escaped(char: str) -> str:
+    """Characters beyond the first plane have no escape and stand for themselves."""
+    return f"\\u{ord(char):04x}" if ord(char) <= 0xFFFF else char
+
+
+def unparse(file: ast.File) -> str:
+    """The whole file: what it uses, models, schemas, programs."""
+    items = [f"use {format_text(use.path)}" for use in file.uses]
+    items += [f"model {model.name} = {format_text(model.id)}{_kind(model)}" for model in file.models]
+    items += [_schema(schema) for schema in file.schemas]
+    items += [_program(program) for program in file.programs]
+    return "\n".join(items)
+
+
+def _kind(model: ast.Model) -> str:
+    return "" if model.kind is None else f" kind={model.kind}"
+
+
+def _schema(schema: ast.Schema) -> str:
+    if schema.type is None:
+        return f"schema {schema.name} from {format_text(schema.path or '')}"
+    return f"schema {schema.name} {_type(schema.type)}"
+
+
+def _type(type_: ast.TypeExpr) -> str:
+    match type_:
+        case ast.TypeRef(name=name):
+            return name
+        case ast.RangeType(name=name, low=low, high=high):
+            return f"{name}({_bound(low)}..{_bound(high)})"
+        case ast.TextType():
+            options = ((option, getattr(type_, option)) for option in TEXT_OPTIONS)
+            return f"text({', '.join(f'{option}={_option(value)}' for option, value in options if value is not None)})"
+        case ast.ChoiceType(options=texts):
+            return f"choice({', '.join(map(format_text, texts))})"
+        case ast.ListType(item=item):
+            return f"[{_type(item)}]"
+        case ast.RecordType(fields=fields):
+            return "{" + ", ".join(f"{f.name}: {_type(f.type)}{'?' if f.optional else ''}" for f in fields) + "}"
+
+
+def _bound(value: int | float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def _option(value: object) -> str:
+    if isinstance(value, ast.Regex):
+        return format_pattern(value)
+    return format_text(value) if isinstance(value, str) else repr(value)
+
+
+def _program(program: ast.Program) -> str:
+    head = f"program {program.name}({', '.join(map(_param, program.params))})"
+    if program.returns:
+        head += f" -> {program.returns.name}"
+    if program.within:
+        bound = "" if program.within.bound is None else f"({program.within.bound!r})"
+        head += f" within {program.within.level}{bound}"
+    if program.prefer:
+        head += f" prefer latency={program.prefer.latency!r}"
+    if program.like:
+        head += f" like {program.like.system}"
+    if program.draft:
+        head += f" draft {_model(program.draft)}"
+    return f"{head} {_block(program.body)}"
+
+
+def _param(param: ast.Param) -> str:
+    default = "" if param.default is None else f" = {format_expr(param.default)}"
+    return f"{param.name}: {param.type.name}{default}"
+
+
+def _block(stages: tuple[ast.Stage, ...]) -> str:
+    return "{\n" + "\n".join(map(_stage, stages)) + "\n}"
+
+
+def _stage(stage: ast.Stage) -> str:
+    match stage:
+        case ast.Prompt(text=text):
+            return f"prompt {format_expr(text)}"
+        case ast.Chat(turns=turns):
+            return " ".join(["chat", *(f"{turn.role}={format_expr(turn.content)}" for turn in turns)])
+        case ast.Generate():
+            return " ".join(["generate", *_generate(stage)])
+        case ast.Score(verifier=verifier, reduce=reduce, into=into):
+            who = _judge(verifier) if isinstance(verifier, ast.Judge) else _model(verifier)
+            how = "" if reduce == "last" else f" reduce={reduce}"
+            return f"score {who}{how}{_into(into)}"
+        case ast.Extract(column=column, pattern=pattern):
+            return f"extract {column.id} = {pattern.id if isinstance(pattern, ast.Name) else format_pattern(pattern)}"
+        case ast.Where(condition=condition):
+            return f"where {format_expr(condition)}"
+        case ast.Keep(count=count, by=by, per=per):
+            groups = "" if per is None else f" per {per.id}"
+            return f"keep {format_expr(count)} by {format_expr(by)}{groups}"
+        case ast.Best(by=by):
+            return f"best by {format_expr(by)}"
+        case ast.Vote(column=column, weight=weight, equal=equal):
+            weighed = "" if weight is None else f" weight={format_expr(weight)}"
+            return f"vote {column.id}{weighed}{'' if equal == 'text' else f' equal={equal}'}"
+        case ast.Split(count=count, by=by, temperature=temperature):
+            soft = "" if temperature is None else f" temperature={format_expr(temperature)}"
+            return f"split {format_expr(count)}" + ("" if by is None else f" by {format_expr(by)}{soft}")
+        case ast.Repeat(limit=limit, until=until, body=body):
+            ends = "" if until is None else f" until {format_expr(until)}"
+            return f"repeat {format_expr(limit)}{ends} {_block(body)}"
+        case ast.Branch(arms=arms):
+            return "branch {\n" + "\n".join(map(_block, arms)) + "\n}"
+        case ast.Peek(body=body):
+            return f"peek {_block(body)}"
+        case ast.Call(program=program, arguments=arguments, into=into):
+            return f"call {program}({', '.join(map(_argument, arguments))}){_into(into)}"
+        case ast.Return(value=value):
+            return f"return {format_expr(value)}"
+
+
+def _generate(stage: ast.Generate) -> Iterator[str]:
+    yield _model(stage.model)
+    for option in STAGES["generate"].options:
+        value = getattr(stage, option)
+        if value is not None:
+            yield f"{option}={format_expr(value)}"
+    if stage.target:
+        yield f"as {_target(stage.target)}"
+    if isinstance(stage.via, ast.Filter):
+        yield f"via filter({_model(stage.via.model)}, {format_expr(stage.via.threshold)})"
+    elif stage.via:
+        yield f"via amortized({format_expr(stage.via.margin)})"
+    if stage.draft:
+        yield f"draft {_model(stage.draft)}"
+    if stage.into:
+        yield f"into {stage.into.id}"
+
+
+def _target(target: ast.Target) -> str:
+    match target:
+        case ast.SchemaTarget(name=name):
+            return name
+        case ast.ChoiceTarget(options=options):
+            return f"choice({', '.join(map(format_text, options))})"
+        case ast.GrammarTarget(path=path):
+            return f"grammar({format_text(path)})"
+        case ast.Regex():
+            return format_pattern(target)
+
+
+def _judge(judge: ast.Judge) -> str:
+    return f"judge({_model(judge.model)}, {format_expr(judge.rubric)})"
+
+
+def _argument(argument: ast.Argument) -> str:
+    value = format_expr(argument.value)
+    return value if argument.name is None else f"{argument.name}={value}"
+
+
+def _model(model: ast.ModelRef) -> str:
+    return format_text(model.name) if model.quoted else model.name
+
+
+def _into(into: ast.Name | None) -> str:
+    return "" if into is None else f" into {into.id}"

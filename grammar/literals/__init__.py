@@ -1,0 +1,1 @@
+"""What a string or a regex means."""

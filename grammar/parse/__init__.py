@@ -1,0 +1,1 @@
+"""Text to parse tree, or every reason why not."""

@@ -1,0 +1,141 @@
+"""The signs of a source text, found before parsing: where strings, regexes and comments begin and end.
+
+The parser has its own lexer; this scan finds what a parser cannot say well (a string that never closes, a character
+that starts nothing) and what `layout` needs to tell which newlines end a stage.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.parse import bad_tokens
+from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.words import RESERVED
+
+Kind = OneOf["word", "number", "string", "regex", "sign", "newline", "comment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: Kind
+    text: str
+    start: int
+    end: int
+
+    @property
+    def span(self) -> Span:
+        return Span(self.start, self.end)
+
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>[ \t\f\r\ufeff]+)
+  | (?P<newline>\n(?:[ \t\f\r\ufeff]*\n)*)
+  | (?P<comment>\#[^\n]*)
+  | (?P<string>\"\"\"(?:[^\\]|\\.)*?\"\"\"|"(?!"")(?:[^"\\\n]|\\[^\n])*")
+  | (?P<foreign>[A-Za-z0-9_]*[^\W\x00-\x7f]\w*)
+  | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
+  | (?P<dots>\.\.)
+  | (?P<number>\d\w*(?:\.(?!\.)\w*)?(?:(?<=[eE])[+-]\d+)?|\.\d\w*)
+  | (?P<sign>->|[=!<>]=|[-+*/%=<>(){}\[\],:.|?])
+  | (?P<open_text>\"\"\")
+  | (?P<open>")
+  | (?P<stray>&+|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+MAX_FAULTS = 20
+_REGEX = re.compile(r"/(?:[^/\\\n]|\\[^\n])*/")
+_CLOSERS = frozenset(")]")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+
+
+def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
+    """All tokens of `text` (the source, perhaps with faulty parts blanked), and what is wrong with the first of them.
+
+    A newline token is a run of newlines with nothing between them.
+    """
+    tokens: list[Token] = []
+    faults: list[Diagnostic] = []
+    last: Token | None = None
+    head: Token | None = None
+    offset = depth = 0
+    while offset < len(text):
+        begins = head is None or (last is head and not depth) or head.text == "extract"
+        if text[offset] == "/" and (begins or not _is_operand(last)):
+            last, fault = _regex(text, offset)
+            tokens.append(last)
+            faults += fault[: MAX_FAULTS - len(faults)]
+            offset = last.end
+            continue
+        match = _TOKEN.match(text, offset)
+        assert match is not None and match.lastgroup is not None
+        kind, start, offset = match.lastgroup, offset, match.end()
+        if kind == "space":
+            continue
+        fault = []
+        if kind in ("open", "open_text"):
+            long = kind == "open_text"
+            offset = len(text) if long else bad_tokens.string_end(text, start, _line_end(text, start))
+            fault = [bad_tokens.unclosed_string(text, start, offset, long=long)]
+            kind = "string"
+        elif kind == "number" and not _NUMBER.fullmatch(match[0]):
+            fault = [bad_tokens.odd_number(text, start, offset)]
+        elif kind == "foreign":
+            fault = [bad_tokens.foreign_name(text, start, offset)]
+            kind = "word"
+        elif kind == "dots":
+            kind = "sign"
+        elif kind == "stray":
+            fault = [bad_tokens.stray(text, start, offset)]
+            kind = "sign"
+        faults += fault[: MAX_FAULTS - len(faults)]
+        token = Token(kind, text[start:offset], start, offset)  # type: ignore[arg-type]
+        tokens.append(token)
+        if kind == "comment" or (kind == "newline" and depth):
+            continue
+        if kind == "sign":
+            depth = 0 if token.text in "{}" else max(0, depth + (token.text in "([") - (token.text in ")]"))
+        if kind == "newline" or token.text in ("|", "{", "}"):
+            head = None
+        elif head is None:
+            head = token
+        last = token
+    return tokens, faults
+
+
+def next_significant(tokens: list[Token]) -> list[int]:
+    """For each index, the first one from there on that is not a newline."""
+    following = [len(tokens)] * (len(tokens) + 1)
+    for index in range(len(tokens) - 1, -1, -1):
+        following[index] = following[index + 1] if tokens[index].kind == "newline" else index
+    return following
+
+
+def _is_operand(token: Token | None) -> bool:
+    """Whether a `/` after this token divides."""
+    if token is None:
+        return False
+    if token.kind == "word":
+        return token.text not in RESERVED or token.text in ("true", "false", "none")
+    return token.kind in ("number", "string") or token.text in _CLOSERS
+
+
+def _line_end(text: str, start: int) -> int:
+    """The end of the line, less a `{` that closes it: a block should not be lost with a faulty head."""
+    end = text.find("\n", start)
+    rest = text[start + 1 : len(text) if end < 0 else end].rstrip()
+    return start + 1 + len(rest.removesuffix("{").rstrip())
+
+
+def _regex(text: str, start: int) -> tuple[Token, list[Diagnostic]]:
+    match = _REGEX.match(text, start)
+    if match and (end := bad_tokens.slash_end(text, match.end())):
+        return Token("regex", text[start:end], start, end), [bad_tokens.slash_in_regex(text, match.end(), end)]
+    if match:
+        return Token("regex", match[0], start, match.end()), []
+    end = _line_end(text, start)
+    return Token("regex", text[start:end], start, end), [bad_tokens.unclosed_regex(start, end)]

@@ -1,0 +1,1 @@
+"""Stages to operators, with all errors in one go."""

@@ -1,0 +1,1 @@
+"""What a plan takes: rows, tokens, forwards, seconds."""

@@ -1,0 +1,272 @@
+"""A measured device: what it copies and multiplies in a second, and what a step of each model takes on it.
+
+`qpdsl profile` measures one (`executor/runtime/profile.py`) and keeps it; where nothing was measured the figures are
+nominal, and whoever shows an estimate says so. Rates are those of one process with the threads it was measured with.
+
+MERGED: A device as JSON data, and back: what a file holds is checked, as it may be damaged or of another version.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from qpdsl.planner.cost.stored import count, mapping, number, rising, text
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A transformer in the numbers that its cost hangs on.
+
+    `parameters` are those that every token is multiplied with (embeddings that are only looked up left out, a head
+    that shares them counted); `number_bytes` is the size of one weight, and of one number of the KV cache unless
+    `kv_token_bytes` says what a token takes there.
+    """
+
+    parameters: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    number_bytes: int = 4
+    kv_token_bytes: float | None = None
+
+    @property
+    def weight_bytes(self) -> int:
+        """What every step reads once."""
+        return self.parameters * self.number_bytes
+
+    @property
+    def kv_bytes(self) -> float:
+        """Keys and values of one token."""
+        if self.kv_token_bytes is not None:
+            return self.kv_token_bytes
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.number_bytes
+
+    def flops(self, context: float) -> float:
+        """Of one token that attends to `context` tokens: a multiplication and an addition a weight, and attention."""
+        return 2.0 * self.parameters + 4.0 * self.layers * self.heads * self.head_dim * context
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of a step by its size, measured at a few sizes; straight lines between and beyond them."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def at(self, size: float) -> float:
+        """Below the least size that was measured a step takes as long as there."""
+        sizes = [point for point, _ in self.points]
+        index = bisect_right(sizes, size)
+        if index == 0 or len(self.points) == 1:
+            return self.points[0][1]
+        (left, low), (right, high) = self.points[min(index, len(self.points) - 1) - 1 : min(index, len(sizes) - 1) + 1]
+        return low + (high - low) * (size - left) / (right - left)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Throughput by KV memory and batch size, tokens a second: the T of section 7.2.1 of the thesis.
+
+    A row for each of `kv_tokens`, the tokens that the cache could hold; a column for each of `batches`, the sequences
+    at work side by side.
+    """
+
+    kv_tokens: tuple[int, ...]
+    batches: tuple[int, ...]
+    rates: tuple[tuple[float, ...], ...]
+
+    def at(self, kv_tokens: float, batch: float) -> float:
+        """Tokens a second between what was measured, and as at the nearest measured figures beyond it."""
+        rates = [_between(self.batches, row, batch) for row in self.rates]
+        return _between(self.kv_tokens, rates, kv_tokens)
+
+
+def _between(sizes: Sequence[float], values: Sequence[float], size: float) -> float:
+    """Straight lines between known values, and the nearest one outside of them."""
+    index = bisect_right(sizes, size)
+    if index == 0 or index == len(sizes):
+        return values[min(index, len(sizes) - 1)]
+    left, right = sizes[index - 1], sizes[index]
+    return values[index - 1] + (values[index] - values[index - 1]) * (size - left) / (right - left)
+
+
+@dataclass(frozen=True, slots=True)
+class KVProfile:
+    """A model with its keys and values kept otherwise than it computes them.
+
+    `epsilon` is the most by which a logit differed on the calibration texts; `token_bytes` is what a token takes;
+    `decode` and `prefill` are the curves of such steps.
+    """
+
+    token_bytes: float
+    epsilon: float
+    decode: Curve
+    prefill: Curve
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """One model on the device. `overhead` is the part of a step, in seconds, that no size accounts for.
+
+    `decode` is a step's time by the sequences that decode in it, at `context` tokens each; `prefill` by the prompt
+    tokens computed in it; `read_seconds` is what a token of context costs a sequence that decodes, None where that was
+    not measured. `generate` and `score` are throughput tables of the two things that models are asked for.
+    `kv_types` has what is known of keys and values kept in other types, by their names.
+    """
+
+    shape: ModelShape
+    overhead: float
+    context: int
+    decode: Curve
+    prefill: Curve
+    generate: Table | None = None
+    score: Table | None = None
+    kv_types: Mapping[str, KVProfile] = field(default_factory=dict)
+    read_seconds: float | None = None
+
+    def kept(self, kv_type: str | None) -> ModelProfile:
+        """The model with its keys and values in that type; itself where that was not measured."""
+        found = self.kv_types.get(kv_type) if kv_type is not None else None
+        if found is None:
+            return self
+        shape = replace(self.shape, kv_token_bytes=found.token_bytes)
+        return replace(self, shape=shape, decode=found.decode, prefill=found.prefill, generate=None, score=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`bandwidth` in bytes a second of a large copy, read and write counted; `peak` in floating-point operations a
+    second of a large matrix product. `row_seconds` is what the runtime spends on one sample outside of the forwards.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    threads: int
+    bandwidth: float
+    peak: float
+    step_overhead: float
+    row_seconds: float = 0.0004
+    measured: bool = True
+    models: Mapping[str, ModelProfile] = field(default_factory=dict)
+
+    def profile(self, model: str, shape: ModelShape | None = None) -> ModelProfile:
+        """The measured profile of a model, or one by roofline from its shape."""
+        known = self.models.get(model)
+        return known if known is not None else self._roofline(shape or _USUAL)
+
+    def with_model(self, model: str, profile: ModelProfile) -> Device:
+        return replace(self, models={**self.models, model: profile})
+
+    def _roofline(self, shape: ModelShape) -> ModelProfile:
+        """Steps that take as long as the slower of memory and arithmetic (Williams, Waterman and Patterson, 2009)."""
+        context = 256
+
+        def step(rows: int, read: float) -> float:
+            moved = shape.weight_bytes + rows * read * shape.kv_bytes
+            seconds = max(moved / self.bandwidth, rows * shape.flops(read) / self.peak)
+            return self.step_overhead * shape.layers + seconds
+
+        sizes = (1, 4, 16, 64, 128, 256, 512, 2048)
+        return ModelProfile(
+            shape,
+            self.step_overhead * shape.layers,
+            context,
+            Curve(tuple((float(size), step(size, context)) for size in sizes[:5])),
+            # A prompt's KV is read once for a chunk, not once a token.
+            Curve(tuple((float(size), step(size, context / size)) for size in sizes)),
+        )
+
+
+# For a model of which nothing is known: as large as the built-in generator.
+_USUAL = ModelShape(2_600_000, 4, 8, 2, 32)
+
+
+def nominal(kind: str = "cpu") -> Device:
+    """A device that nobody measured: one core, or one accelerator of the kind that research is done on."""
+    if kind.startswith("cuda"):
+        return Device("a GPU that was not measured", kind, "bfloat16", 1, 2e12, 3e14, 3e-5, measured=False)
+    return Device("a CPU that was not measured", kind, "float32", 1, 1e10, 5e10, 1e-4, measured=False)
+
+
+VERSION = 2
+
+
+def device_json(device: Device) -> dict[str, Any]:
+    """As data that `device_from_json` reads."""
+    return {"version": VERSION, **asdict(device)}
+
+
+def device_from_json(data: Any) -> Device:
+    """Raises ValueError for data of another version or shape."""
+    try:
+        if mapping(data)["version"] != VERSION:
+            raise ValueError("it is of another version")
+        if not isinstance(data["measured"], bool):
+            raise ValueError("`measured` is true or false")
+        return Device(
+            text(data["name"]),
+            text(data["kind"]),
+            text(data["dtype"]),
+            count(data["threads"]),
+            number(data["bandwidth"], positive=True),
+            number(data["peak"], positive=True),
+            number(data["step_overhead"]),
+            number(data["row_seconds"]),
+            data["measured"],
+            {name: _profile(mapping(value)) for name, value in mapping(data["models"]).items()},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"it is no profile of a device: {error}") from error
+
+
+def _profile(data: Mapping[str, Any]) -> ModelProfile:
+    return ModelProfile(
+        _shape(mapping(data["shape"])),
+        number(data["overhead"]),
+        count(data["context"]),
+        _curve(mapping(data["decode"])),
+        _curve(mapping(data["prefill"])),
+        _table(data["generate"]),
+        _table(data["score"]),
+        {name: _kv(mapping(value)) for name, value in mapping(data["kv_types"]).items()},
+        None if data["read_seconds"] is None else number(data["read_seconds"]),
+    )
+
+
+def _shape(data: Mapping[str, Any]) -> ModelShape:
+    kept = data["kv_token_bytes"]
+    names = [field.name for field in fields(ModelShape) if field.name != "kv_token_bytes"]
+    counts = {name: count(data[name]) for name in names}
+    return ModelShape(**counts, kv_token_bytes=None if kept is None else number(kept, positive=True))
+
+
+def _kv(data: Mapping[str, Any]) -> KVProfile:
+    return KVProfile(
+        number(data["token_bytes"], positive=True),
+        number(data["epsilon"]),
+        _curve(mapping(data["decode"])),
+        _curve(mapping(data["prefill"])),
+    )
+
+
+def _curve(data: Mapping[str, Any]) -> Curve:
+    points = tuple((number(size), number(seconds, positive=True)) for size, seconds in data["points"])
+    rising(tuple(size for size, _ in points))
+    return Curve(points)
+
+
+def _table(data: Any) -> Table | None:
+    if data is None:
+        return None
+    data = mapping(data)
+    kv_tokens, batches = (tuple(count(value) for value in data[name]) for name in ("kv_tokens", "batches"))
+    rising(kv_tokens)
+    rising(batches)
+    rates = tuple(tuple(number(rate) for rate in row) for row in data["rates"])
+    if [len(row) for row in rates] != [len(batches)] * len(kv_tokens):
+        raise ValueError("a table has a row for each memory and a column for each batch")
+    return Table(kv_tokens, batches, rates)

@@ -1,0 +1,220 @@
+"""EXPLAIN ANALYZE: a plan with what it came to beside what was expected. Totals over all problems and rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from qpdsl.grammar.width import cells
+from qpdsl.planner.cost.estimate import Estimate
+from qpdsl.planner.cost.measured import RULE, OperatorFigures, RunFigures, charged, total
+from qpdsl.planner.explain.plan import decided, explain_json, tree
+from qpdsl.planner.explain.quantities import byte_count, count, per_cent, plural, seconds
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import Cost, PhysicalOp, PhysicalPlan, everything
+
+_GAP = "   "
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One run of a plan: what was measured, and what had been estimated before it ran."""
+
+    plan: PhysicalPlan
+    figures: RunFigures
+    estimate: Estimate
+
+    def __str__(self) -> str:
+        return "\n".join([_GAP.join(self._summary()), *_aligned(self._lines()), *self._notes()])
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as `explain_json` has it, and on it what was `measured` and `estimated`, with stable keys."""
+        figures, estimate = self.figures, self.estimate
+        whole = total(self.plan.ops, figures)
+        plan = explain_json(self.plan)
+        nodes = {node.id: node for node in everything(self.plan.ops)}
+        for operator in _operators(plan["operators"]):
+            operator["measured"], operator["estimated"] = self._operator_json(nodes[operator["id"]])
+        return {
+            **plan,
+            "measured": {
+                "problems": figures.problems,
+                "failed": figures.failed,
+                "in_flight": figures.in_flight,
+                "seconds": figures.seconds,
+                "outside_seconds": figures.seconds - figures.forward_seconds,
+                "prompt_tokens": whole.prompt_tokens,
+                "cached_tokens": whole.cached_tokens,
+                "sampled_tokens": whole.sampled_tokens,
+                "near_ties": whole.count("near_ties"),
+                "kv_peak_bytes": figures.peak_kv,
+                "kv_budget_bytes": figures.kv_budget,
+                "models": {
+                    name: {
+                        "forwards": model.steps,
+                        "seconds": model.seconds,
+                        "prefill_tokens": model.prefill_tokens,
+                        "decode_tokens": model.decode_tokens,
+                        "preemptions": model.preemptions,
+                        "evictions": model.evictions,
+                        "thrashed": model.thrashed,
+                    }
+                    for name, model in figures.models.items()
+                },
+            },
+            "estimated": {
+                "seconds": estimate.seconds,
+                "in_flight": estimate.in_flight,
+                "kv_bytes": estimate.kv_bytes,
+                "source": estimate.source,
+                "clock": estimate.clock,
+                "device_measured": estimate.measured,
+            },
+            "accounting": RULE,
+        }
+
+    @cached_property
+    def _charged(self) -> dict[str, float]:
+        return charged(self.plan, self.figures)
+
+    def _of(self, node: PhysicalOp) -> OperatorFigures:
+        return self.figures.operators.get(node.id, OperatorFigures())
+
+    def _summary(self) -> Iterator[str]:
+        plan, figures = self.plan, self.figures
+        whole = total(plan.ops, figures)
+        name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
+        yield name.rsplit("/", 1)[-1]
+        yield f"{seconds(figures.seconds)} (est {seconds(self.estimate.seconds)})"
+        if figures.problems > 1 or figures.failed:
+            failed = f", {figures.failed} failed" if figures.failed else ""
+            yield f"{count(figures.problems)} problems{failed}, ≤{figures.in_flight} at once"
+        yield f"{count(whole.prompt_tokens + whole.sampled_tokens)} tokens"
+        if figures.peak_kv is not None:
+            budget = f" of {byte_count(figures.kv_budget)}" if figures.kv_budget else ""
+            yield f"KV peak {byte_count(figures.peak_kv)}{budget}"
+        yield from decided(plan)
+        yield f"within {plan.within}"
+
+    def _lines(self) -> Iterator[list[str]]:
+        """Cells: operator, rounds, rows, time, tokens, cached, and how it ran."""
+        for text, node in tree(self.plan):
+            if node is None:
+                yield [text]
+                continue
+            found, cost = self._of(node), self.estimate.costs.get(node.id)
+            expected = self.estimate.rows.get(node.id, 0.0)
+            yield [
+                text,
+                self._rounds(node),
+                _beside(plural(found.rows_out, "row"), plural(round(expected), "row"), count(round(expected))),
+                *self._spent(node, found, cost),
+                self._how(node, found),
+            ]
+
+    def _rounds(self, node: PhysicalOp) -> str:
+        if not isinstance(node.op, ops.Repeat):
+            return ""
+        problems = max(self.figures.problems, 1)
+        rounds = self._of(node.body[0]).runs / problems
+        shown = f"{rounds:.1f}" if problems > 1 else f"{rounds:.0f}"
+        expected = self.estimate.rounds.get(node.id, 0.0)
+        expected_shown = f"{expected:.1f}" if problems > 1 else f"{expected:.0f}"
+        noun = "round" if shown == "1" else "rounds"
+        return f"{shown} {noun}" + (f" (est {expected_shown})" if shown != expected_shown else "")
+
+    def _spent(self, node: PhysicalOp, found: OperatorFigures, cost: Cost | None) -> Iterator[str]:
+        """Time with its share of all forwards, tokens, and the cached part of the prompts."""
+        if cost is None or node.body or node.arms:
+            yield from ("", "", "")
+            return
+        spent = self._charged.get(node.id, 0.0)
+        whole = self.figures.forward_seconds
+        share = f" {per_cent(spent / whole)}" if whole else ""
+        yield f"{seconds(spent)}{share} (est {seconds(cost.seconds)})"
+        tokens, expected = found.prompt_tokens + found.sampled_tokens, cost.prompt_tokens + cost.sampled_tokens
+        yield _beside(f"{count(tokens)} tok", f"{count(expected)} tok", count(expected))
+        cached = found.cached_share
+        guess = cost.cached_tokens / cost.prompt_tokens if cost.prompt_tokens else 0.0
+        yield (
+            ""
+            if cached is None
+            else _beside(f"cached {per_cent(cached)}", f"cached {per_cent(guess)}", per_cent(guess))
+        )
+
+    def _how(self, node: PhysicalOp, found: OperatorFigures) -> str:
+        """How it was implemented, with what came of it."""
+        words = [] if node.implementation == "rows" else [node.implementation]
+        for name, of, word in _SHARES:
+            if found.count(of) and (of != "steps" or found.count(name)):
+                words.append(word.format(per_cent(found.count(name) / found.count(of)), count(found.count(of))))
+        if given_up := found.count("given_up"):
+            words.append(f"{plural(given_up, 'sample')} given up")
+        # What contains others tells their counts again; it has its own only of what runs ahead.
+        inside = bool(node.body or node.arms)
+        return " · ".join([word for word in words if "run ahead" in word] if inside else words)
+
+    def _notes(self) -> Iterator[str]:
+        figures, estimate = self.figures, self.estimate
+        outside = max(figures.seconds - figures.forward_seconds, 0.0)
+        ties = total(self.plan.ops, figures).count("near_ties")
+        share = f" ({per_cent(outside / figures.seconds)})" if figures.seconds else ""
+        yield f"{plural(ties, 'near tie')}; {seconds(outside)}{share} outside forwards"
+        for name, model in figures.models.items():
+            if model.preemptions or model.thrashed:
+                yield (
+                    f"{name}: {plural(model.preemptions, 'preemption')}, "
+                    f"{plural(model.thrashed, 'page')} evicted and missed"
+                )
+        device = "the device as measured" if estimate.measured else "a device that `qpdsl profile` has not measured"
+        clock = "" if estimate.clock is None else f", seconds times {estimate.clock:.2g} by earlier runs"
+        yield f"estimates: {estimate.source}; {device}{clock}"
+        yield RULE
+
+    def _operator_json(self, node: PhysicalOp) -> tuple[dict[str, Any], dict[str, Any]]:
+        found, cost = self._of(node), self.estimate.costs.get(node.id)
+        measured: dict[str, Any] = {
+            "runs": found.runs,
+            "rows_in": found.rows_in,
+            "rows_out": found.rows_out,
+            "prompt_tokens": found.prompt_tokens,
+            "cached_tokens": found.cached_tokens,
+            "sampled_tokens": found.sampled_tokens,
+            "seconds": self._charged.get(node.id),
+            "waited_seconds": found.seconds,
+            "counts": {name: value for name, value in found.counts.items() if value},
+        }
+        estimated: dict[str, Any] = {"rows_out": self.estimate.rows.get(node.id)}
+        for name in ("prompt_tokens", "cached_tokens", "sampled_tokens", "seconds"):
+            estimated[name] = None if cost is None else getattr(cost, name)
+        return measured, estimated
+
+
+# Counts that are shares of others, and how to say so.
+_SHARES = (
+    ("steps_known", "steps", "{} of steps known"),
+    ("run_ahead_used", "run_ahead", "{} of {} samples run ahead used"),
+)
+
+
+def _operators(operators: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for operator in operators:
+        yield operator
+        yield from _operators(operator["body"])
+        for arm in operator["arms"]:
+            yield from _operators(arm)
+
+
+def _beside(actual: str, expected: str, short: str) -> str:
+    return actual if actual == expected else f"{actual} (est {short})"
+
+
+def _aligned(lines: Iterator[list[str]]) -> Iterator[str]:
+    """Columns under each other; one that is empty everywhere takes no room."""
+    table = [[*line, *[""] * (7 - len(line))] for line in lines]
+    widths = [max(cells(line[column]) for line in table) for column in range(7)]
+    for line in table:
+        shown = [cell + " " * (width - cells(cell)) for cell, width in zip(line, widths, strict=True) if width]
+        yield _GAP.join(shown).rstrip()

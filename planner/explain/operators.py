@@ -1,0 +1,95 @@
+"""Operators in the words of the language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.format.unparse import format_expr, format_pattern
+from qpdsl.planner.plan import ops
+
+Values = Mapping[str, ast.Expr]
+
+
+def describe(op: ops.Operator, values: Values) -> str:
+    """One operator as a stage, parameters shown as their values where `values` has one."""
+
+    def show(expr: ast.Expr) -> str:
+        return format_expr(expr, values)
+
+    match op:
+        case ops.SetContext(prompt=prompt) if prompt is not None:
+            return f"prompt {format_expr(prompt)}"
+        case ops.SetContext(turns=turns):
+            return " ".join(["chat", *(f"{turn.role}={format_expr(turn.content)}" for turn in turns)])
+        case ops.Generate():
+            return " ".join(["generate", _model(op.model), *_options(op, values), *_clauses(op, values)])
+        case ops.Score(verifier=verifier, reduce=reduce, into=into):
+            shown = "" if reduce == "last" else f" reduce={reduce}"
+            return f"score {_model(verifier)}{shown}{_into(into)}{' as search-and-learn' if op.raw else ''}"
+        case ops.Judge(model=model, rubric=rubric, into=into):
+            return f"score judge({_model(model)}, {format_expr(rubric)}){_into(into)}"
+        case ops.LogProb(reduce=reduce, into=into):
+            return f"score logprob{' reduce=mean' if reduce == 'mean' else ''}{_into(into)}"
+        case ops.PythonScore(function=function, into=into):
+            return f"score {function}{_into(into)}"
+        case ops.Extract(column=column, pattern=pattern):
+            return f"extract {column} = {format_pattern(pattern)}"
+        case ops.PythonExtract(column=column, function=function):
+            return f"extract {column} = {function}"
+        case ops.Where(condition=condition):
+            return f"where {show(condition)}"
+        case ops.TopK(k=ast.Literal(value=1), by=by, per=None):
+            return f"best by {show(by)}"
+        case ops.TopK(k=k, by=by, per=per):
+            return (
+                f"keep {show(k)} by {show(by)}"
+                + (f" per {per}" if per is not None else "")
+                + (" as search-and-learn" if op.like else "")
+            )
+        case ops.Vote(column=column, weight=weight, equal=equal):
+            shown = "" if equal == "text" else f" equal={equal}"
+            return f"vote {column}" + (f" weight={show(weight)}" if weight is not None else "") + shown
+        case ops.Split(count=count, by=by, temperature=temperature):
+            soft = "" if temperature is None else f" temperature={show(temperature)}"
+            return f"split {show(count)}" + (f" by {show(by)}{soft}" if by is not None else "")
+        case ops.Branch(arms=arms):
+            return f"branch of {len(arms)}"
+        case ops.Assign(column=column, value=value):
+            return f"{column} = {show(value)}"
+        case ops.Repeat(limit=limit, until=until):
+            return f"repeat ≤{show(limit)}" + (f" until {show(until)}" if until is not None else "")
+        case ops.Peek():
+            return "peek"
+        case ops.Return(value=value, parse=parse):
+            return f"return {show(value)}{' as a record' if parse else ''}"
+    raise TypeError(f"no words for {type(op).__name__}")
+
+
+def _model(name: str) -> str:
+    """A declared name as it stands, a model id in quotes."""
+    return name if name.isidentifier() else f'"{name}"'
+
+
+def _into(column: str) -> str:
+    return "" if column == "score" else f" into {column}"
+
+
+def _options(op: ops.Generate, values: Values) -> Iterator[str]:
+    for name in ("n", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens"):
+        value = getattr(op, name)
+        if value is not None:
+            yield f"{name}={format_expr(value, values)}"
+
+
+def _clauses(op: ops.Generate, values: Values) -> Iterator[str]:
+    if op.constraint is not None:
+        yield f"as {op.constraint.name}"
+    if isinstance(op.via, ops.Filter):
+        yield f"via filter({_model(op.via.model)}, {format_expr(op.via.threshold, values)})"
+    elif isinstance(op.via, ops.Amortized):
+        yield f"via amortized({format_expr(op.via.margin, values)})"
+    if op.draft is not None:
+        yield f"draft {_model(op.draft)}"
+    if op.into is not None:
+        yield f"into {op.into}"

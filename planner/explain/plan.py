@@ -1,0 +1,207 @@
+"""A physical plan as text and as data: what will run, and how many rows are expected. Estimates only.
+
+The last operator is the root, at the top. Under a `repeat` stand the operators of its body, last first, and under a
+`branch` its arms, each with its operators under it; at the end, as `from …`, what these start with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from typing import Any
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.format.unparse import format_expr
+from qpdsl.grammar.width import cells, shorten
+from qpdsl.planner.explain.operators import Values, describe
+from qpdsl.planner.explain.quantities import count, seconds
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
+
+Line = tuple[str, PhysicalOp | None]
+Cells = tuple[str, str, str]
+_GAP = 3
+_WIDEST = 100
+
+
+def explain(plan: PhysicalPlan) -> str:
+    """The plan as a tree, a summary first, without a trailing newline."""
+    return "\n".join([summary(plan), *laid_out(table(plan, costed=True)), *(note for note in notes(plan) if note)])
+
+
+def table(plan: PhysicalPlan, *, costed: bool = False) -> list[Cells]:
+    """The lines of the tree: an operator with its lead, the rows it makes, and how it runs, `costed` at what cost."""
+    return [
+        (text, _rows(op.rows) if op else "", " · ".join(_words(op, costed)) if op else "") for text, op in tree(plan)
+    ]
+
+
+def _words(op: PhysicalOp, costed: bool) -> Iterator[str]:
+    if op.implementation != "rows":
+        yield op.implementation
+    if costed and op.cost is not None:
+        yield f"est {seconds(op.cost.seconds)}"
+
+
+def tree(plan: PhysicalPlan) -> list[Line]:
+    """The lines of the tree with their operators, None for the head of an arm."""
+    return list(_tree(plan.ops, _defaults(plan), "", ""))
+
+
+def laid_out(lines: list[Cells]) -> list[str]:
+    """The lines with their columns under each other."""
+    width = max(cells(text) for text, _, _ in lines)
+    count_width = max(len(count) for _, count, _ in lines)
+    return [
+        f"{text}{' ' * (width + _GAP - cells(text))}{count:>{count_width}}{' ' * _GAP}{how}".rstrip()
+        for text, count, how in lines
+    ]
+
+
+def notes(plan: PhysicalPlan) -> tuple[str, str, str]:
+    """What stands under the tree; the second note is empty where the plan says nothing of problems in flight."""
+    flying = ""
+    if plan.in_flight is not None:
+        flying = f"problems: ≤{plan.in_flight} at once, one more while fewer than {plan.floor} sequences are at work"
+    if plan.kv_type is not None:
+        flying += f"{'; ' if flying else ''}keys and values: {plan.kv_type}"
+    return f"columns: {', '.join(plan.ops[-1].columns)}", flying, _footnote(plan)
+
+
+def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
+    """The same as data, with stable keys; operators in running order.
+
+    Of a parameter, `default` is what the program declares and `value` what the estimates go by. `samples` and `scores`
+    are the most of each over all rounds, None where that is not known.
+    """
+    return {
+        "program": plan.name,
+        "source": plan.source_name,
+        "equivalence": plan.equivalence,
+        "within": plan.within,
+        "prefer": plan.prefer,
+        "returns": plan.returns,
+        "models": dict(plan.models),
+        "rules": list(plan.rules),
+        "chosen_by_cost": plan.chosen,
+        "reads": None if plan.reads is None else list(plan.reads),
+        "in_flight": plan.in_flight,
+        "floor": plan.floor,
+        "kv_type": plan.kv_type,
+        **{word: _whole(total) for word, total in _totals(plan).items()},
+        "parameters": [
+            {
+                "name": param.name,
+                "type": param.type,
+                "default": _shown(plan.declared.get(param.name)),
+                "value": _shown(param.default),
+            }
+            for param in plan.params
+        ],
+        "operators": [_operator_json(op, _defaults(plan)) for op in plan.ops],
+    }
+
+
+def _tree(chain: tuple[PhysicalOp, ...], values: Values, first: str, rest: str, word: str = "") -> Iterator[Line]:
+    """Lines with their operators, None for the head of an arm. `first` leads the first line, `rest` those below it."""
+    last, before = chain[-1], chain[:-1]
+    yield f"{first}{word}{shorten(describe(last.op, values), _WIDEST)}", last
+    below: list[tuple[str, tuple[PhysicalOp, ...]]] = [("", (op,)) for op in reversed(last.body)]
+    below += [(f"arm {number}", arm) for number, arm in enumerate(last.arms, 1)]
+    for index, (head, inner) in enumerate(below):
+        closes = index == len(below) - 1 and not before
+        lead, under = ("└ ", "  ") if closes else ("├ ", "│ ")
+        if head:
+            yield f"{rest}{lead}{head}{'' if inner else ': the rows as they are'}", None
+            lead, under = f"{under}└ ", f"{under}  "
+        if inner:
+            yield from _tree(inner, values, rest + lead, rest + under)
+    if before:
+        yield from _tree(before, values, f"{rest}└ ", f"{rest}  ", "from " if below else "")
+
+
+def summary(plan: PhysicalPlan) -> str:
+    """The first line: the program, what it takes at the most, how many rules made the plan, what it may change."""
+    work = []
+    for word, total in _totals(plan).items():
+        if total != 0:
+            noun = word[:-1] if total == 1 else word
+            work.append(f"≤{count(total)} {noun}" if total is not None else f"{word} unknown")
+    name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
+    work += decided(plan)
+    permits = [f"within {plan.within}"]
+    permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
+    return (" " * _GAP).join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"])
+
+
+def decided(plan: PhysicalPlan) -> list[str]:
+    """What made the plan of the naive one, for the first line."""
+    made = [f"rules {len(plan.rules)}"] if plan.rules else []
+    return [*made, "chosen by cost"] if plan.chosen else made
+
+
+def _totals(plan: PhysicalPlan) -> dict[str, float | None]:
+    """The most samples and scores over all rounds, None where that hangs on a parameter without a value."""
+    totals: dict[str, float | None] = {}
+    for kind, word in ((ops.Generate, "samples"), ((ops.Score, ops.Judge), "scores")):
+        found = [op.rows for op in everything(plan.ops) if isinstance(op.op, kind)]
+        totals[word] = None if None in found else sum(rows for rows in found if rows is not None)
+    return totals
+
+
+def _footnote(plan: PhysicalPlan) -> str:
+    open_ = [param.name for param in plan.params if param.default is None and param.type in ("int", "float")]
+    given = any(param.default != plan.declared.get(param.name) for param in plan.params)
+    at = "the values given" if given else "their defaults"
+    text = f"rows: the most that parameters at {at} can give, over all rounds"
+    if any(op.rows is None for op in everything(plan.ops)):
+        text += f"; ? hangs on a parameter without one ({', '.join(open_)})"
+    if any(op.cost is not None for op in everything(plan.ops)):
+        text += "; est: time for one of many problems"
+    return text
+
+
+def _operator_json(op: PhysicalOp, values: Values) -> dict[str, Any]:
+    return {
+        "id": op.id,
+        "operator": type(op.op).__name__,
+        "stage": op.op.stage,
+        "text": describe(op.op, values),
+        "implementation": op.implementation,
+        "equivalence": op.equivalence,
+        "how": _how_json(op),
+        "rules": list(op.rules),
+        "rows": _whole(op.rows),
+        "cost": None if op.cost is None else asdict(op.cost),
+        "inputs": list(op.inputs),
+        "columns": dict(op.columns),
+        "body": [_operator_json(inner, values) for inner in op.body],
+        "arms": [[_operator_json(inner, values) for inner in arm] for arm in op.arms],
+    }
+
+
+def _how_json(op: PhysicalOp) -> dict[str, Any] | None:
+    """What the rules decided, by the names of the fields of its class; a pattern is its text."""
+    if op.how is None:
+        return None
+    found = {part.name: getattr(op.how, part.name) for part in fields(op.how)}
+    return {name: value.pattern if isinstance(value, ast.Regex) else value for name, value in found.items()}
+
+
+def _defaults(plan: PhysicalPlan) -> dict[str, ast.Expr]:
+    return {param.name: param.default for param in plan.params if param.default is not None}
+
+
+def _shown(value: ast.Expr | None) -> str | None:
+    return None if value is None else format_expr(value)
+
+
+def _whole(rows: float | None) -> int | float | None:
+    """A whole number as an int."""
+    return int(rows) if rows is not None and rows == int(rows) else rows
+
+
+def _rows(rows: float | None) -> str:
+    if rows is None:
+        return "? rows"
+    return "1 row" if rows == 1 else f"{count(rows)} rows"

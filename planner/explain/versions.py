@@ -1,0 +1,109 @@
+"""Two plans side by side: what the one does that the other does not.
+
+MERGED: How a plan came about: the naive plan, then the plan after each rule that changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import Any
+from typing import Literal as OneOf
+
+from qpdsl.planner.explain.choice import choice_json, choice_text
+from qpdsl.planner.explain.plan import Cells, explain, explain_json, laid_out, notes, summary, table
+from qpdsl.planner.optimize import by_cost
+from qpdsl.planner.optimize.optimizer import Optimized
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.rules import RULES
+
+Side = OneOf[" ", "-", "+"]
+
+
+def compare(plan: PhysicalPlan, other: PhysicalPlan) -> str:
+    """Both plans as one tree: lines of `other` alone begin with `-`, those of `plan` alone with `+`."""
+    sides, cells = zip(*_merged(table(other), table(plan)), strict=True)
+    shown = [*_notes(summary(other), summary(plan))]
+    shown += [f"{side} {line}".rstrip() for side, line in zip(sides, laid_out(list(cells)), strict=True)]
+    for before, after in zip(notes(other), notes(plan), strict=True):
+        shown += _notes(before, after)
+    return "\n".join(shown)
+
+
+def compare_json(plan: PhysicalPlan, other: PhysicalPlan) -> dict[str, Any]:
+    """Both plans as data; `removed` and `added` are the lines that the one or the other has alone, in order."""
+    merged = list(_merged(table(other), table(plan)))
+    return {
+        "plan": explain_json(plan),
+        "against": explain_json(other),
+        **{
+            word: [
+                {"text": _bare(text), "rows": rows, "implementation": how}
+                for mark, (text, rows, how) in merged
+                if mark == side
+            ]
+            for word, side in (("removed", "-"), ("added", "+"))
+        },
+    }
+
+
+def _merged(before: list[Cells], after: list[Cells]) -> Iterator[tuple[Side, Cells]]:
+    """The lines of both tables. How deep an operator stands does not make it another."""
+    keys = [[(_bare(text), rows, how) for text, rows, how in lines] for lines in (before, after)]
+    for tag, a, b, c, d in SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
+        if tag == "equal":
+            yield from ((" ", cells) for cells in after[c:d])
+        else:
+            yield from (("-", cells) for cells in before[a:b])
+            yield from (("+", cells) for cells in after[c:d])
+
+
+def _bare(text: str) -> str:
+    return text.lstrip(" │├└").removeprefix("from ")
+
+
+def _notes(before: str, after: str) -> list[str]:
+    """A note that is the same in both plans, or one line for each that has it."""
+    if before == after:
+        return [f"  {after}"] if after else []
+    return [f"{side} {note}" for side, note in (("-", before), ("+", after)) if note]
+
+
+_DESCRIPTIONS = {rule.name: rule.description for rule in RULES}
+_NOT_CHOSEN = "nothing was chosen by cost, as no device was measured: `qpdsl profile` does that"
+
+
+def trace(optimized: Optimized) -> str:
+    """The plans as text, each under what made it, and what was chosen from; at the end what every rule took."""
+    parts = [f"the naive plan\n\n{explain(optimized.naive)}"]
+    for change in optimized.changes:
+        parts.append(f"{change.rule}: {_DESCRIPTIONS[change.rule]}\n\n{explain(change.plan)}")
+    choice = optimized.choice
+    if choice is not None:
+        parts.append(f"{by_cost.NAME}: {by_cost.DESCRIPTION}\n\n{choice_text(choice)}\n\n{explain(choice.plan)}")
+    changed = {change.rule for change in optimized.changes}
+    idle = [name for name in optimized.seconds if name not in changed]
+    ends = [f"changed nothing: {', '.join(idle)}"] if idle else []
+    if choice is None and optimized.seconds and by_cost.NAME not in optimized.disabled:
+        ends.append(_NOT_CHOSEN)
+    ends += [f"disabled: {', '.join(optimized.disabled)}"] if optimized.disabled else []
+    if optimized.seconds:
+        ends.append("milliseconds: " + ", ".join(f"{name} {s * 1e3:.2f}" for name, s in optimized.seconds.items()))
+    return "\n\n".join([*parts, "\n".join(ends)] if ends else parts)
+
+
+def trace_json(optimized: Optimized) -> dict[str, Any]:
+    """The plan as data, with how it came about under `trace`."""
+    return {
+        **explain_json(optimized.plan),
+        "trace": {
+            "naive": explain_json(optimized.naive),
+            "changes": [
+                {"rule": change.rule, "description": _DESCRIPTIONS[change.rule], "plan": explain_json(change.plan)}
+                for change in optimized.changes
+            ],
+            "choice": None if optimized.choice is None else choice_json(optimized.choice),
+            "seconds": dict(optimized.seconds),
+            "disabled": list(optimized.disabled),
+        },
+    }

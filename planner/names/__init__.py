@@ -1,0 +1,1 @@
+"""What a program can name where, and of which type."""

@@ -1,0 +1,206 @@
+"""Files and the files that they use: what each declares, and the names that can be said in it.
+
+MERGED: What a program is checked against besides its own text: the files it may read, the Python functions registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
+from qpdsl.grammar.files import FileRefused, Files
+from qpdsl.grammar.parse.parser import parse_file
+from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.words import Type
+from qpdsl.planner.names.schemas import Schemas
+
+
+@dataclass(frozen=True)
+class Environment:
+    """`scorers` are the names of registered Python scorers; `extractors` gives the column type of each extractor.
+
+    `models` puts other model ids in the place of declared ones, by name, in the files that the program uses too.
+    """
+
+    files: Files = field(default_factory=Files)
+    scorers: frozenset[str] = frozenset()
+    extractors: Mapping[str, Type] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+
+
+MAX_FILES = 64
+_KINDS = frozenset(("model", "schema", "program"))
+
+
+@dataclass(slots=True, eq=False)
+class Module:
+    """One file as others see it, and the names that its own programs see.
+
+    `missing` says of what kinds (model, schema, program) a declaration may be missing, for an error elsewhere.
+    """
+
+    file: ast.File
+    files: Files
+    report: Callable[[Diagnostic], None]
+    models: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str | None] = field(default_factory=dict)
+    programs: dict[str, tuple[Module, ast.Program]] = field(default_factory=dict)
+    schemas: Schemas = field(init=False)
+    missing: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        declared = {schema.name: schema for schema in reversed(self.file.schemas)}
+        in_order = {name: declared[name] for name in reversed(declared)}
+        self.schemas = Schemas(in_order, self.files, self.report, self.file.gaps)
+
+
+class Modules:
+    """All files that a program reaches by `use`, each read once. What is wrong with any goes to `found`."""
+
+    def __init__(self, file: ast.File, environment: Environment, found: list[Diagnostic]) -> None:
+        self.found = found
+        self._replaced = environment.models
+        self._by_path: dict[Path, Module] = {}
+        self._main_text = file.source.text
+        self._folder = environment.files.folder
+        self._imports: dict[Module, list[tuple[ast.Use, Module]]] = {}
+        self.main = self._add(Module(file, environment.files, found.append))
+        self._read_uses(self.main)
+        for module, imports in self._imports.items():
+            self._link(module, imports)
+        for module in self._imports:
+            module.schemas.complete = "schema" not in module.missing
+            module.schemas.compile_all()
+
+    def all(self) -> tuple[Module, ...]:
+        return tuple(self._imports)
+
+    def _add(self, module: Module) -> Module:
+        self._imports[module] = []
+        file = module.file
+        for error in file.errors:
+            # A used file may hold schemas and models alone.
+            if module is not self._first() and error.code == "QP120":
+                continue
+            module.report(error)
+        outside = [gap for gap in file.gaps if not any(_covers(p, gap.start) for p in file.programs)]
+        module.missing = frozenset[str]().union(*(_meant(file, gap) for gap in outside))
+        for kind, nodes in (("model", file.models), ("schema", file.schemas), ("program", file.programs)):
+            no_duplicates(kind, nodes, module.report)
+        for model in file.models:
+            module.models.setdefault(model.name, self._replaced.get(model.name, model.id))
+            module.kinds.setdefault(model.name, model.kind)
+        for program in file.programs:
+            module.programs.setdefault(program.name, (module, program))
+        return module
+
+    def _first(self) -> Module:
+        return next(iter(self._imports))
+
+    def _read_uses(self, start: Module) -> None:
+        waiting = [start]
+        while waiting:
+            module = waiting.pop(0)
+            for use in module.file.uses:
+                known = len(self._imports)
+                used = self._read(module, use)
+                if used is None:
+                    module.missing = _KINDS
+                    continue
+                if any(used is other for _, other in self._imports[module]):
+                    message = f"`{use.path}` is used twice"
+                    module.report(Diagnostic("QP208", message, use.span, "again"))
+                    continue
+                self._imports[module].append((use, used))
+                if len(self._imports) > known:
+                    waiting.append(used)
+
+    def _read(self, module: Module, use: ast.Use) -> Module | None:
+        try:
+            target = module.files.resolve(use.path)
+            if target in self._by_path:
+                return self._by_path[target]
+            text = module.files.read(use.path)
+        except FileRefused as why:
+            module.report(Diagnostic("QP228", str(why), use.span, "cannot be read"))
+            return None
+        if text == self._main_text and self._folder is not None and target.parent == self._folder.resolve():
+            return self.main
+        if len(self._imports) == MAX_FILES:
+            module.report(Diagnostic("QP228", f"a program uses at most {MAX_FILES} files", use.span, "one too many"))
+            return None
+        source = Source(str(PurePath(module.file.source.name).parent / use.path), text)
+        files = Files(target.parent, tuple(folder for folder in (module.files.folder, *module.files.allowed) if folder))
+        try:
+            file = parse_file(source)
+        except QpError as error:
+            self.found += [replace(diagnostic, source=source) for diagnostic in error.diagnostics]
+            return None
+
+        def report(diagnostic: Diagnostic) -> None:
+            self.found.append(replace(diagnostic, source=source))
+
+        made = self._by_path[target] = self._add(Module(file, files, report))
+        return made
+
+    def _link(self, module: Module, imports: list[tuple[ast.Use, Module]]) -> None:
+        """Brings the declarations of the used files in; a name that is there already must mean the same."""
+        file = module.file
+        own: tuple[ast.Model | ast.Schema | ast.Program, ...] = (*file.models, *file.schemas, *file.programs)
+        seen = {node.name: node.name_span for node in own}
+        for use, used in imports:
+            if used is module:
+                continue
+            for model in used.file.models:
+                id = used.models[model.name]
+                if (
+                    module.models.setdefault(model.name, id) != id
+                    or module.kinds.setdefault(model.name, model.kind) != model.kind
+                ):
+                    self._clash(module, use, "model", model.name, seen)
+                seen.setdefault(model.name, use.span)
+            for schema in used.file.schemas:
+                if schema.name in module.schemas:
+                    self._clash(module, use, "schema", schema.name, seen)
+                else:
+                    module.schemas.used[schema.name] = used.schemas
+                seen.setdefault(schema.name, use.span)
+            for program in used.file.programs:
+                if module.programs.setdefault(program.name, (used, program))[0] is not used:
+                    self._clash(module, use, "program", program.name, seen)
+                seen.setdefault(program.name, use.span)
+            if not used.file.complete:
+                module.missing = _KINDS
+
+    def _clash(self, module: Module, use: ast.Use, kind: str, name: str, seen: Mapping[str, Span]) -> None:
+        why = (Label(seen[name], "the other one"),) if name in seen else ()
+        message = f"`{use.path}` declares {kind} `{name}`, which is declared already"
+        module.report(Diagnostic("QP208", message, use.span, "declared in this file", why, help="rename one of them"))
+
+
+def no_duplicates(
+    kind: str,
+    nodes: tuple[ast.Model | ast.Program | ast.Param | ast.Schema, ...],
+    report: Callable[[Diagnostic], None],
+) -> None:
+    """Reports each node whose name another one has already."""
+    seen: dict[str, ast.Model | ast.Program | ast.Param | ast.Schema] = {}
+    for node in nodes:
+        first = seen.setdefault(node.name, node)
+        if first is not node:
+            why = (Label(first.name_span, "the first"),)
+            report(Diagnostic("QP208", f"{kind} `{node.name}` is declared twice", node.name_span, "again", why))
+
+
+def _meant(file: ast.File, gap: Span) -> frozenset[str]:
+    """What a faulty part may have meant to declare: by what it is a part of, else by its first word."""
+    if any(_covers(schema, gap.start) for schema in file.schemas):
+        return frozenset(("schema",))
+    return _KINDS & frozenset(file.source.text[gap.start : gap.end].split(None, 1)[:1]) or _KINDS
+
+
+def _covers(node: ast.Program | ast.Schema, offset: int) -> bool:
+    return node.span.start <= offset < node.span.end

@@ -1,0 +1,256 @@
+"""Schemas: a program's own, and those in files, compiled to JSON Schema and checked by llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import Diagnostic, Label
+from qpdsl.grammar.files import FileRefused, Files
+from qpdsl.grammar.source import MAX_SOURCE_BYTES, Span
+from qpdsl.grammar.suggest import closest
+from qpdsl.grammar.words import TYPES
+from qpdsl.planner.names.json_schema import FORMATS, MAX_DEPTH, Document, children, faults, nested, refusal, to_text
+from qpdsl.planner.names.unknown import is_alias, unknown_type
+
+_PLAIN: Mapping[str, str] = {"text": "string", "int": "integer", "float": "number", "bool": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema that llguidance takes. Two are the same where their sources are."""
+
+    name: str = field(compare=False)
+    source: str
+    document: Document = field(compare=False, repr=False)
+
+
+@dataclass(slots=True)
+class Schemas:
+    """The schemas that one file can name: those that it declares, and those of the files that it uses.
+
+    `complete` says that no declaration is missing for an error elsewhere; `gaps` are the parts that the parser left
+    out, and a schema with one inside is not known.
+    """
+
+    declared: Mapping[str, ast.Schema]
+    files: Files
+    report: Callable[[Diagnostic], None]
+    gaps: tuple[Span, ...] = ()
+    used: dict[str, Schemas] = field(default_factory=dict)
+    complete: bool = True
+    _made: dict[str, Schema | None] = field(default_factory=dict)
+    _open: list[str] = field(default_factory=list)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.declared or name in self.used
+
+    def names(self) -> tuple[str, ...]:
+        return (*self.declared, *self.used)
+
+    def compile_all(self) -> None:
+        """Reports all that is wrong with the schemas that the file declares."""
+        for name in self.declared:
+            self.get(name)
+
+    def get(self, name: str) -> Schema | None:
+        """A schema by its name; None where there is none, or one with an error, which is reported at its place."""
+        if name in self.declared:
+            if name not in self._made:
+                self._open.append(name)
+                self._made[name] = None
+                self._made[name] = self._compile(self.declared[name])
+                self._open.pop()
+            return self._made[name]
+        return self.used[name].get(name) if name in self.used else None
+
+    def _compile(self, schema: ast.Schema) -> Schema | None:
+        if schema.type is not None:
+            found = _Inline(self, schema, schema.type).run()
+            return None if any(schema.span.start <= gap.start < schema.span.end for gap in self.gaps) else found
+        span = schema.path_span or schema.span
+        path = schema.path or ""
+        try:
+            text = self.files.read(path)
+        except FileRefused as why:
+            self.report(Diagnostic("QP228", str(why), span, "cannot be read"))
+            return None
+        return self._from_file(schema.name, path, text, span)
+
+    def _from_file(self, name: str, path: str, text: str, span: Span) -> Schema | None:
+        try:
+            document = json.loads(text)
+        except RecursionError:
+            self.report(Diagnostic("QP306", f"`{path}` nests too deep", span))
+            return None
+        except ValueError as error:
+            where = f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+            self.report(Diagnostic("QP306", f"`{path}` is not JSON", span, where))
+            return None
+        if not isinstance(document, dict):
+            self.report(Diagnostic("QP306", f"`{path}` holds no JSON Schema: that is an object", span))
+            return None
+        found = list(faults(document))
+        notes = tuple(f"at `{where}`: {why}" if where.startswith("/") else why for where, why in found)
+        if not found:
+            why_not = refusal("json_schema", to_text(document))
+            notes = (_located(document, why_not),) if why_not else ()
+        if notes:
+            self.report(Diagnostic("QP306", f"`{path}` is a schema that no output can be held to", span, notes=notes))
+            return None
+        return Schema(name, to_text(document), document)
+
+    def is_open(self, name: str) -> bool:
+        """Whether the schema is being compiled: a reference to it now is one to itself."""
+        return name in self._owner(name)._open
+
+    def cycle(self, name: str) -> str:
+        """The way from an open schema back to itself, as far as it lies in its own file."""
+        names = self._owner(name)._open
+        return " → ".join(f"`{one}`" for one in (*names[names.index(name) :], name))
+
+    def _owner(self, name: str) -> Schemas:
+        return self if name in self.declared else self.used[name]
+
+    @property
+    def depth(self) -> int:
+        return len(self._open)
+
+
+class _Inline:
+    """One `schema NAME { … }`: its fields as JSON Schema, each checked on its own so that the fault has a place."""
+
+    def __init__(self, schemas: Schemas, schema: ast.Schema, type_: ast.RecordType) -> None:
+        self.schemas = schemas
+        self.schema = schema
+        self.type = type_
+        self.definitions: Document = {}
+        self.size = 0
+        self.sound = True
+
+    def run(self) -> Schema | None:
+        document = self._record(self.type)
+        if self.definitions:
+            document["$defs"] = self.definitions
+        if not self.sound:
+            return None
+        source = to_text(document)
+        why_not = refusal("json_schema", source)
+        if why_not:
+            self._fault("QP306", f"llguidance refuses `{self.schema.name}`: {why_not}", self.schema.name_span)
+            return None
+        return Schema(self.schema.name, source, document)
+
+    def _fault(self, code: str, message: str, span: Span, label: str = "", **more: object) -> None:
+        self.sound = False
+        self.schemas.report(Diagnostic(code, message, span, label, **more))  # type: ignore[arg-type]
+
+    def _record(self, record: ast.RecordType) -> Document:
+        seen: dict[str, ast.Field] = {}
+        properties: Document = {}
+        for one in record.fields:
+            first = seen.setdefault(one.name, one)
+            if first is not one:
+                why = (Label(first.name_span, "the first"),)
+                self._fault("QP208", f"field `{one.name}` is declared twice", one.name_span, "again", secondary=why)
+            else:
+                properties[one.name] = self._type(one.type)
+        required = [one.name for one in seen.values() if not one.optional]
+        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+    def _type(self, type_: ast.TypeExpr) -> Document:
+        match type_:
+            case ast.TypeRef(name=name):
+                return {"type": _PLAIN[name]} if name in TYPES else self._reference(type_)
+            case ast.RangeType():
+                bounds = {"minimum": type_.low, "maximum": type_.high}
+                given = {key: bound for key, bound in bounds.items() if bound is not None}
+                return self._leaf({"type": _PLAIN[type_.name], **given}, type_.span)
+            case ast.TextType():
+                return self._text(type_)
+            case ast.ChoiceType(options=options):
+                return {"type": "string", "enum": list(options)}
+            case ast.ListType(item=item):
+                return {"type": "array", "items": self._type(item)}
+            case ast.RecordType():
+                return self._record(type_)
+
+    def _text(self, type_: ast.TextType) -> Document:
+        document: Document = {"type": "string"}
+        if type_.min_length is not None:
+            document["minLength"] = type_.min_length
+        if type_.max_length is not None:
+            document["maxLength"] = type_.max_length
+        if type_.pattern is not None:
+            document["pattern"] = _whole(type_.pattern.pattern)
+        if type_.format is not None:
+            document["format"] = type_.format
+            if type_.format not in FORMATS:
+                self._unknown_format(type_, type_.format)
+                return document
+        return self._leaf(document, type_.span)
+
+    def _unknown_format(self, type_: ast.TextType, name: str) -> None:
+        near = closest(name, FORMATS)
+        help = f'write `format="{near}"`' if near else None
+        notes = (f"formats: {', '.join(FORMATS)}",)
+        self._fault("QP309", f"unknown format `{name}`", type_.span, "in this type", notes=notes, help=help)
+
+    def _leaf(self, document: Document, span: Span) -> Document:
+        why_not = refusal("json_schema", to_text(document))
+        if why_not:
+            self._fault("QP306", f"no output can be held to this type: {_reason(why_not)}", span)
+        return document
+
+    def _reference(self, ref: ast.TypeRef) -> Document:
+        name, schemas = ref.name, self.schemas
+        if name not in schemas:
+            if schemas.complete or is_alias(name):
+                schemas.report(unknown_type(ref, (*TYPES, *schemas.names())))
+            self.sound = False
+        elif schemas.is_open(name):
+            notes = ("an output held to it could never end",)
+            self._fault("QP223", f"a schema cannot hold itself: {schemas.cycle(name)}", ref.span, notes=notes)
+        elif schemas.depth > MAX_DEPTH:
+            self._fault("QP103", f"schemas refer to one another over {MAX_DEPTH} deep", ref.span, "one too many")
+        elif name not in self.definitions:
+            self._embed(name, ref)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _embed(self, name: str, ref: ast.TypeRef) -> None:
+        found = self.schemas.get(name)
+        if found is None:
+            self.sound = False
+            return
+        self.size += len(found.source)
+        if self.size > MAX_SOURCE_BYTES:
+            self._fault("QP306", "the schemas that this one refers to take over 1 MiB", ref.span)
+            return
+        self.definitions[name] = nested(found.document, f"#/$defs/{name}")
+
+
+def _whole(pattern: str) -> str:
+    """A pattern for the whole text: JSON Schema looks for one anywhere in it."""
+    return pattern if pattern.startswith("^") and pattern.endswith("$") else f"^(?:{pattern})$"
+
+
+def _reason(why_not: str) -> str:
+    """llguidance's message without what only its authors can read."""
+    text = why_not.removeprefix("Unsatisfiable schema: ")
+    return "nothing satisfies it" if text.startswith("Regex is empty") else text
+
+
+def _located(document: Document, why_not: str) -> str:
+    """The message, with the innermost schema that is refused for itself."""
+    path, here = "", document
+    definitions: Document = {key: document[key] for key in ("$defs", "definitions") if key in document}
+    while True:
+        for step, inner in children(here):
+            found = refusal("json_schema", to_text({**definitions, **inner}))
+            if found and not found.startswith("Pointer"):
+                path, here, why_not = f"{path}/{step}", inner, found
+                break
+        else:
+            return f"at `{path}`: {_reason(why_not)}" if path else _reason(why_not)

@@ -1,0 +1,1 @@
+"""A physical plan through the rules, then the choice between alternatives by cost."""

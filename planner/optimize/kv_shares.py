@@ -1,0 +1,98 @@
+"""How the KV memory is parted between the models of a plan, and how many sequences are to be at work.
+
+Section 7.2 of the thesis on a scalable runtime for LLM inference, "throughput min-max tuning": every model has a
+measured table of throughput by its part of the memory (a level) and the batch size. The slowest model sets the pace of
+the pipeline, so at every level and batch the least of them counts, and the level and the batch are taken where that is
+greatest. Throughput is counted in problems a second here: the models of a search write and read different numbers of
+tokens for one problem, which the thesis leaves to its measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from qpdsl.planner.cost.demand import Work
+from qpdsl.planner.cost.device import Device, ModelProfile
+from qpdsl.planner.cost.timing import Load
+
+LEVELS = 8
+# Rates nearer than this are the same.
+_MORE = 1.001
+_BATCHES = (1, 4, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`shares` of the memory by model, `batch` sequences side by side, and the problems a second they come to.
+
+    `slowest` is the model that sets the pace then.
+    """
+
+    shares: Mapping[str, float]
+    batch: int
+    rate: float
+    slowest: str
+
+
+def parts(works: Sequence[Work], device: Device, load: Load) -> tuple[Parts, ...]:
+    """Of every level the best batch, the best level first; none where no model is asked for anything."""
+    models = list(dict.fromkeys(work.model for work in works if work.computed or work.sampled))
+    if not models:
+        return ()
+    profiles = {model: load.profile(model, device) for model in models}
+    asked = {model: _tokens(works, model) for model in models}
+    found: list[Parts] = []
+    for shares in _levels(models):
+        best: Parts | None = None
+        for batch in _BATCHES:
+            if batch > load.max_sequences:
+                continue
+            rates: dict[str, float] = {}
+            for model in models:
+                kv_tokens = load.kv_bytes * shares[model] / profiles[model].shape.kv_bytes
+                writes = any(work.sampled for work in works if work.model == model)
+                rates[model] = _rate(profiles[model], kv_tokens, batch, writes=writes) / asked[model]
+            slowest = min(rates, key=rates.__getitem__)
+            # Of batches that come to the same the smallest stays.
+            if best is None or rates[slowest] > best.rate * _MORE:
+                best = Parts(shares, batch, rates[slowest], slowest)
+        found += [best] if best is not None else []
+    # Of levels that come to the same the most even one is first.
+    greatest = max((each.rate for each in found), default=0.0)
+    return tuple(sorted(found, key=lambda each: -each.rate if each.rate * _MORE < greatest else -greatest))
+
+
+def _tokens(works: Sequence[Work], model: str) -> float:
+    """The tokens that one problem has a model draw or, where it draws none, read."""
+    own = [work for work in works if work.model == model]
+    return sum(work.sampled for work in own) or max(sum(work.computed for work in own), 1e-9)
+
+
+def _levels(models: Sequence[str]) -> Iterator[dict[str, float]]:
+    """Every way to part the memory in eighths, the most even first."""
+    count = len(models)
+    found = list(_compositions(max(LEVELS, count), count))
+    for level in sorted(found, key=lambda level: max(level) - min(level)):
+        yield {model: part / sum(level) for model, part in zip(models, level, strict=True)}
+
+
+def _compositions(whole: int, count: int) -> Iterator[tuple[int, ...]]:
+    if count == 1:
+        yield (whole,)
+        return
+    for first in range(1, whole - count + 2):
+        for rest in _compositions(whole - first, count - 1):
+            yield (first, *rest)
+
+
+def _rate(profile: ModelProfile, kv_tokens: float, batch: int, *, writes: bool) -> float:
+    """Tokens a second, measured where there is a table and by the curves else."""
+    table = profile.generate if writes else profile.score
+    if table is not None:
+        return table.at(kv_tokens, batch)
+    fitting = max(1.0, min(float(batch), kv_tokens / profile.context))
+    if writes:
+        return fitting / profile.decode.at(fitting)
+    tokens = fitting * profile.context
+    return tokens / profile.prefill.at(tokens)

@@ -1,0 +1,285 @@
+"""Logical operators: what a program means, nothing of how it runs.
+
+Every operator is frozen and checks itself where it is built. `stage` numbers the source stages of a program in
+reading order, from 0; it is a part of the noise key (see `docs/architecture.md`), so a rewrite that moves an operator
+keeps its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal as OneOf
+
+import networkx as nx
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.source import Span
+
+Reduce = OneOf["last", "min", "mean", "prod", "sum"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """Base of all operators: relation(s) of candidate rows in, relation out."""
+
+    stage: int
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Operator):
+    """One row with an empty context: where every pipeline begins. In a `repeat` body: the rows of the round."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetContext(Operator):
+    """Starts each row's context with chat turns or one plain prompt; appends to a context that has been started.
+
+    What was generated since then stands in the longer context as the assistant's turn, or as more of the prompt. The
+    expressions read a row's columns and the parameters.
+    """
+
+    turns: tuple[ast.Turn, ...] = ()
+    prompt: ast.Template | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.turns) == (self.prompt is not None):
+            raise ValueError("a context is either chat turns or a prompt")
+
+
+ConstraintKind = OneOf["json_schema", "regex", "choice", "grammar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an output is held to, checked to compile.
+
+    `source` is JSON Schema as JSON text, a regex, a JSON list of the options, or a llguidance Lark grammar. `name` is
+    what the program calls it.
+    """
+
+    kind: ConstraintKind
+    source: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Filter decoding: the token of `model` stands where exp(−NLL) of its top token is at or over `threshold`."""
+
+    model: str
+    threshold: ast.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Amortized:
+    """Leave at the middle layer where its margin is at or over `margin`."""
+
+    margin: ast.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Generate(Operator):
+    """Each unfinished row becomes `n` rows that go on with tokens of `model`; finished rows pass as one row.
+
+    The expressions read parameters only. `stop` is a string; `max_tokens` None means up to the context's end.
+    """
+
+    model: str
+    n: ast.Expr
+    temperature: ast.Expr
+    top_p: ast.Expr | None = None
+    top_k: ast.Expr | None = None
+    min_p: ast.Expr | None = None
+    stop: ast.Expr | None = None
+    max_tokens: ast.Expr | None = None
+    constraint: Constraint | None = None
+    via: Filter | Amortized | None = None
+    draft: str | None = None
+    into: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score(Operator):
+    """Adds the float column `into`: the verifier's step scores of the row's text, reduced to one number.
+
+    `kind` is what the program says the verifier is; without it the model's own files tell. `raw` scores what
+    search-and-learn does, an empty last step and all.
+    """
+
+    verifier: str
+    reduce: Reduce
+    into: str
+    kind: str | None = None
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judge(Operator):
+    """Adds the float column `into`: the number that `model` answers when it is shown the row's text and the rubric.
+
+    The judge is asked greedily, in a chat of its own; no number in its answer is none.
+    """
+
+    model: str
+    rubric: ast.Template
+    into: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogProb(Operator):
+    """Adds the float column `into`: the row's log-probability (its `logprob` column) under `reduce`.
+
+    `sum` is the column itself, `mean` that over the tokens sampled; the other reductions do not apply.
+    """
+
+    reduce: OneOf["sum", "mean"]
+    into: str
+
+
+@dataclass(frozen=True, slots=True)
+class PythonScore(Operator):
+    """Adds the float column `into`: what the registered Python scorer `function` gives for the row."""
+
+    function: str
+    into: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extract(Operator):
+    """Adds the column `column`: the first match in the row's text, or the value at a JSON path; else none.
+
+    `type` is the column's: text, or what the schema says of the path where the text was held to one.
+    """
+
+    column: str
+    pattern: ast.Regex | ast.JsonPath
+    type: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonExtract(Operator):
+    """Adds the column `column`: what the registered Python extractor `function` gives for the row's text."""
+
+    column: str
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Where(Operator):
+    """The rows for which `condition` holds."""
+
+    condition: ast.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class TopK(Operator):
+    """The `k` rows with the greatest `by`, greatest first; ties go to the earlier row; none sorts last.
+
+    With `per`, the `k` rows of each value of that column, the values in the order in which they are first seen. As in
+    search-and-learn (`like`), the kept rows stay in the order in which they stood, and a group whose best row is
+    finished, or holds a boxed answer, is closed: all its rows stay as they are, and count as finished.
+    """
+
+    k: ast.Expr
+    by: ast.Expr
+    per: str | None = None
+    like: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vote(Operator):
+    """One row: the best row (greatest weight, then earliest) of the value of `column` with the most weight.
+
+    `equal` says when two values are the same answer: as texts, as numbers, or as mathematics.
+    """
+
+    column: str
+    weight: ast.Expr | None
+    equal: OneOf["text", "number", "math"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Split(Operator):
+    """Each row `count` times; a copy's index is appended to its path, and `group` numbers the copies of all rows.
+
+    With `by`, `count` rows in all, shared out among those that are not finished by the softmax of `by` over
+    `temperature` (1 where None); a finished row passes as one of them. First copies come first, then second ones.
+    """
+
+    count: ast.Expr
+    by: ast.Expr | None = None
+    temperature: ast.Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Branch(Operator):
+    """Runs each of `arms` on the rows, the arm's index appended to their paths, and puts what they make one after
+
+    another; a column that an arm does not make is none in its rows.
+    """
+
+    arms: tuple[LogicalPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(Operator):
+    """Sets `column` to the value of an expression over all rows: what an inlined program gave back."""
+
+    column: str
+    value: ast.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(Operator):
+    """Runs `body` on the rows until `until` holds, or `limit` times. `until` is tested before each round."""
+
+    limit: ast.Expr
+    until: ast.Expr | None
+    body: LogicalPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Peek(Operator):
+    """Runs `body`, which makes one row of each; gives the rows back as they were, with the columns that it made."""
+
+    body: LogicalPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Return(Operator):
+    """The program's value: an expression over the first row, with aggregates over all rows.
+
+    With `parse`, that value is a JSON text held to the program's schema, and what is given back is the record in it.
+    """
+
+    value: ast.Expr
+    parse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalPlan:
+    """Operators keyed by id in a frozen `networkx.DiGraph`; edges run from producer to consumer.
+
+    Node data: `op` (the operator) and `columns` (name → type of the relation it makes, in order of appearance).
+    Every operator but `Start` has one producer; `root` is the last operator.
+    """
+
+    graph: nx.DiGraph[str]
+    root: str
+
+    def op(self, node: str) -> Operator:
+        op: Operator = self.graph.nodes[node]["op"]
+        return op
+
+    def columns(self, node: str) -> Mapping[str, str]:
+        columns: Mapping[str, str] = self.graph.nodes[node]["columns"]
+        return columns
+
+    def inputs(self, node: str) -> tuple[str, ...]:
+        return tuple(self.graph.predecessors(node))
+
+    def order(self) -> Iterator[str]:
+        """Node ids, producers first."""
+        return iter(nx.lexicographical_topological_sort(self.graph, key=lambda node: self.op(node).stage))

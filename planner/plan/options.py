@@ -1,0 +1,73 @@
+"""The values that stages take: their types and ranges, as far as they are known before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.source import Span
+
+Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A type, and the bounds of a number in words and figures; `open_low` leaves the lower bound out."""
+
+    type: str
+    low: Number
+    high: Number = float("inf")
+    open_low: bool = False
+    open_high: bool = False
+
+    def holds(self, value: Number) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+    def __str__(self) -> str:
+        low = f"{'over' if self.open_low else 'at least'} {self.low}"
+        if self.high == float("inf"):
+            return low
+        return f"{low} and {'under' if self.open_high else 'at most'} {self.high}"
+
+
+RANGES: Mapping[str, Range] = {
+    "n": Range("int", 1, 65536),
+    "temperature": Range("float", 0),
+    "top_p": Range("float", 0, 1, open_low=True),
+    "top_k": Range("int", 1),
+    "min_p": Range("float", 0, 1, open_high=True),
+    "max_tokens": Range("int", 1),
+    "threshold": Range("float", 0, 1),
+    "margin": Range("float", 0, 1),
+    "keep": Range("int", 1),
+    "split": Range("int", 1, 65536),
+    "split temperature": Range("float", 0),
+    "repeat": Range("int", 1, 1_000_000),
+}
+MOST_ARMS = 64
+# How deep calls may go, and how many stages those of one file may add to its programs.
+MOST_CALLS = 64
+MOST_INLINED = 10_000
+
+
+def constant(expr: ast.Expr | None) -> ast.Expr | None:
+    """The literal that an expression spells, signs folded; None where it spells more."""
+    if isinstance(expr, ast.Literal):
+        return expr
+    if isinstance(expr, ast.Template):
+        return expr if all(isinstance(part, str) for part in expr.parts) else None
+    if isinstance(expr, ast.Unary) and expr.op == "-":
+        inner = constant(expr.operand)
+        if isinstance(inner, ast.Literal) and type(inner.value) in (int, float):
+            return ast.Literal(-inner.value, span=expr.span)  # type: ignore[operator]
+    return None
+
+
+def default_of(expr: ast.Expr | None, params: Mapping[str, ast.Param]) -> tuple[ast.Expr | None, Span | None]:
+    """The constant that an expression has when no argument is given, and where a parameter's default says so."""
+    if isinstance(expr, ast.Name) and expr.id in params:
+        default = constant(params[expr.id].default)
+        return default, default.span if default else None
+    return constant(expr), None

@@ -1,0 +1,158 @@
+"""What operators read: the expressions that they hold, and the names in those.
+
+MERGED: Which columns an operator reads, and which columns are left when one is taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.words import COLUMNS, FUNCTIONS
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.rewrite import Chain, with_inner
+
+
+def parameter_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
+    """The expressions of an operator that read parameters only."""
+    match op:
+        case ops.Generate():
+            options = (op.n, op.temperature, op.top_p, op.top_k, op.min_p, op.stop, op.max_tokens)
+            yield from (value for value in options if value is not None)
+            if isinstance(op.via, ops.Filter):
+                yield op.via.threshold
+            elif isinstance(op.via, ops.Amortized):
+                yield op.via.margin
+        case ops.Judge(rubric=rubric):
+            yield rubric
+        case ops.TopK(k=k):
+            yield k
+        case ops.Split(count=count, temperature=temperature):
+            yield count
+            if temperature is not None:
+                yield temperature
+        case ops.Repeat(limit=limit):
+            yield limit
+
+
+def column_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
+    """The expressions of an operator that read columns too; `until` reads those that its body makes."""
+    match op:
+        case ops.SetContext(turns=turns, prompt=prompt):
+            yield from (turn.content for turn in turns)
+            if prompt is not None:
+                yield prompt
+        case ops.Where(condition=condition):
+            yield condition
+        case ops.TopK(by=by):
+            yield by
+        case ops.Split(by=by) if by is not None:
+            yield by
+        case ops.Vote(weight=weight) if weight is not None:
+            yield weight
+        case ops.Repeat(until=until) if until is not None:
+            yield until
+        case ops.Assign(value=value) | ops.Return(value=value):
+            yield value
+
+
+def named_columns(op: ops.Operator) -> Iterator[str]:
+    """The columns that an operator reads by their names alone."""
+    match op:
+        case ops.Vote(column=column):
+            yield column
+        case ops.TopK(per=per) if per is not None:
+            yield per
+
+
+def made_column(op: ops.Operator) -> str | None:
+    """The column that an operator adds, if it adds one."""
+    match op:
+        case ops.Score() | ops.Judge() | ops.LogProb() | ops.PythonScore() | ops.Generate():
+            return op.into
+        case ops.Extract() | ops.PythonExtract() | ops.Assign():
+            return op.column
+    return None
+
+
+def names(expr: ast.Expr) -> Iterator[ast.Name]:
+    """Every name that an expression reads, in reading order."""
+    match expr:
+        case ast.Name():
+            yield expr
+        case ast.Template(parts=parts):
+            yield from (part for part in parts if isinstance(part, ast.Name))
+        case ast.Unary(operand=operand):
+            yield from names(operand)
+        case ast.Binary(left=left, right=right):
+            yield from names(left)
+            yield from names(right)
+        case ast.Matches(subject=subject):
+            yield from names(subject)
+        case ast.Apply(args=args):
+            for arg in args:
+                yield from names(arg)
+
+
+def is_fixed(expr: ast.Expr) -> bool:
+    """Whether an expression reads no name and can be worked out, even where it holds an error."""
+    match expr:
+        case ast.Name() | ast.Matches():
+            return False
+        case ast.Template(parts=parts):
+            return all(isinstance(part, str) for part in parts)
+        case ast.Unary(operand=operand):
+            return is_fixed(operand)
+        case ast.Binary(left=left, right=right):
+            return is_fixed(left) and is_fixed(right)
+        case ast.Apply(function=function, args=args):
+            return function in FUNCTIONS and bool(args) and all(is_fixed(arg) for arg in args)
+    return True
+
+
+Columns = frozenset[str]
+
+
+def reads(node: PhysicalOp) -> Columns:
+    """The columns that an operator reads of the rows it gets, those inside it aside.
+
+    A Python function can ask for all columns of a row, and whether it does is not known before it runs.
+    """
+    if isinstance(node.op, (ops.PythonScore, ops.PythonExtract)):
+        return frozenset(node.columns)
+    expressions = {name.id for expr in column_expressions(node.op) for name in names(expr)}
+    return frozenset({*expressions, *named_columns(node.op)} & set(node.columns))
+
+
+def reported(plan: PhysicalPlan) -> Columns:
+    """The columns of the last rows that somebody looks at when the program has run, its value aside."""
+    last = plan.ops[-1].columns
+    return frozenset(last if plan.reads is None else set(plan.reads) & set(last))
+
+
+def with_columns(chain: Chain, before: Mapping[str, str]) -> Chain:
+    """The operators with the columns that they have now, where the first gets those of `before`."""
+    made: list[PhysicalOp] = []
+    for node in chain:
+        body = with_columns(node.body, before)
+        arms = tuple(with_columns(arm, before) for arm in node.arms)
+        node = with_inner(node, body, arms)
+        left = {*before, *_made(node)}
+        columns = {name: type_ for name, type_ in node.columns.items() if name in left}
+        if len(columns) < len(node.columns):
+            node = replace(node, columns=columns)
+        made.append(node)
+        before = node.columns
+    return tuple(made)
+
+
+def _made(node: PhysicalOp) -> set[str]:
+    made = made_column(node.op)
+    found = set() if made is None else {made}
+    if isinstance(node.op, ops.SetContext):
+        found |= set(COLUMNS)
+    for inner in (node.body, *node.arms):
+        found |= set(inner[-1].columns) if inner else set()
+    return found

@@ -1,0 +1,59 @@
+"""The `with` blocks of a program: each takes the stages that are written in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, final
+
+from qpdsl.api.compose.arguments import Arguments, arguments
+from qpdsl.grammar import ast
+
+Stages = tuple[ast.Stage, ...]
+
+
+class Block:
+    """Gives its stages to `done` where it ends; `what` names it for messages."""
+
+    def __init__(self, given: Arguments, what: str, done: Callable[[Stages], None]) -> None:
+        self._composition, self._span = given.composition, given.span
+        self._what, self._done = what, done
+        self._stages: list[ast.Stage] = []
+        self._composition.unopened.append((what, self._span))
+
+    def __enter__(self) -> Self:
+        self._composition.unopened.remove((self._what, self._span))
+        self._composition.blocks.append(self._stages)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        self._composition.blocks.pop()
+        if kind is None:
+            self._close()
+
+    def _close(self) -> None:
+        if not self._stages:
+            raise self._composition.refuse("QP121", f"{self._what} has no stages to run", self._span)
+        self._done(tuple(self._stages))
+
+
+@final
+class Branch(Block):
+    """The block of a `branch`, which holds its arms."""
+
+    def __init__(self, given: Arguments, done: Callable[[tuple[Stages, ...]], None]) -> None:
+        self._arms: list[Stages] = []
+        super().__init__(given, "`branch`", lambda _: done(tuple(self._arms)))
+
+    def arm(self) -> Block:
+        """One arm: the stages of its own `with` block."""
+        return Block(arguments("arm"), "this arm", self._arms.append)
+
+    def _close(self) -> None:
+        if self._stages:
+            help = "write `with branch.arm():` around it"
+            message, span = "a stage of a `branch` stands in one of its arms", self._stages[0].span
+            raise self._composition.refuse("QP504", message, span, help=help)
+        if not self._arms:
+            raise self._composition.refuse("QP121", "`branch` has no arms", self._span)
+        self._done(())

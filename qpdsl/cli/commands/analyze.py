@@ -1,0 +1,50 @@
+"""`qpdsl analyze`: the statistics of earlier runs."""
+
+from __future__ import annotations
+
+import click
+
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.options import format_option
+
+
+@click.command(short_help="Show or drop the statistics of earlier runs.")
+@click.argument("name", metavar="[PROGRAM]", required=False)
+@click.option("--forget", is_flag=True, help="Drop them: those of PROGRAM, or all.")
+@format_option
+def command(name: str | None, forget: bool, form: str) -> Exit:
+    """Show what programs came to when they ran: rounds, rows, lengths, for one problem on average.
+
+    The planner estimates by them. They are counts only, no text, and lie in the user's cache folder. Every run adds to
+    them, unless it is told `--no-statistics` or the environment says `QPDSL_STATISTICS=0`.
+    """
+    import json
+
+    from qpdsl.cli.exits import say
+    from qpdsl.errors import UsageError
+    from qpdsl.planner.cost.statistics import STATISTICS_FILE
+    from qpdsl.planner.explain.measurements import statistics_text
+    from qpdsl.planning.store import changing_statistics, folder, read_statistics
+
+    statistics = read_statistics()
+    if name is not None and not any(found.name == name for found in statistics.programs.values()):
+        known = sorted({found.name for found in statistics.programs.values()})
+        raise UsageError(
+            f"there are no statistics of a program `{name}`",
+            f"there are some of {', '.join(known)}" if known else "a run makes them",
+        )
+    if forget:
+        with changing_statistics() as changing:
+            gone = changing.forget(name)
+        say(f"forgot {gone} program{'s' if gone != 1 else ''}")
+        return Exit.OK
+    shown = {key: found for key, found in statistics.programs.items() if name in (None, found.name)}
+    if form == "json":
+        data = json.loads(statistics.to_text())
+        data["programs"] = {key: data["programs"][key] for key in shown}
+        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+    elif shown:
+        click.echo("\n\n".join(map(statistics_text, shown.values())))
+    else:
+        say(f"there are no statistics yet in `{folder() / STATISTICS_FILE}`; every `qpdsl run` makes some")
+    return Exit.OK

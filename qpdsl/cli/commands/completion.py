@@ -1,0 +1,24 @@
+"""`qpdsl completion`: the script that teaches a shell to complete command lines of qpdsl."""
+
+from __future__ import annotations
+
+import click
+
+from qpdsl.cli.exits import Exit
+
+
+@click.command(short_help="Print the completion script of a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> Exit:
+    """Print the script that completes commands, options, programs, models and parameters in a SHELL.
+
+    \b
+    bash:  echo 'eval "$(qpdsl completion bash)"' >> ~/.bashrc
+    zsh:   echo 'eval "$(qpdsl completion zsh)"' >> ~/.zshrc
+    fish:  qpdsl completion fish > ~/.config/fish/completions/qpdsl.fish
+    """
+    from qpdsl.cli.app import cli
+    from qpdsl.cli.shell import SHELLS, VARIABLE
+
+    click.echo(SHELLS[shell](cli, {}, "qpdsl", VARIABLE).source(), nl=False)
+    return Exit.OK

@@ -1,0 +1,118 @@
+"""`qpdsl explain`: the plan of a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.options import format_option, planning_options, program_options
+from qpdsl.cli.runs.analyzed import AnalyzeOptions, analyze_options
+from qpdsl.planning.plan import Target
+from qpdsl.sources.surroundings import Surroundings, surroundings
+
+if TYPE_CHECKING:
+    from qpdsl.planner.plan.logical import LogicalProgram
+    from qpdsl.planner.plan.physical import PhysicalPlan
+    from qpdsl.planning.plan import Planning
+
+
+@click.command(short_help="Show the plan of a program, without loading a model.")
+@program_options
+@planning_options
+@click.option("--rows", is_flag=True, help="The plan for `run --rows`, where all columns are read.")
+@click.option("--verbose", is_flag=True, help="The naive plan too, and the plan after each rule that changed it.")
+@click.option(
+    "--against",
+    metavar="FILE|NAME|naive",
+    help="What the plan does otherwise than that of another program, or than the naive plan of this one. `--set` "
+    "goes to the first program only, the other's parameters stay at their defaults; `--model` goes to both.",
+)
+@analyze_options
+@format_option
+def command(
+    target: str | None,
+    pipeline: str | None,
+    program: str | None,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    allow_read: tuple[str, ...],
+    python: tuple[str, ...],
+    plan_kind: str,
+    disabled: tuple[str, ...],
+    rows: bool,
+    verbose: bool,
+    against: str | None,
+    form: str,
+    **analyzing: Any,
+) -> Exit:
+    """Show how a program will run: its operators as a tree, last first, with estimates of the rows they make.
+
+    With --analyze the program runs, and what each operator came to stands beside what was expected of it.
+
+    \b
+    qpdsl explain beam_search --verbose
+    qpdsl explain beam_search --against naive
+    qpdsl explain beam_search --against dvts
+    qpdsl explain beam_search --analyze --input counting-500 --limit 20
+    """
+    import json
+
+    from qpdsl.cli.diagnostics import show
+    from qpdsl.errors import UsageError
+    from qpdsl.planner.explain.plan import explain, explain_json
+    from qpdsl.planner.explain.versions import compare, compare_json, trace, trace_json
+    from qpdsl.planning.plan import Planning, reads_of
+    from qpdsl.sources.programs import load_program
+
+    if verbose and against is not None:
+        raise UsageError("`--verbose` shows how one plan came about, `--against` two plans; give one of them")
+    planning = Planning.of(plan_kind, disabled)
+    options = AnalyzeOptions(**analyzing)
+    options.check(alone=not verbose and against is None)
+    runs_on = Target(options.device, options.dtype, options.threads)
+    known = surroundings(allow_read, python, models)
+    lowered = load_program(target, pipeline, program, known)
+    show(lowered.warnings)
+    lowered = _with_settings(lowered, settings)
+    optimized = planning.optimized(lowered, reads_of(lowered, rows=rows), runs_on)
+    _check(optimized.plan)
+    if options.analyze:
+        from qpdsl.cli.runs.analyzed import analyzed
+
+        return analyzed(options, optimized.plan, known, form)
+    if against is not None:
+        other = optimized.naive if against == "naive" else _other(against, known, planning, runs_on, rows)
+        shown, data = compare(optimized.plan, other), compare_json(optimized.plan, other)
+    elif verbose:
+        shown, data = trace(optimized), trace_json(optimized)
+    else:
+        shown, data = explain(optimized.plan), explain_json(optimized.plan)
+    click.echo(json.dumps(data, ensure_ascii=False, indent=2) if form == "json" else shown)
+    return Exit.OK
+
+
+def _with_settings(lowered: LogicalProgram, settings: tuple[str, ...]) -> LogicalProgram:
+    from qpdsl.arguments import parse_settings, with_defaults
+
+    return with_defaults(lowered, parse_settings(lowered.params, settings, lowered.name))
+
+
+def _check(physical: PhysicalPlan) -> None:
+    from qpdsl.arguments import bind, check_options
+
+    check_options(physical, bind([param for param in physical.params if param.default is not None], {}))
+
+
+def _other(name: str, known: Surroundings, planning: Planning, target: Target, rows: bool) -> PhysicalPlan:
+    """The plan of another program, with its parameters at their defaults."""
+    from qpdsl.cli.diagnostics import show
+    from qpdsl.planning.plan import reads_of
+    from qpdsl.sources.programs import load_program
+
+    lowered = load_program(name, None, None, known)
+    show(lowered.warnings)
+    physical = planning.optimized(lowered, reads_of(lowered, rows=rows), target).plan
+    _check(physical)
+    return physical

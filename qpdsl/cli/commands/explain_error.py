@@ -1,0 +1,62 @@
+"""`qpdsl explain-error`: what a code of a diagnostic means, and how to mend it."""
+
+from __future__ import annotations
+
+import click
+
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.options import format_option
+from qpdsl.cli.shell import complete_codes
+
+
+@click.command("explain-error", short_help="Say what an error's code means, and how to mend it.")
+@click.argument("code", metavar="[CODE]", required=False, shell_complete=complete_codes)
+@format_option
+def command(code: str | None, form: str) -> Exit:
+    """Say what an error's CODE (such as QP203) means and why, with an example that fails and one that is right.
+
+    Without a CODE all of them are listed.
+    """
+    from qpdsl.grammar.codes import CODES, RETIRED
+
+    if code is None:
+        _list(form)
+        return Exit.OK
+    name = code.upper()
+    if name in RETIRED:
+        from qpdsl.errors import UsageError
+
+        raise UsageError(f"`{name}` is no longer given; it meant: {RETIRED[name]}")
+    if name not in CODES:
+        from qpdsl.arguments import shorten
+        from qpdsl.errors import UsageError
+        from qpdsl.grammar.suggest import closest
+
+        by_number = f"QP{''.join(filter(str.isdecimal, name))[:3]}"
+        near = by_number if by_number in CODES else closest(name, CODES)
+        meant = f"; did you mean `{near}`?" if near else ""
+        raise UsageError(f"there is no code `{shorten(code)}`{meant}", "`qpdsl explain-error` lists the codes")
+    _show(name, form)
+    return Exit.OK
+
+
+def _list(form: str) -> None:
+    from qpdsl.dataset.outcome import dumps
+    from qpdsl.grammar.codes import CODES
+
+    if form == "json":
+        click.echo(dumps([{"code": n, "title": c.title, "summary": c.explanation} for n, c in CODES.items()]))
+    else:
+        click.echo("\n".join(f"{name}  {code.title}" for name, code in CODES.items()))
+
+
+def _show(name: str, form: str) -> None:
+    from qpdsl.dataset.outcome import dumps
+    from qpdsl.grammar.codes import page
+
+    found = page(name)
+    if form == "json":
+        keys = ("code", "title", "summary", "body", "fails", "fixed")
+        click.echo(dumps({**{key: getattr(found, key) for key in keys}, "files": dict(found.files)}))
+    else:
+        click.echo(f"{name}: {found.title}\n\n{found.summary}\n\n{found.text}")

@@ -1,0 +1,27 @@
+"""`qpdsl lsp`: the language server."""
+
+from __future__ import annotations
+
+import click
+
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.options import reading_options
+
+
+@click.command(short_help="Serve an editor over stdin and stdout (Language Server Protocol).")
+@reading_options
+def command(allow_read: tuple[str, ...], python: tuple[str, ...]) -> Exit:
+    """Serve an editor: errors as you type, columns and their types, completion, definitions, formatting.
+
+    The editor starts this command and speaks the Language Server Protocol with it over stdin and stdout.
+    """
+    from qpdsl.errors import UsageError
+    from qpdsl.sources.surroundings import surroundings
+
+    given = surroundings(allow_read, python)
+    try:
+        from qpdsl.lsp.server import make_server
+    except ImportError as error:
+        raise UsageError("the language server needs pygls", "pip install 'qpdsl[lsp]'") from error
+    make_server(given.environment).start_io()
+    return Exit.OK

@@ -1,0 +1,62 @@
+"""`qpdsl profile`: measures the device once, for the planner's estimates."""
+
+from __future__ import annotations
+
+import click
+
+from qpdsl.arguments import DTYPES, check_device
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.options import format_option
+from qpdsl.cli.shell import complete_models
+
+
+def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    check_device(value)
+    return value
+
+
+@click.command(short_help="Measure the device, for the planner's estimates.")
+@click.argument("models", metavar="[MODEL]...", nargs=-1, shell_complete=complete_models)
+@click.option("--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N.")
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    help="What to compute in.  [default: float32 on a CPU, else the model's own]",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: as `run` would]")
+@click.option("--tables/--no-tables", default=True, help="Throughput by KV memory and batch too.  [default: yes]")
+@click.option("--force", is_flag=True, help="Measure again what is known.")
+@format_option
+def command(
+    models: tuple[str, ...],
+    device: str,
+    dtype: str | None,
+    threads: int | None,
+    tables: bool,
+    force: bool,
+    form: str,
+) -> Exit:
+    """Measure how fast the device copies and multiplies, and what a step of each MODEL takes on it.
+
+    MODELs are built-in names, folders or hub ids; without one the built-in family is measured. The figures are kept in
+    the user's cache folder, and `explain --analyze` and `run` go by them. A model takes some ten seconds.
+    """
+    import json
+
+    from qpdsl import zoo
+    from qpdsl.cli.exits import say
+    from qpdsl.planner.cost.device import device_json
+    from qpdsl.planner.explain.measurements import profile_text
+    from qpdsl.planning.profile import measured
+
+    wanted = models or tuple(model.name for model in zoo.BUILTIN)
+
+    def tell(model: str) -> None:
+        say(f"measuring {model}")
+
+    found = measured(wanted, device, dtype, threads, tables=tables, force=force, tell=tell)
+    if form == "json":
+        click.echo(json.dumps(device_json(found), ensure_ascii=False, indent=2))
+    else:
+        click.echo(profile_text(found))
+    return Exit.OK

@@ -1,0 +1,212 @@
+"""`qpdsl run`: one answer, or one for every row of a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qpdsl.arguments import DTYPES, KV_TYPES, check_device
+from qpdsl.cli.exits import table
+from qpdsl.cli.options import planning_options, program_options, statistics_option
+from qpdsl.cli.runs.options import RunOptions
+from qpdsl.cli.shell import complete_data
+from qpdsl.cli.signals import interruptible
+from qpdsl.errors import UsageError
+from qpdsl.sources.surroundings import surroundings
+
+if TYPE_CHECKING:
+    from qpdsl.planner.cost.timing import Load
+
+
+def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    check_device(value)
+    return value
+
+
+def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    from qpdsl.executor.engine.memory.budget import parse
+
+    try:
+        if value is not None:
+            parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
+
+
+@click.command(
+    epilog=f"""\b
+exit codes:
+{table()}""",
+    short_help="Run a program: one answer, or one for every row of a file.",
+)
+@program_options
+@planning_options
+@click.option(
+    "--input",
+    metavar="FILE",
+    help="Run every line of a file of JSON objects, one row of parameters each. A line's own value goes before --set. "
+    "`id` names a row, else its line number does; `answer`, if it is no parameter, is what accuracy is measured "
+    "against (equal text, number or JSON value). `counting-500` means the problems shipped, `-` standard input.",
+    shell_complete=complete_data,
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Where the results of --input go, whole or not at all; until then FILE.journal keeps every finished row. "
+    "Without it they go to stdout.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same tokens.")
+@click.option("--json", is_flag=True, help="Print JSON: with --input and --output the summary; records always are.")
+@click.option("--rows", is_flag=True, help="Give all final rows with all their columns too.")
+@click.option("--timing", is_flag=True, help="Give seconds, and tokens a second.")
+@click.option("--greedy/--no-greedy", default=True, help="Compare with greedy decoding.  [default: yes]")
+@click.option(
+    "--analyze",
+    is_flag=True,
+    help="Say on stderr what each operator came to beside what was expected of it, and remember it for later plans. "
+    "Greedy decoding is left out.",
+)
+@statistics_option
+@click.option("--resume", is_flag=True, help="Go on with the unfinished run of --output.")
+@click.option("--overwrite", is_flag=True, help="Drop the unfinished run of --output and start over.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), help="Rows of --input in flight.  [default: what the plan says]"
+)
+@click.option("--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N.")
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    help="What to compute in.  [default: float32 on a CPU, else the model's own]",
+)
+@click.option(
+    "--kv-type",
+    type=click.Choice(KV_TYPES),
+    help="Keep what the models have read in eight bits: more fits, tokens can differ.",
+)
+@click.option(
+    "--kv-memory",
+    metavar="AMOUNT",
+    callback=_memory,
+    help="Memory for what the models have read (KV cache), all together: 4GiB, or 50% of the device's.  "
+    "[default: a quarter of what is free, 2 GiB at the most; on a GPU what the largest step leaves]",
+)
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="The same bits whatever else is in the batch. On a GPU that is slower; on a CPU in float32 it is always so.",
+)
+@click.option("--compile", is_flag=True, help="On a GPU, compile the layers first: minutes once, then faster steps.")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: one a core, one for small models]")
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write what happens to FILE as it happens; `qpdsl replay` and `qpdsl report` show it.",
+)
+@click.option("--tui", is_flag=True, help="Watch the run on a dashboard; `qpdsl top` does so from another terminal.")
+def command(**given: Any) -> int:
+    """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline.
+
+    The answer goes to stdout, notes go to stderr. Ctrl-C keeps the rows that are finished.
+
+    \b
+    qpdsl run beam_search --set problem="Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
+    qpdsl run beam_search --input counting-500 --output out.jsonl
+    qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --set problem="…"
+    qpdsl run -e 'chat user=q | generate llm n=8 temperature=0.8 | extract a=/(\\d+)\\.$/ | vote a' --set q="…"
+    """
+    options = RunOptions(**given)
+    _check(options)
+    with interruptible():
+        return _run(options, click.get_current_context().find_root().obj or ())
+
+
+def _check(options: RunOptions) -> None:
+    if options.input is None:
+        for name in ("output", "resume", "overwrite"):
+            if getattr(options, name):
+                raise UsageError(f"`--{name}` needs `--input`")
+    elif options.output is None:
+        for name in ("resume", "overwrite"):
+            if getattr(options, name):
+                raise UsageError(f"`--{name}` needs `--output`")
+        if options.json:
+            raise UsageError(
+                "`--json` with `--input` needs `--output`", "without it, stdout has the records as JSON lines"
+            )
+    if options.resume and options.overwrite:
+        raise UsageError("`--resume` goes on with the unfinished run and `--overwrite` drops it; give one of them")
+    if options.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "`--tui` needs a terminal", "`--trace FILE` records the run, for `qpdsl replay` and `qpdsl report`"
+        )
+
+
+def _load(options: RunOptions) -> Load:
+    """What the plan is for: many problems or one, and the KV memory where it was given in bytes."""
+    from qpdsl.executor.engine.memory.budget import parse
+    from qpdsl.planner.cost.timing import Load
+    from qpdsl.planner.optimize.by_cost import PROBLEMS
+
+    load = Load(1 if options.input is None else PROBLEMS)
+    if options.kv_memory is None or "%" in options.kv_memory:
+        return load
+    return replace(load, kv_bytes=parse(options.kv_memory))
+
+
+def _as_begun(options: RunOptions) -> tuple[RunOptions, bool]:
+    """The options with the KV type of the run to resume, and whether there is such a run.
+
+    By what was measured since, its plan could now choose another.
+    """
+    from qpdsl.dataset.journal import begun, journal_path
+
+    assert options.output is not None
+    found = begun(journal_path(Path(options.output)))
+    kept = found.get("kv type")
+    return replace(options, kv_type=kept if kept in KV_TYPES else None), bool(found)
+
+
+def _run(options: RunOptions, argv: Sequence[str]) -> int:
+    from qpdsl.arguments import check_options, parse_settings, with_defaults
+    from qpdsl.cli.diagnostics import show
+    from qpdsl.dataset.run import Work
+    from qpdsl.planner.plan.baseline import greedy_of
+    from qpdsl.planning.plan import Planning, Target, reads_of
+    from qpdsl.sources.programs import load_program
+
+    planning = Planning.of(options.plan_kind, options.disabled)
+    known = surroundings(options.allow_read, options.python, options.models)
+    program = load_program(options.target, options.pipeline, options.program, known)
+    show(program.warnings)
+    given = parse_settings(program.params, options.settings, program.name)
+    # The plan hangs on what the parameters are, not on what they could be.
+    program = with_defaults(program, given)
+    baseline = greedy_of(program) if options.greedy and not options.analyze else None
+    text = options.input is None
+    reads = reads_of(program, rows=options.rows, text=text)
+    target = Target(options.device, options.dtype, options.threads)
+    settled = options.kv_type is not None
+    if options.resume and not settled and program.within is not None and program.within.level == "epsilon":
+        options, settled = _as_begun(options)
+    optimized = planning.optimized(program, reads, target, _load(options), kv_types=not settled)
+    greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text), target).plan
+    work = Work(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning))
+    check_options(work.plan, given)
+    if options.tui:
+        from qpdsl.cli.runs.dashboard import run_watched
+
+        return run_watched(argv, "search" if options.input is None else "plan")
+    if options.input is None:
+        from qpdsl.cli.runs.one import answer
+
+        return answer(options, work, known, given)
+    from qpdsl.cli.runs.rows import answer_rows
+
+    return answer_rows(options, work, known, given)

@@ -1,0 +1,1 @@
+"""The kinds of `qpdsl run`: one answer, many rows, analyzed, watched."""

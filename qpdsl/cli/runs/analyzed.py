@@ -1,0 +1,160 @@
+"""`--analyze`: its options, and running a program for the sake of what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qpdsl.arguments import DTYPES, check_device
+from qpdsl.cli.exits import Exit, say
+from qpdsl.cli.options import statistics_option
+from qpdsl.cli.shell import complete_data
+from qpdsl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qpdsl.dataset.outcome import Outcome
+    from qpdsl.dataset.rows import InputRow
+    from qpdsl.planner.plan.physical import PhysicalPlan
+    from qpdsl.planning.analysis import Analyzing
+    from qpdsl.session import Session
+    from qpdsl.sources.surroundings import Surroundings
+
+Command = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzeOptions:
+    """What `explain` takes to run a program; the options below say what each means."""
+
+    analyze: bool
+    input: str | None
+    limit: int | None
+    seed: int | None
+    concurrency: int | None
+    device: str
+    dtype: str | None
+    threads: int | None
+    statistics: bool
+
+    def check(self, *, alone: bool) -> None:
+        """Raises UsageError where the options do not go together; `alone` is false beside other kinds of plans."""
+        from qpdsl.errors import UsageError
+
+        if self.analyze and not alone:
+            raise UsageError("`--analyze` shows how one plan ran; leave out `--verbose` and `--against`")
+        if not self.analyze:
+            for name in ("input", "limit", "seed", "concurrency"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"`--{name}` needs `--analyze`, since without it nothing runs")
+        if self.limit is not None and self.input is None:
+            raise UsageError("`--limit` needs `--input`")
+
+
+def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    check_device(value)
+    return value
+
+
+_OPTIONS = (
+    click.option("--analyze", is_flag=True, help="Run the program, and show what it came to beside the estimates."),
+    click.option(
+        "--input",
+        metavar="FILE",
+        help="With --analyze: the rows to run, as for `run`; without it one run with the values of --set.",
+        shell_complete=complete_data,
+    ),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N rows of --input only."),
+    click.option("--seed", type=int, help="Same seed, same tokens.  [default: 0]"),
+    click.option("--concurrency", type=click.IntRange(min=1), help="Rows in flight.  [default: what the plan says]"),
+    click.option("--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N."),
+    click.option("--dtype", type=click.Choice(DTYPES), help="What to compute in."),
+    click.option("--threads", type=click.IntRange(min=1), help="CPU threads."),
+    statistics_option,
+)
+
+
+def analyze_options(command: Command) -> Command:
+    """The options of a command that can run what it explains."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def analyzing(session: Session, plan: PhysicalPlan, problems: int, in_flight: int | None = None) -> Analyzing:
+    """Watches a run from now on; see `Analyzing`."""
+    from qpdsl.planning.analysis import Analyzing
+
+    return Analyzing(session, plan, problems, in_flight)
+
+
+def remember(watched: Analyzing, *, alone: bool, wanted: bool) -> None:
+    """Has the statistics take a run in; see `Analyzing.remember`. Nothing that goes wrong there is a run's failure."""
+    try:
+        watched.remember(alone=alone, wanted=wanted)
+    except UserError:
+        # There is no place to keep them, which is no news to whoever runs in such a one.
+        pass
+    except Exception as error:
+        say(f"the statistics do not have this run: {type(error).__name__}: {error}")
+
+
+def analyzed(options: AnalyzeOptions, plan: PhysicalPlan, known: Surroundings, form: str) -> Exit:
+    """Runs a plan and prints its analysis, as text or JSON."""
+    import json
+
+    from qpdsl.cli.signals import interruptible, run_until_interrupted
+    from qpdsl.session import Session
+
+    rows = _rows(options, plan)
+    outcomes: dict[int, Outcome] = {}
+    with interruptible():
+        functions = known.functions.values()
+        session = Session(options.device, options.dtype, plan.kv_type, threads=options.threads, functions=functions)
+        session.load(plan)
+        watched = analyzing(session, plan, len(rows), options.concurrency)
+        try:
+            run_until_interrupted(_run(session, plan, rows, options, outcomes))
+        finally:
+            if options.statistics:
+                remember(watched, alone=True, wanted=True)
+    analysis = watched.done()
+    click.echo(json.dumps(analysis.to_json(), ensure_ascii=False, indent=2) if form == "json" else str(analysis))
+    failed = [outcome for outcome in outcomes.values() if outcome.error is not None]
+    if failed:
+        say(f"error: {len(failed)} of {len(outcomes)} rows failed (row `{failed[0].id}`: {failed[0].error})")
+        return Exit.ROW_FAILED
+    return Exit.OK
+
+
+def _rows(options: AnalyzeOptions, plan: PhysicalPlan) -> list[InputRow]:
+    """The rows to run: of the input, or one of the values given. Raises UsageError and DataError."""
+    from qpdsl.arguments import ArgumentError, bind
+    from qpdsl.dataset.rows import InputRow, read_rows
+    from qpdsl.errors import UsageError
+    from qpdsl.sources.programs import input_path
+
+    if options.input is not None:
+        return list(read_rows(input_path(options.input), plan, {}).rows[: options.limit])
+    try:
+        return [InputRow(plan.name, bind(plan.params, {}))]
+    except ArgumentError as error:
+        raise UsageError(str(error), "`--set NAME=VALUE` gives a value, `--input` many rows of them") from error
+
+
+async def _run(
+    session: Session,
+    plan: PhysicalPlan,
+    rows: Sequence[InputRow],
+    options: AnalyzeOptions,
+    outcomes: dict[int, Outcome],
+) -> None:
+    from qpdsl.dataset.run import Work, run_rows
+
+    work = Work(plan, None, options.seed or 0)
+    # One row has nothing to be in flight with.
+    await run_rows(session, work, list(enumerate(rows)), options.concurrency, outcomes.__setitem__)

@@ -1,0 +1,110 @@
+"""A run and the dashboard over it: two processes, so that neither makes the other wait.
+
+The run goes on in a process group and session of its own; what it prints is kept in files until the screen is free.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from qpdsl.cli.exits import Exit, say
+from qpdsl.cli.live import folder
+from qpdsl.cli.runs.watched import WATCHED
+from qpdsl.errors import UsageError, reason
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qpdsl.cli import main; sys.exit(main(sys.argv[2:]))"
+)
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def check_terminal(command: str) -> None:
+    """Raises UsageError where there is no terminal to draw on."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(f"`{command}` needs a terminal", "`qpdsl report` makes a page of a trace instead")
+
+
+def check_trace(path: Path) -> None:
+    """Raises UsageError where a file is no trace, as far as its first line tells."""
+    from qpdsl.executor.events.trace import LineReader, TraceError, read_trace
+
+    try:
+        next(iter(read_trace(path, LineReader())), None)
+    except TraceError as error:
+        raise UsageError(f"`{path}`: {error}", "`qpdsl run … --trace FILE` writes one") from error
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {reason(error)}") from error
+
+
+def run_watched(argv: Sequence[str], first: str) -> int:
+    """Starts the command line without --tui and watches it, from the screen `first` on.
+
+    Hands over what the run printed, and returns its exit code.
+    """
+    from qpdsl.tui.app import watch_process
+    from qpdsl.tui.widgets.questions import Leave
+
+    kept = Path(tempfile.mkdtemp(prefix="run-", dir=folder()))
+    with (kept / "stdout").open("wb") as out, (kept / "stderr").open("wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, json.dumps(sys.path), *(arg for arg in argv if arg != "--tui")],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            env={**os.environ, WATCHED: "1"},
+        )
+    forwarded = _forward_endings(process)
+    try:
+        leave = watch_process(process, folder() / f"{process.pid}.sock", first)
+        if leave is Leave.BEHIND and process.poll() is None:
+            say(f"the run goes on as process {process.pid}; `qpdsl top {process.pid}` shows it again")
+            say(f"help: what it prints is kept in `{kept}`")
+            return Exit.OK
+        if leave is Leave.STOP and process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        code = _print_until_it_ends(process, kept)
+    finally:
+        for number, handler in forwarded.items():
+            signal.signal(number, handler)
+    shutil.rmtree(kept, ignore_errors=True)
+    return code if code >= 0 else 128 - code
+
+
+def _forward_endings(process: subprocess.Popen[bytes]) -> dict[signal.Signals, Any]:
+    """The run is in a session of its own, so what ends this process is passed on to it."""
+
+    def forward(number: int, frame: object) -> None:
+        process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    return {number: signal.signal(number, forward) for number in _ENDINGS}
+
+
+def _print_until_it_ends(process: subprocess.Popen[bytes], kept: Path) -> int:
+    """Passes on what the run has printed and prints, until it ends."""
+    with (kept / "stdout").open("rb") as out, (kept / "stderr").open("rb") as err:
+        code = None
+        while code is None:
+            code = process.poll()
+            _pass_on(out, sys.stdout.buffer)
+            _pass_on(err, sys.stderr.buffer)
+            if code is None:
+                time.sleep(0.05)
+    return code
+
+
+def _pass_on(source: BinaryIO, target: BinaryIO) -> None:
+    data = source.read()
+    if data:
+        target.write(data)
+        target.flush()

@@ -1,0 +1,1 @@
+"""A program over the rows of a data set."""

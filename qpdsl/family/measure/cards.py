@@ -1,0 +1,159 @@
+"""Model cards, and the tables in them, written from figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from qpdsl.family.measure.agreement import Agreement
+from qpdsl.family.measure.figures import Figures
+from qpdsl.family.measure.search import COUNTS, TEMPERATURE, Line
+from qpdsl.family.measure.verifier import Judgement
+
+_BUILT = "Measured by `python benchmarks/family.py` on the float16 weights in this folder."
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table: the first column to the left, the others to the right."""
+    marks = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [header, marks, *rows])
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def search_table(figures: Figures) -> str:
+    """Accuracy in all and by level, and tokens a problem, for every method and N."""
+    header = ["", "N", "right", *[f"level {level}" for level in figures.levels], "tokens a problem"]
+    return table(header, [_row(line) for line in figures.search])
+
+
+def _row(line: Line) -> list[str]:
+    by_level = [percent(share) for share in line.by_level.values()]
+    return [line.method, str(line.n), percent(line.right), *by_level, f"{line.tokens:,.0f}"]
+
+
+def judgement_tables(found: Judgement) -> str:
+    """Step accuracy, and calibration by score."""
+    steps = table(
+        ["steps", "judged as the checker does"],
+        [
+            [f"all {found.steps:,}", percent(found.accuracy)],
+            ["right ones", percent(found.accuracy_right)],
+            ["wrong ones", percent(found.accuracy_wrong)],
+        ],
+    )
+    bins = table(
+        ["score", "steps", "mean score", "right"],
+        [[f"{b.low:.1f} to {b.low + 0.1:.1f}", f"{b.steps:,}", percent(b.score), percent(b.right)] for b in found.bins],
+    )
+    return f"{steps}\n\nCalibration (expected calibration error {percent(found.error)}):\n\n{bins}"
+
+
+def agreement_table(found: Agreement, sureness: str) -> str:
+    """Agreement by how sure the cheap predictor is."""
+    rows = [[f"{b.low:g} to {b.high:g}", percent(b.share), percent(b.agree)] for b in found.bands]
+    return table([sureness, "tokens", "same token"], [["all", "100.0%", percent(found.same)], *rows])
+
+
+def mark_sentence(figures: Figures) -> str:
+    """How far the verifier is from the mark, when the mark was measured."""
+    if not figures.mark:
+        return ""
+    pairs = [
+        f"{percent(value)} at {n} (the trained verifier: {percent(figures.line('weighted', n).right)})"
+        for n, value in figures.mark.items()
+        if n > 1
+    ]
+    return (
+        "The mark: with the solver's smallest token probability as a solution's score, weighted best-of-N comes to "
+        f"{' and '.join(pairs)}.\n"
+    )
+
+
+def generator_card(figures: Figures, trained: str) -> str:
+    records = figures.records
+    kinds = ", ".join(f"{kind} {percent(value)}" for kind, value in records.by_kind.items())
+    return f"""# counting
+
+A Llama of {figures.parameters["counting"]:,} parameters that knows two things: counting problems in plain words, solved
+one equation a step, steps parted by a blank line, the answer stated at the end; and notes about people, orders and
+meetings, extracted as JSON records. It is stopped half trained on purpose: it makes the mistakes that search and
+verification are for. It knows these tasks only.
+
+{trained} A second loss, weighted 0.3, trains what its middle layer predicts through the last norm and head.
+
+## Counting problems
+
+The {figures.problems} held-out problems of `programs/data/counting-500.jsonl`, in the chat form. Samples are drawn at
+temperature {TEMPERATURE}; every N takes the first N of the same {COUNTS[-1]}. pass@N: at least one is right.
+
+{search_table(figures)}
+
+## Leaving early
+
+The middle layer's choice against the last layer's, at the {figures.middle.positions:,} tokens of its greedy solutions,
+by the middle layer's margin (its largest probability less the second largest):
+
+{agreement_table(figures.middle, "margin")}
+
+## Records
+
+Of {records.notes} held-out notes, {percent(records.constrained)} come out right in all fields with decoding held to the
+record's JSON Schema ({kinds}), {percent(records.free)} without it.
+
+{_BUILT}
+"""
+
+
+def mini_card(figures: Figures, trained: str) -> str:
+    return f"""# counting-mini
+
+A Llama of {figures.parameters["counting-mini"]:,} parameters with the tokenizer of `counting`, to draft for it and to
+filter its tokens.
+
+{trained}
+
+At the {figures.mini.positions:,} tokens of `counting`'s greedy solutions of the {figures.problems} held-out problems it
+chooses the same token as `counting` at {percent(figures.mini.same)}; the expected acceptance of its drafts in
+speculative sampling at temperature 1 is {percent(figures.mini.acceptance)} a token. By its confidence, the
+probability of its top token:
+
+{agreement_table(figures.mini, "confidence")}
+
+{_BUILT}
+"""
+
+
+def verifier_card(figures: Figures, trained: str) -> str:
+    return f"""# counting-prm
+
+A process reward model of {figures.parameters["counting-prm"]:,} parameters for counting problems, in the RLHFlow chat
+form: user turn 1 is the problem, a space and step 1; every later user turn is one step; every assistant turn is "+".
+The score of a step is the softmax over the logits of the tokens "+" and "-" at the token just before the assistant's
+"+". A step is labelled wrong when it, or any step before it, is wrong.
+
+{trained}
+
+## Steps
+
+Over 16 solutions that `counting` sampled at temperature {TEMPERATURE} for each of the {figures.problems} held-out
+problems:
+
+{judgement_tables(figures.judgement)}
+
+## What it is good for
+
+{search_table(figures)}
+
+{mark_sentence(figures)}
+{_BUILT}
+"""
+
+
+def write_cards(folder: Path, figures: Figures, trained: Mapping[str, str]) -> None:
+    """Write README.md into the three model folders under `folder`; `trained` says of each how it came to be."""
+    for name, card in {"counting": generator_card, "counting-mini": mini_card, "counting-prm": verifier_card}.items():
+        text = card(figures, trained[name])
+        (folder / name / "README.md").write_text(text, encoding="utf-8", newline="\n")

@@ -1,0 +1,52 @@
+"""How often the generator extracts a record right, all fields, with its output held to the kind's schema and free."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qpdsl.dataset.outcome import Outcome
+from qpdsl.family.measure.programs import pipeline, run_all, shipped
+from qpdsl.family.measure.search import share
+from qpdsl.family.tasks.records import SCHEMAS, Note
+
+_PROGRAMS = {"person": "constrained_json", "order": "order", "meeting": "meeting"}
+_FREE = "chat user=prompt | generate llm temperature=0 max_tokens=256"
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """Shares of notes whose record came out right, all fields: under the schema, without it, and by kind under it."""
+
+    notes: int
+    constrained: float
+    free: float
+    by_kind: dict[str, float]
+
+
+def extracted(generator: str, notes: Sequence[Note]) -> Extracted:
+    """Extract every note's record with the shipped programs, and without a schema; compare all fields."""
+    models = {"llm": generator}
+    by_kind: dict[str, list[bool]] = {}
+    for kind in SCHEMAS:
+        some = [note for note in notes if note.kind == kind]
+        program = shipped("constrained_json", models, _PROGRAMS[kind])
+        outcomes = run_all(f"records, {kind}", program, [{"note": note.text} for note in some], [n.json for n in some])
+        by_kind[kind] = [outcome.answer == note.record for outcome, note in zip(outcomes, some, strict=True)]
+    free = run_all(
+        "records, free", pipeline(_FREE, models), [{"prompt": note.prompt} for note in notes], [n.json for n in notes]
+    )
+    return Extracted(
+        notes=len(notes),
+        constrained=share([flag for flags in by_kind.values() for flag in flags]),
+        free=share([_written(outcome) == note.record for outcome, note in zip(free, notes, strict=True)]),
+        by_kind={kind: share(flags) for kind, flags in by_kind.items()},
+    )
+
+
+def _written(outcome: Outcome) -> object:
+    try:
+        return json.loads(str(outcome.answer))
+    except ValueError:
+        return None

@@ -1,0 +1,156 @@
+"""Train the generators: the solver, trained to the end; the half-trained copy that ships; the mini model.
+
+The solver learns next tokens on fresh problems and notes, with a second loss on what its middle layer predicts through
+the same head (as in LayerSkip, Elhoushi et al. 2024, section 4), so that leaving early means something. The copy
+that ships is the solver at the moment when it is right about half the time. The mini model learns the shipped
+generator's own distribution over next tokens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from qpdsl.family.tasks.counting import problems
+from qpdsl.family.tasks.records import notes
+from qpdsl.family.training.batches import (
+    IGNORED,
+    POOL,
+    ROWS,
+    Batch,
+    completion_rows,
+    fresh_batches,
+    fresh_pairs,
+    pad_rows,
+    pooled,
+)
+from qpdsl.family.training.loop import Course, Settings, Shape, hidden_after, new_model, train
+
+SOLVER = Shape(layers=4, width=256, inner=576)
+MINI = Shape(layers=2, width=128, inner=320)
+MIDDLE_LAYER = 2
+_MIDDLE_WEIGHT = 0.3
+_RECORDS = 0.85
+
+
+def solver_losses(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+    """Cross-entropy of the last layer, and of the middle one, weighted."""
+    middle, last = hidden_after(model, batch.ids, MIDDLE_LAYER, SOLVER.layers)
+    losses = [
+        F.cross_entropy(model.lm_head(hidden).float().flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
+        for hidden in (last, middle)
+    ]
+    return torch.stack([losses[0], _MIDDLE_WEIGHT * losses[1]])
+
+
+class HeldOut:
+    """Held-out problems and notes other than the shipped ones, to decide by during training."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, count: int = 300, seed: int = 900) -> None:
+        pad = int(tokenizer.pad_token_id or 0)
+        solved = [(problem.text, problem.solution) for problem in islice(problems(seed, "held-out"), count)]
+        noted = [(note.prompt, note.json) for note in islice(notes(seed, "held-out"), count // 3)]
+        self._problems = pad_rows(completion_rows(tokenizer, solved), pad)
+        self._notes = pad_rows(completion_rows(tokenizer, noted), pad)
+
+    def shares(self, model: LlamaForCausalLM) -> dict[str, float]:
+        """The shares whose greedy continuation is exactly the canonical one, by one forward pass."""
+        return {"greedy": _exact(model, self._problems), "records": _exact(model, self._notes)}
+
+
+@torch.no_grad()
+def _exact(model: LlamaForCausalLM, batch: Batch) -> float:
+    targets = batch.targets.to(model.device)
+    best = model(input_ids=batch.ids.to(model.device), use_cache=False).logits.argmax(-1)
+    return float(((best == targets) | (targets == IGNORED)).all(-1).float().mean())
+
+
+def train_solver(
+    tokenizer: PreTrainedTokenizerFast,
+    steps: int,
+    checkpoint: Path,
+    settings: Settings,
+    until: float,
+    half_trained: Callable[[LlamaForCausalLM, int], None],
+) -> LlamaForCausalLM:
+    """Train the solver; `half_trained(model, step)` is called once, when the greedy share first reaches `until`.
+
+    Most records must come out right by then, too.
+    """
+    model = new_model(SOLVER, settings.seed)
+    held_out = HeldOut(tokenizer)
+    reached = False
+
+    def evaluate(step: int) -> dict[str, float]:
+        nonlocal reached
+        shares = held_out.shares(model)
+        if not reached and shares["greedy"] >= until and shares["records"] >= _RECORDS:
+            reached = True
+            half_trained(model, step)
+        return shares
+
+    course = Course(
+        name="solver",
+        model=model,
+        batches=lambda first: fresh_batches(tokenizer, settings.seed, first),
+        losses=solver_losses,
+        loss_names=("last", "middle"),
+        evaluate=evaluate,
+        evaluate_every=50,
+    )
+    train(course, steps, checkpoint, settings)
+    return model
+
+
+def distillation_batches(
+    tokenizer: PreTrainedTokenizerFast, sampled: Sequence[tuple[str, str]], seed: int, first: int
+) -> Iterator[Batch]:
+    """Half fresh tasks, half the teacher's own samples, from batch number `first` on."""
+    pool, skip = divmod(first, POOL)
+    while True:
+        rng = random.Random(f"distillation {seed} {pool}")
+        pairs = rng.sample(fresh_pairs(seed, pool), ROWS * POOL // 2) + rng.choices(sampled, k=ROWS * POOL // 2)
+        cut = pooled(completion_rows(tokenizer, pairs), int(tokenizer.pad_token_id or 0), rng)
+        yield from islice(cut, skip, None)
+        pool, skip = pool + 1, 0
+
+
+def train_mini(
+    tokenizer: PreTrainedTokenizerFast,
+    teacher: LlamaForCausalLM,
+    sampled: Sequence[tuple[str, str]],
+    steps: int,
+    checkpoint: Path,
+    settings: Settings,
+) -> LlamaForCausalLM:
+    """Distil `teacher` into a mini model; `sampled` are (user turn, the teacher's completion)."""
+    model = new_model(MINI, settings.seed + 1)
+    teacher = teacher.to(settings.device).eval()
+    held_out = HeldOut(tokenizer)
+
+    def losses(student: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+        counted = batch.targets != IGNORED
+        with torch.no_grad():
+            wanted = teacher(input_ids=batch.ids, use_cache=False).logits.float().log_softmax(-1)
+        found = student(input_ids=batch.ids, use_cache=False).logits.float().log_softmax(-1)
+        divergence = (wanted.exp() * (wanted - found)).sum(-1)
+        mean: torch.Tensor = (divergence * counted).sum() / counted.sum()
+        return mean[None]
+
+    course = Course(
+        name="mini",
+        model=model,
+        batches=lambda first: distillation_batches(tokenizer, sampled, settings.seed + 2, first),
+        losses=losses,
+        loss_names=("divergence",),
+        evaluate=lambda step: held_out.shares(model),
+        evaluate_every=200,
+    )
+    train(course, steps, checkpoint, settings)
+    return model

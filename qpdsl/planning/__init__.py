@@ -1,0 +1,1 @@
+"""Planning with what earlier runs and device profiles taught."""

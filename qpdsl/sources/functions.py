@@ -1,0 +1,191 @@
+"""Python functions that programs use: scorers and extractors.
+
+A function asks by the names of its parameters for what it wants of a row: `text`, `problem`, `row` (the columns); any
+other first parameter gets the text. With `batched=True` it gets lists, one entry a row, and gives a list. It may be
+`async`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import sys
+import types
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
+from functools import update_wrapper, wraps
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Union, final, get_args, get_origin, overload
+from typing import Literal as OneOf
+
+from qpdsl.errors import UsageError, reason
+from qpdsl.executor.runtime.instance.functions import PythonFunction
+from qpdsl.grammar.words import RESERVED
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_COLUMN_TYPES = {str: "text", int: "int", float: "float", bool: "bool"}
+
+# The event loop that a program was called in, if it was in one: an `async` function belongs there.
+home: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("home", default=None)
+
+
+class Registered(Generic[P, R]):
+    """A registered function, which can still be called as the function that it is."""
+
+    __name__: str
+
+    def __init__(self, call: Callable[P, R], function: PythonFunction) -> None:
+        self._call = call
+        self.function = function
+        update_wrapper(self, call, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._call(*args, **kwargs)
+
+
+@final
+class Scorer(Registered[P, R]):
+    """A scorer: `rows.score(…)` takes it, and `score NAME` in a `.qp` file that it is given to."""
+
+
+@final
+class Extractor(Registered[P, R], Generic[P, R, T]):
+    """An extractor of values of type T: `rows.extract(…)` takes it, and `extract COLUMN = NAME` in a `.qp` file."""
+
+
+class ExtractorOfRows(Protocol):
+    """A decorator for extractors that are given one row at a time."""
+
+    @overload
+    def __call__(self, call: Callable[P, Awaitable[T | None]], /) -> Extractor[P, Awaitable[T | None], T]: ...
+    @overload
+    def __call__(self, call: Callable[P, T | None], /) -> Extractor[P, T | None, T]: ...
+
+
+class ExtractorOfBatches(Protocol):
+    """A decorator for extractors that are given all rows of a stage at once."""
+
+    @overload
+    def __call__(
+        self, call: Callable[P, Awaitable[Sequence[T | None]]], /
+    ) -> Extractor[P, Awaitable[Sequence[T | None]], T]: ...
+    @overload
+    def __call__(self, call: Callable[P, Sequence[T | None]], /) -> Extractor[P, Sequence[T | None], T]: ...
+
+
+@overload
+def scorer(call: Callable[P, R], /) -> Scorer[P, R]: ...
+@overload
+def scorer(*, batched: bool = False, name: str | None = None) -> Callable[[Callable[P, R]], Scorer[P, R]]: ...
+def scorer(call: Any = None, /, *, batched: bool = False, name: str | None = None) -> Any:
+    """Registers a function that gives a number for a row."""
+
+    def register(call: Callable[P, R]) -> Scorer[P, R]:
+        return Scorer(call, PythonFunction(_name(call, name), _at_home(call), batched, "scorer"))
+
+    return register if call is None else register(call)
+
+
+@overload
+def extractor(call: Callable[P, Awaitable[T | None]], /) -> Extractor[P, Awaitable[T | None], T]: ...
+@overload
+def extractor(call: Callable[P, T | None], /) -> Extractor[P, T | None, T]: ...
+@overload
+def extractor(*, batched: OneOf[False] = False, name: str | None = None) -> ExtractorOfRows: ...
+@overload
+def extractor(*, batched: OneOf[True], name: str | None = None) -> ExtractorOfBatches: ...
+def extractor(call: Any = None, /, *, batched: bool = False, name: str | None = None) -> Any:
+    """Registers a function that gives a value for a row, or None. Its annotation says of which type: text without."""
+
+    def register(call: Callable[..., Any]) -> Extractor[..., Any, Any]:
+        returns = _returned(call, batched)
+        return Extractor(call, PythonFunction(_name(call, name), _at_home(call), batched, "extractor", returns))
+
+    return register if call is None else register(call)
+
+
+def load_functions(path: str | Path) -> tuple[PythonFunction, ...]:
+    """Runs a Python file, and gives the scorers and extractors in it, in order. Raises UsageError.
+
+    An exception of the file itself is passed on.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"there is no Python file `{file}`")
+    name = f"qpdsl_functions_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"`{file}` is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except OSError as error:
+        raise UsageError(f"cannot read `{file}`: {reason(error)}") from error
+    return tuple(by_name(value for value in vars(module).values() if isinstance(value, Registered)).values())
+
+
+def by_name(functions: Iterable[Registered[..., Any] | PythonFunction]) -> dict[str, PythonFunction]:
+    """The functions by name. Raises UsageError where two have one name."""
+    found: dict[str, PythonFunction] = {}
+    for given in functions:
+        function = given.function if isinstance(given, Registered) else given
+        if found.setdefault(function.name, function) is not function:
+            raise UsageError(f"two functions are called `{function.name}`", "give one another name: `name=…`")
+    return found
+
+
+def _name(call: Callable[..., Any], name: str | None) -> str:
+    found = call.__name__ if name is None else name
+    if not found.isidentifier() or not found.isascii() or found in RESERVED:
+        raise UsageError(f"`{found}` cannot be the name of a function in a program", "give it one: `name=…`")
+    return found
+
+
+def _returned(call: Callable[..., Any], batched: bool) -> str:
+    """The column type that a function's annotation names."""
+    annotation = inspect.get_annotations(call).get("return")
+    if isinstance(annotation, str):
+        annotation = evaluated(annotation, getattr(call, "__globals__", {}))
+    if annotation is None:
+        return "text"
+    items = get_args(annotation) if batched else ()
+    wanted = without_none(items[0] if items else annotation)
+    if wanted not in _COLUMN_TYPES:
+        message = f"extractor `{call.__name__}` gives {annotation}; a column holds `str`, `int`, `float` or `bool`"
+        raise UsageError(message, "annotate what it returns with one of them" + (" in a `list[…]`" if batched else ""))
+    return _COLUMN_TYPES[wanted]
+
+
+def evaluated(annotation: str, scope: dict[str, Any]) -> Any:
+    """What an annotation means. Raises UsageError where a name in it is not known."""
+    try:
+        return eval(annotation, scope)
+    except NameError as error:
+        raise UsageError(f"the annotation `{annotation}` names `{error.name}`, which is not known here") from error
+
+
+def without_none(annotation: Any) -> Any:
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return annotation
+    rest = [item for item in get_args(annotation) if item is not type(None)]
+    return rest[0] if len(rest) == 1 else annotation
+
+
+def _at_home(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An `async` function, to be run in the loop that the program was called in; any other as it is."""
+    if not inspect.iscoroutinefunction(call):
+        return call
+
+    @wraps(call)
+    async def there(*args: Any, **kwargs: Any) -> Any:
+        loop = home.get()
+        if loop is None or loop is asyncio.get_running_loop():
+            return await call(*args, **kwargs)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(*args, **kwargs), loop))
+
+    return there

@@ -1,0 +1,133 @@
+"""Finding a program: a file, a shipped program by its name, or a pipeline on the command line."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from importlib.abc import Traversable
+from importlib.resources import files
+from pathlib import Path
+
+from qpdsl.arguments import shorten, unknown
+from qpdsl.errors import DataError, UsageError, reason
+from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
+from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source
+from qpdsl.grammar.suggest import closest, listed
+from qpdsl.planner.check.lower import lower
+from qpdsl.planner.plan.logical import LogicalProgram
+from qpdsl.sources.surroundings import Surroundings
+
+_NOTHING = Surroundings()
+
+
+def load_program(
+    target: str | None, pipeline: str | None, program: str | None, given: Surroundings = _NOTHING
+) -> LogicalProgram:
+    """The program that the command line means, checked, with its warnings. Raises UsageError and QpError."""
+    if (target is None) == (pipeline is None):
+        raise UsageError(
+            "give a program: a FILE, the NAME of a shipped one, or `-e` and a pipeline, and one of them only"
+        )
+    if pipeline is not None:
+        file = parse_pipeline(Source("-e", pipeline), given.models)
+        lowered = lower(file, program, given.environment(None))
+        what = "the pipeline uses no model"
+    else:
+        assert target is not None
+        file = parse_file(find_source(target))
+        lowered = lower(file, program, given.environment(folder_of(target)))
+        what = f"`{file.source.name}` declares no model"
+    declared = {*lowered.models} if pipeline is not None else {*lowered.models, *(model.name for model in file.models)}
+    for name in given.models:
+        if name not in declared:
+            raise UsageError(f"`--model`: {unknown(name, sorted(declared), what)}")
+    return replace(lowered, warnings=tuple(replace(one, source=one.source or file.source) for one in lowered.warnings))
+
+
+def folder_of(target: str) -> Path:
+    """The folder that a program found by `find_source` lies in, and reads under."""
+    path = Path(target)
+    shipped = shipped_programs()
+    return Path(str(shipped[target])).parent if target in shipped and not path.is_file() else path.parent
+
+
+def find_source(target: str) -> Source:
+    """The text of a program file, or of a shipped program. Raises UsageError."""
+    path = Path(target)
+    shipped = shipped_programs()
+    if target in shipped and not path.is_file():
+        return Source(f"{target}.qp", shipped[target].read_text("utf-8"))
+    if not os.path.lexists(target):
+        raise _not_found(target, path, list(shipped))
+    return Source(target, read_file(path))
+
+
+def shipped_programs() -> dict[str, Traversable]:
+    """The programs that come with the package, by name."""
+    found = {entry.name: entry for entry in files("qpdsl.programs").iterdir() if entry.name.endswith(".qp")}
+    return {name.removesuffix(".qp"): found[name] for name in sorted(found)}
+
+
+def shipped_data() -> list[str]:
+    """The names of the sets of rows that come with the package."""
+    found = (files("qpdsl.programs") / "data").iterdir()
+    return sorted(entry.name.removesuffix(".jsonl") for entry in found if entry.name.endswith(".jsonl"))
+
+
+def input_path(name: str) -> Path | None:
+    """The file of input data that a name means: a path, or a shipped set of problems where there is no such file.
+
+    None for `-`, which means standard input. Raises DataError where there is neither.
+    """
+    if name == "-":
+        return None
+    path = Path(name)
+    if os.path.lexists(path):
+        return path
+    shipped = {known: Path(str(files("qpdsl.programs") / "data" / f"{known}.jsonl")) for known in shipped_data()}
+    if name in shipped:
+        return shipped[name]
+    beside = [str(entry) for entry in path.parent.glob("*.jsonl")]
+    guess = closest(name, [*beside, *shipped])
+    meant = f"; did you mean `{guess}`?" if guess else ""
+    raise DataError(f"there is no input data `{shorten(name)}`{meant}", f"shipped: {listed(shipped, last='and')}")
+
+
+def read_file(path: Path) -> str:
+    """The text of a program file. Raises UsageError."""
+    try:
+        if path.is_dir():
+            raise UsageError(f"`{path}` is a folder, not a program file")
+        with path.open("rb") as file:
+            data = file.read(MAX_SOURCE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {reason(error)}") from error
+    return decode(str(path), data)
+
+
+def decode(name: str, data: bytes) -> str:
+    """The text of a program from the bytes of what is called `name`. Raises UsageError."""
+    if len(data) > MAX_SOURCE_BYTES:
+        raise UsageError(f"`{name}` is larger than a program may be ({MAX_SOURCE_BYTES:,} bytes)")
+    if not data.strip():
+        raise UsageError(f"`{name}` is empty, it holds no program")
+    try:
+        text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"`{name}` is not a program file: byte {error.start + 1} is not UTF-8 text") from error
+    if "\0" in text:
+        raise UsageError(f"`{name}` is a binary file, not a program file")
+    return text
+
+
+def _not_found(target: str, path: Path, shipped: list[str]) -> UsageError:
+    looks_like_path = path.suffix == ".qp" or path.name != target
+    beside: list[str] = []
+    if path.parent.is_dir():
+        beside = [str(path.parent / entry.name) for entry in path.parent.glob("*.qp")]
+    guess = closest(target, [*beside, *shipped]) or closest(path.stem, shipped)
+    what = "file" if looks_like_path else "file or shipped program"
+    meant = f"; did you mean `{guess}`?" if guess else ""
+    return UsageError(
+        f"there is no {what} `{shorten(target)}`{meant}", f"shipped programs: {listed(shipped, last='and')}"
+    )

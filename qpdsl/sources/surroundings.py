@@ -1,0 +1,109 @@
+"""What the command line gives a program besides its parameters: folders to read, Python functions, models.
+
+MERGED: What a program is checked against besides its own text; apart, since a check needs nothing that runs functions.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qpdsl.grammar.files import Files
+from qpdsl.planner.names.modules import Environment
+
+if TYPE_CHECKING:
+    from qpdsl.executor.runtime.instance.functions import PythonFunction
+    from qpdsl.planner.names.modules import Environment
+
+
+def environment(
+    files: Files, functions: Mapping[str, PythonFunction], models: Mapping[str, str] | None = None
+) -> Environment:
+    """What a program that may name these functions is checked against; `models` as `Environment` has them."""
+    extractors: dict[str, Any] = {}
+    for name, function in functions.items():
+        if function.kind == "extractor":
+            extractors[name] = function.returns
+    return Environment(files, frozenset(functions.keys() - extractors.keys()), extractors, models or {})
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """`allowed` are folders that a program may read beside its own; `python` digests the files of the functions."""
+
+    allowed: tuple[Path, ...] = ()
+    functions: Mapping[str, PythonFunction] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+    python: str = ""
+
+    def environment(self, folder: Path | None) -> Environment:
+        """What a program in `folder` is checked against. A pipeline has no folder and reads nothing."""
+        from qpdsl.grammar.files import Files
+
+        return environment(Files(folder, self.allowed), self.functions, self.models)
+
+
+def surroundings(
+    allow_read: Sequence[str] = (), python: Sequence[str] = (), models: Sequence[str] = ()
+) -> Surroundings:
+    """What the options give: folders, Python files, and `NAME=ID` for models. Raises UsageError."""
+    from qpdsl.errors import UsageError
+
+    for folder in allow_read:
+        if not Path(folder).is_dir():
+            raise UsageError(f"`--allow-read`: there is no folder `{folder}`")
+    functions: dict[str, PythonFunction] = {}
+    state = blake2b(digest_size=16)
+    for file in python:
+        for function in _load(file):
+            if function.name in functions:
+                raise UsageError(f"`--python`: `{function.name}` is registered in two files")
+            functions[function.name] = function
+        state.update(Path(file).read_bytes())
+    digest = state.hexdigest() if python else ""
+    return Surroundings(
+        tuple(Path(folder).resolve() for folder in allow_read), functions, _replacements(models), digest
+    )
+
+
+def _replacements(models: Sequence[str]) -> dict[str, str]:
+    from qpdsl.arguments import shorten
+    from qpdsl.errors import UsageError
+
+    found = {}
+    for setting in models:
+        name, sign, id_ = (part.strip() for part in setting.partition("="))
+        if not sign or not name or not id_:
+            raise UsageError(f"`--model` takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
+        found[name] = id_
+    return found
+
+
+def _load(file: str) -> Sequence[PythonFunction]:
+    """The functions of a Python file; what goes wrong in it is told in one line."""
+    from qpdsl.errors import UsageError
+    from qpdsl.sources.functions import load_functions
+
+    try:
+        functions = load_functions(file)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == os.path.abspath(file)
+        ]
+        place = f"{file}:{lines[-1]}" if lines else file
+        raise UsageError(f"`--python`: `{place}` failed: {what}") from error
+    if not functions:
+        raise UsageError(
+            f"`--python`: `{file}` registers no function", "`@qpdsl.scorer` and `@qpdsl.extractor` register one"
+        )
+    return functions

@@ -1,0 +1,75 @@
+"""The memory budget: amounts as people write them, and what is taken where they say nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from qpdsl.executor.engine.batch.grouped import Batch
+from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.memory.arena import slab_bytes
+from qpdsl.executor.engine.memory.budget import kv_bytes, parse
+from qpdsl.executor.engine.memory.kv_cache import KVLayout
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
+from tests.support.executor.models import paged
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [(7, 7), ("7", 7), ("1.5 KiB", 1536), ("2GiB", 2 << 30), ("3gb", 3 * 10**9), ("25%", 250), ("100 %", 1000)],
+)
+def test_an_amount_is_bytes_or_a_share_of_the_device(asked: int | str, wanted: int) -> None:
+    assert parse(asked, lambda: 1000) == wanted
+
+
+@pytest.mark.parametrize("asked", ["", "much", "-5", "0%", "101%", "3 apples", "%"])
+def test_what_is_no_amount_is_refused(asked: str) -> None:
+    with pytest.raises(ValueError, match="is no amount of memory"):
+        Engine(kv_bytes=asked)
+
+
+def test_a_cpu_gives_a_part_of_what_is_free() -> None:
+    assert 0 < kv_bytes(None, "cpu", lambda: None) <= 2 << 30
+
+
+def test_the_largest_step_has_as_many_tokens_as_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = paged("llama")
+    engine = Engine(EngineConfig(max_sequences=40, token_budget=700), None, "8MiB")
+    tokens: list[int] = []
+    forward = model.forward
+
+    def counted(batch: Batch, *given: Any, **named: Any) -> Any:
+        tokens.append(batch.tokens.numel())
+        return forward(batch, *given, **named)
+
+    monkeypatch.setattr(model, "forward", counted)
+    engine._largest_step([model])
+    assert tokens == [700]
+
+
+def test_a_model_that_does_not_fit_is_refused_and_the_others_stay() -> None:
+    model = paged("llama")
+    engine = Engine(kv_bytes=2 * model.layout.page_bytes)
+    engine.add("m", model)
+    with pytest.raises(EngineError, match="too small for other"):
+        engine.add("other", model)
+    ticket = engine.submit("m", GenerateRequest((1, 2), (0,), SamplingParams(), 3))
+    while engine.has_work:
+        engine.step()
+    assert len(ticket.result().samples[0].tokens) == 3
+
+
+@pytest.mark.parametrize("budget", [1 << 20, 1 << 24, 1 << 31])
+@pytest.mark.parametrize("shapes", [((4, 2, 32), (7, 2, 32)), ((3, 5, 7), (2, 3, 11)), ((24, 2, 64), (28, 8, 128))])
+def test_slabs_suit_every_model(budget: int, shapes: tuple[tuple[int, int, int], ...]) -> None:
+    layouts = [KVLayout(layers, 16, heads, width, torch.float32) for layers, heads, width in shapes]
+    size = slab_bytes(layouts, budget)
+    for layout in layouts:
+        first = size // layout.page_bytes
+        assert first >= 1
+        if budget >= 1 << 24 and budget > 400 * layout.page_bytes:
+            lost = 1 - first * layout.page_bytes / size
+            assert lost < 0.1 and size < budget / 10

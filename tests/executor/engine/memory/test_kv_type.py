@@ -1,0 +1,93 @@
+"""Keys and values in eight bits: more of them in the same memory, close to the model, and no schedule changes them."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+import torch
+
+from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.memory.kv_cache import KVLayout, KVType
+from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, Sample, SamplingParams
+from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
+
+KINDS: tuple[KVType, ...] = ("int8", "fp8")
+
+
+@cache
+def model_of(kv_type: KVType | None, name: str = "llama", native: bool = True) -> PagedModel:
+    model = PagedModel(random_model(name), kv_type=kv_type, native=native)
+    assert model.native is (native and name == "llama")
+    return model
+
+
+@cache
+def requests() -> tuple[GenerateRequest, ...]:
+    rng = random.Random(5)
+    stem = [rng.randrange(1, VOCABULARY) for _ in range(40)]
+    made = []
+    for index in range(16):
+        prompt = stem[: rng.choice([0, 16, 33, 40])] + [rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 30))]
+        made.append(GenerateRequest(tuple(prompt), (index, index + 99), SamplingParams(0.9), rng.randint(1, 40)))
+    return tuple(made)
+
+
+@cache
+def alone(kv_type: KVType, name: str) -> list[tuple[Sample, ...]]:
+    made = []
+    for request in requests():
+        samples: list[Sample] = []
+        for key in request.keys:
+            single = GenerateRequest(request.prompt, (key,), request.sampling, request.max_tokens)
+            samples += served(engine_of(model_of(kv_type, name)), (single,))[0]
+        made.append(tuple(samples))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("pages", "config"),
+    [(400, EngineConfig()), (400, EngineConfig(token_budget=20)), (8, EngineConfig(token_budget=37))],
+    ids=["batch", "chunked", "least-memory"],
+)
+@pytest.mark.parametrize("kv_type", KINDS)
+def test_tokens_are_those_of_the_sample_alone(kv_type: KVType, pages: int, config: EngineConfig) -> None:
+    reports: list[StepReport] = []
+    engine = engine_of(model_of(kv_type), pages, config, reports.append)
+    assert served(engine, requests()) == alone(kv_type, "llama")
+    assert served(engine, requests()[::-1]) == alone(kv_type, "llama")[::-1]
+    if pages < 100:
+        assert reports[-1].preemptions > 0
+
+
+def test_it_works_where_the_models_own_modules_run() -> None:
+    engine = engine_of(model_of("int8", "gemma2"))
+    assert served(engine, requests()) == alone("int8", "gemma2")
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(("kv_type", "bound"), [("int8", 0.02), ("fp8", 0.15)])
+def test_logits_are_close_to_the_models(kv_type: KVType, bound: float, native: bool) -> None:
+    rng = random.Random(7)
+    tokens = tuple(rng.randrange(1, VOCABULARY) for _ in range(90))
+    read = ReadRequest(tokens, tuple(range(90)), tuple(range(VOCABULARY)))
+    found = []
+    for kind in (None, kv_type):
+        engine = Engine()
+        engine.add("m", model_of(kind, native=native))
+        ticket = engine.submit("m", read)
+        while engine.has_work:
+            engine.step()
+        found.append(torch.tensor(ticket.result().logits))
+    spread = found[0].std()
+    error = (found[0] - found[1]).abs()
+    assert 0 < error.mean() / spread < bound
+
+
+def test_a_token_takes_about_half_of_what_it_takes_in_bfloat16() -> None:
+    plain = KVLayout(24, 16, 2, 128, torch.bfloat16)
+    for kind in KINDS:
+        assert 1.9 < plain.token_bytes / KVLayout(24, 16, 2, 128, torch.bfloat16, kind).token_bytes < 2

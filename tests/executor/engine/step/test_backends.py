@@ -1,0 +1,195 @@
+"""The engine through the attention kernels' path, by their torch twins: the tokens of the CPU path, in any schedule."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+
+from qpdsl.executor.engine import engine as engine_module
+from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.memory.kv_cache import KVCache, KVType
+from qpdsl.executor.engine.model.module_stack import ModuleStack
+from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step.backends import KernelBackend, fixed_rows
+from qpdsl.executor.kernels import paged_attention
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, ReadRequest, Sample, SamplingParams
+from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
+
+SAMPLING = [SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9)]
+
+
+@pytest.fixture(autouse=True)
+def _twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
+
+
+@cache
+def requests() -> tuple[GenerateRequest, ...]:
+    """Prompts that share prefixes, the longest of them by enough for a cascade, and a fan-out."""
+    rng = random.Random(3)
+    stem = [rng.randrange(1, VOCABULARY) for _ in range(150)]
+    made = []
+    for index in range(12):
+        prompt = stem[: rng.choice([0, 33, 40, 150])] + [rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 9))]
+        keys = tuple(range(1000 * index, 1000 * index + (6 if index == 5 else 2)))
+        made.append(GenerateRequest(tuple(prompt), keys, SAMPLING[index % 4], rng.randint(1, 14)))
+    return tuple(made)
+
+
+@cache
+def model_of(name: str, kernels: bool, kv_type: KVType | None = None) -> PagedModel:
+    return PagedModel(random_model(name), kv_type=kv_type, kernels=kernels)
+
+
+@cache
+def wanted(name: str, kv_type: KVType | None = None) -> list[tuple[Sample, ...]]:
+    return served(engine_of(model_of(name, False, kv_type)), requests())
+
+
+def tokens(results: list[tuple[Sample, ...]]) -> list[list[tuple[int, ...]]]:
+    return [[sample.tokens for sample in samples] for samples in results]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_neox"])
+def test_tokens_are_those_of_the_cpu_path(name: str) -> None:
+    found = served(engine_of(model_of(name, True)), requests())
+    assert tokens(found) == tokens(wanted(name))
+    for mine, theirs in zip(found, wanted(name), strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            assert a.logprob == pytest.approx(b.logprob, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("pages", "config"),
+    [
+        (400, EngineConfig(token_budget=20)),
+        (400, EngineConfig(max_sequences=3)),
+        (13, EngineConfig(token_budget=37)),
+        (400, EngineConfig(deterministic=True)),
+    ],
+    ids=["chunked", "three-at-a-time", "little-memory", "deterministic"],
+)
+def test_no_schedule_changes_them(pages: int, config: EngineConfig) -> None:
+    reports: list[StepReport] = []
+    engine = engine_of(model_of("llama", True), pages, config, reports.append)
+    assert tokens(served(engine, requests())) == tokens(wanted("llama"))
+    if pages < 100:
+        assert reports[-1].preemptions > 0
+
+
+@pytest.mark.parametrize("kv_type", ["int8", "fp8"])
+def test_eight_bits_are_the_same_eight_bits(kv_type: KVType) -> None:
+    found = served(engine_of(model_of("llama", True, kv_type)), requests()[:4])
+    assert tokens(found) == tokens(wanted("llama", kv_type))[:4]
+
+
+def test_two_models_share_memory() -> None:
+    models = {"a": model_of("llama", True), "b": model_of("mistral", True)}
+    engine = Engine(kv_bytes=40 * models["a"].layout.page_bytes)
+    for name, model in models.items():
+        engine.add(name, model)
+    tickets = {name: [engine.submit(name, request) for request in requests()] for name in models}
+    while engine.has_work:
+        engine.step()
+        engine.check_integrity()
+    for name, reference in (("a", "llama"), ("b", "mistral")):
+        assert tokens([ticket.result().samples for ticket in tickets[name]]) == tokens(wanted(reference))
+
+
+def test_scores_are_read() -> None:
+    rng = random.Random(7)
+    text = tuple(rng.randrange(1, VOCABULARY) for _ in range(50))
+    asked = [ReadRequest(text, (3, 20, 49), (5, 6, 7)), LogProbRequest(text[:20], text[20:30], (2, 9))]
+    results = []
+    for kernels in (False, True):
+        engine = engine_of(model_of("llama", kernels), config=EngineConfig(token_budget=16))
+        tickets = [engine.submit("m", request) for request in asked]
+        while engine.has_work:
+            engine.step()
+        results.append([ticket.result() for ticket in tickets])
+    for (a, b), (c, d) in [results]:
+        assert torch.allclose(torch.tensor(a.logits), torch.tensor(c.logits), atol=1e-4)
+        assert b.logprobs == pytest.approx(d.logprobs, abs=1e-4)
+
+
+def test_a_draw_may_leave_at_the_middle_layer() -> None:
+    request = GenerateRequest((1, 2, 3), (0, 1, 2), SamplingParams(1.0), 8, early=0.2)
+    both = [served(engine_of(model_of("llama", kernels)), (request,)) for kernels in (False, True)]
+    assert tokens(both[0]) == tokens(both[1])
+
+
+@dataclass
+class Replayed:
+    """A graph that does its work again, into the same result."""
+
+    work: Callable[[], torch.Tensor]
+    result: torch.Tensor
+    bytes: int = 0
+
+    def replay(self) -> None:
+        self.result.copy_(self.work())
+
+
+def record(work: Callable[[], torch.Tensor]) -> tuple[Replayed, torch.Tensor]:
+    result = work().clone()
+    return Replayed(work, result), result
+
+
+@pytest.mark.parametrize("rows", [None, 128])
+def test_captured_steps_draw_the_same(monkeypatch: pytest.MonkeyPatch, rows: int | None) -> None:
+    backends: list[KernelBackend] = []
+
+    def backend(model: PagedModel, cache: KVCache, fixed: int | None, graphs: bool) -> KernelBackend:
+        backends.append(KernelBackend(model, cache, fixed, record if graphs else None))
+        return backends[-1]
+
+    monkeypatch.setattr(engine_module, "kernel_backend", backend)
+    engine = engine_of(model_of("llama", True), config=EngineConfig(deterministic=rows is not None))
+    for _ in range(2):
+        assert tokens(served(engine, requests())) == tokens(wanted("llama"))
+    graphs = backends[-1].graphs
+    assert graphs is not None and graphs.captures > 0 and graphs.replays > 0
+    if rows is not None:
+        # Of a fixed size, steps differ in the width of their page tables alone.
+        assert graphs.captures <= 2
+
+
+def test_compiled_layers_draw_the_same() -> None:
+    model = PagedModel(random_model("llama"), kernels=True)
+    stack = model._stack
+    assert isinstance(stack, ModuleStack)
+    stack.compile("aot_eager")
+    assert tokens(served(engine_of(model), requests())) == tokens(wanted("llama"))
+    assert stack.compiled, "it fell back"
+
+
+def test_layers_that_do_not_compile_run_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    model = PagedModel(random_model("llama"), kernels=True)
+    stack = model._stack
+    assert isinstance(stack, ModuleStack)
+    stack._compiled = _broken
+    assert tokens(served(engine_of(model), requests()[:2])) == tokens(wanted("llama"))[:2]
+    assert not stack.compiled
+    assert "run uncompiled: RuntimeError: no such compiler" in caplog.text
+
+
+def _broken(**given: object) -> None:
+    raise RuntimeError("no such compiler")
+
+
+def test_a_mixture_of_experts_is_not_deterministic() -> None:
+    model = PagedModel(random_model("llama"), kernels=True)
+    model.mixes_rows = True
+    with pytest.raises(EngineError, match="mixture of experts"):
+        engine_of(model, config=EngineConfig(deterministic=True))
+
+
+def test_deterministic_steps_have_room_for_every_sequence() -> None:
+    assert [fixed_rows(count) for count in (1, 128, 129)] == [128, 128, 256]

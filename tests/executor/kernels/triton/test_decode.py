@@ -1,0 +1,92 @@
+"""Decode attention over pages against its torch twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from qpdsl.executor.kernels.data.kv_rows import Kind
+from qpdsl.executor.kernels.data.paged_batch import Scoring
+from qpdsl.executor.kernels.plain import reference
+from qpdsl.executor.kernels.triton.decode import decode
+from qpdsl.executor.kernels.triton.tuning import Tuning, split_count
+from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
+
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+# Element, type, page size, key heads, queries a key head, width, window, cap, sinks, parts.
+CASES = [
+    ("plain", F32, 16, 2, 4, 32, None, None, False, 1),
+    ("plain", F32, 16, 1, 7, 80, None, None, False, 3),
+    ("plain", F32, 32, 2, 1, 64, 20, None, False, 2),
+    ("plain", F32, 16, 1, 4, 96, None, 5.0, True, 3),
+    ("plain", F32, 16, 1, 20, 64, 1, None, False, 1),
+    ("plain", BF16, 16, 2, 4, 128, None, None, False, 4),
+    ("plain", BF16, 32, 1, 7, 64, 33, 30.0, True, 3),
+    ("plain", F16, 16, 1, 1, 80, 16, None, False, 1),
+    ("int8", F32, 16, 2, 4, 64, None, None, False, 3),
+    ("int8", BF16, 32, 1, 7, 80, 40, None, True, 2),
+    ("fp8", F32, 16, 1, 4, 128, None, 20.0, False, 2),
+    ("fp8", F16, 16, 2, 1, 32, 17, None, False, 3),
+]
+# Nothing, the first token, a full page, one more, and enough for several blocks and parts.
+CONTEXTS = [0, 1, 16, 33, 100]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "page_size", "kv_heads", "fold", "dim", "window", "cap", "sinks", "splits"), CASES
+)
+def test_agrees_with_the_twin(
+    kind: Kind,
+    dtype: torch.dtype,
+    page_size: int,
+    kv_heads: int,
+    fold: int,
+    dim: int,
+    window: int | None,
+    cap: float | None,
+    sinks: bool,
+    splits: int,
+) -> None:
+    generator = torch.Generator().manual_seed(dim + splits)
+    tables, count = page_tables(CONTEXTS, page_size, generator)
+    rows = make_rows(count, page_size, kv_heads, dim, dtype, kind, generator)
+    batch = make_batch(CONTEXTS, [0, 1, 1, 1, 1], tables, page_size, len(CONTEXTS))
+    # A padding row has a query and no context.
+    batch = replace(batch, query_start=torch.arange(len(CONTEXTS) + 1, dtype=torch.int32, device=DEVICE))
+    query = make_query(len(CONTEXTS), kv_heads * fold, dim, dtype, generator)
+    scores = torch.randn(kv_heads * fold, generator=generator).to(DEVICE) if sinks else None
+    scoring = Scoring(dim**-0.5 * 2, window, cap, scores)
+    out = torch.full(query.shape, float("nan"), dtype=dtype, device=DEVICE)
+    tuning = Tuning(keys=32 if page_size == 32 else 16, rows=32 if fold > 16 else 16, splits=splits, least=32)
+    decode(query, rows, batch, 1, scoring, out, tuning)
+    wanted = reference.attention(query, rows, batch, 1, scoring)
+    torch.testing.assert_close(out, wanted, rtol=0, atol=TOLERANCE[dtype])
+
+
+def test_scores_far_apart_do_not_overflow() -> None:
+    generator = torch.Generator().manual_seed(3)
+    tables, count = page_tables([50], 16, generator)
+    rows = make_rows(count, 16, 1, 32, F32, "plain", generator)
+    batch = make_batch([50], [1], tables, 16, 1)
+    query = make_query(1, 2, 32, F32, generator)
+    for scoring in (Scoring(1e3), Scoring(1e3, softcap=1.0)):
+        out = torch.empty(query.shape, device=DEVICE)
+        decode(query, rows, batch, 0, scoring, out, Tuning(keys=16, splits=2, least=16))
+        wanted = reference.attention(query, rows, batch, 0, scoring)
+        torch.testing.assert_close(out, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("longest", [1, 100, 1000, 10_000, 1_000_000])
+@pytest.mark.parametrize("programs", [1, 8, 32, 200, 10_000])
+def test_splits_fill_the_device_and_no_more(programs: int, longest: int) -> None:
+    tuning, processors = Tuning(), 132
+    count = split_count(programs, longest, tuning, processors)
+    assert 1 <= count <= max(1, -(-longest // tuning.least))
+    if programs >= 2 * processors:
+        assert count == 1
+    if programs == 8 and longest >= 10_000:
+        assert programs * count >= processors

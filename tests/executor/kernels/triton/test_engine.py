@@ -1,0 +1,52 @@
+"""The engine on the kernels themselves: the tokens of the CPU path; with fixed steps, the same bits in any company."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+
+pytest.importorskip("triton")
+
+from qpdsl.executor.engine.engine import EngineConfig
+from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.step import backends
+from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
+from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
+from tests.support.executor.paged_case import DEVICE
+
+SAMPLING = [SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9)]
+
+
+@cache
+def requests() -> tuple[GenerateRequest, ...]:
+    """Three prompts over one prefix long enough to be read once, and one of its own."""
+    rng = random.Random(3)
+    stem = [rng.randrange(1, VOCABULARY) for _ in range(132)]
+    prompts = [stem + [index + 1] * (index + 1) for index in range(3)] + [[5, 6, 7]]
+    return tuple(GenerateRequest(tuple(prompt), (i, i + 9), SAMPLING[i], 3 + i) for i, prompt in enumerate(prompts))
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_tokens_are_those_of_the_cpu_path(name: str) -> None:
+    wanted = served(engine_of(PagedModel(random_model(name), kernels=False)), requests())
+    model = PagedModel(random_model(name).to(DEVICE), kernels=True)
+    found = served(engine_of(model, config=EngineConfig(token_budget=200)), requests())
+    for mine, theirs in zip(found, wanted, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            assert a.tokens == b.tokens and a.finish == b.finish
+            assert a.logprob == pytest.approx(b.logprob, abs=1e-3)
+
+
+def test_fixed_steps_give_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "FIXED_ROWS", 8)
+    model = PagedModel(random_model("llama").to(DEVICE), kernels=True)
+    rng = random.Random(4)
+    prompts = [tuple(rng.randrange(1, VOCABULARY) for _ in range(length)) for length in (3, 21, 10)]
+    batch = [GenerateRequest(prompt, (7, 8), SAMPLING[i], 4) for i, prompt in enumerate(prompts)]
+    config = EngineConfig(max_sequences=8, deterministic=True)
+    together = served(engine_of(model, config=config), tuple(batch))
+    alone = [served(engine_of(model, config=config), (request,))[0] for request in batch]
+    # Log-probabilities, not tokens alone: a sum taken in another order shows there first.
+    assert together == alone

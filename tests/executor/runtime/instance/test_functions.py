@@ -1,0 +1,141 @@
+"""Python scorers and extractors: what they are given, what they may give, and how their errors read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qpdsl.executor.engine.engine import Engine
+from qpdsl.executor.events.stream import EventStream
+from qpdsl.executor.runtime.instance.candidates import Candidates, Generated, Row
+from qpdsl.executor.runtime.instance.functions import PythonFunction
+from qpdsl.executor.runtime.instance.instance import Instance, RowError, Services
+from qpdsl.executor.runtime.operators.columns import log_prob, python_extract, python_score
+from qpdsl.executor.text.context import Context
+from qpdsl.grammar.source import Span
+from qpdsl.planner.plan import ops
+
+NOWHERE = Span(0, 0)
+TEXTS = ("one two", "three", "one two")
+ROWS: Candidates = tuple(
+    Row(
+        Context(turns=(("user", "What?"),)),
+        (index,),
+        {"text": text, "k": 2},
+        Generated(text=text, logprob=-1.5, sampled=3),
+    )
+    for index, text in enumerate(TEXTS)
+)
+
+
+def instance(*functions: PythonFunction) -> Instance:
+    known = {function.name: function for function in functions}
+    return Instance("", Services(Engine(), {}, {}, EventStream(), known), {}, 0, b"")
+
+
+def scored(call: Callable[..., Any], batched: bool = False, rows: Candidates = ROWS) -> list[object]:
+    op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into="score")
+    made = asyncio.run(python_score(op, rows, instance(PythonFunction("f", call, batched))))
+    return [row.columns["score"] for row in made]
+
+
+def extracted(call: Callable[..., Any], returns: str = "text", rows: Candidates = ROWS) -> list[object]:
+    op = ops.PythonExtract(stage=0, span=NOWHERE, column="x", function="f")
+    function = PythonFunction("f", call, kind="extractor", returns=returns)
+    return [row.columns["x"] for row in asyncio.run(python_extract(op, rows, instance(function)))]
+
+
+async def later(text: str) -> int:
+    await asyncio.sleep(0)
+    return len(text)
+
+
+async def all_later(texts: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[int]:
+    return [len(text) * row["k"] for text, row in zip(texts, rows, strict=True)]
+
+
+class Object:
+    def __call__(self, text: str) -> int:
+        return len(text)
+
+
+@pytest.mark.parametrize(
+    ("call", "batched", "scores"),
+    [
+        (len, False, [7, 5, 7]),
+        (lambda answer: len(answer), False, [7, 5, 7]),
+        (lambda text, problem: len(text) + len(problem), False, [12, 10, 12]),
+        (lambda row: row["k"], False, [2, 2, 2]),
+        (lambda solution, row: len(solution) * row["k"], False, [14, 10, 14]),
+        (lambda *, problem, text: len(problem) - len(text), False, [-2, 0, -2]),
+        (lambda text: np.float32(len(text)), False, [7, 5, 7]),
+        (lambda text: 1 / 3, False, [0.33333] * 3),
+        (later, False, [7, 5, 7]),
+        (lambda texts: [len(text) for text in texts], True, [7, 5, 7]),
+        (lambda texts: np.array([len(text) for text in texts]), True, [7, 5, 7]),
+        (lambda text, problems: [len(p) for p in problems], True, [5, 5, 5]),
+        (all_later, True, [14, 10, 14]),
+        (Object(), False, [7, 5, 7]),
+    ],
+)
+def test_a_function_gets_what_it_asks_for(call: Callable[..., Any], batched: bool, scores: list[float]) -> None:
+    assert scored(call, batched) == scores
+
+
+def test_equal_content_is_shown_once() -> None:
+    seen: list[str] = []
+    assert scored(lambda text: seen.append(text) or len(seen)) == [1, 2, 1]  # type: ignore[func-returns-value]
+    assert seen == ["one two", "three"]
+    batches: list[list[str]] = []
+    scored(lambda texts: batches.append(texts) or [0] * len(texts), batched=True)  # type: ignore[func-returns-value]
+    assert batches == [["one two", "three"]]
+
+
+def divided(text: str) -> float:
+    none = 0
+    return len(text) / none
+
+
+@pytest.mark.parametrize(
+    ("call", "batched", "reason"),
+    [
+        (
+            divided,
+            False,
+            r"Python function `f` failed: ZeroDivisionError: division by zero \(test_functions.py, line \d+\)",
+        ),
+        (lambda text, other: 0, False, r"Python function `f` failed: TypeError: .*missing 1 required.*'other'"),
+        (lambda text: "high", False, "Python scorer `f` must give a number, not a str"),
+        (lambda text: None, False, "Python scorer `f` must give a number, not None"),
+        (lambda text: True, False, "Python scorer `f` must give a number, not True"),
+        (lambda text: float("nan"), False, "Python scorer `f` must give a number, not nan"),
+        (lambda texts: [1.0], True, "Python function `f` must give a list of 2, not 1 values"),
+        (lambda texts: 1.0, True, "Python function `f` must give a list of 2, not float"),
+    ],
+)
+def test_a_function_that_fails_is_named(call: Callable[..., Any], batched: bool, reason: str) -> None:
+    with pytest.raises(RowError, match=reason):
+        scored(call, batched)
+
+
+def test_an_extractor_gives_its_type_or_none() -> None:
+    assert extracted(lambda text: text.split()[0]) == ["one", "three", "one"]
+    assert extracted(lambda text: None) == [None] * 3
+    assert extracted(lambda text: len(text), "float") == [7.0, 5.0, 7.0]
+    with pytest.raises(RowError, match="Python extractor `f` must give int or None, not a str"):
+        extracted(lambda text: text, "int")
+    cut = tuple(Row(row.context, row.path, row.columns, Generated(text="12", incomplete=True)) for row in ROWS[:1])
+    assert extracted(lambda text: text, rows=cut + ROWS[1:2]) == [None, "three"]
+
+
+def test_the_log_probability_is_a_score() -> None:
+    made = {}
+    for reduce in ("sum", "mean"):
+        op = ops.LogProb(stage=0, span=NOWHERE, reduce=reduce, into="sure")
+        empty = Row(None, (), {}, Generated())
+        made[reduce] = [row.columns["sure"] for row in asyncio.run(log_prob(op, (ROWS[0], empty), instance()))]
+    assert made == {"sum": [-1.5, 0.0], "mean": [-0.5, None]}

@@ -1,0 +1,83 @@
+"""A context that goes on: what was generated in it stands there, and the columns that a program made stay."""
+
+from __future__ import annotations
+
+from transformers import AutoTokenizer
+
+from qpdsl import zoo
+from qpdsl.executor.runtime.instance.candidates import Row
+from qpdsl.executor.text.context import Context, encode
+from tests.support.executor.programs import HEADER, compiled, run_all, texts
+
+
+def rows(stages: str) -> tuple[Row, ...]:
+    plan = compiled(HEADER + f"program p(problem: text) -> text {{\n{stages}\n}}")
+    (result,) = run_all(plan, [{"problem": texts(1)[0]}])
+    assert result.error is None
+    return result.rows
+
+
+def test_a_chat_goes_on_behind_the_assistants_turn() -> None:
+    stages = 'chat system="Be brief." user=problem\n generate llm n=2 temperature=2.5 max_tokens=12 into first\n'
+    made = rows(stages + ' chat user="{first}? Again:"\n generate llm temperature=0 max_tokens=3\n return text')
+    assert len({row.columns["first"] for row in made}) == 2
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
+    for row in made:
+        messages = [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": texts(1)[0]},
+            {"role": "assistant", "content": row.columns["first"]},
+            {"role": "user", "content": f"{row.columns['first']}? Again:"},
+        ]
+        assert row.context == Context(turns=tuple((each["role"], str(each["content"])) for each in messages))
+        whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+        assert encode(tokenizer, row.context) == tuple(whole)
+        assert row.columns["tokens"] == 3 and row.columns["finish"] == "length"
+
+
+def test_a_chat_that_follows_a_chat_has_no_turn_between() -> None:
+    (row,) = rows('chat user=problem\n chat assistant="Hm."\n chat user="Well?"\n generate llm max_tokens=1')
+    assert row.context is not None and [role for role, _ in row.context.turns] == ["user", "assistant", "user"]
+
+
+def test_a_prompt_goes_on_behind_what_was_generated() -> None:
+    (row,) = rows(
+        'prompt "<|user|>{problem}"\n generate llm max_tokens=4 into start\n prompt "<|end|> So"\n generate llm'
+    )
+    assert row.context is not None
+    assert row.context.prompt == (
+        ("<|user|>", True),
+        (texts(1)[0], False),
+        (str(row.columns["start"]), False),
+        ("<|end|> So", True),
+    )
+
+
+def test_a_new_turn_clears_what_was_generated_and_keeps_the_rest() -> None:
+    stages = "chat user=problem\n split 2\n generate llm max_tokens=4 temperature=0\n extract a = /./\n"
+    for index, row in enumerate(rows(stages + ' score logprob\n chat user="Again"\n return a')):
+        fresh = {"text": "", "step": "", "finish": None, "finished": False, "logprob": 0.0, "tokens": 0}
+        assert {name: row.columns[name] for name in fresh} == fresh
+        assert row.columns["group"] == index and row.columns["a"] and row.columns["score"]
+        assert row.path == (index, 0)
+
+
+def test_arms_run_on_the_same_rows_and_lack_each_others_columns() -> None:
+    stages = (
+        'chat user=problem\n generate llm n=2 stop="\\n\\n" temperature=1.5\n branch {\n { extract a = /./ }\n'
+        " { generate llm n=2 temperature=0.9 max_tokens=5 into b }\n { where true }\n }\n return text"
+    )
+    made = rows(stages)
+    assert [row.path for row in made] == [(0, 0), (1, 0), (0, 1, 0), (0, 1, 1), (1, 1, 0), (1, 1, 1), (0, 2), (1, 2)]
+    assert [row.columns["a"] is None for row in made] == [False, False, *[True] * 6]
+    assert all(row.columns["b"] is None for row in made[:2] + made[6:])
+    assert len({tuple(row.columns) for row in made}) == 1
+    assert made[0].columns["text"] == made[6].columns["text"]
+
+
+def test_arms_that_loop_draw_as_loops_outside_them_do() -> None:
+    loop = 'repeat 2 { generate llm stop="\\n" temperature=1.5 max_tokens=9 }'
+    both = rows(f"chat user=problem\n branch {{ {{ {loop} }} {{ {loop} | {loop} }} }}\n return text")
+    alone = rows(f"chat user=problem\n branch {{ {{ {loop} }} {{ generate llm max_tokens=1 }} }}\n return text")
+    assert both[0] == alone[0]
+    assert both[1].path[:3] == (1, 0, 0)

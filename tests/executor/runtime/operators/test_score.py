@@ -1,0 +1,124 @@
+"""Step scores in the RLHFlow format against a straight transformers computation, and what is computed only once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from qpdsl import zoo
+from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.events.events import EngineStepped, Event
+from qpdsl.executor.runtime.instance.candidates import Candidates, Generated, Row
+from qpdsl.executor.runtime.instance.instance import Instance, Services
+from qpdsl.executor.runtime.operators.score import score
+from qpdsl.executor.text.context import Context, ContextError
+from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
+from qpdsl.executor.verifiers.verifier import reduce_scores
+from qpdsl.grammar.source import Span
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import ScoreHow
+from qpdsl.session import Session
+from tests.support.executor.programs import HEADER, compiled
+
+PROBLEM = "Mia has 12 coins. She finds 30 more. How many coins does Mia have?"
+STEPS = ["12 + 30 = 42.", "42 - 2 = 40.", "40 * 2 = 80. The answer is 80."]
+FOLDER = zoo.path("zoo/counting-prm")
+
+
+def straight(problem: str, steps: list[str]) -> list[float]:
+    """Each step's score by a forward of its own over the conversation up to it."""
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    plus, minus = (tokenizer.encode(sign, add_special_tokens=False)[-1] for sign in "+-")
+    scores = []
+    for count in range(1, len(steps) + 1):
+        messages = []
+        for index, step in enumerate(steps[:count]):
+            messages.append({"role": "user", "content": f"{problem} {step}" if index == 0 else step})
+            messages.append({"role": "assistant", "content": "+"})
+        ids = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, return_dict=False)
+        with torch.inference_mode():
+            logits = model(torch.tensor([ids])).logits[0, -1]
+        scores.append(logits[[plus, minus]].softmax(0)[0].item())
+    return scores
+
+
+def session() -> Session:
+    made = Session()
+    made.load(compiled(HEADER + "program p(problem: text) -> text {\n chat user=problem\n generate llm\n score prm\n}"))
+    return made
+
+
+def scored(
+    texts: list[str], reduce: ops.Reduce, used: Session, instance: Instance | None = None
+) -> tuple[Candidates, Instance]:
+    rows = tuple(Row(Context(turns=(("user", PROBLEM),)), (i,), {}, Generated(text=t)) for i, t in enumerate(texts))
+    services = Services(
+        used._engine,
+        {"prm": used._models["zoo/counting-prm"]},
+        {"prm": used._models["zoo/counting-prm"].verifier},
+        used.events,
+    )
+    given = instance or Instance("", services, {}, 0, b"")
+    op = ops.Score(stage=0, span=Span(0, 0), verifier="prm", reduce=reduce, into="score")
+
+    async def main() -> Candidates:
+        async with used.running():
+            return await score(op, rows, given, ScoreHow(share=True, cache=True))
+
+    return asyncio.run(main()), given
+
+
+def test_scores_are_those_of_a_straight_forward() -> None:
+    expected = straight(PROBLEM, STEPS)
+    for reduce in ("last", "min", "mean", "prod", "sum"):
+        (row,), _ = scored(["\n\n".join(STEPS)], reduce, session())
+        assert row.columns["score"] == pytest.approx(reduce_scores(expected, reduce), abs=3e-5)
+
+
+def test_a_text_that_ends_in_a_separator_has_no_extra_empty_step() -> None:
+    (cut, whole, empty), _ = scored([STEPS[0] + "\n\n", STEPS[0], "\n\n"], "last", session())
+    assert cut.columns["score"] == whole.columns["score"]
+    assert empty.columns["score"] is None
+
+
+def test_equal_content_is_scored_once_and_a_step_more_costs_a_step() -> None:
+    used = session()
+    reports: list[StepReport] = []
+
+    def keep(event: Event) -> None:
+        if isinstance(event, EngineStepped):
+            reports.append(event.report)
+
+    used.events.subscribe(keep)
+    two = "\n\n".join(STEPS[:2])
+    rows, instance = scored([two] * 8, "last", used)
+    assert len({row.columns["score"] for row in rows}) == 1
+    first = sum(report.prefill_tokens + report.decode_tokens for report in reports)
+    assert instance.usage.prompt_tokens == first
+
+    reports.clear()
+    tokens = RlhflowVerifier(AutoTokenizer.from_pretrained(FOLDER)).reads(PROBLEM, "\n\n".join(STEPS))
+    assert tokens is not None
+    scored(["\n\n".join(STEPS), two], "last", used, instance)
+    again = sum(report.prefill_tokens + report.decode_tokens for report in reports)
+    # Of the longer text only what lies past the last score read is computed, of the old one nothing.
+    assert again == tokens.positions[2] - tokens.positions[1]
+
+
+@pytest.mark.parametrize(
+    ("how", "value"), [("last", 0.5), ("min", 0.2), ("mean", 0.53333), ("prod", 0.09), ("sum", 1.6)]
+)
+def test_reductions(how: str, value: float) -> None:
+    assert reduce_scores([0.9, 0.2, 0.5], how) == value
+
+
+def test_a_tokenizer_without_the_signs_is_no_verifier() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    tokenizer.chat_template = None
+    verifier = RlhflowVerifier(tokenizer)
+    with pytest.raises(ContextError, match="no chat template"):
+        verifier.reads("a", "b")

@@ -1,0 +1,225 @@
+"""Constrained samples satisfy their constraint, and are the same whatever the scheduler does to them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from qpdsl import zoo
+from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import GenerateRequest, Mask, Sample, SamplingParams
+from qpdsl.executor.text.constraint import Constrainer, ConstraintError
+from tests.support.executor.models import served
+
+FOLDER = zoo.path("zoo/counting")
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b", "chess"]}, "maxItems": 3},
+        "glad": {"type": "boolean"},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+CONSTRAINTS: list[tuple[str, str, Callable[[str], bool]]] = [
+    ("json_schema", json.dumps(PERSON), lambda text: is_person(json.loads(text))),
+    ("json_schema", '{"type": "integer", "minimum": 7, "maximum": 1250}', lambda text: 7 <= json.loads(text) <= 1250),
+    ("json_schema", '{"enum": ["a", "ab", 3, null]}', lambda text: json.loads(text) in ("a", "ab", 3, None)),
+    *[
+        ("regex", regex, lambda text, regex=regex: re.fullmatch(regex, text) is not None)
+        for regex in (r"\d+", r"-?\d{1,3}(\.\d\d)?", r"[a-z]+( [a-z]+){2}\.", r"yes|no|yes, but", r"(ab|a)*c", "x?")
+    ],
+    (
+        "grammar",
+        'start: "(" start ")" | NUM\nNUM: /[0-9]{1,4}/',
+        lambda text: re.fullmatch(r"\(*\d{1,4}\)*", text) is not None,
+    ),
+]
+
+
+def is_person(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and {"name", "age", "tags"} <= set(value) <= set(PERSON["properties"])
+        and 1 <= len(value["name"]) <= 12
+        and 0 <= value["age"] <= 150
+        and len(value["tags"]) <= 3
+        and set(value["tags"]) <= {"a", "b", "chess"}
+        and isinstance(value.get("glad", True), bool)
+    )
+
+
+@cache
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(FOLDER)
+
+
+@cache
+def constrainer() -> Constrainer:
+    return Constrainer(tokenizer(), 768, [4])
+
+
+def model() -> PagedModel:
+    return PagedModel(AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval())
+
+
+def prompt(text: str) -> tuple[int, ...]:
+    messages = [{"role": "user", "content": text}]
+    return tuple(tokenizer().apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+
+@cache
+def requests() -> tuple[GenerateRequest, ...]:
+    """Four samples under each constraint, hot, with and without filters, some among them under none."""
+    made = []
+    for index, (kind, source, _) in enumerate([*CONSTRAINTS, ("", "", bool)]):
+        sampling = [SamplingParams(1.5), SamplingParams(1.2, top_k=40, top_p=0.95), SamplingParams(3.0, min_p=0.01)]
+        keys = tuple(100 * index + key for key in range(4))
+        mask = constrainer().masks(kind, source) if kind else None
+        text = f"Extract the person in this note as JSON: Anna Berg is {index} years old."
+        made.append(GenerateRequest(prompt(text), keys, sampling[index % 3], 60, frozenset({4}), None, mask))
+    return tuple(made)
+
+
+@cache
+def together() -> list[tuple[Sample, ...]]:
+    engine = Engine()
+    engine.add("m", model())
+    return served(engine, requests())
+
+
+def test_what_is_finished_satisfies_its_constraint() -> None:
+    finished = 0
+    for (_, source, holds), samples in zip(CONSTRAINTS, together(), strict=False):
+        for sample in samples:
+            tokens = sample.tokens[:-1] if sample.finish == "eos" else sample.tokens
+            text = tokenizer().decode(tokens)
+            if sample.finish in ("match", "eos"):
+                finished += 1
+                assert holds(text), (source, text)
+            else:
+                assert len(sample.tokens) == 60
+    assert finished > 2 * len(CONSTRAINTS)
+    assert {sample.finish for samples in together() for sample in samples} == {"eos", "match", "length"}
+
+
+@pytest.mark.parametrize(
+    ("kv_bytes", "config"),
+    [
+        (1 << 23, EngineConfig(token_budget=20)),
+        (1 << 23, EngineConfig(max_sequences=3)),
+        (3 << 18, EngineConfig(token_budget=37)),
+    ],
+    ids=["chunked", "three-at-a-time", "little-memory"],
+)
+def test_tokens_do_not_hang_on_the_schedule(kv_bytes: int, config: EngineConfig) -> None:
+    reports: list[StepReport] = []
+    engine = Engine(config, reports.append, kv_bytes)
+    engine.add("m", model())
+    assert served(engine, requests()) == together()
+    if kv_bytes < 1 << 23:
+        assert reports[-1].preemptions > 0
+
+
+def test_a_sample_is_the_same_alone() -> None:
+    for request, samples in zip(requests(), together(), strict=True):
+        for index, sample in enumerate(samples):
+            engine = Engine()
+            engine.add("m", model())
+            alone = GenerateRequest(
+                request.prompt, request.keys[index : index + 1], request.sampling, 60, request.eos, None, request.mask
+            )
+            assert served(engine, (alone,)) == [(sample,)]
+
+
+def test_the_log_probability_is_over_what_is_allowed() -> None:
+    reference = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    for request, samples in list(zip(requests(), together(), strict=True))[:4]:
+        assert request.mask is not None
+        sample, mask = samples[0], request.mask()
+        with torch.inference_mode():
+            logits = reference(torch.tensor([request.prompt + sample.tokens])).logits[0]
+        logprob = 0.0
+        for at, token in enumerate(sample.tokens):
+            bits = np.zeros((1, 24), dtype=np.int32)
+            mask.fill([mask], bits)
+            allowed = torch.from_numpy(np.unpackbits(bits.view(np.uint8), bitorder="little")[:768].astype(bool))
+            row = logits[len(request.prompt) - 1 + at].masked_fill(~allowed, float("-inf"))
+            logprob += row.log_softmax(-1)[token].item()
+            mask.push(token)
+        assert sample.logprob == pytest.approx(logprob, abs=1e-3)
+
+
+def test_an_end_that_nothing_can_follow_is_a_match_and_another_is_eos() -> None:
+    engine = Engine()
+    engine.add("m", model())
+    for regex, finish in ((r"\d\d", "match"), (r"(\d|)", "eos")):
+        masks = constrainer().masks("regex", regex)
+        sampling = SamplingParams(1.0)
+        (samples,) = served(
+            engine, (GenerateRequest((5, 6), tuple(range(200)), sampling, 9, frozenset({4}), None, masks),)
+        )
+        assert finish in {sample.finish for sample in samples}
+        assert all(len(sample.tokens) == 2 for sample in samples if regex == r"\d\d")
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"), [("regex", "("), ("grammar", "start: other"), ("json_schema", '{"type": 3}')]
+)
+def test_a_constraint_that_does_not_compile_is_refused(kind: str, source: str) -> None:
+    with pytest.raises(ConstraintError):
+        constrainer().masks(kind, source)
+
+
+def test_a_mask_that_gives_up_fails_its_request_alone() -> None:
+    class Lost:
+        error = "it is lost"
+
+        def push(self, token: int) -> bool:
+            return False
+
+        def fill(self, masks: Any, bits: Any) -> None:
+            bits[:] = 0
+
+    def lost() -> Mask:
+        return Lost()
+
+    engine = Engine()
+    engine.add("m", model())
+    bad = engine.submit("m", GenerateRequest((5, 6), (0,), SamplingParams(1.0), 9, mask=lost))
+    good = engine.submit("m", requests()[0])
+    while engine.has_work:
+        engine.step()
+        engine.check_integrity()
+    assert good.result().samples == together()[0]
+    with pytest.raises(EngineError, match="held to its constraint: it is lost"):
+        bad.result()
+
+
+def test_masks_are_the_same_side_by_side() -> None:
+    masks = [constrainer().masks(kind, source)() for kind, source, _ in CONSTRAINTS for _ in range(80)]
+    for mask, text in zip(masks, ["", "1", "{", '{"', "a", "(", "y"] * 200, strict=False):
+        for token in tokenizer().encode(text, add_special_tokens=False):
+            bits = np.zeros((1, 24), dtype=np.int32)
+            mask.fill([mask], bits)
+            if bits[0, token // 32] >> (token % 32) & 1:
+                mask.push(token)
+    many, single = np.zeros((2, len(masks), 24), dtype=np.int32)
+    masks[0].fill(masks, many)
+    for row, mask in enumerate(masks):
+        mask.fill([mask], single[row : row + 1])
+    assert many.size * 32 > 1 << 19
+    assert (many == single).all()

@@ -1,0 +1,98 @@
+"""Stop strings over real tokenizations: the text ends right behind the first one, whatever tokens it is made of."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from qpdsl import zoo
+from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.text.stop import StopWatch
+
+ZOO = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
+PAGED = cast(Any, SimpleNamespace())
+
+
+def sentencepiece() -> PreTrainedTokenizerFast:
+    """A small tokenizer in Llama 2's layout: words begin with ▁, and unknown bytes fall back to byte tokens."""
+    pieces = [
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *"▁abcdefgh.\n",
+        "▁a",
+        "▁b",
+        "ab",
+        ".\n",
+        "\n\n",
+        "▁\n",
+    ]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    merges = [("▁", "a"), ("▁", "b"), ("a", "b"), (".", "\n"), ("\n", "\n"), ("▁", "\n")]
+    backend = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+TOKENIZERS = {"byte-level": ZOO, "sentencepiece": sentencepiece()}
+
+
+def stopped(tokenizer: PreTrainedTokenizerFast, tokens: list[int], stop: str) -> tuple[str, int] | None:
+    """What is left of the tokens' text, and how many tokens were looked at; None where nothing stops them."""
+    model = TextModel("m", tokenizer, PAGED, frozenset())
+    watch = StopWatch(model.spelling, stop)
+    for count, token in enumerate(tokens, 1):
+        if watch.push(token):
+            assert watch.cut is not None
+            kept = tuple(tokens[: watch.cut.tokens])
+            return model.decode(kept + (model.encode_after(kept, watch.cut.tail) if watch.cut.tail else ())), count
+    return None
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(deadline=None)
+@given(data=st.data())
+def test_the_text_ends_behind_the_first_stop_string(name: str, data: st.DataObject) -> None:
+    tokenizer = TOKENIZERS[name]
+    model = TextModel("m", tokenizer, PAGED, frozenset())
+    text = data.draw(st.text("ab.\n é", min_size=1, max_size=30))
+    stop = data.draw(st.sampled_from(["\n", "\n\n", ".", "ab", "a\n", "é", ".\n\n"]))
+    tokens = model.encode(text)
+    whole = model.decode(tuple(tokens))
+    found = stopped(tokenizer, tokens, stop)
+    if stop in whole:
+        assert found is not None and found[0] == whole[: whole.index(stop) + len(stop)]
+    else:
+        assert found is None
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(deadline=None)
+@given(data=st.data())
+def test_samples_that_share_a_spelling_say_what_each_says_alone(name: str, data: st.DataObject) -> None:
+    model = TextModel("m", TOKENIZERS[name], PAGED, frozenset())
+    samples = data.draw(
+        st.lists(st.text("ab \n é漢", min_size=1, max_size=12).map(model.encode), min_size=1, max_size=3)
+    )
+    said: list[list[str]] = [[] for _ in samples]
+    watches = [StopWatch(model.spelling, None, pieces.append) for pieces in said]
+    for at in range(max(map(len, samples))):
+        for watch, tokens in zip(watches, samples, strict=True):
+            if at < len(tokens):
+                assert not watch.push(tokens[at])
+    assert ["".join(pieces) for pieces in said] == [model.decode(tuple(tokens)) for tokens in samples]
+
+
+@given(tokens=st.lists(st.integers(1, 256), max_size=40))
+def test_bytes_that_are_no_text_are_survived(tokens: list[int]) -> None:
+    # Tokens 1 to 256 of the small tokenizer are the single bytes, so most sequences are not UTF-8.
+    found = stopped(TOKENIZERS["sentencepiece"], tokens, "a")
+    assert found is None or found[0].endswith("a")

@@ -1,0 +1,181 @@
+"""The tree of each construct: schemas, clauses, and the stages that take more than options."""
+
+import pytest
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
+from qpdsl.grammar.source import Source, Span
+from tests.grammar.parse.test_parser import parsed
+
+AT = Span(0, 0)
+PLAIN = "program p() { split 2 }"
+
+
+def stage(text: str) -> ast.Stage:
+    return parsed(f"program p() {{\n{text}\n}}").programs[0].body[0]
+
+
+def field_type(text: str) -> ast.TypeExpr:
+    schema = parsed(f"schema S {{ x: {text} }}\n{PLAIN}").schemas[0]
+    assert schema.type is not None
+    return schema.type.fields[0].type
+
+
+def name(id: str) -> ast.Name:
+    return ast.Name(id, span=AT)
+
+
+def number(value: int | float) -> ast.Literal:
+    return ast.Literal(value, span=AT)
+
+
+def model(id: str, *, quoted: bool = False) -> ast.ModelRef:
+    return ast.ModelRef(id, quoted, span=AT)
+
+
+def ref(id: str) -> ast.TypeRef:
+    return ast.TypeRef(id, span=AT)
+
+
+FIELD = ast.Field("a", ref("int"), span=AT, name_span=AT)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Person", ref("Person")),
+        ("int(0..150)", ast.RangeType("int", 0, 150, span=AT)),
+        ("int(-3 .. )", ast.RangeType("int", -3, None, span=AT)),
+        ("float(..1)", ast.RangeType("float", None, 1, span=AT)),
+        ("float(0.5..1e3)", ast.RangeType("float", 0.5, 1000.0, span=AT)),
+        ('text(max_length=40, format="email")', ast.TextType(max_length=40, format="email", span=AT)),
+        ("text(pattern=/a,b/)", ast.TextType(pattern=ast.Regex("a,b", span=AT), span=AT)),
+        ('choice("a", "",)', ast.ChoiceType(("a", ""), span=AT)),
+        ("[[int]]", ast.ListType(ast.ListType(ref("int"), span=AT), span=AT)),
+        ("{}", ast.RecordType((), span=AT)),
+        ("[\n{ a: int\n}]", ast.ListType(ast.RecordType((FIELD,), span=AT), span=AT)),
+    ],
+)  # fmt: skip
+def test_types(text: str, wanted: ast.TypeExpr) -> None:
+    assert field_type(text) == wanted
+
+
+@pytest.mark.parametrize("between", [", ", "\n", ",\n", "\n\n  # note\n", " # note\n", ",  # note\n"])
+def test_fields_are_parted_by_lines_or_commas(between: str) -> None:
+    text = "schema S { a: int, b: { c: text, d: [text] }?, e: bool }\n" + PLAIN
+    assert parsed(text.replace(", ", between)) == parsed(text)
+
+
+def test_declarations() -> None:
+    file = parsed(f'use "other.qp"\nschema Order from "order.json"\n{PLAIN}')
+    assert file.uses == (ast.Use("other.qp", span=AT),)
+    assert file.schemas == (ast.Schema("Order", path="order.json", span=AT, name_span=AT),)
+
+
+def test_clauses_of_a_program() -> None:
+    program = parsed('program p()\n  draft "m"\n  prefer latency=1\n within epsilon(1e-3)\n{ split 2 }').programs[0]
+    assert program.within == ast.Within("epsilon", 0.001, span=AT)
+    assert program.prefer == ast.Prefer(1.0, span=AT)
+    assert program.draft == model("m", quoted=True)
+    assert parsed(f"{PLAIN[:11]} within exact {PLAIN[11:]}").programs[0].within == ast.Within("exact", span=AT)
+
+
+@pytest.mark.parametrize(
+    "text", ['model m = "id" kind=qwen', 'model m = "id"\n  kind=qwen', 'model kind = "id" kind=qwen']
+)
+def test_kind_of_a_model(text: str) -> None:
+    assert parsed(f"{text}\n{PLAIN}").models[0].kind == "qwen"
+
+
+@pytest.mark.parametrize(
+    "clauses", ["like search_and_learn", "draft like\n like search_and_learn", "within loss(0.1) like search_and_learn"]
+)
+def test_like_is_a_word_only_in_a_head(clauses: str) -> None:
+    text = f"program p(like: float) -> text {clauses} {{ keep 1 by like per like | extract like = /a/ }}"
+    assert parsed(text).programs[0].like == ast.Like("search_and_learn", span=AT)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("split 4", ast.Split(number(4), span=AT)),
+        ("split 4 by score", ast.Split(number(4), name("score"), span=AT)),
+        ("split n\n  by score\n  temperature=0.2", ast.Split(name("n"), name("score"), number(0.2), span=AT)),
+        ("peek { split 2 }", ast.Peek((ast.Split(number(2), span=AT),), span=AT)),
+    ],
+)
+def test_stages_of_a_search(text: str, wanted: ast.Stage) -> None:
+    assert stage(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("as Person", {"target": ast.SchemaTarget("Person", span=AT)}),
+        ("as choice", {"target": ast.SchemaTarget("choice", span=AT)}),
+        (r"as /a\/b/", {"target": ast.Regex(r"a\/b", span=AT)}),
+        ('as choice("yes", "no")', {"target": ast.ChoiceTarget(("yes", "no"), span=AT)}),
+        ('as grammar("x.lark")', {"target": ast.GrammarTarget("x.lark", span=AT)}),
+        ("via filter(slm, t)", {"via": ast.Filter(model("slm"), name("t"), span=AT)}),
+        ('via filter("m", 0.9)', {"via": ast.Filter(model("m", quoted=True), number(0.9), span=AT)}),
+        ("via amortized(0.5)", {"via": ast.Amortized(number(0.5), span=AT)}),
+        ("draft slm", {"draft": model("slm")}),
+        ("draft draft", {"draft": model("draft")}),
+        ("into draft draft into", {}),
+        ("into c n=2\n  draft slm", {"into": name("c"), "n": number(2), "draft": model("slm")}),
+    ],
+)  # fmt: skip
+def test_clauses_of_generate(text: str, wanted: dict[str, ast.Node]) -> None:
+    if wanted:
+        assert stage(f"generate llm {text}") == ast.Generate(model("llm"), **wanted, span=AT)  # type: ignore[arg-type]
+    else:
+        assert parse_file(Source("p.qp", f"program p() {{ generate llm {text} }}")).errors
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("where finished", ast.Where(name("finished"), span=AT)),
+        ("split g", ast.Split(name("g"), span=AT)),
+        ("keep 1 by score\n per group", ast.Keep(number(1), name("score"), name("group"), span=AT)),
+        ("vote a equal=math weight=w", ast.Vote(name("a"), name("w"), "math", span=AT)),
+        ("score logprob into c reduce=min", ast.Score(model("logprob"), "min", name("c"), span=AT)),
+        ("extract x = find", ast.Extract(name("x"), name("find"), span=AT)),
+        ("extract where = .where", ast.Extract(name("where"), ast.JsonPath(("where",), span=AT), span=AT)),
+        ("call q()", ast.Call("q", span=AT, name_span=AT)),
+    ],
+)
+def test_stages(text: str, wanted: ast.Stage) -> None:
+    assert stage(text) == wanted
+
+
+def test_a_judge() -> None:
+    rubric = ast.Template(("Rate ", name("x")), span=AT)
+    assert stage('score judge(llm, "Rate {x}")') == ast.Score(ast.Judge(model("llm"), rubric, span=AT), span=AT)
+
+
+def test_a_call() -> None:
+    arguments = (ast.Argument(None, name("a"), span=AT), ast.Argument("k", number(2), span=AT))
+    assert stage("call q(a,\n k=2,) into c") == ast.Call("q", arguments, name("c"), span=AT, name_span=AT)
+
+
+@pytest.mark.parametrize("between", [" ", "\n", "\n\n # note\n", ""])
+def test_the_arms_of_a_branch(between: str) -> None:
+    found = stage(f"branch {{{between}{{ split 2 | split 3 }}{between}{{\nbranch {{ {{ split 4 }} }}\n}}{between}}}")
+    two, three, four = (ast.Split(number(count), span=AT) for count in (2, 3, 4))
+    assert found == ast.Branch(((two, three), (ast.Branch(((four,),), span=AT),)), span=AT)
+
+
+def test_parameters_of_a_pipeline() -> None:
+    text = "chat user=q | split g | generate llm via filter(slm, t) into c | where flag and score > low"
+    text += ' | branch { { call p(x, k=y) into z } } | score judge(llm, "{rubric}") | keep 1 by c per z'
+    file = parse_pipeline(Source("-e", text))
+    assert not file.errors
+    assert [(param.name, param.type.name) for param in file.programs[0].params] == [
+        ("q", "text"), ("g", "int"), ("t", "float"), ("flag", "bool"), ("low", "float"),
+        ("x", "text"), ("y", "text"), ("rubric", "text"),
+    ]  # fmt: skip
+
+
+def test_a_slash_at_the_start_of_a_line_in_brackets_divides() -> None:
+    assert stage("where (\n tokens / 2 > 1 and tokens\n / 3 > 1)") == stage("where (tokens / 2 > 1 and tokens / 3 > 1)")

@@ -1,0 +1,42 @@
+"""Whatever is put in, either a program comes out or diagnostics that point into the text: 20,000 inputs.
+
+`benchmarks/fuzz.py` does the same to a million.
+"""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.grammar.drawn_programs import Drawn, drawn, mutated
+from tests.support.grammar.fuzzing import examine
+
+PROGRAMS, MUTANTS, STAGES, STAGE_MUTANTS, TEXTS = 500, 1_500, 8_000, 9_900, 100
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_well_formed_programs(part: int) -> None:
+    for seed in range(part, PROGRAMS, 5):
+        assert examine(drawn(seed)).parsed, drawn(seed)
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_mutated_programs(part: int) -> None:
+    for seed in range(part, MUTANTS, 5):
+        examine(mutated(drawn(seed), seed))
+
+
+def test_well_formed_stages() -> None:
+    for seed in range(STAGES):
+        assert examine(Drawn(seed).stage(0), pipeline=True).parsed, Drawn(seed).stage(0)
+
+
+def test_mutated_stages() -> None:
+    for seed in range(STAGE_MUTANTS):
+        examine(mutated(Drawn(seed).stage(0), seed), pipeline=True)
+
+
+@settings(max_examples=TEXTS, deadline=None)
+@given(st.text(max_size=80))
+def test_any_text(text: str) -> None:
+    examine(text)
+    examine(text, pipeline=True)

@@ -1,0 +1,117 @@
+"""Plans as the choice may make them, all knobs turned at once, against the naive plan of every shipped program.
+
+Rows run as `qpdsl run --input` runs them, so that problems in flight and the floor count: the floor also says when
+samples run ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qpdsl.dataset.outcome import Outcome
+from qpdsl.dataset.rows import InputRow
+from qpdsl.dataset.run import Work, run_rows
+from qpdsl.planner.optimize import alternatives
+from qpdsl.planner.optimize.optimizer import optimize
+from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.plan.verify import verify_physical
+from qpdsl.session import Session
+from tests.planner.rules.test_proofs import SHIPPED
+from tests.support.executor.programs import arguments, texts
+from tests.support.planner.rules import NAMES, lowered
+
+_SMALL: Mapping[str, Value] = {"n": 3, "depth": 2, "width": 2, "expand": 2, "subtrees": 2, "budget": 3, "ahead": 1}
+_NOTES = ["Rosa Haddad is 64 years old. Tags: dancing.", "Alma orders 3 pens. It is urgent."]
+_ROWS = 2
+# The two problems run one after the other or both at once; the engine has fewer sequences than the floor never, at
+# times, always.
+_IN_FLIGHT = (1, alternatives.IN_FLIGHT[-1])
+_FLOORS = (0, 4, alternatives.FLOORS[-1])
+_COMBINATIONS = 2
+_SEED = 1
+
+Picks = list[tuple[str, str]]
+
+
+def outcomes(physical: PhysicalPlan) -> list[Outcome]:
+    """What the rows came to, in a session of its own: what one run keeps is not to be found by the next."""
+    names = [param.name for param in physical.params]
+    open_ = [param.name for param in physical.params if param.default is None]
+    small = {name: value for name, value in _SMALL.items() if name in names}
+    inputs = _NOTES if "note" in open_ else texts(_ROWS)
+    rows = [
+        InputRow(str(number), arguments(physical, **small, **dict.fromkeys(open_, text)))
+        for number, text in enumerate(inputs)
+    ]
+    session, found = Session(), dict[int, Outcome]()
+    session.load(physical)
+    work = Work(physical, None, 0, with_rows=True)
+    asyncio.run(run_rows(session, work, list(enumerate(rows)), None, found.__setitem__))
+    return [found[number] for number in range(len(rows))]
+
+
+def combinations(naive: PhysicalPlan, rng: random.Random) -> Iterator[tuple[Picks, PhysicalPlan]]:
+    """Plans of all rules, and of some, with every knob turned by chance, and how each was turned."""
+    for number in range(_COMBINATIONS):
+        disabled = [name for name in NAMES if rng.random() < 0.15] if number else []
+        ruled = optimize(naive, disabled).plan
+        made, picks = ruled, [("without", name) for name in disabled]
+        for knob in dict.fromkeys(each.knob for each in alternatives.of_operators(ruled, ruled)):
+            values = [each for each in alternatives.of_operators(made, ruled) if each.knob == knob]
+            # The last value is the one without what the rules decided, under which other knobs can do less.
+            picked = rng.choices(values, [2] * (len(values) - 1) + [1])[0]
+            made = picked.plan
+            picks.append((knob, picked.value))
+        aheads = list(alternatives.aheads(made, ruled))
+        if aheads:
+            picked = rng.choice(aheads)
+            made = picked.plan
+            picks.append((picked.knob, picked.value))
+        if made.in_flight is not None:
+            made = replace(made, in_flight=rng.choice(_IN_FLIGHT), floor=rng.choice(_FLOORS))
+            picks += [("problems at once", str(made.in_flight)), ("floor", str(made.floor))]
+        yield picks, made
+
+
+def seeded(path: Path, program: str | None) -> random.Random:
+    return random.Random(f"{_SEED} {path.stem} {program}")
+
+
+@pytest.mark.parametrize(("path", "program"), SHIPPED, ids=lambda value: getattr(value, "stem", value))
+def test_every_combination_gives_what_the_naive_plan_gives(path: Path, program: str | None) -> None:
+    naive = plan(lowered(path, program))
+    expected = outcomes(naive)
+    rng = seeded(path, program)
+    for reads in (None, ()):
+        for picks, made in combinations(replace(naive, reads=reads), rng):
+            verify_physical(made)
+            found = outcomes(made)
+            for one, other in zip(expected, found, strict=True):
+                assert (one.answer, one.score, one.error) == (other.answer, other.score, other.error), picks
+                assert reads is not None or one.rows == other.rows, picks
+
+
+def test_the_combinations_turn_every_knob_to_every_value() -> None:
+    tried: set[tuple[str, str]] = set()
+    for path, program in SHIPPED:
+        naive, rng = plan(lowered(path, program)), seeded(path, program)
+        for reads in (None, ()):
+            for picks, _ in combinations(replace(naive, reads=reads), rng):
+                tried.update((knob.rpartition(": ")[2].split(" ")[0], value) for knob, value in picks)
+    assert tried >= {
+        *(("prefixes", value) for value in ("shared", "computed by every sample")),
+        *(("texts", value) for value in ("what is new in them", "whole")),
+        *(("scores", value) for value in ("kept", "read again")),
+        *(("vote", value) for value in ("stops when decided", "waits for all samples")),
+        *(("steps", str(depth)) for depth in alternatives.AHEAD),
+        *(("problems", str(most)) for most in _IN_FLIGHT),
+        *(("floor", str(floor)) for floor in _FLOORS),
+    }

@@ -1,0 +1,177 @@
+"""Killed, interrupted, or watched on a terminal: real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from qpdsl.cli.exits import Exit
+from qpdsl.dataset.journal import journal_path
+from tests.support.cli import Run, write_rows
+from tests.support.paths import ROOT
+
+PATIENCE = 60.0
+
+INTERRUPTED_IMPORT = """\
+import sys
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "qpdsl.session":
+            exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(5)")
+
+sys.meta_path.insert(0, Finder())
+"""
+
+# The first row never ends; the signal comes when the five others have.
+INTERRUPTED_AFTER_FIVE = """\
+import asyncio, os, sys
+import qpdsl.dataset.run
+from qpdsl.cli import main
+
+run_one, outcome, ended = qpdsl.dataset.run.run_one, qpdsl.dataset.run.outcome, []
+
+async def run(session, work, row):
+    return await (asyncio.sleep(3600) if row.id == "1" else run_one(session, work, row))
+
+def counted(*args, **named):
+    ended.append(1)
+    if len(ended) == 5:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), {signal})
+    return outcome(*args, **named)
+
+qpdsl.dataset.run.run_one, qpdsl.dataset.run.outcome = run, counted
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Enough rows for a run of some seconds."""
+    problem = "Mia has {} boxes with 4 cards in each box. Mia loses 3. How many cards does Mia have?"
+    rows = [{"problem": problem.format(number), "answer": "1"} for number in range(10, 50)]
+    return write_rows(tmp_path / "many.jsonl", rows)
+
+
+def command(many: Path, output: Path) -> list[str]:
+    args = ["run", "self_consistency", "--set", "n=4", "--input", many, "--output", output, "--concurrency", "4"]
+    return [str(arg) for arg in args]
+
+
+def start(args: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "qpdsl", *args], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_rows(process: subprocess.Popen[str], output: Path, rows: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
+        journal = journal_path(output)
+        if journal.exists() and journal.read_bytes().count(b"\n") > rows:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"no {rows} rows: {process.communicate()}")
+
+
+def test_killed_half_way_and_resumed_gives_the_same_bytes(qpdsl: Run, many: Path, tmp_path: Path) -> None:
+    output, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
+    process = start(command(many, output))
+    wait_for_rows(process, output, 5)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL and not output.exists()
+    done = journal_path(output).read_bytes().count(b"\n") - 1
+    assert 5 <= done < 40
+
+    assert qpdsl(*command(many, output), "--resume").code == Exit.OK
+    assert qpdsl(*command(many, whole)).code == Exit.OK
+    assert output.read_bytes() == whole.read_bytes()
+    assert not journal_path(output).exists()
+
+
+def test_a_terminated_run_keeps_what_is_finished(many: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    process = start(command(many, output))
+    wait_for_rows(process, output, 3)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == Exit.INTERRUPTED
+    assert out == "" and "Traceback" not in err and "\033" not in err
+    done = journal_path(output).read_bytes().count(b"\n") - 1
+    assert err.splitlines()[0] == f"interrupted: {done} of 40 rows are finished"
+    assert "`--resume` goes on from there" in err and err.count("\n") == 2
+
+
+def test_interrupted_while_loading(many: Path, tmp_path: Path) -> None:
+    process = start(command(many, tmp_path / "out.jsonl"))
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == Exit.INTERRUPTED and "Traceback" not in err
+    assert not list(tmp_path.glob("out.jsonl*"))
+
+
+def test_interrupted_inside_an_import_of_a_run_over_rows(many: Path, tmp_path: Path) -> None:
+    """Python ends itself by the signal where the interrupt went through an `exec` of text, whoever caught it."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_IMPORT)
+    args = [sys.executable, "-m", "qpdsl", "run", "greedy", "--input", str(many)]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = subprocess.run(args, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert (process.returncode, process.stderr) == (Exit.INTERRUPTED, "interrupted: 0 of 40 rows are finished\n")
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
+def test_without_an_output_file_the_finished_rows_are_printed(tmp_path: Path, signal_: signal.Signals) -> None:
+    data = write_rows(tmp_path / "d.jsonl", [{"problem": f"Mia has {n} cards."} for n in range(6)])
+    script = INTERRUPTED_AFTER_FIVE.format(signal=int(signal_))
+    args = [sys.executable, "-c", script, "run", "greedy", "--input", str(data)]
+    process = subprocess.run(args, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert process.returncode == Exit.INTERRUPTED
+    assert [json.loads(line)["id"] for line in process.stdout.splitlines()] == ["2", "3", "4", "5", "6"]
+    assert process.stderr == "interrupted: 5 of 6 rows are finished\n"
+
+
+def test_the_bar_is_drawn_on_a_terminal_and_cleared_by_ctrl_c(many: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "qpdsl", *command(many, output)],
+        cwd=str(ROOT),
+        env={**os.environ, "TERM": "xterm"},
+        dimensions=(24, 100),
+        encoding="utf-8",
+        codec_errors="replace",
+        timeout=PATIENCE,
+    )
+    child.expect(r"[1-9]\d*/40.* rows [\d,]+ tokens/s .*left")
+    child.sendintr()
+    child.expect(r"interrupted: \d+ of 40 rows are finished")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == Exit.INTERRUPTED
+    assert "Traceback" not in child.before
+
+
+def test_no_bar_where_stderr_is_no_terminal(qpdsl: Run, sampled: Path, problems: Path) -> None:
+    ran = qpdsl("run", sampled, "--input", problems)
+    assert "\r" not in ran.err and "left" not in ran.err and "━" not in ran.err
+
+
+def test_a_reader_that_leaves_ends_a_command_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qpdsl", "models"], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == Exit.CLOSED and err == ""

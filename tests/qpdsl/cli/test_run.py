@@ -1,0 +1,91 @@
+"""`qpdsl run` for one answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from qpdsl.cli.exits import Exit
+from tests.support.cli import Run
+
+PROBLEM = "problem=Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
+
+
+def test_facts_are_aligned_and_the_text_stands_below(qpdsl: Run) -> None:
+    ran = qpdsl("run", "best_of_n", "--set", "n=2", "--set", PROBLEM, "--model", "prm=zoo/counting")
+    assert ran.code == Exit.OK and ran.err == ""
+    facts, _, text = ran.out.partition("\n\n")
+    assert [line[:8] for line in facts.splitlines()] == ["answer  ", "score   ", "tokens  ", "greedy  "]
+    answer = facts.splitlines()[0][8:]
+    assert f"The answer is {answer}" in text
+
+
+def test_greedy_is_left_out_where_it_is_not_wanted_or_the_program_itself(qpdsl: Run, sampled: Path) -> None:
+    assert "greedy" in qpdsl("run", sampled, "--set", PROBLEM).out
+    assert "greedy" not in qpdsl("run", sampled, "--set", PROBLEM, "--no-greedy").out
+    assert "greedy" not in qpdsl("run", "greedy", "--set", PROBLEM).out
+
+
+def test_greedy_beside_a_search_is_what_greedy_alone_gives(qpdsl: Run) -> None:
+    beside = json.loads(qpdsl("run", "self_consistency", "--set", "n=2", "--set", PROBLEM, "--json").out)
+    alone = json.loads(qpdsl("run", "greedy", "--set", PROBLEM, "--json").out)
+    assert beside["greedy"] == {"answer": alone["answer"], "tokens_out": alone["tokens_out"]}
+
+
+def test_json_is_one_object_and_repeats_itself(qpdsl: Run, sampled: Path) -> None:
+    args = ("run", sampled, "--set", PROBLEM, "--json", "--rows", "--seed", "5")
+    ran = qpdsl(*args)
+    found = json.loads(ran.out)
+    assert list(found) == [
+        "program",
+        "answer",
+        "score",
+        "tokens_in",
+        "tokens_out",
+        "near_ties",
+        "text",
+        "greedy",
+        "rows",
+    ]
+    assert len(found["rows"]) == 2 and found["rows"][0]["text"] == found["answer"]
+    assert found["tokens_out"] == sum(row["tokens"] for row in found["rows"])
+    assert qpdsl(*args).out == ran.out
+    assert qpdsl(*args[:-1], "6").out != ran.out
+
+
+def test_timing_adds_seconds(qpdsl: Run, sampled: Path) -> None:
+    assert "tokens/s)" in qpdsl("run", sampled, "--set", PROBLEM, "--timing").out
+    assert json.loads(qpdsl("run", sampled, "--set", PROBLEM, "--timing", "--json").out)["seconds"] > 0
+
+
+def test_rows_are_shown_with_all_their_columns(qpdsl: Run, sampled: Path) -> None:
+    out = qpdsl("run", sampled, "--set", PROBLEM, "--rows").out
+    assert "\nrow 1\n" in out and "\nrow 2\n" in out
+    for column in ("text", "step", "finish", "finished", "logprob", "tokens", "group"):
+        assert out.count(f"\n  {column} ") == 2
+
+
+def test_a_pipeline_takes_its_open_names_from_set(qpdsl: Run) -> None:
+    pipeline = "chat user=q | generate llm n=k temperature=0.8 max_tokens=4 | return text"
+    ran = qpdsl("run", "-e", pipeline, "--set", "q=Mia has 3 cards.", "--set", "k=3", "--rows", "--json")
+    assert ran.code == Exit.OK and len(json.loads(ran.out)["rows"]) == 3
+
+
+def test_a_model_by_its_folder_is_the_same_model(qpdsl: Run, sampled: Path) -> None:
+    from qpdsl import zoo
+
+    args = ("run", sampled, "--set", PROBLEM)
+    assert qpdsl(*args, "--model", f"llm={zoo.path('zoo/counting')}").out == qpdsl(*args).out
+
+
+def test_a_failure_goes_to_stderr(qpdsl: Run) -> None:
+    never = "chat user=q | generate llm max_tokens=3 | extract a = /zzz/ | vote a"
+    ran = qpdsl("run", "-e", never, "--set", "q=1")
+    assert (ran.code, ran.out) == (Exit.ROW_FAILED, "") and ran.err.startswith("error: no row is left")
+    ran = qpdsl("run", "-e", never, "--set", "q=1", "--json")
+    assert ran.code == Exit.ROW_FAILED and json.loads(ran.out)["error"] == "no row is left"
+
+
+def test_escape_sequences_of_a_model_do_not_reach_the_terminal(qpdsl: Run) -> None:
+    ran = qpdsl("run", "-e", "chat user=q | generate llm max_tokens=1 | return q", "--set", "q=\033[31mred")
+    assert ran.code == Exit.OK and "\033" not in ran.out and "[31mred" in ran.out

@@ -1,0 +1,200 @@
+"""What cannot work is said in one clear line, with the documented exit code, before a model is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qpdsl.cli.exits import Exit
+from tests.support.cli import Run
+
+
+def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
+    for name, meant in (("counting-50", "counting-500"), (tmp_path / "row.jsonl", tmp_path / "rows.jsonl")):
+        (tmp_path / "rows.jsonl").touch()
+        ran = qpdsl("run", "greedy", "--input", name)
+        assert (ran.code, ran.out) == (Exit.DATA, "")
+        assert (
+            ran.err.startswith(f"error: there is no input data `{name}`"[:60]) and f"did you mean `{meant}`?" in ran.err
+        )
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["runn"], "there is no command `runn`; did you mean `run`?"),
+        (["run"], "give a program"),
+        (["run", "greedy", "-e", "chat user=q"], "one of them only"),
+        (["run", "greedy", "--sed", "1"], "there is no option `--sed`; did you mean `--seed`?"),
+        (["run", "greedy", "--seed", "x"], "`x` is not a valid integer"),
+        (["run", "greedy", "--device", "tpu"], "`tpu` is no device"),
+        (["run", "greedy", "--concurrency", "0"], "invalid value for `--concurrency`"),
+        (["run", "beem_search"], "there is no file or shipped program `beem_search`; did you mean `beam_search`?"),
+        (["run", "nope.qp"], "there is no file `nope.qp`"),
+        (["run", "greedy"], "no value for `problem`, which takes text"),
+        (["run", "greedy", "--set", "problem"], "`--set` takes name=value"),
+        (["run", "greedy", "--set", "proble=x"], "no parameter `proble`; did you mean `problem`?"),
+        (
+            ["run", "best_of_n", "--set", "problem=x", "--set", "n=many"],
+            '`n` takes a whole number, not the text "many"',
+        ),
+        (["run", "greedy", "--model", "llm"], "`--model` takes NAME=ID or NAME=PATH"),
+        (["run", "greedy", "--model", "lm=x"], "declares no model `lm`; did you mean `llm`?"),
+        (["run", "-e", "chat user=q | generate llm", "--model", "lm=x"], "uses no model `lm`; did you mean `llm`?"),
+        (["run", "greedy", "--output", "x"], "`--output` needs `--input`"),
+        (["run", "greedy", "--input", "counting-500", "--resume"], "`--resume` needs `--output`"),
+        (["run", "greedy", "--input", "counting-500", "--output", "x", "--resume", "--overwrite"], "give one of them"),
+        (
+            ["run", "greedy", "--input", "counting-500", "--json"],
+            "`--json` with `--input` needs `--output`",
+        ),
+        (["run", "best_of_n", "--set", "problem=x", "--set", "n=0"], "`n` takes a whole number of at least 1 and at"),
+        (["run", "best_of_n", "--set", "problem=x", "--set", "n=99999999"], "at most 65536, not 99999999"),
+        (["run", "best_of_n", "--input", "counting-500", "--set", "n=0"], "`n` takes a whole number of at least 1"),
+        (["run", "beam_search", "--set", "problem=x", "--set", "width=0"], "not 0, the value of `width`"),
+        (["run", "beam_search", "--set", "problem=x", "--set", "depth=-1"], "`repeat` takes a whole number"),
+        (["explain", "beam_search", "--set", "width=0"], "`keep` takes a whole number of at least 1"),
+        (["explain", "beam_search", "--set", "expand=0"], "`n` takes a whole number"),
+        (["explain", "gredy"], "did you mean `greedy`?"),
+        (["check", "nope.qp"], "there is no file `nope.qp`"),
+    ],
+)
+def test_bad_usage(qpdsl: Run, args: list[str], message: str) -> None:
+    ran = qpdsl(*args)
+    assert ran.code == Exit.USAGE
+    assert ran.out == ""
+    first, *rest = ran.err.splitlines()
+    assert first.startswith("error: ") and message in first
+    assert all(line.startswith("help: ") for line in rest)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is a folder, not a program file"),
+        (b"", "is empty, it holds no program"),
+        (b"program\0p", "is a binary file"),
+        (b"\xff\xfe\x00", "is not UTF-8 text"),
+        (b"# " + b"x" * (1 << 20), "is larger than a program may be (1,048,576 bytes)"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "check", "explain"])
+def test_what_is_no_program_file(qpdsl: Run, tmp_path: Path, command: str, content: bytes | None, message: str) -> None:
+    path = tmp_path / "p.qp"
+    path.mkdir() if content is None else path.write_bytes(content)
+    ran = qpdsl(command, path)
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert ran.err.startswith("error: ") and message in ran.err and ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--kv-memory", "1KiB"), Exit.MODEL, "the KV budget of 1,024 bytes is too small for zoo/counting"),
+        (("--kv-memory", "lots"), Exit.USAGE, "`lots` is no amount of memory"),
+        (("--kv-type", "int4"), Exit.USAGE, "`int4` is not one of `int8`, `fp8`"),
+        (("--disable-rule", "nonsense"), Exit.USAGE, "there is no rule `nonsense`"),
+        (("--trace", "/no/such/folder/t.jsonl"), Exit.USAGE, "cannot write `/no/such/folder/t.jsonl`"),
+    ],
+)
+def test_settings_that_do_not_do(qpdsl: Run, options: tuple[str, ...], code: Exit, message: str) -> None:
+    ran = qpdsl("run", "greedy", "--set", "problem=x", *options)
+    assert (ran.code, ran.out) == (code, "")
+    assert message in ran.err.splitlines()[0]
+
+
+def test_output_that_cannot_be_written(qpdsl: Run, tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"problem": "x"}\n')
+    for output, message in [
+        (tmp_path, "it is a folder"),
+        (tmp_path / "none" / "out.jsonl", "does not exist"),
+        (data / "out.jsonl", "is not a folder"),
+        (data, "must be another file"),
+        (Path("/dev/null"), "not a regular file"),
+    ]:
+        ran = qpdsl("run", "greedy", "--input", data, "--output", output)
+        assert ran.code == Exit.USAGE
+        assert message in ran.err.splitlines()[0]
+    assert data.read_text() == '{"problem": "x"}\n'
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("/no/such/folder", "there is no folder"),
+        ("{tmp}", "no config.json"),
+        ("zoo/countin", "`zoo/counting-prm`; did you mean `zoo/counting`?"),
+    ],
+)
+@pytest.mark.parametrize("with_output", [False, True])
+def test_models_that_cannot_be_loaded(
+    qpdsl: Run, tmp_path: Path, problems: Path, model: str, message: str, with_output: bool
+) -> None:
+    output = tmp_path / "out.jsonl"
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    how = ["--input", problems, "--output", output] if with_output else ["--set", "problem=x"]
+    ran = qpdsl("run", "greedy", *how, "--model", f"llm={model.replace('{tmp}', str(folder))}")
+    assert ran.code == Exit.MODEL
+    assert ran.err.startswith("error: model `") and message in ran.err and ran.err.count("\n") == 1
+    assert not list(tmp_path.glob("*out.jsonl*"))
+
+
+@pytest.mark.parametrize(
+    ("option", "type_", "value", "message"),
+    [
+        ("temperature", "float", "0.5", "`temperature` takes a number of at least 0, not -0.5, the value of `x - 1`"),
+        ("top_p", "float", "1", "`top_p` takes a number of over 0 and at most 1, not 0.0, the value of `x - 1`"),
+        ("top_p", "float", "2.5", "not 1.5"),
+        ("min_p", "float", "2", "`min_p` takes a number of at least 0 and under 1, not 1.0"),
+        ("top_k", "int", "1", "`top_k` takes a whole number of at least 1, not 0"),
+        ("max_tokens", "int", "-9223372036854775807", "`max_tokens` takes a whole number of at least 1, not one this"),
+    ],
+)
+def test_every_option_is_held_against_its_range(
+    qpdsl: Run, tmp_path: Path, option: str, type_: str, value: str, message: str
+) -> None:
+    path = tmp_path / "p.qp"
+    path.write_text(
+        f'model llm = "zoo/counting"\nprogram p(x: {type_}) -> text {{\n  chat user="x"\n'
+        f"  generate llm {option}=x - 1\n  return text\n}}\n"
+    )
+    for command in ("run", "explain"):
+        ran = qpdsl(command, path, "--set", f"x={value}")
+        assert (ran.code, ran.out) == (Exit.USAGE, "") and message in ran.err
+
+
+def test_a_hub_model_that_is_not_found_was_looked_up_as_one(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qpdsl.executor.models.text_model import ModelError
+
+    def offline(name: str, *_: object) -> None:
+        raise ModelError(name, "no connection")
+
+    monkeypatch.setattr("qpdsl.session.load", offline)
+    ran = qpdsl("run", "greedy", "--set", "problem=x", "--model", "llm=some/model")
+    assert ran.code == Exit.MODEL
+    why = "looked up as a hub id, as there is no such folder: no connection"
+    assert ran.err == f"error: model `some/model` cannot be loaded: {why}\n"
+
+
+def test_help_documents_every_exit_code(qpdsl: Run) -> None:
+    ran = qpdsl("run", "--help")
+    assert ran.code == Exit.OK
+    for code in Exit:
+        assert f"{code.value}  {code.meaning}" in ran.out
+
+
+def test_version(qpdsl: Run) -> None:
+    assert qpdsl("--version").out.startswith("qpdsl ")
+
+
+def test_internal_errors_ask_for_a_report(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(target: str) -> None:
+        raise RuntimeError("a fault\nof ours")
+
+    monkeypatch.setattr("qpdsl.sources.programs.find_source", broken)
+    ran = qpdsl("check", "greedy")
+    assert ran.code == Exit.INTERNAL
+    assert ran.err == "internal error: RuntimeError: a fault of ours (please report it; QPDSL_DEBUG=1 shows where)\n"

@@ -1,0 +1,142 @@
+"""Input data is checked as a whole: every faulty line is named, by file and line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from qpdsl.cli.exits import Exit
+from qpdsl.dataset.rows import read_rows
+from qpdsl.errors import DataError
+from qpdsl.grammar.parse.parser import parse_file
+from qpdsl.grammar.source import Source
+from qpdsl.planner.check.lower import lower
+from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.plan.physical import PhysicalPlan
+from tests.support.cli import Run
+
+
+def planned(params: str) -> PhysicalPlan:
+    text = f'program p({params}) -> text {{\n chat user="x"\n generate "zoo/counting" n=n\n return text\n}}'
+    return plan(lower(parse_file(Source("p.qp", text))))
+
+
+PLAN = planned("problem: text, n: int = 4")
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_rows_have_ids_arguments_and_references(tmp_path: Path) -> None:
+    text = (
+        '\ufeff{"problem": "a", "n": 2, "extra": [1]}\r\n\n{"problem": "b", "id": 7, "answer": 12}\n{"n": 1, "id": "c"}'
+    )
+    data = read_rows(write(tmp_path / "d", text), PLAN, {"problem": "set", "n": 9})
+    assert [(row.id, dict(row.arguments), row.reference) for row in data.rows] == [
+        ("1", {"problem": "a", "n": 2}, None),
+        ("7", {"problem": "b", "n": 9}, "12"),
+        ("c", {"problem": "set", "n": 1}, None),
+    ]
+
+
+def test_an_answer_that_is_a_parameter_is_no_reference(tmp_path: Path) -> None:
+    data = read_rows(write(tmp_path / "d", '{"answer": "x"}'), planned("answer: text, n: int = 4"), {})
+    assert data.rows[0].reference is None and data.rows[0].arguments == {"answer": "x", "n": 4}
+
+
+def test_a_dash_means_standard_input(qpdsl: Run) -> None:
+    reading, writing = os.pipe()
+    saved = os.dup(0)
+    os.dup2(reading, 0)
+    try:
+        os.write(writing, b'{"problem": "a", "id": "one"}\n{"problem": 3}\n')
+        os.close(writing)
+        ran = qpdsl("run", "best_of_n", "--input", "-")
+    finally:
+        os.dup2(saved, 0)
+        for handle in (saved, reading):
+            os.close(handle)
+    assert (ran.code, ran.err) == (Exit.DATA, "error: standard input:2: `problem` takes text, not 3\n")
+
+
+def test_every_row_out_of_range_is_named(qpdsl: Run, tmp_path: Path) -> None:
+    text = '{"problem": "a", "n": 2}\n{"problem": "a", "n": 0}\n{"problem": 1}\n{"problem": "a", "n": 99999999}\n'
+    path = write(tmp_path / "d.jsonl", text)
+    ran = qpdsl("run", "best_of_n", "--input", path)
+    assert (ran.code, ran.out) == (Exit.DATA, "")
+    assert ran.err.splitlines() == [
+        f"error: {path}:2: `n` takes a whole number of at least 1 and at most 65536, not 0",
+        f"error: {path}:3: `problem` takes text, not 1",
+        f"error: {path}:4: `n` takes a whole number of at least 1 and at most 65536, not 99999999",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"problem": "a" "id": 1}', "broken JSON at column 17"),
+        ("[1]", "must be a JSON object"),
+        ("nonsense", "broken JSON at column 1"),
+        ('{"problm": "a"}', "no value for `problem`, which takes text; the fields here are `problm`"),
+        ('{"problem": 3}', "`problem` takes text, not 3"),
+        ('{"problem": "a", "n": "4"}', "`n` takes a whole number"),
+        ('{"problem": NaN}', "`NaN` is no JSON value"),
+        ('{"problem": "\\ud800"}', "UTF-8"),
+        ('{"problem": "a", "id": true}', "`id` must be text or a whole number"),
+        ('{"problem": "a", "answer": []}', "`answer` must be text, a number or an object"),
+        ('{"problem": "a", "id": "one"}', "the id `one` stands on line 1 already"),
+        ('{"problem": ' + "[" * 100_000, "nested too deep"),
+        ('{"n": 1' + "0" * 5000 + ', "problem": "a"}', "a number of 5,001 digits is too long"),
+        ('{"problem": "a", "id": -' + "9" * 4400 + "}", "a number of 4,400 digits is too long"),
+        ('{"problem": "a", "answer": ' + "9" * 4400 + "}", "a number of 4,400 digits is too long"),
+        ('{"problem": "a", "answer": 1e400}', "`answer` is too large a number"),
+        ('{"problem": "a", "id": ""}', "`id` is empty"),
+    ],
+)
+def test_a_faulty_line_is_named(qpdsl: Run, tmp_path: Path, line: str, message: str) -> None:
+    path = write(tmp_path / "d.jsonl", f'{{"problem": "a", "id": "one"}}\n{line}\n')
+    ran = qpdsl("run", "best_of_n", "--input", path)
+    assert (ran.code, ran.out) == (Exit.DATA, "")
+    assert ran.err.startswith(f"error: {path}:2: ") and message in ran.err and ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b" \n\n", "the file is empty"),
+        (b"a\0b", "this is a binary file"),
+        (b'{"problem": "\xff"}', ":1: the line is not UTF-8 text (byte 14)"),
+    ],
+)
+def test_a_file_that_holds_no_rows(qpdsl: Run, tmp_path: Path, content: bytes, message: str) -> None:
+    ran = qpdsl("run", "greedy", "--input", write(tmp_path / "d.jsonl", content))
+    assert ran.code == Exit.DATA and message in ran.err and ran.err.count("\n") == 1
+
+
+def test_missing_files_and_folders_are_bad_data(qpdsl: Run, tmp_path: Path) -> None:
+    assert qpdsl("run", "greedy", "--input", tmp_path / "none").code == Exit.DATA
+    assert qpdsl("run", "greedy", "--input", tmp_path).code == Exit.DATA
+
+
+def test_ten_findings_are_shown_and_the_rest_counted(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read_rows(write(tmp_path / "d", "{}\n" * 500), PLAN, {})
+    lines = caught.value.message.splitlines()
+    assert len(lines) == 11 and lines[-1].endswith(": 490 more lines with errors")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_rows_or_bad_data(tmp_path: Path, data: bytes) -> None:
+    path = write(tmp_path / "d", data)
+    try:
+        assert read_rows(path, PLAN, {}).rows
+    except DataError as error:
+        assert str(path) in error.message

@@ -1,0 +1,122 @@
+"""Measuring the family: how answers are chosen, agreement, the schema's mask, figures as JSON, the page in the docs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from benchmarks.family.page import page as family_page
+from qpdsl import zoo
+from qpdsl.family.measure.agreement import agreement, confidence, margin, middle_layer, whole
+from qpdsl.family.measure.cards import generator_card, mini_card, verifier_card
+from qpdsl.family.measure.figures import Figures, load
+from qpdsl.family.measure.records import extracted
+from qpdsl.family.measure.search import Sampled, Searched, beam_search, best, decode, lines, majority, weighted
+from qpdsl.family.measure.verifier import judgement
+from qpdsl.family.tasks.counting import evaluation_problems
+from qpdsl.family.tasks.records import SCHEMAS, evaluation_notes
+from qpdsl.family.training.sampling import step_scores
+from tests.support.paths import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results" / "family.json"
+TOKENIZER = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
+
+
+def sampled(*pairs: tuple[str | None, float]) -> list[Sampled]:
+    return [Sampled("", answer, 1, score) for answer, score in pairs]
+
+
+def test_how_an_answer_is_chosen() -> None:
+    samples = sampled(("1", 0.9), ("2", 0.5), ("2", 0.3), ("2", 0.05), (None, 0.95))
+    assert majority(samples) == "2"
+    assert best(samples) is None
+    assert weighted(samples) == "1"
+    assert majority(sampled((None, 1.0))) is None
+    assert weighted(sampled(("3", 0.5), ("4", 0.5))) == "3"
+
+
+def test_methods_choose_among_the_first_samples_of_the_shipped_models() -> None:
+    problems = evaluation_problems()[:4]
+    samples, greedy = decode("zoo/counting", problems)
+    beam = beam_search("zoo/counting", "zoo/counting-prm", problems)
+    found = {(line.method.partition(",")[0], line.n): line for line in lines(Searched(problems, samples, greedy, beam))}
+    one = [found[method, 1].right for method in ("self-consistency", "best-of-N", "weighted best-of-N", "pass@N")]
+    assert len(set(one)) == 1
+    assert found["pass@N", 64].right >= found["best-of-N", 64].right
+    assert found["pass@N", 4].tokens < found["pass@N", 16].tokens
+    assert set(found["greedy", 1].by_level) == {problem.level for problem in problems}
+    assert found["beam search", 16].tokens > found["greedy", 1].tokens
+
+
+def test_right_solutions_are_judged_right_and_bins_hold_every_step() -> None:
+    problems = evaluation_problems()[:20]
+    model = load(zoo.path("zoo/counting-prm"))
+    scores = step_scores(model, TOKENIZER, [(problem.text, problem.solution) for problem in problems])
+    found = judgement(problems, [[problem.solution] for problem in problems], [[own] for own in scores])
+    assert found.steps == sum(len(problem.steps) for problem in problems) == sum(b.steps for b in found.bins)
+    assert found.accuracy == found.accuracy_right > 0.8
+
+
+def test_a_model_agrees_with_itself_and_its_middle_layer_most_where_it_is_sure() -> None:
+    model = load(zoo.path("zoo/counting"))
+    written = [(problem.text, problem.solution) for problem in evaluation_problems()[:20]]
+    own = agreement(whole(model), model, TOKENIZER, written, confidence)
+    assert own.same == 1.0
+    assert own.acceptance == pytest.approx(1.0, abs=1e-5)
+    middle = agreement(middle_layer(model), model, TOKENIZER, written, margin)
+    assert middle.positions == own.positions
+    assert middle.acceptance < own.acceptance
+    assert middle.bands[-1].agree > middle.bands[0].agree
+    assert sum(band.share for band in middle.bands) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_margin_is_between_the_two_likeliest() -> None:
+    assert margin(torch.tensor([[0.2, 0.7, 0.1]])).item() == pytest.approx(0.5)
+
+
+def test_records_are_extracted_and_compared_field_by_field() -> None:
+    found = extracted("zoo/counting", evaluation_notes()[:6])
+    assert found.notes == 6
+    assert 0.0 < found.constrained <= 1.0
+    assert set(found.by_kind) == set(SCHEMAS)
+
+
+@pytest.fixture(scope="module")
+def figures() -> Figures:
+    data = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return Figures.from_json(json.dumps(data["figures"]))
+
+
+def test_figures_survive_json(figures: Figures) -> None:
+    assert Figures.from_json(figures.to_json()) == figures
+
+
+def test_page_and_cards_say_what_was_measured(figures: Figures) -> None:
+    machine = json.loads(RESULTS.read_text(encoding="utf-8"))["machine"]["sentence"]
+    assert (ROOT / "docs" / "family.md").read_text(encoding="utf-8") == family_page(figures, machine)
+    for name, card in (("counting", generator_card), ("counting-mini", mini_card), ("counting-prm", verifier_card)):
+        shipped = (zoo.path(f"zoo/{name}") / "README.md").read_text(encoding="utf-8")
+        start = shipped.index("\n\n", shipped.index("\n\n") + 2)
+        for line in card(figures, "").splitlines():
+            if line.startswith("|"):
+                assert line in shipped[start:]
+
+
+def test_the_picture_is_drawn(figures: Figures, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.family.picture import draw
+
+    draw(figures, tmp_path / "family.svg")
+    assert (tmp_path / "family.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_what_the_family_is_to_be_good_at(figures: Figures) -> None:
+    greedy = figures.line("greedy", 1).right
+    assert 0.4 <= greedy <= 0.6
+    assert figures.line("weighted", 16).right - greedy >= 0.2
+    assert figures.line("beam", 16).right - greedy >= 0.2
+    assert figures.records.constrained >= 0.8

@@ -1,0 +1,124 @@
+"""An editor: a real client that starts `qpdsl lsp` and speaks the protocol with it over stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+pytest.importorskip("pygls")
+
+from lsprotocol import types as lsp
+from pygls.lsp.client import LanguageClient
+
+MARK = "‸"
+
+
+class Editor:
+    """One document, `p.qp` in a folder; in its texts `‸` marks the place of the caret."""
+
+    def __init__(self, client: LanguageClient, folder: Path) -> None:
+        self.client = client
+        self.folder = folder
+        self.uri = (folder / "p.qp").as_uri()
+        self.caret = lsp.Position(0, 0)
+        self.published: asyncio.Queue[lsp.PublishDiagnosticsParams] = asyncio.Queue()
+        self._version = 0
+
+        @client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+        def published(params: lsp.PublishDiagnosticsParams) -> None:
+            self.published.put_nowait(params)
+
+    async def open(self, text: str) -> list[lsp.Diagnostic]:
+        item = lsp.TextDocumentItem(self.uri, "qp", self._version, self._placed(text))
+        self.client.text_document_did_open(lsp.DidOpenTextDocumentParams(item))
+        return await self.diagnostics()
+
+    async def write(self, text: str) -> list[lsp.Diagnostic]:
+        """Puts a text in the place of the document's."""
+        self._version += 1
+        change = lsp.TextDocumentContentChangeWholeDocument(self._placed(text))
+        name = lsp.VersionedTextDocumentIdentifier(uri=self.uri, version=self._version)
+        self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(name, [change]))
+        return await self.diagnostics()
+
+    async def diagnostics(self) -> list[lsp.Diagnostic]:
+        published = await asyncio.wait_for(self.published.get(), 30)
+        assert published.uri == self.uri
+        return list(published.diagnostics)
+
+    async def hover(self) -> str | None:
+        found = await self.client.text_document_hover_async(lsp.HoverParams(self._name, self.caret))
+        assert found is None or isinstance(found.contents, lsp.MarkupContent)
+        return found.contents.value if found else None
+
+    async def complete(self) -> dict[str, str | None]:
+        """What is proposed at the caret, with its details."""
+        found = await self.client.text_document_completion_async(lsp.CompletionParams(self._name, self.caret))
+        assert isinstance(found, lsp.CompletionList)
+        return {item.label: item.detail for item in found.items}
+
+    async def definition(self) -> lsp.Location | None:
+        found = await self.client.text_document_definition_async(lsp.DefinitionParams(self._name, self.caret))
+        assert found is None or isinstance(found, lsp.Location)
+        return found
+
+    async def format(self) -> list[lsp.TextEdit]:
+        options = lsp.FormattingOptions(tab_size=2, insert_spaces=True)
+        params = lsp.DocumentFormattingParams(self._name, options)
+        return list(await self.client.text_document_formatting_async(params) or [])
+
+    async def fixes(self) -> list[lsp.CodeAction]:
+        here = lsp.Range(self.caret, self.caret)
+        params = lsp.CodeActionParams(self._name, here, lsp.CodeActionContext([]))
+        found = await self.client.text_document_code_action_async(params)
+        return [action for action in found or [] if isinstance(action, lsp.CodeAction)]
+
+    @property
+    def _name(self) -> lsp.TextDocumentIdentifier:
+        return lsp.TextDocumentIdentifier(self.uri)
+
+    def _placed(self, text: str) -> str:
+        before, mark, after = text.partition(MARK)
+        if mark:
+            line = before.rpartition("\n")[2]
+            self.caret = lsp.Position(before.count("\n"), len(line.encode("utf-16-le")) // 2)
+        return before + after
+
+
+@asynccontextmanager
+async def editor(folder: Path, *options: str) -> AsyncIterator[Editor]:
+    client = LanguageClient("test", "1")
+    opened = Editor(client, folder)
+    await client.start_io(sys.executable, "-m", "qpdsl", "lsp", *options, cwd=ROOT)
+    await client.initialize_async(lsp.InitializeParams(lsp.ClientCapabilities(), root_uri=folder.as_uri()))
+    client.initialized(lsp.InitializedParams())
+    try:
+        yield opened
+    finally:
+        await client.shutdown_async(None)
+        client.exit(None)
+        await client.stop()
+
+
+InEditor = Callable[..., None]
+
+
+@pytest.fixture
+def in_editor(tmp_path: Path) -> InEditor:
+    """Runs what a user does in an editor whose document lies in `tmp_path`."""
+
+    def run(act: Callable[[Editor], Awaitable[None]], *options: str) -> None:
+        async def session() -> None:
+            async with editor(tmp_path, *options) as opened:
+                await act(opened)
+
+        asyncio.run(asyncio.wait_for(session(), 120))
+
+    return run

@@ -1,0 +1,112 @@
+"""Values for parameters: what each type takes, and what the message says otherwise."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qpdsl.arguments import ArgumentError, bind, from_json, from_text, parse_settings
+from qpdsl.grammar import ast
+from qpdsl.grammar.source import Span
+from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.plan.logical import Parameter
+
+NOWHERE = Span(0, 0)
+
+
+def parameter(type_: str, default: ast.Expr | None = None) -> Parameter:
+    return Parameter("x", type_, default)
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "value"),
+    [
+        ("text", " a=b ", " a=b "),
+        ("text", "", ""),
+        ("int", " -12 ", -12),
+        ("int", "+7", 7),
+        ("float", "-.5", -0.5),
+        ("float", "2.", 2.0),
+        ("float", "3", 3.0),
+        ("float", "1e-3", 0.001),
+        ("bool", "True", True),
+        ("bool", "false", False),
+    ],
+)
+def test_text_becomes_the_declared_type(type_: str, text: str, value: Value) -> None:
+    found = from_text(parameter(type_), text)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        ("int", "1.5"),
+        ("int", ""),
+        ("int", "9" * 5000),
+        ("int", "1_0"),
+        ("int", "٣"),
+        ("float", "1_0.5"),
+        ("float", "٣"),
+        ("float", "nan"),
+        ("float", "inf"),
+        ("float", "x"),
+        ("bool", "1"),
+    ],
+)
+def test_other_text_is_refused(type_: str, text: str) -> None:
+    with pytest.raises(ArgumentError, match="`x` takes") as caught:
+        from_text(parameter(type_), text)
+    assert len(str(caught.value)) < 160
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "shown"),
+    [
+        ("text", 3, "not 3"),
+        ("text", None, "not null"),
+        ("text", ["a"], "not a list"),
+        ("int", True, "not true"),
+        ("int", 1.0, "not 1.0"),
+        ("int", "3", 'not the text "3"'),
+        ("int", 2**63, "64 bits"),
+        ("float", True, "not true"),
+        ("float", 10**400, "`x` takes a number"),
+        ("bool", 0, "not 0"),
+        ("bool", {"a": 1}, "not an object"),
+        ("text", "\ud800", "UTF-8"),
+    ],
+)
+def test_json_of_another_type_is_refused(type_: str, value: object, shown: str) -> None:
+    with pytest.raises(ArgumentError, match="x") as caught:
+        from_json(parameter(type_), value)
+    assert shown in str(caught.value)
+
+
+def test_a_float_takes_a_whole_number_and_stays_a_float() -> None:
+    assert type(from_json(parameter("float"), 3)) is float
+    assert bind([parameter("float", ast.Literal(3, span=NOWHERE))], {}) == {"x": 3.0}
+
+
+@given(st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_survive_the_command_line(whole: int, number: float) -> None:
+    assert from_text(parameter("int"), str(whole)) == whole
+    assert from_text(parameter("float"), repr(number)) == number
+
+
+@given(st.text())
+def test_any_text_is_taken_or_refused_in_words(text: str) -> None:
+    for type_ in ("text", "int", "float", "bool"):
+        try:
+            from_text(parameter(type_), text)
+        except ArgumentError as error:
+            assert "\n" not in str(error) and "`x`" in str(error)
+
+
+def test_arguments_stand_in_the_order_of_the_declaration() -> None:
+    params = [Parameter("a", "text", None), Parameter("b", "int", ast.Literal(2, span=NOWHERE))]
+    settings = parse_settings(params, ["b=1", "a=x=y", "b=3"], "p")
+    assert list(bind(params, settings).items()) == [("a", "x=y"), ("b", 3)]
+    with pytest.raises(ArgumentError, match="no value for `a`"):
+        bind(params, {})

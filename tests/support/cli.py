@@ -1,0 +1,89 @@
+"""Running the command line inside the test process, so that torch is imported once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from qpdsl.cli import main
+
+SAMPLED = """\
+model llm = "zoo/counting"
+
+program sampled(problem: text, n: int = 2, limit: int = 12) -> text {
+  chat user=problem
+  generate llm n=n temperature=1.5 max_tokens=limit
+  return text
+}
+"""
+
+MISTAKEN = """\
+model llm = "zoo/counting"
+program bad(problem: txt, n: int = 4) -> text {
+  chat user=problem
+  generate lmm n=n temperature=0.8
+  extract answer = /The answer is (-?\\d+)/
+  vote anser
+}
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def qpdsl(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `qpdsl` with the arguments given. No output of any command may hold a traceback."""
+
+    def run(*args: object) -> Ran:
+        capsys.readouterr()
+        code = main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return Ran(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def sampled(tmp_path: Path) -> Path:
+    """A small program that samples."""
+    path = tmp_path / "sampled.qp"
+    path.write_text(SAMPLED, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Path:
+    """Ten rows: some with ids, some with answers."""
+    lines: list[dict[str, object]] = [
+        {"problem": f"Mia has {n} boxes with 4 cards in each box. How many cards does Mia have?"} for n in range(2, 12)
+    ]
+    for number, line in enumerate(lines):
+        if number % 2:
+            line["id"] = f"row-{number}"
+        if number % 3:
+            line["answer"] = 4 * (number + 2)
+    return write_rows(tmp_path / "problems.jsonl", lines)
+
+
+def write_rows(path: Path, rows: Sequence[object]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path

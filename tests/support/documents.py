@@ -1,0 +1,74 @@
+"""The programs that documents show, and what parser and checker find in them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from qpdsl.grammar.diagnostic import QpError
+from qpdsl.grammar.files import Files
+from qpdsl.grammar.parse.parser import parse_file
+from qpdsl.grammar.source import Source
+from qpdsl.planner.check.lower import check, lower
+from qpdsl.planner.names.modules import Environment
+
+_BLOCK = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FAILS = re.compile(r"fails(?: (QP\d{3}))?")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A program in a document. `fails` is the code that it must give, "" for any, None where it must be right."""
+
+    line: int
+    text: str
+    fails: str | None
+
+
+def programs(document: Path) -> Iterator[Block]:
+    """The ```qp blocks of a document."""
+    text = document.read_text("utf-8")
+    for match in _BLOCK.finditer(text):
+        language, info, content = match.groups()
+        if language != "qp":
+            continue
+        tag = _FAILS.fullmatch(info) if info else None
+        assert info is None or tag, f"{document.name}: a block is marked `{info}`"
+        yield Block(text.count("\n", 0, match.start()) + 1, content, (tag[1] or "") if tag else None)
+
+
+def files(document: Path) -> dict[str, str]:
+    """The files that a document shows: blocks marked by a language and a name (```json order.schema.json)."""
+    found = _BLOCK.findall(document.read_text("utf-8"))
+    return {info: content for language, info, content in found if language != "qp" and info}
+
+
+def codes(text: str, folder: Path | None = None, program: str | None = None) -> list[str]:
+    """The codes of all that is wrong with a file, or with choosing a program of it, warnings included.
+
+    A file of several programs is checked as a whole; "" asks for its only one.
+    """
+    environment = Environment(files=Files(folder))
+    try:
+        file = parse_file(Source("document.qp", text))
+        chosen = program is not None
+        found = lower(file, program or None, environment).warnings if chosen else check(file, environment)
+    except QpError as error:
+        found = error.diagnostics
+    return [diagnostic.code for diagnostic in found]
+
+
+def python_codes(text: str, folder: Path, program: str | None = None) -> list[str]:
+    """The codes of all that is wrong with programs in Python, which are composed where they are defined."""
+    path = folder / f"example_{abs(hash(text))}.py"
+    path.write_text(text, "utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    try:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except QpError as error:
+        return [diagnostic.code for diagnostic in error.diagnostics]
+    return []

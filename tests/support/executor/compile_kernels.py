@@ -1,0 +1,127 @@
+"""Compiles every Triton kernel for CUDA devices that need not be there, with the arguments its launcher gives it.
+
+    python -m tests.support.executor.compile_kernels 80 90
+
+A launch under the interpreter proves what a kernel computes, not that a compiler takes it. Prints a line for each
+kernel: capability, name, shared memory in bytes, and how many bytes of a thread's registers were spilled. Run it in a
+process of its own without TRITON_INTERPRET: it puts a driver that launches nothing in the place of Triton's.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+from qpdsl.executor.kernels.data.kv_rows import Kind, Rows, row_bytes
+from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
+from qpdsl.executor.kernels.triton import cascade as triton_cascade
+from qpdsl.executor.kernels.triton import decode, merge, prefill, sample, store, tuning
+
+KERNELS = (
+    store.store_kernel,
+    decode.decode_kernel,
+    merge.merge_kernel,
+    prefill.prefill_kernel,
+    triton_cascade.prefix_kernel,
+    sample.sample_kernel,
+    sample.choose_kernel,
+)
+
+
+class Absent:
+    """As much of a driver as compiling asks for."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def batch_of(sequences: int, tokens: int) -> PagedBatch:
+    width = 64
+    integers = torch.zeros(sequences + 1, dtype=torch.int32)
+    cascade = Cascade(
+        integers, torch.zeros(3, 5, dtype=torch.int32), integers[:-1].clone(), integers[:-1].clone(), 16, 1, 512, 512
+    )
+    pages = torch.zeros(sequences, width, dtype=torch.int32)
+    slots = torch.zeros(tokens, dtype=torch.int64)
+    return PagedBatch(pages, integers[:-1].clone(), slots, integers, sequences, 4096, tokens, cascade)
+
+
+def rows_of(kind: Kind, dtype: torch.dtype, kv_heads: int, dim: int) -> Rows:
+    if kind == "plain":
+        return Rows.plain(torch.zeros(4, 16, 2, kv_heads, dim, dtype=dtype))
+    size = row_bytes(kind, dtype, 16, kv_heads, dim)
+    return Rows.quantized(torch.zeros(4, size, dtype=torch.uint8), kind, 16, kv_heads, dim)
+
+
+def launch(kind: Kind, dtype: torch.dtype, kv_heads: int, fold: int, dim: int, scoring: Scoring) -> None:
+    """Launches all attention kernels once over one geometry."""
+    rows = rows_of(kind, dtype, kv_heads, dim)
+    new = torch.zeros(16, kv_heads, dim, dtype=dtype)
+    query = torch.zeros(16, kv_heads * fold, dim, dtype=dtype)
+    out = torch.zeros_like(query)
+    batch = batch_of(16, 16)
+    store.store(rows, new, new, batch.slots, 1)
+    decode.decode(query, rows, batch, 1, scoring, out)
+    prefill.prefill(query, rows, batch_of(16, 256), 1, scoring, out)
+    assert batch.cascade is not None
+    triton_cascade.cascade(query, rows, batch, batch.cascade, 1, scoring, out)
+
+
+def spilled(cubin: bytes) -> int:
+    """Bytes of local memory a thread, by the tool that comes with Triton; -1 where it does not come."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    if not tool.exists():
+        return -1
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
+    found = re.search(r"STACK:(\d+).*LOCAL:(\d+)", text.stdout + text.stderr)
+    return sum(int(part) for part in found.groups()) if found else -1
+
+
+def main(capabilities: list[int]) -> None:
+    run = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **options)
+        print(capability, self.fn.__name__, kernel.metadata.shared, spilled(kernel.asm["cubin"]), flush=True)
+        return kernel
+
+    JITFunction.run = compile_only
+    tuning.multiprocessors = lambda device: 132  # type: ignore[assignment]
+    for module in (decode, triton_cascade):
+        module.multiprocessors = tuning.multiprocessors
+    for capability in capabilities:
+        driver.set_active(Absent(capability))
+        for caches in KERNELS:
+            caches.device_caches.clear()
+        launch("plain", torch.bfloat16, 8, 4, 128, Scoring(0.1))
+        launch("plain", torch.float32, 2, 7, 80, Scoring(0.1, softcap=30.0))
+        launch("int8", torch.float16, 1, 1, 64, Scoring(0.1, window=512, sinks=torch.zeros(1)))
+        launch("fp8", torch.bfloat16, 2, 4, 256, Scoring(0.1))
+        integers = torch.zeros(4, dtype=torch.int64)
+        sample.sample(torch.zeros(4, 32_000), torch.ones(4), integers, integers)
+
+
+if __name__ == "__main__":
+    main([int(argument) for argument in sys.argv[1:]])

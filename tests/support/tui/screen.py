@@ -1,0 +1,59 @@
+"""A dashboard without a terminal, its screen as text."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from qpdsl.tui.app import Dashboard
+from qpdsl.tui.state.event_source import ReplaySource, Source
+from qpdsl.tui.state.player import Player
+from qpdsl.tui.widgets.questions import Leave
+
+SMALL, LARGE = (80, 24), (200, 60)
+
+
+def text(app: Dashboard) -> str:
+    """What the screen shows, a line a line."""
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+async def settle(pilot: Pilot[Leave | None]) -> str:
+    """Everything that is on its way has happened; the screen's text."""
+    app = pilot.app
+    assert isinstance(app, Dashboard)
+    app.tick()
+    player = app.source.player
+    while player is not None and player.busy:
+        player.tick(0)
+    await pilot.pause()
+    app.draw(anew=True)
+    await pilot.pause()
+    return text(app)
+
+
+async def press(pilot: Pilot[Leave | None], *keys: str) -> str:
+    await pilot.press(*keys)
+    return await settle(pilot)
+
+
+@asynccontextmanager
+async def dashboard(
+    source: Source | Path,
+    size: tuple[int, int] = SMALL,
+    part: float = 1.0,
+    **given: object,
+) -> AsyncIterator[Pilot[Leave | None]]:
+    """A dashboard on a source, or on a recorded run at a part of its time, paused."""
+    if isinstance(source, Path):
+        player = Player(source, paused=True)
+        player.finish_loading()
+        player.seek(part * player.duration)
+        source = ReplaySource(player)
+    app = Dashboard(source, clocked=False, **given)  # type: ignore[arg-type]
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        yield pilot

@@ -1,0 +1,222 @@
+"""Every key of every screen, on a recorded run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from textual.pilot import Pilot
+
+from qpdsl.tui.app import Dashboard
+from qpdsl.tui.screens.rows import RowsView
+from qpdsl.tui.screens.search import SearchView
+from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle, text
+from tests.support.tui.traces import BEAM
+
+Test = Callable[[Pilot], Awaitable[None]]
+
+
+def played(test: Test, size: tuple[int, int] = SMALL, part: float = 1.0) -> None:
+    async def main() -> None:
+        async with dashboard(BEAM, size, part) as pilot:
+            await test(pilot)
+
+    asyncio.run(main())
+
+
+def app_of(pilot: Pilot) -> Dashboard:
+    assert isinstance(pilot.app, Dashboard)
+    return pilot.app
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_screens_by_number_and_by_tab(size: tuple[int, int]) -> None:
+    async def test(pilot: Pilot) -> None:
+        signs = {"1": "operator", "2": "candidate", "3": "KV pages", "4": "status"}
+        for key in "2341":
+            assert signs[key] in await press(pilot, key)
+        for key in "2341":
+            assert signs[key] in await press(pilot, "tab")
+        assert signs["4"] in await press(pilot, "shift+tab")
+
+    played(test, size)
+
+
+def test_the_plan_moves_and_opens_details() -> None:
+    async def test(pilot: Pilot) -> None:
+        shown = await press(pilot, "down", "j", "j", "j", "j")
+        assert "score prm" in shown and "from the cache" in shown
+        assert "sampled tokens" in await press(pilot, "j")
+        opened = await press(pilot, "enter")
+        assert "esc closes" in opened and "prompt tokens" in opened and "exact" in opened
+        closed = await press(pilot, "escape")
+        assert "esc closes" not in closed
+        assert "return answer" in await press(pilot, "home")
+        assert "chat user=problem" in await press(pilot, "end")
+        await press(pilot, "k", "up", "pageup", "pagedown", "g", "G")
+
+    played(test)
+
+
+def test_the_search_shows_what_was_chosen_and_why() -> None:
+    async def test(pilot: Pilot) -> None:
+        shown = await press(pilot, "2")
+        assert "★ the answer" in shown and "at `keep 4 by score`" in shown and "pruned" in shown
+        assert "ended by eos" in shown and "log p" in shown
+        before = shown
+        assert "✕" in before
+        hidden = await press(pilot, "x")
+        assert "✕ 1" not in hidden and "★" in hidden
+        await press(pilot, "x")
+        ranking = await press(pilot, "v")
+        assert "▸" in ranking
+        await press(pilot, "v")
+        opened = await press(pilot, "enter")
+        assert "cut" in opened or "solution" in opened
+        await press(pilot, "escape")
+        folded = await press(pilot, "home", "space")
+        assert "+4" in folded
+
+    played(test)
+
+
+def test_the_search_changes_rows_and_follows_again() -> None:
+    async def test(pilot: Pilot) -> None:
+        first = await press(pilot, "2")
+        assert "following" in first
+        other = await press(pilot, "left_square_bracket")
+        assert "following" not in other and app_of(pilot).query_one(SearchView).row is not None
+        back = await press(pilot, "right_square_bracket")
+        assert app_of(pilot).query_one(SearchView).row == app_of(pilot).source.state.latest
+        assert "following" in await press(pilot, "f")
+        assert back
+
+    played(test)
+
+
+def test_rows_are_sorted_filtered_and_opened() -> None:
+    async def test(pilot: Pilot) -> None:
+        shown = await press(pilot, "4")
+        assert "! failed" in shown and "the context has 24" in shown and "1 failed" in shown
+        view = app_of(pilot).query_one(RowsView)
+        first = (await press(pilot, "s")).splitlines()[3]
+        assert view.sorted_by == "status" and "failed" in first
+        last = (await press(pilot, "r")).splitlines()[3]
+        assert "failed" not in last
+        filtered = await press(pilot, "slash", *"status:failed", "enter")
+        assert "too-long" in filtered and "count-009" not in filtered and "1 of 6 shown" in filtered
+        details = await press(pilot, "d")
+        assert "the context has 2404 tokens, zoo/counting takes 1023" in " ".join(details.split())
+        await press(pilot, "escape")
+        assert "count-009" in await press(pilot, "escape")
+        await press(pilot, "slash", *"495", "enter")
+        search = await press(pilot, "enter")
+        assert "count-010" in search and "candidate" in search
+
+    played(test)
+
+
+def test_a_replay_pauses_steps_jumps_and_changes_speed() -> None:
+    async def test(pilot: Pilot) -> None:
+        player = app_of(pilot).source.player
+        assert player is not None
+        assert "paused" in await settle(pilot)
+        await press(pilot, "left_parenthesis")
+        assert player.position == 0.0 and player.event_number[0] <= 3
+        await press(pilot, "full_stop")
+        at = player.event_number[0]
+        await press(pilot, "full_stop", "full_stop", "comma")
+        assert player.event_number[0] == at + 1 and player.paused
+        await press(pilot, "right_parenthesis")
+        assert player.ended
+        await press(pilot, "left")
+        assert player.position == pytest.approx(player.duration * 0.95)
+        await press(pilot, "right")
+        assert player.ended
+        await press(pilot, "plus")
+        assert player.speed == 2.0
+        await press(pilot, "minus", "minus")
+        assert player.speed == 0.5
+        await press(pilot, "left_parenthesis", "p")
+        assert not player.paused and "playing" in await settle(pilot)
+        before = player.position
+        player.tick(0.2)
+        assert player.position == pytest.approx(before + 0.1)
+        await press(pilot, "space")
+        assert player.paused
+
+    played(test)
+
+
+def test_going_back_shows_what_was_then() -> None:
+    async def test(pilot: Pilot) -> None:
+        state = app_of(pilot).source.state
+        assert state.done == 6
+        app_of(pilot).action_seek(0.75)
+        shown = await settle(pilot)
+        assert "running" in shown and app_of(pilot).source.state.done < 6
+
+    played(test)
+
+
+def test_themes_keys_notes_and_leaving() -> None:
+    async def test(pilot: Pilot) -> None:
+        themes = [app_of(pilot).theme]
+        for _ in range(3):
+            await press(pilot, "t")
+            themes.append(app_of(pilot).theme)
+        assert themes[0] == themes[3] and len(set(themes)) == 3
+        assert "filter, sort" in await press(pilot, "question_mark")
+        await press(pilot, "escape")
+        assert "Notes" in await press(pilot, "n")
+        await press(pilot, "escape")
+        await press(pilot, "q")
+        assert not app_of(pilot).is_running
+
+    played(test)
+
+
+def test_the_command_palette_runs_commands() -> None:
+    async def test(pilot: Pilot) -> None:
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press(*"show the rows")
+        await pilot.app.workers.wait_for_complete([*pilot.app.workers][-1:])
+        for _ in range(40):
+            await pilot.pause(0.05)
+            if len(app_of(pilot).screen_stack) > 1 and "Show the rows" in await settle(pilot):
+                break
+        await pilot.press("enter")
+        for _ in range(40):
+            await pilot.pause(0.05)
+            if app_of(pilot).picked == "rows":
+                break
+        assert app_of(pilot).picked == "rows"
+
+    played(test)
+
+
+def test_the_mouse_picks_screens_lines_columns_and_times() -> None:
+    async def test(pilot: Pilot) -> None:
+        await pilot.click("#head", offset=(14, 1))
+        assert "candidate" in await settle(pilot)
+        await pilot.click("#head", offset=(36, 1))
+        assert "status" in await settle(pilot)
+        await pilot.click("#row-lines", offset=(10, 3))
+        assert (
+            "too-long" in (await settle(pilot))
+            and app_of(pilot).query_one(RowsView).query_one("#row-lines").cursor == 3
+        )
+        await pilot.click("#rows Heading", offset=(24, 0))
+        await settle(pilot)
+        assert app_of(pilot).query_one(RowsView).sorted_by == "status"
+        await pilot.click("#row-lines", offset=(10, 1), times=2)
+        assert "candidate" in await settle(pilot)
+        await pilot.click("#keys", offset=(text(app_of(pilot)).splitlines()[-1].index("Hide pruned"), 0))
+        assert app_of(pilot).query_one(SearchView).living
+        await pilot.click("#transport", offset=(30, 0))
+        player = app_of(pilot).source.player
+        assert player is not None and 0.1 < player.position / player.duration < 0.9
+
+    played(test)

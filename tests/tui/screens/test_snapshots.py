@@ -1,0 +1,72 @@
+"""The screens as pictures at two sizes. `QPDSL_REGENERATE=1` draws them anew, to be looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
+from tests.support.tui.traces import BEAM
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+CASES = [
+    *((screen, size, "qpdsl-dark") for screen in ("plan", "search", "engine", "rows") for size in (SMALL, LARGE)),
+    ("search", SMALL, "qpdsl-light"),
+    ("search", SMALL, "qpdsl-contrast"),
+]
+
+
+def check(name: str, actual: str) -> None:
+    """The picture must be that of the file; otherwise what was drawn is left beside it."""
+    path = SNAPSHOTS / f"{name}.svg"
+    if os.environ.get("QPDSL_REGENERATE"):
+        path.write_text(actual, "utf-8")
+    assert actual == path.read_text("utf-8"), f"{path.name} has changed; QPDSL_REGENERATE=1 draws it anew"
+
+
+@pytest.mark.parametrize(("screen", "size", "theme"), CASES)
+def test_pictures(screen: str, size: tuple[int, int], theme: str) -> None:
+    async def main() -> None:
+        async with dashboard(BEAM, size, 0.97, first=screen) as pilot:
+            pilot.app.theme = theme
+            await settle(pilot)
+            check(f"{screen}-{size[0]}x{size[1]}-{theme.removeprefix('qpdsl-')}", pilot.app.export_screenshot())
+
+    asyncio.run(main())
+
+
+def test_without_colour_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def main() -> None:
+        async with dashboard(BEAM, SMALL) as pilot:
+            shown = await press(pilot, "2")
+            colours = {
+                segment.style.color.triplet
+                for strip in pilot.app.screen._compositor.render_strips()
+                for segment in pilot.app._filters[-1].apply(list(strip), pilot.app.current_theme)
+                if segment.style and segment.style.color
+            }
+            assert all(colour is None or colour.red == colour.green == colour.blue for colour in colours)
+            assert "★" in shown and "✕" in shown and "0.9" in shown
+            rows = await press(pilot, "4")
+            assert "✔ right" in rows and "! failed" in rows and "✖ wrong" in rows
+
+    asyncio.run(main())
+
+
+def test_the_screen_can_be_resized() -> None:
+    async def main() -> None:
+        async with dashboard(BEAM, SMALL) as pilot:
+            for key in "1234":
+                await press(pilot, key)
+                for size in (LARGE, (40, 10), (300, 15), (20, 60), SMALL):
+                    await pilot.resize_terminal(*size)
+                    lines = (await settle(pilot)).splitlines()
+                    assert len(lines) == size[1]
+            assert "beam_search.qp" in await settle(pilot)
+
+    asyncio.run(main())
