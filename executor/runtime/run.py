@@ -25,7 +25,7 @@ from qpdsl.executor.runtime.operators.score import score
 from qpdsl.executor.runtime.operators.vote import vote
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import Value, evaluate_rows
-from qpdsl.planner.plan.physical import BranchHow, GenerateHow, PhysicalOp, PhysicalPlan, ScoreHow
+from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ async def _run_all(plan: tuple[PhysicalOp, ...], rows: Candidates, instance: Ins
     """Operators in running order, each on what the one before it made."""
     at = 0
     while at < len(plan):
-        node, how = plan[at], plan[at].how
-        if isinstance(how, GenerateHow) and how.vote is not None:
-            end = next(number for number, later in enumerate(plan) if later.id == how.vote) + 1
+        node, strategy = plan[at], plan[at].strategy
+        if isinstance(strategy, GenerateStrategy) and strategy.vote is not None:
+            end = next(number for number, later in enumerate(plan) if later.id == strategy.vote) + 1
             rows = await decided(plan[at:end], rows, instance, _operator)
             at = end
         else:
@@ -157,13 +157,13 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
 
 async def _operator(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     """What an operator without others inside it makes of rows, run as the plan says."""
-    match node.op, node.how:
-        case ops.Generate() as op, GenerateHow() as how:
-            return await generate(op, rows, instance, how)
-        case ops.Score() as op, ScoreHow() as how:
-            return await score(op, rows, instance, how, node.id)
-        case ops.Judge() as op, ScoreHow() as how:
-            return await judge(op, rows, instance, how)
+    match node.op, node.strategy:
+        case ops.Generate() as op, GenerateStrategy() as strategy:
+            return await generate(op, rows, instance, strategy)
+        case ops.Score() as op, ScoreStrategy() as strategy:
+            return await score(op, rows, instance, strategy, node.id)
+        case ops.Judge() as op, ScoreStrategy() as strategy:
+            return await judge(op, rows, instance, strategy)
     return await _OPERATORS[type(node.op)](node.op, rows, instance)
 
 
@@ -195,7 +195,7 @@ async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
 
 
 def _runs_ahead(node: PhysicalOp) -> bool:
-    return isinstance(node.how, GenerateHow) and node.how.run_ahead > 0
+    return isinstance(node.strategy, GenerateStrategy) and node.strategy.run_ahead > 0
 
 
 async def _branch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
@@ -203,7 +203,7 @@ async def _branch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Can
 
     An arm that would make the rows of one before it again gets copies of them, on paths of its own.
     """
-    same_as = node.how.same_as if isinstance(node.how, BranchHow) else (None,) * len(node.arms)
+    same_as = node.strategy.same_as if isinstance(node.strategy, BranchStrategy) else (None,) * len(node.arms)
     run = [index for index, first in enumerate(same_as) if first is None]
     marks = {index: _Arm(index) for index in run}
     done = await together(

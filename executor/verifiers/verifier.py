@@ -80,16 +80,16 @@ def two_way(wanted: float, other: float) -> float:
     return round(1.0 / (1.0 + math.exp(min(other - wanted, 700.0))), SCORE_DIGITS)
 
 
-def reduce_scores(scores: Sequence[float], how: str) -> float:
+def reduce_scores(scores: Sequence[float], strategy: str) -> float:
     """One score of a solution's step scores, in step order: last, min, mean, prod or sum. Rounded."""
-    if how == "last":
+    if strategy == "last":
         value = scores[-1]
-    elif how == "min":
+    elif strategy == "min":
         value = min(scores)
-    elif how == "prod":
+    elif strategy == "prod":
         value = math.prod(scores)
     else:
         value = sum(scores)
-        if how == "mean":
+        if strategy == "mean":
             value /= len(scores)
     return round(value, SCORE_DIGITS)

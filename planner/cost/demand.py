@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from qpdsl.planner.cost.cardinality import Cardinalities, Cardinality
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
-from qpdsl.planner.plan.physical import BranchHow, GenerateHow, PhysicalOp, PhysicalPlan, ScoreHow
+from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy
 
 # A prompt that is found whole still has its last token computed, and often the one before it.
 _LEAST_COMPUTED = 1.5
@@ -56,13 +56,13 @@ def works(plan: PhysicalPlan, cards: Cardinalities, idle: float = 0.0) -> tuple[
     found = []
     for node in running(plan.ops):
         card = cards.of[node.id]
-        match node.op, node.how:
-            case ops.Generate(), GenerateHow() as how:
-                found += _generate(node, node.op, how, card, plan.models, idle, values)
-            case ops.Score() as op, ScoreHow() as how:
-                found.append(_score(node, plan.models.get(op.verifier, op.verifier), how, card))
-            case ops.Judge() as op, ScoreHow() as how:
-                found.append(_judge(node, plan.models.get(op.model, op.model), how, card))
+        match node.op, node.strategy:
+            case ops.Generate(), GenerateStrategy() as strategy:
+                found += _generate(node, node.op, strategy, card, plan.models, idle, values)
+            case ops.Score() as op, ScoreStrategy() as strategy:
+                found.append(_score(node, plan.models.get(op.verifier, op.verifier), strategy, card))
+            case ops.Judge() as op, ScoreStrategy() as strategy:
+                found.append(_judge(node, plan.models.get(op.model, op.model), strategy, card))
     return tuple(found)
 
 
@@ -71,7 +71,7 @@ def running(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
     for node in chain:
         yield node
         yield from running(node.body)
-        same = node.how.same_as if isinstance(node.how, BranchHow) else ()
+        same = node.strategy.same_as if isinstance(node.strategy, BranchStrategy) else ()
         for number, arm in enumerate(node.arms):
             if number >= len(same) or same[number] is None:
                 yield from running(arm)
@@ -80,31 +80,31 @@ def running(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
 def _generate(
     node: PhysicalOp,
     op: ops.Generate,
-    how: GenerateHow,
+    strategy: GenerateStrategy,
     card: Cardinality,
     models: Mapping[str, str],
     idle: float,
     values: Mapping[str, object],
 ) -> list[Work]:
     greedy = evaluate(op.temperature, values) == 0  # type: ignore[arg-type]
-    distinct = card.going if how.collapse and greedy else card.samples
-    requests = card.going if how.share else distinct
+    distinct = card.going if strategy.collapse and greedy else card.samples
+    requests = card.going if strategy.share else distinct
     prompt = card.context * requests
     # Contexts grow from round to round; the rows of the first one have no text yet.
     start = max(card.context - card.length * (card.runs - 1) / 2, 1.0)
     first = min(card.going, card.entering)
-    computed = min(prompt, first * start + (requests - first) * _LEAST_COMPUTED) if how.share else prompt
+    computed = min(prompt, first * start + (requests - first) * _LEAST_COMPUTED) if strategy.share else prompt
     sampled = distinct * card.length
     steps = max(card.longest - 1, 0.0) * card.runs
-    if how.run_ahead and card.runs > 1:
+    if strategy.run_ahead and card.runs > 1:
         # While its row waits for longer ones a sample draws of its children; what is not chosen is lost.
         saved = (card.longest - card.length) * card.runs * card.used_ahead * idle
-        sampled *= 1 + (1 - card.used_ahead) * idle * how.run_ahead
+        sampled *= 1 + (1 - card.used_ahead) * idle * strategy.run_ahead
         steps = max(steps - saved, card.length)
-    if how.vote is not None:
+    if strategy.vote is not None:
         sampled *= 1 - card.given_up
     model = models.get(op.model, op.model)
-    kept = start + distinct * card.length if how.share else card.context + card.length
+    kept = start + distinct * card.length if strategy.share else card.context + card.length
     runs = max(card.runs, 1e-9)
     context = card.context + card.length / 2
     work = Work(
@@ -120,34 +120,34 @@ def _generate(
     return [small, large]
 
 
-def _score(node: PhysicalOp, model: str, how: ScoreHow, card: Cardinality) -> Work:
-    texts = 0.0 if how.same_as is not None else card.texts
+def _score(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinality) -> Work:
+    texts = 0.0 if strategy.same_as is not None else card.texts
     # A text that is the same as before is scored once in every plan.
     texts *= min(1.0, card.new_tokens / max(card.text_tokens - card.first_tokens, 1.0) + 0.5) if card.runs > 1 else 1.0
     prompt = texts * card.text_tokens
     computed = prompt
-    if how.share:
+    if strategy.share:
         # The texts of the first run have their beginning in common, of which all but one find it computed.
         opening = texts / max(card.runs, 1.0)
         common = max(opening - 1, 0.0) * card.stem_tokens
         computed = texts * min(card.new_tokens, card.text_tokens) - common
-        if how.cache and card.fresh_tokens is not None:
+        if strategy.cache and card.fresh_tokens is not None:
             computed = min(computed, card.fresh_tokens + card.stem_tokens)
-        elif not how.cache:
+        elif not strategy.cache:
             # Without the scores of earlier steps every step is read, from the first one's end on.
             read = texts * (card.text_tokens - card.first_tokens) + opening * card.first_tokens - common
             computed = max(computed, read) if card.runs > 1 else computed
         computed = min(max(computed, texts), prompt)
-    kept = card.text_tokens + (texts - 1) * card.new_tokens if how.share else card.text_tokens
+    kept = card.text_tokens + (texts - 1) * card.new_tokens if strategy.share else card.text_tokens
     runs = max(card.runs, 1e-9)
     waves = card.runs if texts else 0.0
     return Work(node.id, model, prompt, prompt - computed, 0.0, 0.0, waves, texts / runs, max(kept, 0.0))
 
 
-def _judge(node: PhysicalOp, model: str, how: ScoreHow, card: Cardinality) -> Work:
-    texts = 0.0 if how.same_as is not None else card.texts
+def _judge(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinality) -> Work:
+    texts = 0.0 if strategy.same_as is not None else card.texts
     prompt = texts * card.text_tokens
-    computed = prompt * 0.8 if how.share else prompt
+    computed = prompt * 0.8 if strategy.share else prompt
     runs = max(card.runs, 1e-9)
     steps = (_JUDGE_TOKENS - 1) * card.runs if texts else 0.0
     sampled = texts * _JUDGE_TOKENS

@@ -53,8 +53,8 @@ def laid_out(lines: list[Cells]) -> list[str]:
     width = max(cells(text) for text, _, _ in lines)
     count_width = max(len(count) for _, count, _ in lines)
     return [
-        f"{text}{' ' * (width + _GAP - cells(text))}{count:>{count_width}}{' ' * _GAP}{how}".rstrip()
-        for text, count, how in lines
+        f"{text}{' ' * (width + _GAP - cells(text))}{count:>{count_width}}{' ' * _GAP}{strategy}".rstrip()
+        for text, count, strategy in lines
     ]
 
 
@@ -169,7 +169,7 @@ def _operator_json(op: PhysicalOp, values: Values) -> dict[str, Any]:
         "text": describe(op.op, values),
         "implementation": op.implementation,
         "equivalence": op.equivalence,
-        "how": _how_json(op),
+        "how": _strategy_json(op),
         "rules": list(op.rules),
         "rows": _whole(op.rows),
         "cost": None if op.cost is None else asdict(op.cost),
@@ -180,11 +180,11 @@ def _operator_json(op: PhysicalOp, values: Values) -> dict[str, Any]:
     }
 
 
-def _how_json(op: PhysicalOp) -> dict[str, Any] | None:
+def _strategy_json(op: PhysicalOp) -> dict[str, Any] | None:
     """What the rules decided, by the names of the fields of its class; a pattern is its text."""
-    if op.how is None:
+    if op.strategy is None:
         return None
-    found = {part.name: getattr(op.how, part.name) for part in fields(op.how)}
+    found = {part.name: getattr(op.strategy, part.name) for part in fields(op.strategy)}
     return {name: value.pattern if isinstance(value, ast.Regex) else value for name, value in found.items()}
 
 

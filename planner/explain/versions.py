@@ -38,8 +38,8 @@ def compare_json(plan: PhysicalPlan, other: PhysicalPlan) -> dict[str, Any]:
         "against": explain_json(other),
         **{
             word: [
-                {"text": _bare(text), "rows": rows, "implementation": how}
-                for mark, (text, rows, how) in merged
+                {"text": _bare(text), "rows": rows, "implementation": strategy}
+                for mark, (text, rows, strategy) in merged
                 if mark == side
             ]
             for word, side in (("removed", "-"), ("added", "+"))
@@ -49,7 +49,7 @@ def compare_json(plan: PhysicalPlan, other: PhysicalPlan) -> dict[str, Any]:
 
 def _merged(before: list[Cells], after: list[Cells]) -> Iterator[tuple[Side, Cells]]:
     """The lines of both tables. How deep an operator stands does not make it another."""
-    keys = [[(_bare(text), rows, how) for text, rows, how in lines] for lines in (before, after)]
+    keys = [[(_bare(text), rows, strategy) for text, rows, strategy in lines] for lines in (before, after)]
     for tag, a, b, c, d in SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
         if tag == "equal":
             yield from ((" ", cells) for cells in after[c:d])

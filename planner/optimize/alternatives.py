@@ -15,13 +15,13 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.implementation import implementation
 from qpdsl.planner.plan.physical import (
     Equivalence,
-    GenerateHow,
-    How,
+    GenerateStrategy,
+    Strategy,
     KVType,
     PhysicalOp,
     PhysicalPlan,
-    ScoreHow,
-    VoteHow,
+    ScoreStrategy,
+    VoteStrategy,
     everything,
 )
 from qpdsl.planner.plan.rewrite import with_inner, with_ops
@@ -47,38 +47,44 @@ def of_operators(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternativ
 
     Scores that are another operator's read again ask no model, so there is nothing to decide about them.
     """
-    most = {node.id: node.how for node in everything(ruled.ops)}
+    most = {node.id: node.strategy for node in everything(ruled.ops)}
     for node in everything(plan.ops):
-        match node.how, most[node.id]:
-            case GenerateHow() as how, GenerateHow(share=True):
+        match node.strategy, most[node.id]:
+            case GenerateStrategy() as strategy, GenerateStrategy(share=True):
                 knob = f"generate {node.id}: prefixes"
-                yield Alternative(knob, "shared", with_how(plan, {node.id: replace(how, share=True)}))
-                alone = replace(how, share=False, run_ahead=0)
-                yield Alternative(knob, "computed by every sample", with_how(plan, {node.id: alone}))
-            case ScoreHow() as how, ScoreHow(share=True, same_as=None) as ruled_how:
+                yield Alternative(knob, "shared", with_strategy(plan, {node.id: replace(strategy, share=True)}))
+                alone = replace(strategy, share=False, run_ahead=0)
+                yield Alternative(knob, "computed by every sample", with_strategy(plan, {node.id: alone}))
+            case ScoreStrategy() as strategy, ScoreStrategy(share=True, same_as=None) as ruled_strategy:
                 word = "prefixes" if isinstance(node.op, ops.Judge) else "texts"
                 knob = f"{'judge' if isinstance(node.op, ops.Judge) else 'score'} {node.id}: {word}"
-                yield Alternative(knob, "what is new in them", with_how(plan, {node.id: replace(how, share=True)}))
-                yield Alternative(knob, "whole", with_how(plan, {node.id: replace(how, share=False)}))
-                if ruled_how.cache:
+                yield Alternative(
+                    knob, "what is new in them", with_strategy(plan, {node.id: replace(strategy, share=True)})
+                )
+                yield Alternative(knob, "whole", with_strategy(plan, {node.id: replace(strategy, share=False)}))
+                if ruled_strategy.cache:
                     knob = f"score {node.id}: scores of steps"
-                    yield Alternative(knob, "kept", with_how(plan, {node.id: replace(how, cache=True)}))
-                    yield Alternative(knob, "read again", with_how(plan, {node.id: replace(how, cache=False)}))
-            case VoteHow(), VoteHow(decided=True):
+                    yield Alternative(knob, "kept", with_strategy(plan, {node.id: replace(strategy, cache=True)}))
+                    yield Alternative(
+                        knob, "read again", with_strategy(plan, {node.id: replace(strategy, cache=False)})
+                    )
+            case VoteStrategy(), VoteStrategy(decided=True):
                 yield from _votes(plan, ruled, node)
 
 
 def _votes(plan: PhysicalPlan, ruled: PhysicalPlan, vote: PhysicalOp) -> Iterator[Alternative]:
     feeding = next(
-        node.id for node in everything(ruled.ops) if isinstance(node.how, GenerateHow) and node.how.vote == vote.id
+        node.id
+        for node in everything(ruled.ops)
+        if isinstance(node.strategy, GenerateStrategy) and node.strategy.vote == vote.id
     )
-    now = next(node.how for node in everything(plan.ops) if node.id == feeding)
-    assert isinstance(now, GenerateHow)
+    now = next(node.strategy for node in everything(plan.ops) if node.id == feeding)
+    assert isinstance(now, GenerateStrategy)
     knob = f"vote {vote.id}"
-    early: dict[str, How] = {feeding: replace(now, vote=vote.id), vote.id: VoteHow(decided=True)}
-    late: dict[str, How] = {feeding: replace(now, vote=None), vote.id: VoteHow()}
-    yield Alternative(knob, "stops when decided", with_how(plan, early))
-    yield Alternative(knob, "waits for all samples", with_how(plan, late))
+    early: dict[str, Strategy] = {feeding: replace(now, vote=vote.id), vote.id: VoteStrategy(decided=True)}
+    late: dict[str, Strategy] = {feeding: replace(now, vote=None), vote.id: VoteStrategy()}
+    yield Alternative(knob, "stops when decided", with_strategy(plan, early))
+    yield Alternative(knob, "waits for all samples", with_strategy(plan, late))
 
 
 def in_flight(plan: PhysicalPlan) -> Iterator[Alternative]:
@@ -98,17 +104,19 @@ def floors(plan: PhysicalPlan, *more: int) -> Iterator[Alternative]:
 def aheads(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
     """How far samples run ahead, all of them alike, where a rule lets them."""
     allowed = {
-        node.id for node in everything(ruled.ops) if isinstance(node.how, GenerateHow) and node.how.run_ahead > 0
+        node.id
+        for node in everything(ruled.ops)
+        if isinstance(node.strategy, GenerateStrategy) and node.strategy.run_ahead > 0
     }
-    hows = {node.id: node.how for node in everything(plan.ops) if node.id in allowed}
-    if hows:
+    strategies = {node.id: node.strategy for node in everything(plan.ops) if node.id in allowed}
+    if strategies:
         for depth in AHEAD:
             changed = {
-                id: replace(how, run_ahead=depth)
-                for id, how in hows.items()
-                if isinstance(how, GenerateHow) and (how.share or not depth)
+                id: replace(strategy, run_ahead=depth)
+                for id, strategy in strategies.items()
+                if isinstance(strategy, GenerateStrategy) and (strategy.share or not depth)
             }
-            yield Alternative("steps to run ahead", str(depth), with_how(plan, changed))
+            yield Alternative("steps to run ahead", str(depth), with_strategy(plan, changed))
 
 
 def kv_types(plan: PhysicalPlan, ruled: PhysicalPlan, models: Collection[str], device: Device) -> Iterator[Alternative]:
@@ -143,14 +151,18 @@ def _keeping(plan: PhysicalPlan, ruled: PhysicalPlan, kv_type: KVType | None) ->
     )
 
 
-def with_how(plan: PhysicalPlan, hows: Mapping[str, How]) -> PhysicalPlan:
+def with_strategy(plan: PhysicalPlan, strategies: Mapping[str, Strategy]) -> PhysicalPlan:
     """The plan with operators, by their ids, to be run so; itself where they are."""
-    return with_ops(plan, tuple(_with_how(node, hows) for node in plan.ops))
+    return with_ops(plan, tuple(_with_strategy(node, strategies) for node in plan.ops))
 
 
-def _with_how(node: PhysicalOp, hows: Mapping[str, How]) -> PhysicalOp:
-    body = tuple(_with_how(inner, hows) for inner in node.body)
-    arms = tuple(tuple(_with_how(inner, hows) for inner in arm) for arm in node.arms)
+def _with_strategy(node: PhysicalOp, strategies: Mapping[str, Strategy]) -> PhysicalOp:
+    body = tuple(_with_strategy(inner, strategies) for inner in node.body)
+    arms = tuple(tuple(_with_strategy(inner, strategies) for inner in arm) for arm in node.arms)
     node = with_inner(node, body, arms)
-    how = hows.get(node.id, node.how)
-    return node if how == node.how else replace(node, how=how, implementation=implementation(node.op, how))
+    strategy = strategies.get(node.id, node.strategy)
+    return (
+        node
+        if strategy == node.strategy
+        else replace(node, strategy=strategy, implementation=implementation(node.op, strategy))
+    )

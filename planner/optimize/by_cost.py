@@ -28,12 +28,12 @@ from qpdsl.planner.optimize.alternatives import Alternative
 from qpdsl.planner.optimize.kv_shares import Parts, parts
 from qpdsl.planner.plan.physical import (
     Equivalence,
-    GenerateHow,
-    How,
+    GenerateStrategy,
+    Strategy,
     PhysicalOp,
     PhysicalPlan,
-    ScoreHow,
-    VoteHow,
+    ScoreStrategy,
+    VoteStrategy,
     everything,
 )
 from qpdsl.planner.plan.rewrite import each
@@ -144,21 +144,21 @@ def _named(plan: PhysicalPlan) -> set[str]:
 
 
 def _standing(node: PhysicalOp) -> PhysicalOp:
-    rules = tuple(rule for rule in node.rules if _stands(rule, node.how))
+    rules = tuple(rule for rule in node.rules if _stands(rule, node.strategy))
     return node if rules == node.rules else replace(node, rules=rules)
 
 
-def _stands(rule: str, how: How | None) -> bool:
-    match rule, how:
-        case share_prefixes.NAME | incremental_score.NAME, GenerateHow(share=on) | ScoreHow(share=on):
+def _stands(rule: str, strategy: Strategy | None) -> bool:
+    match rule, strategy:
+        case share_prefixes.NAME | incremental_score.NAME, GenerateStrategy(share=on) | ScoreStrategy(share=on):
             return on
-        case score_cache.NAME, ScoreHow(cache=on):
+        case score_cache.NAME, ScoreStrategy(cache=on):
             return on
-        case speculative_expansion.NAME, GenerateHow(run_ahead=steps):
+        case speculative_expansion.NAME, GenerateStrategy(run_ahead=steps):
             return steps > 0
-        case decided_vote.NAME, GenerateHow(vote=vote):
+        case decided_vote.NAME, GenerateStrategy(vote=vote):
             return vote is not None
-        case decided_vote.NAME, VoteHow(decided=on):
+        case decided_vote.NAME, VoteStrategy(decided=on):
             return on
     return True
 

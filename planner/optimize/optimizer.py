@@ -37,7 +37,7 @@ def _chain(chain: tuple[PhysicalOp, ...]) -> list[object]:
             type(node.op).__name__,
             # What is inside stands in the physical operators, which rules may have changed.
             [(part.name, getattr(node.op, part.name)) for part in fields(node.op) if part.name not in _INSIDE],
-            node.how,
+            node.strategy,
             node.equivalence,
             node.inputs,
             list(node.columns.items()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import BranchHow, GenerateHow, How, ScoreHow, VoteHow
+from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, Strategy, ScoreStrategy, VoteStrategy
 
 _IMPLEMENTATIONS: dict[type[ops.Operator], str] = {
     ops.SetContext: "template",
@@ -27,9 +27,9 @@ _IMPLEMENTATIONS: dict[type[ops.Operator], str] = {
 }
 
 
-def implementation(op: ops.Operator, how: How | None) -> str:
+def implementation(op: ops.Operator, strategy: Strategy | None) -> str:
     """Its parts are set apart by ` · `; where nothing is done but to look at rows, it is `rows`."""
-    words = [_base(op), *_decided(op, how)]
+    words = [_base(op), *_decided(op, strategy)]
     return " · ".join(words[1:] if words[0] == "rows" and len(words) > 1 else words)
 
 
@@ -42,29 +42,29 @@ def _base(op: ops.Operator) -> str:
     return f"paged decode · {head}" + (" · llguidance mask" if op.constraint is not None else "")
 
 
-def _decided(op: ops.Operator, how: How | None) -> Iterator[str]:
-    match how:
-        case GenerateHow():
-            if how.share:
+def _decided(op: ops.Operator, strategy: Strategy | None) -> Iterator[str]:
+    match strategy:
+        case GenerateStrategy():
+            if strategy.share:
                 yield "prefix shared"
-            if how.collapse:
+            if strategy.collapse:
                 yield "drawn once"
-            if how.until is not None:
+            if strategy.until is not None:
                 yield "until matched"
-            if how.vote is not None:
-                yield f"to {how.vote} one by one"
-            if how.run_ahead:
-                yield f"run-ahead {how.run_ahead}"
-        case ScoreHow():
-            if how.same_as is not None:
-                yield f"as {how.same_as}"
-            if how.share:
+            if strategy.vote is not None:
+                yield f"to {strategy.vote} one by one"
+            if strategy.run_ahead:
+                yield f"run-ahead {strategy.run_ahead}"
+        case ScoreStrategy():
+            if strategy.same_as is not None:
+                yield f"as {strategy.same_as}"
+            if strategy.share:
                 yield "prefix shared" if isinstance(op, ops.Judge) else "incremental"
-            if how.cache:
+            if strategy.cache:
                 yield "score cache"
-        case VoteHow(decided=True):
+        case VoteStrategy(decided=True):
             yield "stops when decided"
-        case BranchHow(same_as=same_as):
+        case BranchStrategy(same_as=same_as):
             for arm, first in enumerate(same_as, 1):
                 if first is not None:
                     yield f"arm {arm} as arm {first + 1}"

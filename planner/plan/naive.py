@@ -230,7 +230,7 @@ def _operators(logical: LogicalPlan, rows: Estimate, prefix: str) -> tuple[Physi
                 columns=logical.columns(node),
                 body=body,
                 arms=arms,
-                how=plainest(op),
+                strategy=plainest(op),
             )
         )
     return tuple(physical)

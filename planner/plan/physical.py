@@ -19,7 +19,7 @@ from qpdsl.planner.plan.ops import Operator
 
 
 @dataclass(frozen=True, slots=True)
-class GenerateHow:
+class GenerateStrategy:
     """How a `generate` runs.
 
     `share`: one prefill for the samples of a row, forked, and the prefix cache for what was computed before; else each
@@ -38,7 +38,7 @@ class GenerateHow:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreHow:
+class ScoreStrategy:
     """How a `score` runs; that by a judge has the prefix cache alone to decide about.
 
     `share`: only what is new in a text is computed, on the prefix that is cached; else the whole text, every time.
@@ -52,33 +52,33 @@ class ScoreHow:
 
 
 @dataclass(frozen=True, slots=True)
-class VoteHow:
+class VoteStrategy:
     """How a `vote` runs. `decided`: samples that can no longer change the winner are given up."""
 
     decided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class BranchHow:
+class BranchStrategy:
     """How a `branch` runs. `same_as`: for each arm the number of the arm before it whose rows it would make again."""
 
     same_as: tuple[int | None, ...] = ()
 
 
-How = GenerateHow | ScoreHow | VoteHow | BranchHow
+Strategy = GenerateStrategy | ScoreStrategy | VoteStrategy | BranchStrategy
 
 
-def plainest(op: ops.Operator) -> How | None:
+def plainest(op: ops.Operator) -> Strategy | None:
     """The way in which the naive plan runs an operator; None where there is but one."""
     match op:
         case ops.Generate():
-            return GenerateHow()
+            return GenerateStrategy()
         case ops.Score() | ops.Judge():
-            return ScoreHow()
+            return ScoreStrategy()
         case ops.Vote():
-            return VoteHow()
+            return VoteStrategy()
         case ops.Branch(arms=arms):
-            return BranchHow((None,) * len(arms))
+            return BranchStrategy((None,) * len(arms))
     return None
 
 
@@ -107,7 +107,7 @@ class PhysicalOp:
     `id` is stable for a program ("0", "1", "3.0" for the first operator of operator 3's body, "3.1.0" for that of its
     second arm). `rows` estimates the rows it makes in all, over the rounds of an enclosing `repeat`, None where that
     hangs on a parameter without a default. `body` is what a `repeat` runs; `arms` what a `branch` does, where an arm
-    without operators passes the rows as they are. `how` is what the rules decided, by `rules`; `cost` an estimate.
+    without operators passes the rows as they are. `strategy` is what the rules decided, by `rules`; `cost` an estimate.
     """
 
     id: str
@@ -119,7 +119,7 @@ class PhysicalOp:
     columns: Mapping[str, str]
     body: tuple[PhysicalOp, ...] = ()
     arms: tuple[tuple[PhysicalOp, ...], ...] = ()
-    how: How | None = None
+    strategy: Strategy | None = None
     rules: tuple[str, ...] = ()
     cost: Cost | None = None
 

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from qpdsl.planner.plan.implementation import implementation
-from qpdsl.planner.plan.physical import How, PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.physical import Strategy, PhysicalOp, PhysicalPlan
 
 Chain = tuple[PhysicalOp, ...]
 
 
-def decide(node: PhysicalOp, how: How, rule: str) -> PhysicalOp:
+def decide(node: PhysicalOp, strategy: Strategy, rule: str) -> PhysicalOp:
     """The operator, to be run so by a rule; itself where it is already."""
-    if how == node.how:
+    if strategy == node.strategy:
         return node
     by = node.rules if rule in node.rules else (*node.rules, rule)
-    return replace(node, how=how, rules=by, implementation=implementation(node.op, how))
+    return replace(node, strategy=strategy, rules=by, implementation=implementation(node.op, strategy))
 
 
 def each(plan: PhysicalPlan, change: Callable[[PhysicalOp], PhysicalOp]) -> PhysicalPlan:

@@ -16,7 +16,15 @@ import networkx as nx
 from qpdsl.grammar.words import COLUMNS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.ops import LogicalPlan
-from qpdsl.planner.plan.physical import BranchHow, GenerateHow, PhysicalOp, PhysicalPlan, ScoreHow, everything, plainest
+from qpdsl.planner.plan.physical import (
+    BranchStrategy,
+    GenerateStrategy,
+    PhysicalOp,
+    PhysicalPlan,
+    ScoreStrategy,
+    everything,
+    plainest,
+)
 from qpdsl.planner.plan.reads import column_expressions, made_column, named_columns, names, parameter_expressions
 
 
@@ -91,7 +99,7 @@ def verify_physical(plan: PhysicalPlan) -> None:
     params = {param.name for param in plan.params}
     _verify_chain(plan.ops, {}, params)
     for op in found.values():
-        _verify_how(op, found)
+        _verify_strategy(op, found)
 
 
 def _verify_chain(chain: tuple[PhysicalOp, ...], before: Mapping[str, str], params: Collection[str]) -> None:
@@ -125,17 +133,19 @@ def _verify_physical_operator(node: PhysicalOp, before: Mapping[str, str], param
         _hold(known, f"{where} reads an unknown column")
 
 
-def _verify_how(node: PhysicalOp, found: Mapping[str, PhysicalOp]) -> None:
-    how, where = node.how, f"operator {node.id}"
-    _hold(type(how) is type(plainest(node.op)), f"{where} is to run in a way of another operator's")
-    if isinstance(how, GenerateHow):
-        _hold(how.run_ahead >= 0, f"{where} runs back")
-        vote = found.get(how.vote) if how.vote is not None else None
-        _hold(how.vote is None or (vote is not None and isinstance(vote.op, ops.Vote)), f"{where} leads to no vote")
-    if isinstance(how, ScoreHow) and how.same_as is not None:
-        first = found.get(how.same_as)
+def _verify_strategy(node: PhysicalOp, found: Mapping[str, PhysicalOp]) -> None:
+    strategy, where = node.strategy, f"operator {node.id}"
+    _hold(type(strategy) is type(plainest(node.op)), f"{where} is to run in a way of another operator's")
+    if isinstance(strategy, GenerateStrategy):
+        _hold(strategy.run_ahead >= 0, f"{where} runs back")
+        vote = found.get(strategy.vote) if strategy.vote is not None else None
+        _hold(
+            strategy.vote is None or (vote is not None and isinstance(vote.op, ops.Vote)), f"{where} leads to no vote"
+        )
+    if isinstance(strategy, ScoreStrategy) and strategy.same_as is not None:
+        first = found.get(strategy.same_as)
         _hold(first is not None and type(first.op) is type(node.op), f"{where} has nothing to be the same as")
-    if isinstance(how, BranchHow):
-        _hold(len(how.same_as) == len(node.arms), f"{where} does not say of each arm how it runs")
-        earlier = all(first is None or 0 <= first < arm for arm, first in enumerate(how.same_as))
+    if isinstance(strategy, BranchStrategy):
+        _hold(len(strategy.same_as) == len(node.arms), f"{where} does not say of each arm how it runs")
+        earlier = all(first is None or 0 <= first < arm for arm, first in enumerate(strategy.same_as))
         _hold(earlier, f"an arm of {where} is the same as one after it")

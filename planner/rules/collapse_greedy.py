@@ -11,7 +11,7 @@ from dataclasses import replace
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant
-from qpdsl.planner.plan.physical import GenerateHow, PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.rewrite import decide, each
 from qpdsl.planner.rules.rule import Rule
 
@@ -24,12 +24,12 @@ def collapse_greedy(plan: PhysicalPlan) -> PhysicalPlan:
 
 
 def _collapsed(node: PhysicalOp) -> PhysicalOp:
-    if not isinstance(node.op, ops.Generate) or not isinstance(node.how, GenerateHow):
+    if not isinstance(node.op, ops.Generate) or not isinstance(node.strategy, GenerateStrategy):
         return node
     count, temperature = constant(node.op.n), constant(node.op.temperature)
     alone = isinstance(count, ast.Literal) and count.value == 1
     warm = isinstance(temperature, ast.Literal) and temperature.value != 0
-    return node if alone or warm else decide(node, replace(node.how, collapse=True), NAME)
+    return node if alone or warm else decide(node, replace(node.strategy, collapse=True), NAME)
 
 
 RULE = Rule(

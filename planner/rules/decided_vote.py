@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateHow, PhysicalOp, PhysicalPlan, VoteHow
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, VoteStrategy
 from qpdsl.planner.plan.reads import reads, reported
 from qpdsl.planner.plan.rewrite import Chain, decide, with_ops
 from qpdsl.planner.rules.rule import Rule
@@ -31,10 +31,10 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
         if first is None or not _is_bounded(node, chain[first:index]) or not _reads_allow(plan, index):
             continue
         feeding, vote = chain[first], node
-        assert isinstance(feeding.how, GenerateHow)
+        assert isinstance(feeding.strategy, GenerateStrategy)
         changed = {
-            first: decide(feeding, replace(feeding.how, vote=vote.id), NAME),
-            index: decide(vote, VoteHow(decided=True), NAME),
+            first: decide(feeding, replace(feeding.strategy, vote=vote.id), NAME),
+            index: decide(vote, VoteStrategy(decided=True), NAME),
         }
         chain = tuple(changed.get(at, one) for at, one in enumerate(chain))
     return with_ops(plan, chain)

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant
-from qpdsl.planner.plan.physical import BranchHow, PhysicalOp, PhysicalPlan, ScoreHow, everything
+from qpdsl.planner.plan.physical import BranchStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy, everything
 from qpdsl.planner.plan.rewrite import Chain, decide, each_chain
 from qpdsl.planner.rules.rule import Rule
 
@@ -27,13 +27,13 @@ def _merged(chain: Chain) -> Chain:
     for node in chain:
         if isinstance(node.op, _CHANGES_TEXT):
             known.clear()
-        if isinstance(node.how, BranchHow):
-            node = decide(node, BranchHow(_equal_arms(node)), NAME)
+        if isinstance(node.strategy, BranchStrategy):
+            node = decide(node, BranchStrategy(_equal_arms(node)), NAME)
         asked = _asked(node.op)
-        if asked is not None and isinstance(node.how, ScoreHow):
+        if asked is not None and isinstance(node.strategy, ScoreStrategy):
             first = known.setdefault(asked, node.id)
             if first != node.id:
-                node = decide(node, replace(node.how, same_as=first), NAME)
+                node = decide(node, replace(node.strategy, same_as=first), NAME)
         merged.append(node)
     return tuple(merged)
 

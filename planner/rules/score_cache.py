@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, ScoreHow
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, ScoreStrategy
 from qpdsl.planner.plan.rewrite import decide, each
 from qpdsl.planner.rules.rule import Rule
 
@@ -18,9 +18,9 @@ def score_cache(plan: PhysicalPlan) -> PhysicalPlan:
 
 
 def _cached(node: PhysicalOp) -> PhysicalOp:
-    if not isinstance(node.op, ops.Score) or not isinstance(node.how, ScoreHow):
+    if not isinstance(node.op, ops.Score) or not isinstance(node.strategy, ScoreStrategy):
         return node
-    return decide(node, replace(node.how, cache=True), NAME)
+    return decide(node, replace(node.strategy, cache=True), NAME)
 
 
 RULE = Rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateHow, PhysicalOp, PhysicalPlan, ScoreHow
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy
 from qpdsl.planner.plan.rewrite import decide, each
 from qpdsl.planner.rules.rule import Rule
 
@@ -18,11 +18,11 @@ def share_prefixes(plan: PhysicalPlan) -> PhysicalPlan:
 
 
 def _shared(node: PhysicalOp) -> PhysicalOp:
-    match node.op, node.how:
-        case ops.Generate(), GenerateHow() as how:
-            return decide(node, replace(how, share=True), NAME)
-        case ops.Judge(), ScoreHow() as how:
-            return decide(node, replace(how, share=True), NAME)
+    match node.op, node.strategy:
+        case ops.Generate(), GenerateStrategy() as strategy:
+            return decide(node, replace(strategy, share=True), NAME)
+        case ops.Judge(), ScoreStrategy() as strategy:
+            return decide(node, replace(strategy, share=True), NAME)
     return node
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateHow, PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.rewrite import decide, each, with_inner
 from qpdsl.planner.rules.rule import Rule
 
@@ -52,16 +52,16 @@ def _expanded(node: PhysicalOp) -> PhysicalOp:
 
 def _can_run_ahead(node: PhysicalOp) -> bool:
     """Copies of one sample would each run ahead; without shared prefixes a run-ahead prompt is computed for nothing."""
-    op, how = node.op, node.how
-    assert isinstance(op, ops.Generate) and isinstance(how, GenerateHow)
+    op, strategy = node.op, node.strategy
+    assert isinstance(op, ops.Generate) and isinstance(strategy, GenerateStrategy)
     drawn = op.via is None or isinstance(op.via, ops.Amortized)
     free = op.constraint is None
-    return drawn and free and op.stop is not None and how.share and not how.collapse
+    return drawn and free and op.stop is not None and strategy.share and not strategy.collapse
 
 
 def _ahead(node: PhysicalOp) -> PhysicalOp:
-    assert isinstance(node.how, GenerateHow)
-    return decide(node, replace(node.how, run_ahead=STEPS), NAME)
+    assert isinstance(node.strategy, GenerateStrategy)
+    return decide(node, replace(node.strategy, run_ahead=STEPS), NAME)
 
 
 RULE = Rule(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.early_match import followed
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateHow, PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.reads import reads, reported
 from qpdsl.planner.plan.rewrite import Chain, decide, with_inner, with_ops
 from qpdsl.planner.rules.rule import Rule
@@ -38,8 +38,8 @@ def _chain(chain: Chain, after: Chain, told: frozenset[str]) -> Chain:
         if node.arms:
             node = with_inner(node, (), tuple(_chain(arm, rest, told) for arm in node.arms))
         pattern = _only_read(node, rest, told)
-        if pattern is not None and isinstance(node.how, GenerateHow):
-            node = decide(node, replace(node.how, until=pattern), NAME)
+        if pattern is not None and isinstance(node.strategy, GenerateStrategy):
+            node = decide(node, replace(node.strategy, until=pattern), NAME)
         made.append(node)
     return tuple(made)
 

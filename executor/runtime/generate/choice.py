@@ -41,12 +41,12 @@ async def _scores(going: list[Going], spelled: list[list[tuple[int, ...]]], draw
     model, instance = drawing.model, drawing.instance
     end = tuple(sorted(model.eos))
     scores: list[list[float]] = [[] for _ in going]
-    for some in (slice(0, 1), slice(1, None)) if drawing.how.share else (slice(None),):
+    for some in (slice(0, 1), slice(1, None)) if drawing.strategy.share else (slice(None),):
         with Submissions(instance) as submissions:
             owners: list[list[float]] = []
             for each, options, found in zip(going, spelled, scores, strict=True):
                 for tokens in options[some]:
-                    request = LogProbRequest(each.prompt, tokens, end, cached=drawing.how.share)
+                    request = LogProbRequest(each.prompt, tokens, end, cached=drawing.strategy.share)
                     submissions.submit(model.name, request)
                     instance.usage.prompt_tokens += len(request.tokens)
                     owners.append(found)

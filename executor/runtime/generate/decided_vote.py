@@ -25,7 +25,7 @@ from qpdsl.executor.runtime.instance.instance import Instance, Usage
 from qpdsl.executor.runtime.instance.tell import tell_done, tell_expanded, tell_started
 from qpdsl.executor.runtime.operators.vote import answers_of, weight_of
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateHow, PhysicalOp
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp
 
 Run = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
 # Totals are compared in five digits; what is nearer than this is left to the whole vote.
@@ -111,8 +111,8 @@ class _Feeding:
     """The samples of a `generate` as they end. A row's place among all that it makes is its slot."""
 
     def __init__(self, node: PhysicalOp, rows: Candidates, instance: Instance) -> None:
-        assert isinstance(node.op, ops.Generate) and isinstance(node.how, GenerateHow)
-        self._drawing = drawing = Drawing.of(node.op, instance, node.how)
+        assert isinstance(node.op, ops.Generate) and isinstance(node.strategy, GenerateStrategy)
+        self._drawing = drawing = Drawing.of(node.op, instance, node.strategy)
         self._ready: asyncio.Queue[tuple[int, Row] | BaseException] = asyncio.Queue()
         self._waiting: list[asyncio.Task[Completion]] = []
         self._pushes = Pushes()

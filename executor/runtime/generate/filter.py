@@ -39,7 +39,7 @@ class _Walk:
         self._large, self._small = drawing.model, small
         self._threshold = threshold
         self._sampling = drawing.options.sampling
-        self._shared = drawing.how.share
+        self._shared = drawing.strategy.share
         self._going = going
         self._key = going.keys[index]
         self._watch = drawing.watch(going.paths, index) if drawing.watched else None

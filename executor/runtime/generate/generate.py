@@ -13,17 +13,19 @@ from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Submissions
 from qpdsl.executor.runtime.instance.tell import tell_expanded
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateHow
+from qpdsl.planner.plan.physical import GenerateStrategy
 
-_PLAIN = GenerateHow()
+_PLAIN = GenerateStrategy()
 
 
-async def generate(op: ops.Generate, rows: Candidates, instance: Instance, how: GenerateHow = _PLAIN) -> Candidates:
+async def generate(
+    op: ops.Generate, rows: Candidates, instance: Instance, strategy: GenerateStrategy = _PLAIN
+) -> Candidates:
     """Raises RowError where an option's value, a context or a constraint does not do.
 
     `draft` changes no token, so it is nothing to the plain way of decoding.
     """
-    drawing = Drawing.of(op, instance, how)
+    drawing = Drawing.of(op, instance, strategy)
     going = [drawing.going(row) for row in rows]
     some = [each for each in going if each is not None]
     if op.constraint is not None and op.constraint.kind == "choice":
@@ -51,7 +53,7 @@ async def generate(op: ops.Generate, rows: Candidates, instance: Instance, how: 
 async def _sampled(drawing: Drawing, going: list[Going]) -> list[tuple[Sample, ...]]:
     """The samples of each row, by the engine."""
     instance, name = drawing.instance, drawing.model.name
-    ahead = instance.ahead if drawing.how.run_ahead else None
+    ahead = instance.ahead if drawing.strategy.run_ahead else None
     owners: list[int] = []
     with Submissions(instance) as submissions:
         for number, each in enumerate(going):

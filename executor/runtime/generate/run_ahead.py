@@ -127,7 +127,7 @@ class Expansion:
         instance = drawing.instance
         *outer, now = instance.rounds
         rounds, path = (*outer, now + 1), each.paths[index]
-        near = 0 < now + 1 - self._round <= drawing.how.run_ahead and now + 1 < self._limit
+        near = 0 < now + 1 - self._round <= drawing.strategy.run_ahead and now + 1 < self._limit
         if self._closed or not near or (rounds, path) in self._held:
             return
         engine, name = instance.services.engine, drawing.model.name

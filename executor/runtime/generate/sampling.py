@@ -16,7 +16,7 @@ from qpdsl.executor.text.constraint import ConstraintError
 from qpdsl.executor.text.stop import StopWatch
 from qpdsl.grammar.literals.early_match import Pattern, followed
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateHow
+from qpdsl.planner.plan.physical import GenerateStrategy
 
 OnToken = Callable[[Path, int, str], None]
 
@@ -57,13 +57,13 @@ class _Count:
 class Drawing:
     """A `generate` with its model, its options and how it is to run, for rows of one round.
 
-    `until` ends a sample, as `how` says; `on_token` is told of its text.
+    `until` ends a sample, as `strategy` says; `on_token` is told of its text.
     """
 
     op: ops.Generate
     model: TextModel
     options: Options
-    how: GenerateHow
+    strategy: GenerateStrategy
     instance: Instance
     mask: Callable[[], Mask] | None
     early: float | None
@@ -71,19 +71,19 @@ class Drawing:
     on_token: OnToken | None
 
     @classmethod
-    def of(cls, op: ops.Generate, instance: Instance, how: GenerateHow) -> Drawing:
+    def of(cls, op: ops.Generate, instance: Instance, strategy: GenerateStrategy) -> Drawing:
         """Raises RowError where an option's value or a constraint does not do."""
         model = instance.services.models[op.model]
         options = Options.of(op, instance)
         early = instance.number("margin", op.via.margin) if isinstance(op.via, ops.Amortized) else None
-        until = followed(how.until.pattern) if how.until is not None else None
+        until = followed(strategy.until.pattern) if strategy.until is not None else None
         mask = _mask(op, model)
-        return cls(op, model, options, how, instance, mask, early, until, instance.services.on_token)
+        return cls(op, model, options, strategy, instance, mask, early, until, instance.services.on_token)
 
     @property
     def distinct(self) -> int:
         """How many samples of a row are drawn; the others are copies."""
-        return 1 if self.how.collapse and self.options.sampling.greedy else self.options.count
+        return 1 if self.strategy.collapse and self.options.sampling.greedy else self.options.count
 
     @property
     def watched(self) -> bool:
@@ -123,7 +123,7 @@ class Drawing:
         `pushes` counts their tokens.
         """
         keys = each.keys[: self.distinct]
-        if self.how.share:
+        if self.strategy.share:
             return [self._request(each, keys, 0, priority, pushes)]
         return [self._request(each, (key,), index, priority, pushes) for index, key in enumerate(keys)]
 
@@ -150,7 +150,7 @@ class Drawing:
             self.mask,
             early=self.early,
             priority=priority,
-            cached=self.how.share,
+            cached=self.strategy.share,
         )
 
     def _tell(self, paths: Sequence[Path], piece: str) -> None:

@@ -11,14 +11,14 @@ from qpdsl.executor.text.context import Context, ContextError, encode
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate, format_value
-from qpdsl.planner.plan.physical import ScoreHow
+from qpdsl.planner.plan.physical import ScoreStrategy
 
 _ANSWER_TOKENS = 16
-_PLAIN = ScoreHow()
+_PLAIN = ScoreStrategy()
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
-async def judge(op: ops.Judge, rows: Candidates, instance: Instance, how: ScoreHow = _PLAIN) -> Candidates:
+async def judge(op: ops.Judge, rows: Candidates, instance: Instance, strategy: ScoreStrategy = _PLAIN) -> Candidates:
     """Raises RowError where the judge cannot be asked."""
     model = instance.services.models[op.model]
     shown = [_shown(op, row, instance) for row in rows]
@@ -30,7 +30,7 @@ async def judge(op: ops.Judge, rows: Candidates, instance: Instance, how: ScoreH
                     prompt = encode(model.tokenizer, Context(turns=(("user", text),)))
                 except ContextError as error:
                     raise RowError(f"judge `{op.model}`: {error}") from error
-                greedy, shared = SamplingParams(0.0), how.share
+                greedy, shared = SamplingParams(0.0), strategy.share
                 request = GenerateRequest(prompt, (0,), greedy, _ANSWER_TOKENS, model.eos, cached=shared)
                 submissions.submit(model.name, request)
                 instance.usage.prompt_tokens += len(prompt)

@@ -14,9 +14,9 @@ from qpdsl.executor.text.context import ContextError
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.executor.verifiers.verifier import StepReads, Verifier, reduce_scores
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import ScoreHow
+from qpdsl.planner.plan.physical import ScoreStrategy
 
-_PLAIN = ScoreHow()
+_PLAIN = ScoreStrategy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class _Asked:
 
 
 async def score(
-    op: ops.Score, rows: Candidates, instance: Instance, how: ScoreHow = _PLAIN, id: str = ""
+    op: ops.Score, rows: Candidates, instance: Instance, strategy: ScoreStrategy = _PLAIN, id: str = ""
 ) -> Candidates:
     """Adds the verifier's score of each row's text; none where a row has no step yet. Raises RowError."""
-    if how.same_as is None:
-        await _score(op, rows, instance, how, id)
-    source = how.same_as or id
+    if strategy.same_as is None:
+        await _score(op, rows, instance, strategy, id)
+    source = strategy.same_as or id
     made: list[Row] = []
     for row in rows:
         steps = instance.steps.get((source, _shown(row)))
@@ -44,7 +44,7 @@ async def score(
     return tuple(made)
 
 
-async def _score(op: ops.Score, rows: Candidates, instance: Instance, how: ScoreHow, id: str) -> None:
+async def _score(op: ops.Score, rows: Candidates, instance: Instance, strategy: ScoreStrategy, id: str) -> None:
     """Fills in `instance.steps` for the rows."""
     verifier = instance.services.verifiers[op.verifier]
     model = instance.services.models[op.verifier].name
@@ -58,7 +58,7 @@ async def _score(op: ops.Score, rows: Candidates, instance: Instance, how: Score
         if reads is not None:
             asked[shown] = _Asked(reads, _contents(model, reads))
     async with instance.scoring(model):
-        await _score_new(verifier, model, list(asked.values()), instance, how)
+        await _score_new(verifier, model, list(asked.values()), instance, strategy)
     # What an operator that is the same as this one looks up are these rows; those of earlier rounds are gone.
     for key in [key for key in instance.steps if key[0] == id]:
         del instance.steps[key]
@@ -72,16 +72,16 @@ def _shown(row: Row) -> Shown:
 
 
 async def _score_new(
-    verifier: Verifier, model: str, asked: Sequence[_Asked], instance: Instance, how: ScoreHow
+    verifier: Verifier, model: str, asked: Sequence[_Asked], instance: Instance, strategy: ScoreStrategy
 ) -> None:
     """Fills in the scores that are not known; the first score of a content stays."""
     pending: list[tuple[_Asked, tuple[int, ...]]] = []
     claimed: set[bytes] = set()
-    usage, store = instance.usage, instance.services.scores if how.cache else None
+    usage, store = instance.usage, instance.services.scores if strategy.cache else None
     seen = set(instance.scores)
     with Submissions(instance) as submissions:
         for each in asked:
-            missing = _missing(each, claimed, instance, how)
+            missing = _missing(each, claimed, instance, strategy)
             _count(each, missing, seen, usage)
             if not missing:
                 continue
@@ -94,7 +94,7 @@ async def _score_new(
             tokens = each.reads.tokens[: positions[-1] + 1] if positions else ()
             usage.cached_tokens += asked_for - len(tokens)
             if positions:
-                submissions.submit(model, ReadRequest(tokens, positions, each.reads.ids, cached=how.share))
+                submissions.submit(model, ReadRequest(tokens, positions, each.reads.ids, cached=strategy.share))
                 pending.append((each, missing))
         completions = await submissions.completions()
     for (each, missing), completion in zip(pending, completions, strict=True):
@@ -119,9 +119,9 @@ def _count(each: _Asked, missing: Sequence[int], seen: Collection[bytes], usage:
     counts["steps_known"] += len(each.contents) - len(missing)
 
 
-def _missing(each: _Asked, claimed: set[bytes], instance: Instance, how: ScoreHow) -> tuple[int, ...]:
+def _missing(each: _Asked, claimed: set[bytes], instance: Instance, strategy: ScoreStrategy) -> tuple[int, ...]:
     """The steps, by number, that are to be read: all of a text that is not known as a whole, or those not known."""
-    if not how.cache:
+    if not strategy.cache:
         return () if each.contents[-1] in instance.scored else tuple(range(len(each.contents)))
     return tuple(
         at for at, content in enumerate(each.contents) if content not in instance.scores and content not in claimed

@@ -30,7 +30,7 @@ from qpdsl.planner.optimize import alternatives
 from qpdsl.planner.optimize.by_cost import Candidate, choice_of, choose, objective, refusal
 from qpdsl.planner.optimize.kv_shares import parts
 from qpdsl.planner.optimize.optimizer import planned, signature
-from qpdsl.planner.plan.physical import GenerateHow, PhysicalPlan, ScoreHow, everything
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, ScoreStrategy, everything
 from qpdsl.planner.plan.verify import verify_physical
 from qpdsl.sources.programs import load_program, shipped_programs
 from tests.support.executor.programs import HEADER, compiled
@@ -199,7 +199,9 @@ def test_scores_that_are_read_again_leave_nothing_to_choose() -> None:
         "| score prm reduce=last into b | best by b\n return text\n}"
     )
     plan = compiled(text)
-    again = [node.id for node in everything(plan.ops) if isinstance(node.how, ScoreHow) and node.how.same_as]
+    again = [
+        node.id for node in everything(plan.ops) if isinstance(node.strategy, ScoreStrategy) and node.strategy.same_as
+    ]
     assert again
     knobs = [each.knob for each in alternatives.of_operators(plan, plan)]
     assert any(knob.startswith("score") for knob in knobs) and not any(f"score {again[0]}:" in knob for knob in knobs)
@@ -212,8 +214,12 @@ def test_what_does_not_pay_is_taken_back() -> None:
     device = replace(nominal(), models={"zoo/counting": profile, "zoo/counting-prm": profile})
     plan = plan_of("beam_search")
     chosen = choose(plan, device, NONE, Load(1))
-    assert [node.how.run_ahead for node in everything(plan.ops) if isinstance(node.how, GenerateHow)] == [1]
-    assert [node.how.run_ahead for node in everything(chosen.ops) if isinstance(node.how, GenerateHow)] == [0]
+    assert [
+        node.strategy.run_ahead for node in everything(plan.ops) if isinstance(node.strategy, GenerateStrategy)
+    ] == [1]
+    assert [
+        node.strategy.run_ahead for node in everything(chosen.ops) if isinstance(node.strategy, GenerateStrategy)
+    ] == [0]
     # What EXPLAIN says of the rules is what is left of them.
     assert "speculative_expansion" in plan.rules and "speculative_expansion" not in chosen.rules
     assert chosen.rules == tuple(rule for rule in plan.rules if rule != "speculative_expansion")

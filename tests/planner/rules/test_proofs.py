@@ -15,7 +15,7 @@ from qpdsl.executor.runtime.run import Result
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.naive import plan
-from qpdsl.planner.plan.physical import GenerateHow, PhysicalPlan, everything
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, everything
 from qpdsl.session import Session
 from tests.support.executor.programs import arguments, run_all, texts
 from tests.support.paths import ROOT
@@ -148,8 +148,8 @@ def test_what_runs_ahead_further_is_the_same() -> None:
 
     def further(physical: PhysicalPlan, steps: int) -> PhysicalPlan:
         def deeper(op):  # type: ignore[no-untyped-def]
-            how = replace(op.how, run_ahead=steps) if isinstance(op.how, GenerateHow) else op.how
-            return replace(op, how=how, body=tuple(map(deeper, op.body)))
+            how = replace(op.strategy, run_ahead=steps) if isinstance(op.strategy, GenerateStrategy) else op.strategy
+            return replace(op, strategy=how, body=tuple(map(deeper, op.body)))
 
         return replace(physical, ops=tuple(map(deeper, physical.ops)))
 

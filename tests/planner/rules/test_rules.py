@@ -10,7 +10,7 @@ import pytest
 from qpdsl.planner.explain.plan import explain
 from qpdsl.planner.optimize.optimizer import optimize, signature
 from qpdsl.planner.plan.naive import plan
-from qpdsl.planner.plan.physical import GenerateHow, PhysicalPlan, ScoreHow, everything, plainest
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, ScoreStrategy, everything, plainest
 from qpdsl.planner.plan.verify import InvalidPlan
 from qpdsl.planner.rules import RULES
 from qpdsl.planner.rules.rule import Rule
@@ -41,14 +41,14 @@ def test_every_rule_has_a_fixture() -> None:
 def test_the_naive_plan_decides_nothing() -> None:
     for path in (ROOT / "programs").glob("*.qp"):
         for op in everything(plan(lowered(path)).ops):
-            assert op.how == plainest(op.op) and not op.rules
+            assert op.strategy == plainest(op.op) and not op.rules
 
 
 def test_a_rule_can_be_switched_off() -> None:
     without = optimize(naive(), ["share_prefixes"])
-    hows = [op.how for op in everything(without.plan.ops)]
-    assert [how.share for how in hows if isinstance(how, GenerateHow)] == [False]
-    assert [how.share for how in hows if isinstance(how, ScoreHow)] == [True]
+    strategies = [op.strategy for op in everything(without.plan.ops)]
+    assert [how.share for how in strategies if isinstance(how, GenerateStrategy)] == [False]
+    assert [how.share for how in strategies if isinstance(how, ScoreStrategy)] == [True]
     assert "share_prefixes" not in without.seconds and without.disabled == ("share_prefixes",)
     assert optimize(naive(), NAMES).changes == ()
     with pytest.raises(ValueError, match="no rule no_such"):
@@ -59,7 +59,7 @@ def test_the_driver_records_what_changed_the_plan() -> None:
     made = optimize(naive())
     assert [change.rule for change in made.changes] == list(made.plan.rules)
     assert list(made.seconds) == NAMES and all(seconds >= 0 for seconds in made.seconds.values())
-    score = next(op for op in everything(made.plan.ops) if isinstance(op.how, ScoreHow))
+    score = next(op for op in everything(made.plan.ops) if isinstance(op.strategy, ScoreStrategy))
     assert score.rules == ("incremental_score", "score_cache")
 
 
@@ -87,7 +87,7 @@ def test_a_rule_that_never_rests_is_a_fault() -> None:
         (lambda plan: replace(plan, ops=plan.ops[1:]), "does not read the one before it"),
         (lambda plan: replace(plan, in_flight=0), "no problem is in flight"),
         (
-            lambda plan: replace(plan, ops=(replace(plan.ops[0], how=ScoreHow()), *plan.ops[1:])),
+            lambda plan: replace(plan, ops=(replace(plan.ops[0], strategy=ScoreStrategy()), *plan.ops[1:])),
             "of another operator's",
         ),
         (lambda plan: 1 / 0, "rule `bad`: ZeroDivisionError"),

@@ -19,7 +19,7 @@ from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
 from qpdsl.executor.verifiers.verifier import reduce_scores
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import ScoreHow
+from qpdsl.planner.plan.physical import ScoreStrategy
 from qpdsl.session import Session
 from tests.support.executor.programs import HEADER, compiled
 
@@ -67,7 +67,7 @@ def scored(
 
     async def main() -> Candidates:
         async with used.running():
-            return await score(op, rows, given, ScoreHow(share=True, cache=True))
+            return await score(op, rows, given, ScoreStrategy(share=True, cache=True))
 
     return asyncio.run(main()), given
 
