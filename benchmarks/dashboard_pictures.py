@@ -52,7 +52,7 @@ async def draw(trace: Path) -> None:
             if screen == "search":
                 app.query_one(SearchView).open_row(ROW)
             await pilot.pause()
-            app.draw(anew=True)
+            app.draw(force=True)
             await pilot.pause()
             picture = app.export_screenshot(title=f"qpdsl · {screen}")
             (PICTURES / f"dashboard-{screen}.svg").write_text(picture, encoding="utf-8")

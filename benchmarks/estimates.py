@@ -35,6 +35,7 @@ from qpdsl import zoo
 from qpdsl.arguments import with_defaults
 from qpdsl.executor.measure.device import measure_device, measure_model
 from qpdsl.executor.models.load import load
+from qpdsl.model_location import locate
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.estimate import estimate_cost
 from qpdsl.planner.cost.statistics import Statistics
@@ -44,8 +45,8 @@ from qpdsl.planner.optimize.by_cost import choice_of
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planning.analysis import learn
-from qpdsl.planning.plan import reads_of
-from qpdsl.session import Session, locate
+from qpdsl.planning.planning import reads_of
+from qpdsl.session import Session
 from qpdsl.sources.programs import load_program
 from qpdsl.sources.surroundings import Surroundings
 

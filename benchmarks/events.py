@@ -3,7 +3,7 @@
     python -m benchmarks.events [--rows N] [--repeats N] [--output DIR]
 
 Measured inside the run, as two runs of one program differ by more than events cost: the seconds spent in the stream and
-in telling of the candidates, and the processor seconds of the thread that encodes and writes beside the run.
+in events about candidates, and the processor seconds of the thread that encodes and writes beside the run.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe
+from qpdsl.dataset.job import Job, run_rows
 from qpdsl.dataset.rows import InputRow
-from qpdsl.dataset.run import Work, run_rows
 from qpdsl.executor.events.feed import Feed
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.events.trace import TraceWriter
 from qpdsl.executor.runtime import run
 from qpdsl.executor.runtime.generate import generate
-from qpdsl.executor.runtime.instance import tell
+from qpdsl.executor.runtime.instance import operator_events
 from qpdsl.family.tasks.counting import problems
 from qpdsl.planner.plan.naive import plan
 from qpdsl.session import Session
@@ -59,7 +59,7 @@ class Stopwatch:
 
 def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
     """One run: its seconds, processor seconds, and those spent on events in its own thread."""
-    work = Work(plan(load_program("beam_search", None, None)), None, 0)
+    job = Job(plan(load_program("beam_search", None, None)), None, 0)
     arguments = {"width": 4, "expand": 4, "depth": 40}
     numbered = [
         (number, InputRow(str(number), {"problem": problem.text, **arguments}))
@@ -67,7 +67,7 @@ def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
     ]
     stopwatch, stream = Stopwatch(), EventStream()
     session = Session(events=stream, threads=1)
-    session.load(work.plan)
+    session.load(job.plan)
     emitted = [0]
     emit = stream.emit
 
@@ -77,8 +77,9 @@ def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
 
     stream.emit = stopwatch.timed(counted)  # type: ignore[method-assign]
     # Where they are called: a module has a name of its own for what it imports.
-    run.tell_started, run.tell_done = stopwatch.timed(tell.tell_started), stopwatch.timed(tell.tell_done)
-    generate.tell_expanded = stopwatch.timed(tell.tell_expanded)
+    run.emit_started = stopwatch.timed(operator_events.emit_started)
+    run.emit_changes = stopwatch.timed(operator_events.emit_changes)
+    generate.emit_expanded = stopwatch.timed(operator_events.emit_expanded)
     path = folder / "trace.jsonl"
     beside = [0.0]
     drain = Feed._drain
@@ -91,13 +92,13 @@ def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
     Feed._drain = drained  # type: ignore[method-assign]
     writer = TraceWriter(stream, path) if watch == "trace" else None
     start, processor = time.perf_counter(), time.process_time()
-    asyncio.run(run_rows(session, work, numbered, 32, lambda number, outcome: None))
+    asyncio.run(run_rows(session, job, numbered, 32, lambda number, outcome: None))
     seconds, used = time.perf_counter() - start, time.process_time() - processor
     if writer is not None:
         writer.close()
     Feed._drain = drain  # type: ignore[method-assign]
-    run.tell_started, run.tell_done = tell.tell_started, tell.tell_done
-    generate.tell_expanded = tell.tell_expanded
+    run.emit_started, run.emit_changes = operator_events.emit_started, operator_events.emit_changes
+    generate.emit_expanded = operator_events.emit_expanded
     size = path.stat().st_size if writer is not None else 0
     return {
         "seconds": seconds,

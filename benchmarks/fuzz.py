@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe, sentence
-from tests.support.grammar.drawn_programs import Drawn, drawn, mutated
 from tests.support.grammar.fuzzing import examine
+from tests.support.grammar.random_programs import ProgramGenerator, mutated, random_program
 
 CHUNK = 1_000
 SHOWN = 20
@@ -50,7 +50,7 @@ class Tally:
 
 
 def text_of(kind: str, seed: int) -> str:
-    text = drawn(seed) if kind.startswith("program") else Drawn(seed).stage(0)
+    text = random_program(seed) if kind.startswith("program") else ProgramGenerator(seed).stage(0)
     return mutated(text, seed) if kind.endswith("mutated") else text
 
 

@@ -1,13 +1,12 @@
-"""Every code that a diagnostic can carry. Codes are stable: a code that is retired is never given to anything else.
+"""Every code that a diagnostic can carry, with a page about it: what it means, why, an example and a mended one.
 
-1xx: text and syntax. 2xx: names and types. 3xx: values and limits. 4xx: models and planning.
-5xx: programs written in Python.
-
-MERGED: A page for every code of a diagnostic: what it means, why, an example that fails and one that is mended.
+1xx: text and syntax. 2xx: names and types. 3xx: values and limits. 4xx: models and planning. 5xx: programs written in
+Python. Codes are stable: a code that is retired is never given to anything else.
 
 The pages are the files `explanations/CODE.md`: prose, a block marked ```` ```qp fails ````, a block marked
 ```` ```qp ````, and for each file that the examples read a block marked with its name
-(```` ```json order.schema.json ````). The examples of what only Python can get wrong are marked `python`.
+(```` ```json order.schema.json ````). The examples of what only Python can get wrong are marked `python`. The tests
+compile both programs of a page; `explain-error` and `docs/errors.md` are made of the pages.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from textwrap import indent
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CodeInfo:
+    """A few words that name the error, and a sentence that explains it."""
+
     title: str
     explanation: str
 
@@ -29,98 +30,128 @@ class Code:
 # Codes that are no longer given, and what they said.
 RETIRED = {"QP115": "not part of the language", "QP216": "second context"}
 
-CODES: dict[str, Code] = {
-    "QP101": Code("not program text", "A `.qp` file is UTF-8 text; this one holds bytes or characters that are none."),
-    "QP102": Code("source too large", "A source may take at most 1 MiB; data belongs in parameters."),
-    "QP103": Code("nested too deep", "Brackets, blocks and expressions may nest 64 deep."),
-    "QP104": Code("unexpected character", 'The character begins nothing in the language; quotes must be plain `"`.'),
-    "QP105": Code("string not closed", 'A `"…"` string ends on its line; text over several lines stands in `"""…"""`.'),
-    "QP106": Code(
+CODES: dict[str, CodeInfo] = {
+    "QP101": CodeInfo(
+        "not program text", "A `.qp` file is UTF-8 text; this one holds bytes or characters that are none."
+    ),
+    "QP102": CodeInfo("source too large", "A source may take at most 1 MiB; data belongs in parameters."),
+    "QP103": CodeInfo("nested too deep", "Brackets, blocks and expressions may nest 64 deep."),
+    "QP104": CodeInfo(
+        "unexpected character", 'The character begins nothing in the language; quotes must be plain `"`.'
+    ),
+    "QP105": CodeInfo(
+        "string not closed", 'A `"…"` string ends on its line; text over several lines stands in `"""…"""`.'
+    ),
+    "QP106": CodeInfo(
         "regex not closed", "A `/…/` regex ends on its line, at its first bare slash; one inside it is written `\\/`."
     ),
-    "QP107": Code("brackets do not pair", "Each `(`, `[` and `{` needs the bracket that closes it, in order."),
-    "QP108": Code("unknown escape", 'A backslash in a string stands before one of `n t r \\ " { }` or `uXXXX`.'),
-    "QP109": Code("syntax error", "Something else was expected here; the form of the stage is given beside it."),
-    "QP110": Code("unknown stage", "A line of a program begins with the word of a stage, and this is none."),
-    "QP111": Code("unknown declaration", "Outside programs a line declares a model, schema or program, or a `use`."),
-    "QP112": Code("stage outside a program", "Stages stand between the braces of a program."),
-    "QP113": Code("empty stage", "`|` parts two stages; one of them is missing."),
-    "QP114": Code("reserved word", "Clause words, operators and truth values cannot be names."),
-    "QP116": Code("unknown option", "Each stage has its own `key=` options."),
-    "QP117": Code(
+    "QP107": CodeInfo("brackets do not pair", "Each `(`, `[` and `{` needs the bracket that closes it, in order."),
+    "QP108": CodeInfo("unknown escape", 'A backslash in a string stands before one of `n t r \\ " { }` or `uXXXX`.'),
+    "QP109": CodeInfo("syntax error", "Something else was expected here; the form of the stage is given beside it."),
+    "QP110": CodeInfo("unknown stage", "A line of a program begins with the word of a stage, and this is none."),
+    "QP111": CodeInfo(
+        "unknown declaration", "Outside programs a line declares a model, schema or program, or a `use`."
+    ),
+    "QP112": CodeInfo("stage outside a program", "Stages stand between the braces of a program."),
+    "QP113": CodeInfo("empty stage", "`|` parts two stages; one of them is missing."),
+    "QP114": CodeInfo("reserved word", "Clause words, operators and truth values cannot be names."),
+    "QP116": CodeInfo("unknown option", "Each stage has its own `key=` options."),
+    "QP117": CodeInfo(
         "option given twice", "An option or clause is given at most once; `chat` alone may repeat its roles."
     ),
-    "QP118": Code("regex does not compile", "The regex is not well formed."),
-    "QP119": Code(
+    "QP118": CodeInfo("regex does not compile", "The regex is not well formed."),
+    "QP119": CodeInfo(
         "outside the regex dialect", "The dialect is what Python's `re` and llguidance both take and mean the same by."
     ),
-    "QP120": Code("no program", "A file declares at least one program."),
-    "QP121": Code("no stages", "A program, the body of a `repeat` and each arm of a `branch` has at least one stage."),
-    "QP122": Code("block without a head", "A `{ … }` belongs to the program, schema or stage that stands before it."),
-    "QP123": Code("plain string expected", "Ids, paths and choices are fixed text; `{name}` means nothing there."),
-    "QP124": Code("unknown form", "Clauses, verifiers and types with arguments have a few forms; this is none."),
-    "QP125": Code("unfit arguments", "What stands between the brackets is not what this form takes."),
-    "QP126": Code("unknown comparison", "`equal` is one of `text`, `number` and `math`."),
-    "QP127": Code("unknown kind of verifier", "A model that scores may be declared to be of a kind."),
-    "QP201": Code("unknown model or verifier", 'A model is declared by `model NAME = "…"`, or named by a quoted id.'),
-    "QP202": Code("unknown program", "No program of this name is declared here or in a file that is used."),
-    "QP203": Code("unknown column", "A column is there once a stage has made it; `text` and some others always are."),
-    "QP204": Code("unknown parameter", "An option reads the parameters that the program declares."),
-    "QP205": Code("unknown function", "The functions are `len`, `min`, `max`, `mean`, `all` and `any`."),
-    "QP206": Code("unknown type", "The types are `text`, `int`, `float`, `bool`, and schemas for fields and results."),
-    "QP207": Code("unknown reduction", "`reduce` is one of `last`, `min`, `mean`, `prod` and `sum`."),
-    "QP208": Code("name taken", "Each name is declared once; a parameter cannot share a column's name."),
-    "QP209": Code("wrong type", "The value's type does not fit the place where it stands."),
-    "QP210": Code("column where none can be read", "Options are the same for all rows: parameters only."),
-    "QP211": Code("aggregate where none can stand", "Aggregates look at all rows, in `until` and `return`, once each."),
-    "QP212": Code("column outside an aggregate", "`until` looks at all rows; a column in it needs an aggregate."),
-    "QP213": Code("unfit default", "A default is a plain value of the parameter's type."),
-    "QP214": Code("unfit result", "What the program gives back is not of the type that it declares."),
-    "QP215": Code("no context", "`chat` or `prompt` starts the context that the other stages go on from."),
-    "QP217": Code("misplaced return", "`return` is the last stage of a program, outside any block."),
-    "QP218": Code("nothing generated", "The stage works on generated text, and no `generate` stands before it."),
-    "QP219": Code("wrong number of arguments", "`min` and `max` take one argument or more, other functions one."),
-    "QP220": Code("which program", "The file declares several programs, so the one that is meant must be named."),
-    "QP221": Code(
+    "QP120": CodeInfo("no program", "A file declares at least one program."),
+    "QP121": CodeInfo(
+        "no stages", "A program, the body of a `repeat` and each arm of a `branch` has at least one stage."
+    ),
+    "QP122": CodeInfo(
+        "block without a head", "A `{ … }` belongs to the program, schema or stage that stands before it."
+    ),
+    "QP123": CodeInfo("plain string expected", "Ids, paths and choices are fixed text; `{name}` means nothing there."),
+    "QP124": CodeInfo("unknown form", "Clauses, verifiers and types with arguments have a few forms; this is none."),
+    "QP125": CodeInfo("unfit arguments", "What stands between the brackets is not what this form takes."),
+    "QP126": CodeInfo("unknown comparison", "`equal` is one of `text`, `number` and `math`."),
+    "QP127": CodeInfo("unknown kind of verifier", "A model that scores may be declared to be of a kind."),
+    "QP201": CodeInfo(
+        "unknown model or verifier", 'A model is declared by `model NAME = "…"`, or named by a quoted id.'
+    ),
+    "QP202": CodeInfo("unknown program", "No program of this name is declared here or in a file that is used."),
+    "QP203": CodeInfo(
+        "unknown column", "A column is there once a stage has made it; `text` and some others always are."
+    ),
+    "QP204": CodeInfo("unknown parameter", "An option reads the parameters that the program declares."),
+    "QP205": CodeInfo("unknown function", "The functions are `len`, `min`, `max`, `mean`, `all` and `any`."),
+    "QP206": CodeInfo(
+        "unknown type", "The types are `text`, `int`, `float`, `bool`, and schemas for fields and results."
+    ),
+    "QP207": CodeInfo("unknown reduction", "`reduce` is one of `last`, `min`, `mean`, `prod` and `sum`."),
+    "QP208": CodeInfo("name taken", "Each name is declared once; a parameter cannot share a column's name."),
+    "QP209": CodeInfo("wrong type", "The value's type does not fit the place where it stands."),
+    "QP210": CodeInfo("column where none can be read", "Options are the same for all rows: parameters only."),
+    "QP211": CodeInfo(
+        "aggregate where none can stand", "Aggregates look at all rows, in `until` and `return`, once each."
+    ),
+    "QP212": CodeInfo("column outside an aggregate", "`until` looks at all rows; a column in it needs an aggregate."),
+    "QP213": CodeInfo("unfit default", "A default is a plain value of the parameter's type."),
+    "QP214": CodeInfo("unfit result", "What the program gives back is not of the type that it declares."),
+    "QP215": CodeInfo("no context", "`chat` or `prompt` starts the context that the other stages go on from."),
+    "QP217": CodeInfo("misplaced return", "`return` is the last stage of a program, outside any block."),
+    "QP218": CodeInfo("nothing generated", "The stage works on generated text, and no `generate` stands before it."),
+    "QP219": CodeInfo("wrong number of arguments", "`min` and `max` take one argument or more, other functions one."),
+    "QP220": CodeInfo("which program", "The file declares several programs, so the one that is meant must be named."),
+    "QP221": CodeInfo(
         "mixed context", "A context is chat turns or plain text: `chat` goes on with one, `prompt` with the other."
     ),
-    "QP222": Code("unknown schema", 'A schema is declared by `schema NAME { … }` or `schema NAME from "file.json"`.'),
-    "QP223": Code("recursive schema", "A schema that holds itself could be satisfied by no text that ends."),
-    "QP224": Code("recursive call", "`call` puts a program's stages in its place, which would never end."),
-    "QP225": Code("unfit reduction", "Process reward models score each step; other verifiers give one number."),
-    "QP226": Code("nothing at this path", "The text is held to a schema that has no such field or item."),
-    "QP227": Code(
+    "QP222": CodeInfo(
+        "unknown schema", 'A schema is declared by `schema NAME { … }` or `schema NAME from "file.json"`.'
+    ),
+    "QP223": CodeInfo("recursive schema", "A schema that holds itself could be satisfied by no text that ends."),
+    "QP224": CodeInfo("recursive call", "`call` puts a program's stages in its place, which would never end."),
+    "QP225": CodeInfo("unfit reduction", "Process reward models score each step; other verifiers give one number."),
+    "QP226": CodeInfo("nothing at this path", "The text is held to a schema that has no such field or item."),
+    "QP227": CodeInfo(
         "unknown extractor", "A name after `extract NAME =` is a Python function that the caller registered."
     ),
-    "QP228": Code("file not readable", "A program reads files under its own folder, UTF-8 and up to 1 MiB."),
-    "QP229": Code(
+    "QP228": CodeInfo("file not readable", "A program reads files under its own folder, UTF-8 and up to 1 MiB."),
+    "QP229": CodeInfo(
         "nothing left to generate", "A `generate` without `stop` finishes every row; only a new turn goes on."
     ),
-    "QP230": Code("arms do not fit", "A column that several arms of a `branch` make has one type in all of them."),
-    "QP231": Code("unfit arguments of a call", "`call` gives each parameter one value, by its place or by its name."),
-    "QP232": Code("unused column", "A stage makes the column, and nothing reads it afterwards."),
-    "QP233": Code("unused model", "The file declares the model, and none of its programs needs it."),
-    "QP234": Code("unused parameter", "The program declares the parameter and does not read it."),
-    "QP235": Code("unused schema", "The file declares the schema, and nothing in it is held to it."),
-    "QP236": Code("rows do not come back", "`peek` gives each row back, so its stages make one row of each."),
-    "QP301": Code("out of range", "The number is outside what the option takes."),
-    "QP302": Code("samples that cannot differ", "At temperature 0 each sample is the same text: one is enough."),
-    "QP303": Code("empty stop string", "A stop string is at least one character long."),
-    "QP304": Code("empty id or path", "A model id names a model, and a path names a file."),
-    "QP305": Code(
+    "QP230": CodeInfo("arms do not fit", "A column that several arms of a `branch` make has one type in all of them."),
+    "QP231": CodeInfo(
+        "unfit arguments of a call", "`call` gives each parameter one value, by its place or by its name."
+    ),
+    "QP232": CodeInfo("unused column", "A stage makes the column, and nothing reads it afterwards."),
+    "QP233": CodeInfo("unused model", "The file declares the model, and none of its programs needs it."),
+    "QP234": CodeInfo("unused parameter", "The program declares the parameter and does not read it."),
+    "QP235": CodeInfo("unused schema", "The file declares the schema, and nothing in it is held to it."),
+    "QP236": CodeInfo("rows do not come back", "`peek` gives each row back, so its stages make one row of each."),
+    "QP301": CodeInfo("out of range", "The number is outside what the option takes."),
+    "QP302": CodeInfo("samples that cannot differ", "At temperature 0 each sample is the same text: one is enough."),
+    "QP303": CodeInfo("empty stop string", "A stop string is at least one character long."),
+    "QP304": CodeInfo("empty id or path", "A model id names a model, and a path names a file."),
+    "QP305": CodeInfo(
         "decides nothing", "The condition is the same in every round, or for every row; or all rows are in one group."
     ),
-    "QP306": Code("unfit schema", "llguidance must be able to hold an output to all that a schema says."),
-    "QP307": Code("unfit constraint", "llguidance must be able to hold an output to the regex or grammar."),
-    "QP308": Code("empty choice", "Each text of `choice(…)` is at least one character long."),
-    "QP309": Code("unknown format", "`format` is one that llguidance can hold a text to."),
-    "QP310": Code("program too large", "Calls may go 64 deep and add 10,000 stages to the programs of a file."),
-    "QP401": Code("clauses that exclude each other", "`via filter` stands without `as`, and `draft` without `via`."),
-    "QP402": Code("model that helps itself", "Drafting or filtering with the model itself saves nothing."),
-    "QP501": Code("value not known yet", "A parameter or a column of a program in Python has a value when it runs."),
-    "QP502": Code("no value of the language", "A program in Python is given something that `.qp` text could not say."),
-    "QP503": Code("unfit signature", "A program in Python has named parameters, and types that the language has."),
-    "QP504": Code("misplaced stage", "A stage of a program in Python stands where it cannot run."),
+    "QP306": CodeInfo("unfit schema", "llguidance must be able to hold an output to all that a schema says."),
+    "QP307": CodeInfo("unfit constraint", "llguidance must be able to hold an output to the regex or grammar."),
+    "QP308": CodeInfo("empty choice", "Each text of `choice(…)` is at least one character long."),
+    "QP309": CodeInfo("unknown format", "`format` is one that llguidance can hold a text to."),
+    "QP310": CodeInfo("program too large", "Calls may go 64 deep and add 10,000 stages to the programs of a file."),
+    "QP401": CodeInfo(
+        "clauses that exclude each other", "`via filter` stands without `as`, and `draft` without `via`."
+    ),
+    "QP402": CodeInfo("model that helps itself", "Drafting or filtering with the model itself saves nothing."),
+    "QP501": CodeInfo(
+        "value not known yet", "A parameter or a column of a program in Python has a value when it runs."
+    ),
+    "QP502": CodeInfo(
+        "no value of the language", "A program in Python is given something that `.qp` text could not say."
+    ),
+    "QP503": CodeInfo("unfit signature", "A program in Python has named parameters, and types that the language has."),
+    "QP504": CodeInfo("misplaced stage", "A stage of a program in Python stands where it cannot run."),
 }
 
 _PROGRAMS = ("qp", "python")
@@ -130,7 +161,10 @@ _BLOCK = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DO
 
 @dataclass(frozen=True)
 class Page:
-    """`body` is all of the page in Markdown. A code that no plain text can show has no `fails` and no `fixed`."""
+    """`body` is all of the page in Markdown, with the programs `fails` and `fixed` in it.
+
+    Both are None for a code that no plain text can show. `files` holds the files that they read, by name.
+    """
 
     code: str
     title: str
@@ -150,13 +184,13 @@ class Page:
 
 @cache
 def page(code: str) -> Page:
-    """The page of a code. Raises KeyError for a code that there is not."""
-    known = CODES[code]
+    """The page of a code. Raises KeyError for a code that does not exist."""
+    summary = CODES[code]
     body = (_FOLDER / f"{code}.md").read_text("utf-8").strip()
     blocks = [(match[1], match[2], match[3]) for match in _BLOCK.finditer(body)]
     programs = {info: text for language, info, text in blocks if language in _PROGRAMS}
     files = {info: text for language, info, text in blocks if language not in _PROGRAMS}
-    return Page(code, known.title, known.explanation, body, programs.get("fails"), programs.get(None), files)
+    return Page(code, summary.title, summary.explanation, body, programs.get("fails"), programs.get(None), files)
 
 
 def _heading(language: str, info: str | None) -> str:

@@ -3,9 +3,7 @@
     Exception
     └── QpError            one or more diagnostics about one source, in source order
 
-A diagnostic is data; `render` and `to_json` are its two views.
-
-MERGED: A diagnostic as text: the faulty lines with carets under them.
+A diagnostic is data. `render` shows it as text, the faulty lines with carets under them; `to_json` as plain data.
 """
 
 from __future__ import annotations
@@ -20,11 +18,16 @@ from qpdsl.grammar.width import cells
 
 Severity = OneOf["error", "warning"]
 MAX_DIAGNOSTICS = 100
+# What a tab is shown as, and the most columns of a line that are shown.
+_TAB = "    "
+_WINDOW = 140
+_COLOURS = {"error": "\033[1;31m", "warning": "\033[1;33m", "help": "\033[1;32m", "gutter": "\033[34m"}
+_RESET = "\033[0m"
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A second place in the source that says why."""
+    """A second place in the source that says why the first is wrong."""
 
     span: Span
     text: str
@@ -40,9 +43,9 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. `label` stands under the primary span; `edit` shows the line that `help` proposes.
+    """One error or warning. `label` stands under the primary span; `edit` is what `help` proposes, shown as a line.
 
-    `source` is the file that the spans point into where that is another than the one checked: one that it uses.
+    `source` is the file that the spans point into, where that is not the file checked but one that it uses.
     """
 
     code: str
@@ -64,14 +67,13 @@ class QpError(Exception):
     """
 
     def __init__(self, diagnostics: Iterable[Diagnostic], source: Source) -> None:
-        found = in_order(diagnostics)
-        self.diagnostics = found[:MAX_DIAGNOSTICS]
-        self.more = len(found) - len(self.diagnostics)
+        ordered = in_order(diagnostics)
+        self.diagnostics = ordered[:MAX_DIAGNOSTICS]
+        self.more = len(ordered) - len(self.diagnostics)
         self.source = source
         super().__init__(self.diagnostics, source)
 
     def __str__(self) -> str:
-
         return render_all(self)
 
 
@@ -85,10 +87,11 @@ def more_note(error: QpError) -> str | None:
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """The diagnostics in source order, each once; those of other files follow, file by file."""
 
-    def place(d: Diagnostic) -> tuple[str, int, int, str]:
-        return d.source.name if d.source else "", d.span.start, d.span.end, d.code
+    def key(diagnostic: Diagnostic) -> tuple[str, int, int, str]:
+        file = diagnostic.source.name if diagnostic.source else ""
+        return file, diagnostic.span.start, diagnostic.span.end, diagnostic.code
 
-    return tuple(sorted(dict.fromkeys(diagnostics), key=place))
+    return tuple(sorted(dict.fromkeys(diagnostics), key=key))
 
 
 def to_json(diagnostic: Diagnostic, source: Source) -> dict[str, Any]:
@@ -115,29 +118,11 @@ def to_json(diagnostic: Diagnostic, source: Source) -> dict[str, Any]:
     }
 
 
-TAB = "    "
-WINDOW = 140
-
-_COLOURS = {"error": "\033[1;31m", "warning": "\033[1;33m", "help": "\033[1;32m", "gutter": "\033[34m"}
-_RESET = "\033[0m"
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """An underline on one line: columns from 0, end exclusive."""
-
-    line: int
-    start: int
-    end: int
-    text: str
-    primary: bool
-
-
 def render_all(error: QpError, *, colour: bool = False) -> str:
     """All diagnostics of an error, a blank line between two, and a last line that counts those left out."""
-    shown = [render(diagnostic, error.source, colour=colour) for diagnostic in error.diagnostics]
+    texts = [render(diagnostic, error.source, colour=colour) for diagnostic in error.diagnostics]
     note = more_note(error)
-    return "\n\n".join([*shown, note] if note else shown)
+    return "\n\n".join([*texts, note] if note else texts)
 
 
 def render(diagnostic: Diagnostic, source: Source, *, colour: bool = False) -> str:
@@ -159,12 +144,12 @@ def render(diagnostic: Diagnostic, source: Source, *, colour: bool = False) -> s
         f"{paint(' ' * (width + 1) + '-->', 'gutter')} {source.name}:{line}:{column}",
         bar,
     ]
-    shown, text, offset = 0, "", 0
+    current, text, offset = 0, "", 0
     for mark in marks:
-        if mark.line != shown or not offset <= mark.start <= offset + WINDOW:
+        if mark.line != current or not offset <= mark.start <= offset + _WINDOW:
             text, offset = _window(source.line(mark.line), mark.start)
             lines.append(f"{paint(f' {mark.line:>{width}} |', 'gutter')} {_clean(text)}".rstrip())
-            shown = mark.line
+            current = mark.line
         underline = _underline(text, mark, offset)
         lines.append(f"{bar} {paint(underline, diagnostic.severity if mark.primary else 'gutter')}".rstrip())
     lines += [f"{' ' * (width + 2)}= note: {note}" for note in diagnostic.notes]
@@ -172,16 +157,26 @@ def render(diagnostic: Diagnostic, source: Source, *, colour: bool = False) -> s
         lines.append(f"{paint('help', 'help')}: {diagnostic.help}")
         if diagnostic.edit is not None:
             lines.append(bar)
-            first = source.position(diagnostic.edit.span.start)[0]
-            at = source.position(diagnostic.edit.span.start)[1] - 1
-            for number, edited in enumerate(_edited(diagnostic, source), first):
-                text, _ = _window(edited, at)
+            first, column = source.position(diagnostic.edit.span.start)
+            for number, edited in enumerate(_edited_lines(source, diagnostic.edit), first):
+                text, _ = _window(edited, column - 1)
                 lines.append(f"{paint(f' {number:>{width}} |', 'gutter')} {_clean(text)}".rstrip())
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """An underline on one line: columns from 0, end exclusive."""
+
+    line: int
+    start: int
+    end: int
+    text: str
+    primary: bool
+
+
 def _mark(source: Source, span: Span, text: str, *, primary: bool) -> _Mark:
-    """A span that runs over several lines is marked on its first."""
+    """The mark of a span; one that runs over several lines is marked on its first."""
     line, column = source.position(span.start)
     last, end = source.position(span.end)
     stop = end - 1 if last == line else len(source.line(line))
@@ -190,13 +185,13 @@ def _mark(source: Source, span: Span, text: str, *, primary: bool) -> _Mark:
 
 def _window(text: str, column: int) -> tuple[str, int]:
     """The line, cut to what a screen can hold around a column, and the column where it was cut."""
-    if len(text) <= WINDOW:
+    if len(text) <= _WINDOW:
         return text, 0
-    start = max(0, min(column - WINDOW // 2, len(text) - WINDOW))
-    cut = text[start : start + WINDOW]
+    start = max(0, min(column - _WINDOW // 2, len(text) - _WINDOW))
+    cut = text[start : start + _WINDOW]
     head = "…" if start else ""
-    tail = "…" if start + WINDOW < len(text) else ""
-    return head + cut[len(head) : WINDOW - len(tail)] + tail, start
+    tail = "…" if start + _WINDOW < len(text) else ""
+    return head + cut[len(head) : _WINDOW - len(tail)] + tail, start
 
 
 def _underline(text: str, mark: _Mark, offset: int) -> str:
@@ -206,14 +201,13 @@ def _underline(text: str, mark: _Mark, offset: int) -> str:
     return f"{lead}{sign * max(1, cells(_clean(text[start:end])))} {mark.text}".rstrip()
 
 
-def _edited(diagnostic: Diagnostic, source: Source) -> list[str]:
-    assert diagnostic.edit is not None
-    span, text = diagnostic.edit.span, diagnostic.edit.text
-    line, column = source.position(span.start)
-    last, end = source.position(span.end)
-    return (source.line(line)[: column - 1] + text + source.line(last)[end - 1 :]).split("\n")
+def _edited_lines(source: Source, edit: Edit) -> list[str]:
+    """The lines that an edit touches, as they are after it."""
+    line, column = source.position(edit.span.start)
+    last, end = source.position(edit.span.end)
+    return (source.line(line)[: column - 1] + edit.text + source.line(last)[end - 1 :]).split("\n")
 
 
 def _clean(text: str) -> str:
     """Tabs widened, control characters made visible, so that carets stay under what they mark."""
-    return "".join(TAB if c == "\t" else c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(_TAB if c == "\t" else c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -14,13 +14,13 @@ def shorten(text: str, limit: int) -> str:
     """The text, cut to at most `limit` cells, with an ellipsis where it is cut."""
     if cells(text) <= limit:
         return text
-    kept, left = [], limit - 1
+    chars, left = [], limit - 1
     for char in text:
         left -= _cells(char)
         if left < 0:
             break
-        kept.append(char)
-    return "".join([*kept, "…"])
+        chars.append(char)
+    return "".join([*chars, "…"])
 
 
 def _cells(char: str) -> int:

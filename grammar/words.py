@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from typing import Literal as OneOf
-
-if TYPE_CHECKING:
-    pass
-
 
 RESERVED = frozenset(
     {
@@ -30,8 +25,8 @@ RESERVED = frozenset(
     }
 )
 
-# A line that starts with one of these goes on with the stage above it; so do `draft` before a model and
-# `like` before a name.
+# A line that starts with one of these continues the stage above it. So does one with `draft` before a model, or `like`
+# before a name.
 CLAUSES = frozenset({"as", "via", "into", "by", "per", "until", "within", "prefer"})
 
 # The columns of every row, with their types.
@@ -88,8 +83,8 @@ CLAUSE_FORMS = {
 TARGETS = ("choice", "grammar")
 VIAS = ("filter", "amortized")
 LEVELS = ("exact", "epsilon", "loss")
-# What a model may be declared as that scores.
-KINDS = ("rlhflow", "math_shepherd", "skywork", "qwen", "outcome")
+# The kinds of verifiers that a model may be declared as; `executor/verifiers/registry.py` has the same ones.
+VERIFIER_KINDS = ("rlhflow", "math_shepherd", "skywork", "qwen", "outcome")
 SYSTEMS = ("search_and_learn",)
 EQUALITIES = ("text", "number", "math")
 
@@ -105,7 +100,7 @@ FIELD_FORM = "FIELD: TYPE or FIELD: TYPE?, parted by `,` or a new line"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StageForm:
     """How a stage is written: its whole form, what follows its word, and its `key=` options."""
 
     usage: str
@@ -114,25 +109,25 @@ class Form:
 
 
 STAGES = {
-    "prompt": Form('prompt "…"', "a string"),
-    "chat": Form("chat system= user= assistant=", "`system=`, `user=` or `assistant=`", ROLES),
-    "generate": Form(
+    "prompt": StageForm('prompt "…"', "a string"),
+    "chat": StageForm("chat system= user= assistant=", "`system=`, `user=` or `assistant=`", ROLES),
+    "generate": StageForm(
         "generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= as … via … draft … into …",
         "a model",
         ("n", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens"),
     ),
-    "score": Form('score VERIFIER or judge(MODEL, "rubric") reduce= into NAME', "a verifier", ("reduce",)),
-    "extract": Form("extract NAME = /regex/, .json.path or EXTRACTOR", "the name of a column"),
-    "where": Form("where EXPR", "a condition"),
-    "keep": Form("keep K by EXPR per COLUMN", "how many rows to keep"),
-    "best": Form("best by EXPR", "`by`"),
-    "vote": Form("vote COLUMN weight=EXPR equal=text|number|math", "a column", ("weight", "equal")),
-    "split": Form("split G or split N by EXPR temperature=", "how many groups to make", ("temperature",)),
-    "repeat": Form("repeat N until EXPR { … }", "the most rounds to run"),
-    "branch": Form("branch { { … } { … } }", "`{`"),
-    "peek": Form("peek { … }", "`{`"),
-    "call": Form("call PROGRAM(ARGUMENT, …) into NAME", "a program"),
-    "return": Form("return EXPR", "an expression"),
+    "score": StageForm('score VERIFIER or judge(MODEL, "rubric") reduce= into NAME', "a verifier", ("reduce",)),
+    "extract": StageForm("extract NAME = /regex/, .json.path or EXTRACTOR", "the name of a column"),
+    "where": StageForm("where EXPR", "a condition"),
+    "keep": StageForm("keep K by EXPR per COLUMN", "how many rows to keep"),
+    "best": StageForm("best by EXPR", "`by`"),
+    "vote": StageForm("vote COLUMN weight=EXPR equal=text|number|math", "a column", ("weight", "equal")),
+    "split": StageForm("split G or split N by EXPR temperature=", "how many groups to make", ("temperature",)),
+    "repeat": StageForm("repeat N until EXPR { … }", "the most rounds to run"),
+    "branch": StageForm("branch { { … } { … } }", "`{`"),
+    "peek": StageForm("peek { … }", "`{`"),
+    "call": StageForm("call PROGRAM(ARGUMENT, …) into NAME", "a program"),
+    "return": StageForm("return EXPR", "an expression"),
 }
 
 # "none" is the type of the literal alone, "unknown" that of an expression with an error in it, which fits anywhere.

@@ -1,33 +1,23 @@
-"""Values for a program's parameters: from the command line as text, or from JSON.
-
-MERGED: Stage options that arguments put out of range, found before a model is loaded.
-"""
+"""The arguments of a program: values for its parameters, from the command line as text or from JSON."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from qpdsl.errors import shorten, unknown
 from qpdsl.grammar import ast
-from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.suggest import closest, listed
-from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import NUMBER, Value, evaluate, format_value
+from qpdsl.planner.plan.evaluate import NUMBER, Value, evaluate
 from qpdsl.planner.plan.logical import LogicalProgram, Parameter
-from qpdsl.planner.plan.options import RANGES
-from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.reads import names
 
 KINDS = {"text": "text", "int": "a whole number", "float": "a number", "bool": "`true` or `false`"}
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_LARGEST = 2**63 - 1
+# The largest whole number that a parameter or an option takes.
+LARGEST = 2**63 - 1
 _NOWHERE = Span(0, 0)
-_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
-DTYPES = ("float32", "bfloat16", "float16")
-KV_TYPES = ("int8", "fp8")
 
 
 class ArgumentError(ValueError):
@@ -44,7 +34,7 @@ def from_text(param: Parameter, text: str) -> Value:
         value = {"true": True, "false": False}.get(word.lower(), text)
     elif param.type == "int" and _WHOLE.fullmatch(word):
         # Python refuses to read very many digits.
-        value = int(word) if len(word) < 1000 else _LARGEST + 1
+        value = int(word) if len(word) < 1000 else LARGEST + 1
     elif param.type == "float" and NUMBER.fullmatch(word):
         value = float(word)
     return _checked(param, value)
@@ -56,7 +46,7 @@ def from_json(param: Parameter, value: object) -> Value:
 
 
 def parse_settings(params: Iterable[Parameter], settings: Iterable[str], program: str) -> dict[str, Value]:
-    """The values of `name=value` strings; of two for one name the later counts. Raises ArgumentError."""
+    """The values of `name=value` strings; of two for one name the later one counts. Raises ArgumentError."""
     known = {param.name: param for param in params}
     values: dict[str, Value] = {}
     for setting in settings:
@@ -83,45 +73,20 @@ def with_defaults(program: LogicalProgram, values: Mapping[str, Value]) -> Logic
     return replace(program, params=tuple(params))
 
 
-def bind(params: Iterable[Parameter], given: Mapping[str, Value]) -> dict[str, Value]:
-    """All arguments in the order of the declaration, defaults filled in. Raises ArgumentError where one is missing."""
+def bind(params: Iterable[Parameter], values: Mapping[str, Value]) -> dict[str, Value]:
+    """All arguments in the order of the declaration, with defaults filled in.
+
+    Raises ArgumentError where a parameter has neither a value nor a default.
+    """
     bound: dict[str, Value] = {}
     for param in params:
-        if param.name in given:
-            bound[param.name] = given[param.name]
+        if param.name in values:
+            bound[param.name] = values[param.name]
         elif param.default is not None:
             bound[param.name] = _checked(param, evaluate(param.default, bound))
         else:
             raise ArgumentError(f"no value for `{param.name}`, which takes {KINDS[param.type]}")
     return bound
-
-
-def check_device(device: object) -> None:
-    """Raises ArgumentError where there is no such device anywhere."""
-    if not isinstance(device, str) or not _DEVICE.fullmatch(device):
-        raise ArgumentError(f"`{shorten(str(device))}` is no device; there is `cpu`, `cuda` and `cuda:N`")
-
-
-def check_whole(name: str, value: object, least: int | None = None) -> None:
-    """Raises ArgumentError unless the value is a whole number, of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        of = "" if least is None else f" of at least {least}"
-        raise ArgumentError(f"`{name}` takes a whole number{of}, not {_shown(value)}")
-
-
-def unknown(name: str, known: Iterable[str], lead: str) -> str:
-    """`lead` `name`, with what was likely meant, or else with all that there is."""
-    names = list(known)
-    guess = closest(name, names)
-    if guess is not None:
-        return f"{lead} `{shorten(name)}`; did you mean `{guess}`?"
-    return f"{lead} `{shorten(name)}`" + (f"; there is {listed(names, last='and')}" if names else "")
-
-
-def shorten(text: str, limit: int = 60) -> str:
-    """A text short enough to stand in a message, on one line."""
-    line = "".join(char if char.isprintable() else " " for char in text)
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def _checked(param: Parameter, value: object) -> Value:
@@ -133,7 +98,7 @@ def _checked(param: Parameter, value: object) -> Value:
         case "bool", bool():
             return value
         case "int", int() if not isinstance(value, bool):
-            if abs(value) > _LARGEST:
+            if abs(value) > LARGEST:
                 raise ArgumentError(f"`{param.name}` takes a whole number of up to 64 bits, not one this large")
             return value
         case "float", int() | float() if not isinstance(value, bool):
@@ -143,10 +108,11 @@ def _checked(param: Parameter, value: object) -> Value:
                 number = math.inf
             if math.isfinite(number):
                 return number
-    raise ArgumentError(f"`{param.name}` takes {KINDS[param.type]}, not {_shown(value)}")
+    raise ArgumentError(f"`{param.name}` takes {KINDS[param.type]}, not {json_text(value)}")
 
 
-def _shown(value: object) -> str:
+def json_text(value: object) -> str:
+    """A value as JSON calls it, short enough to stand in a message."""
     match value:
         case None:
             return "null"
@@ -159,47 +125,3 @@ def _shown(value: object) -> str:
         case list():
             return "a list"
     return shorten(str(value))
-
-
-def check_options(plan: PhysicalPlan, values: Mapping[str, Value]) -> None:
-    """Checks every stage option that reads no parameter but those in `values`. Raises ArgumentError."""
-    for name, expr in _options(plan.ops):
-        if any(read.id not in values for read in names(expr)):
-            continue
-        value = evaluate(expr, values)
-        if not _holds(name, value):
-            allowed, text = RANGES[name], format_expr(expr)
-            shown = "one this large" if isinstance(value, int) and abs(value) > _LARGEST else format_value(value)
-            whose = "" if text == name else f", the value of `{text}`"
-            raise ArgumentError(f"`{name}` takes {KINDS[allowed.type]} of {allowed}, not {shown}{whose}")
-
-
-def _holds(name: str, value: Value) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST <= value <= _LARGEST:
-        return False
-    return RANGES[name].holds(value)
-
-
-def _options(nodes: tuple[PhysicalOp, ...]) -> Iterator[tuple[str, ast.Expr]]:
-    for node in nodes:
-        match node.op:
-            case ops.Generate() as op:
-                for name in ("n", "temperature", "top_p", "top_k", "min_p", "max_tokens"):
-                    expr = getattr(op, name)
-                    if expr is not None:
-                        yield name, expr
-                if isinstance(op.via, ops.Filter):
-                    yield "threshold", op.via.threshold
-                elif isinstance(op.via, ops.Amortized):
-                    yield "margin", op.via.margin
-            case ops.TopK(k=k):
-                yield "keep", k
-            case ops.Split(count=count, temperature=temperature):
-                yield "split", count
-                if temperature is not None:
-                    yield "split temperature", temperature
-            case ops.Repeat(limit=limit):
-                yield "repeat", limit
-        yield from _options(node.body)
-        for arm in node.arms:
-            yield from _options(arm)

@@ -1,15 +1,20 @@
-"""What goes wrong on the user's side of a run, in words for the user.
+"""What goes wrong on the user's side of a run, and the words in which the user is told.
 
     Exception
     └── UserError        a message without a traceback
         ├── UsageError   options, arguments of a program, files to read a program from or to write to
         └── DataError    the input data
 
-A program that does not hold is a `grammar.diagnostic.QpError`, a model that does not load a
-`executor.runtime.loading.ModelError`.
+Three errors are defined elsewhere: a program that is not valid is a `grammar.diagnostic.QpError`, a model that does not
+load an `executor.models.text_model.ModelError`, and a value that a parameter does not take an
+`arguments.ArgumentError`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qpdsl.grammar.suggest import closest, listed
 
 
 class UserError(Exception):
@@ -22,7 +27,7 @@ class UserError(Exception):
 
 
 class UsageError(UserError):
-    """Options, arguments or files that cannot be used as given."""
+    """Options, arguments or files that cannot be used."""
 
 
 class DataError(UserError):
@@ -33,3 +38,18 @@ def reason(error: OSError) -> str:
     """Why the operating system refused, in lower case, without the path."""
     text = error.strerror or type(error).__name__
     return text[:1].lower() + text[1:]
+
+
+def unknown(name: str, known: Iterable[str], lead: str) -> str:
+    """The message for an unknown name: `lead` and the name, then the nearest known name or else all of them."""
+    names = list(known)
+    guess = closest(name, names)
+    if guess is not None:
+        return f"{lead} `{shorten(name)}`; did you mean `{guess}`?"
+    return f"{lead} `{shorten(name)}`" + (f"; there is {listed(names, last='and')}" if names else "")
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """A text short enough to stand in a message, on one line."""
+    line = "".join(char if char.isprintable() else " " for char in text)
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""Writing results: a file that is whole or not there, or records on a stream in the order of the input."""
+"""Writing results: to a file that is either whole or absent, or as lines on a stream in the order of the input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qpdsl.errors import UsageError, reason
 
 
 def check_writable(path: Path, input_path: Path | None = None) -> Path:
-    """The file to write, links followed, if it can be written. Raises UsageError where it cannot, before any work."""
+    """The file to write, with links followed. Raises UsageError, before any work, where it cannot be written."""
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     folder = target.parent
     if target.is_dir():
@@ -26,7 +26,7 @@ def check_writable(path: Path, input_path: Path | None = None) -> Path:
     if input_path is not None and target.exists() and input_path.exists() and target.samefile(input_path):
         raise UsageError(f"`{path}` is the input data; `--output` must be another file")
     try:
-        # The one way that also finds a read-only file system, and holds for root.
+        # Only a real file shows a read-only file system, and what root may write.
         probe = _beside(target)
         probe.touch()
         probe.unlink()
@@ -36,7 +36,7 @@ def check_writable(path: Path, input_path: Path | None = None) -> Path:
 
 
 def write_whole(path: Path, lines: Iterable[str]) -> None:
-    """Writes a file so that a reader, or a power cut, finds either all of it or what stood there before."""
+    """Writes a file so that at any moment, even after a power cut, it holds all lines or what it held before."""
     part = _beside(path)
     try:
         with part.open("w", encoding="utf-8", newline="\n") as file:
@@ -53,7 +53,7 @@ def write_whole(path: Path, lines: Iterable[str]) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Puts a text in the place of a file's, whole or not at all; its mode stays, and a link goes on pointing to it."""
+    """Replaces the text of a file, whole or not at all. The file keeps its mode, and a link keeps its target."""
     target = Path(os.path.realpath(path))
     if not os.access(target, os.W_OK):
         raise UsageError(f"cannot write `{path}`: it is read-only")
@@ -74,7 +74,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes names made, changed or removed in a folder durable, where the file system can."""
+    """Makes changes of the names in a folder durable, where the file system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -99,7 +99,7 @@ class OrderedLines:
         self._stream.flush()
 
     def rest(self) -> None:
-        """Passes on what still waits for a line that will not come."""
+        """Passes on the lines that wait for one that will not come."""
         self._stream.writelines(f"{self._waiting[number]}\n" for number in sorted(self._waiting))
         self._waiting.clear()
         self._stream.flush()

@@ -21,13 +21,13 @@ from qpdsl.tui.screens.plan import PlanView
 from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.event_source import ReplaySource, SocketSource, Source
+from qpdsl.tui.state.event_source import EventSource, ReplaySource, SocketSource
 from qpdsl.tui.state.player import Player
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.key_line import KeyLine
 from qpdsl.tui.widgets.palette import THEMES
 from qpdsl.tui.widgets.questions import Keys, Leave, LeaveQuestion
-from qpdsl.tui.widgets.title import SCREENS, Head
+from qpdsl.tui.widgets.title import SCREENS, Title
 from qpdsl.tui.widgets.transport import Transport
 
 _FRAME = 0.1
@@ -65,7 +65,7 @@ class Dashboard(App[Leave | None]):
 
     def __init__(
         self,
-        source: Source,
+        source: EventSource,
         *,
         asks: Callable[[], bool] = lambda: False,
         over: Callable[[], bool] = lambda: False,
@@ -90,7 +90,7 @@ class Dashboard(App[Leave | None]):
         return self.source.player is not None
 
     def compose(self) -> ComposeResult:
-        yield Head()
+        yield Title()
         with ContentSwitcher(initial=self.picked, id="views"):
             yield PlanView("plan")
             yield SearchView("search")
@@ -110,7 +110,7 @@ class Dashboard(App[Leave | None]):
 
     def on_resize(self) -> None:
         self._place()
-        self.call_after_refresh(self.draw, anew=True)
+        self.call_after_refresh(self.draw, force=True)
 
     def tick(self) -> None:
         """Lets time go by for the source."""
@@ -120,14 +120,14 @@ class Dashboard(App[Leave | None]):
         if self._over():
             self.exit(None)
 
-    def draw(self, *, anew: bool = False) -> None:
+    def draw(self, *, force: bool = False) -> None:
         """Shows what has changed since the last time, on the screen that is in sight."""
         state, source = self.source.state, self.source
-        self.query_one(Head).show(state, source.phase, source.elapsed, self.picked)
+        self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
         if self.source.player is not None:
             self.query_one(Transport).refresh()
         stamp = (id(state), state.changes, self.picked, source.phase)
-        if anew or stamp != self._drawn:
+        if force or stamp != self._drawn:
             self._drawn = stamp
             self.view.update(state)
 
@@ -145,7 +145,7 @@ class Dashboard(App[Leave | None]):
         """Of Textual's own commands the one that picks a theme."""
         yield SystemCommand("Theme", "Pick one of all themes", self.action_change_theme)
 
-    def on_head_picked(self, message: Head.Picked) -> None:
+    def on_title_picked(self, message: Title.Picked) -> None:
         self.action_screen(message.screen)
 
     def on_rows_view_opened(self, message: RowsView.Opened) -> None:
@@ -158,15 +158,15 @@ class Dashboard(App[Leave | None]):
     def watch_theme(self, theme: str) -> None:
         """Colours are part of what is drawn."""
         if self.is_running:
-            self.call_after_refresh(self.draw, anew=True)
+            self.call_after_refresh(self.draw, force=True)
 
     def action_screen(self, name: str) -> None:
         self.picked = name
         self.query_one("#views", ContentSwitcher).current = name
         self.view.take_focus()
         self.query_one(KeyLine).refresh()
-        # What a screen shows hangs on its size, which is known once it is laid out.
-        self.call_after_refresh(self.draw, anew=True)
+        # What a screen shows depends on its size, which is known once it is laid out.
+        self.call_after_refresh(self.draw, force=True)
 
     def action_turn(self, by: int) -> None:
         if len(self.screen_stack) == 1:

@@ -9,8 +9,8 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
@@ -29,12 +29,12 @@ def engine_of(
     kv_bytes: int,
     config: EngineConfig | None = None,
     on_step: Callable[[StepReport], None] | None = None,
-) -> Engine:
+) -> PagedEngine:
     """A new engine with an empty prefix cache over `models`, all in one budget of `kv_bytes`.
 
     The one place in the benchmarks where the budget is set.
     """
-    engine = Engine(config, on_step, kv_bytes=kv_bytes)
+    engine = PagedEngine(config, on_step, kv_bytes=kv_bytes)
     for name, model in models.items():
         engine.add(name, model)
     return engine
@@ -58,7 +58,7 @@ def greedy(prompt: Sequence[int], tokens: int) -> GenerateRequest:
     return GenerateRequest(tuple(prompt), (0,), GREEDY, tokens)
 
 
-def run(engine: Engine) -> None:
+def run(engine: PagedEngine) -> None:
     """Steps until nothing is left."""
     while engine.has_work:
         engine.step()

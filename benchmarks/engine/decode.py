@@ -22,8 +22,8 @@ from benchmarks.common.settings import GENERATE, GENERATE_BATCH, LLAMA, Settings
 from benchmarks.common.shapes import COUNTING, HALF, counting_prompts, folder_of, random_prompts
 from benchmarks.peers.peer import Peer, Room
 from benchmarks.peers.start import start_peers
-from qpdsl.executor.engine.engine import EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig
 
 OURS = "qpdsl"
 # The least ratio to each peer, by batch size, and where the lengths matter, by kind.

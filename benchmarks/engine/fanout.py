@@ -22,8 +22,8 @@ from benchmarks.common.shapes import COUNTING, folder_of, random_prompts
 from benchmarks.peers.generate import Generate
 from benchmarks.peers.peer import Room
 from benchmarks.peers.start import start_peers
-from qpdsl.executor.engine.engine import EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 

@@ -23,9 +23,9 @@ from benchmarks.common.serving import NAME, Tokens, checkpoint, engine_of, greed
 from benchmarks.common.settings import Settings, alone
 from benchmarks.common.shapes import COUNTING, HALF, chat_prompts, folder_of, random_prompts
 from qpdsl import zoo
-from qpdsl.executor.engine.engine import Engine
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest
 from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
 from qpdsl.family.tasks.counting import Problem, evaluation_problems, judge
@@ -70,14 +70,14 @@ class Row:
     right: float | None = None
 
 
-def served(model: PagedModel) -> Engine:
+def served(model: PagedModel) -> PagedEngine:
     return engine_of({NAME: model}, max(_ROOM, 600 * model.layout.page_bytes))
 
 
 def logits_of(model: PagedModel, texts: list[Text]) -> list[torch.Tensor]:
     """For each text the logits float32 [places, V]."""
     engine = served(model)
-    backend, kept = engine._lanes[NAME].backend, list[torch.Tensor]()
+    backend, kept = engine._runners[NAME].backend, list[torch.Tensor]()
     forward = backend.forward
 
     def keep(*given: object) -> object:

@@ -21,8 +21,8 @@ from benchmarks.common.settings import Settings, alone
 from benchmarks.common.shapes import COUNTING, counting_prompts, folder_of
 from benchmarks.peers.peer import Peer, Room
 from benchmarks.peers.start import start_peers
-from qpdsl.executor.engine.engine import EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.report import StepReport
 
 OURS, STATIC = "qpdsl", "qpdsl, static"

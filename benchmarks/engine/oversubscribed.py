@@ -18,8 +18,8 @@ from benchmarks.common.results import Goal, goal_table, machine_line, speedup, t
 from benchmarks.common.serving import NAME, Tokens, checkpoint, engine_of, paged, run, samples
 from benchmarks.common.settings import Settings, alone
 from benchmarks.common.shapes import COUNTING, counting_prompts, folder_of
-from qpdsl.executor.engine.engine import EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 

@@ -22,8 +22,8 @@ from benchmarks.common.results import Goal, goal_table, machine_line, speedup, t
 from benchmarks.common.serving import checkpoint, engine_of, paged
 from benchmarks.common.settings import Settings, alone
 from benchmarks.common.shapes import COUNTING, counting_prompts, folder_of
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Completion, GenerateRequest, ReadRequest, SamplingParams
@@ -87,7 +87,7 @@ async def _whole(read: Awaitable[Completion]) -> Completion:
 def searched(load: Load, models: Mapping[str, PagedModel], budgets: Mapping[tuple[str, ...], int]) -> Outcome:
     """Runs the load; `budgets` gives every engine its models and bytes."""
     reports: list[StepReport] = []
-    engines: dict[str, Engine] = {}
+    engines: dict[str, PagedEngine] = {}
     config = EngineConfig(max_sequences=_WIDTH * len(load.prompts))
     for names, kv_bytes in budgets.items():
         engine = engine_of({name: models[name] for name in names}, kv_bytes, config, reports.append)

@@ -34,14 +34,12 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.results import machine_line, write
 from benchmarks.common.serving import NAME, checkpoint, engine_of, paged
 from benchmarks.common.shapes import COUNTING, HALF, folder_of, random_prompts
-from qpdsl.executor.engine import lane
-from qpdsl.executor.engine.batch import grouped
-from qpdsl.executor.engine.batch.kernel import PlainAssembler
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.model_runner import ModelRunner
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.engine.scheduler import Scheduler
-from qpdsl.executor.engine.step.readout import Drawer
+from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.kernels.llvm.layer import LayerKernels
 from qpdsl.executor.kernels.plain import grouped_attention
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
@@ -49,11 +47,11 @@ from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 _EXECUTOR = "qpdsl.executor."
 # Scope, the class or module, its functions. A scope none of whose functions the engine has is reported as missing.
 _SCOPES: tuple[tuple[str, type | ModuleType, tuple[str, ...]], ...] = (
-    ("step", Engine, ("step",)),
-    ("scheduling", Engine, ("_schedule",)),
+    ("step", PagedEngine, ("step",)),
+    ("scheduling", PagedEngine, ("_schedule",)),
     ("scheduling", Scheduler, ("schedule",)),
-    ("batch assembly", grouped, ("build",)),
-    ("batch assembly", PlainAssembler, ("step",)),
+    ("batch assembly", grouped_batch, ("build",)),
+    ("batch assembly", DirectAssembler, ("step",)),
     ("forward: compiled attention", LayerKernels, ("attend",)),
     ("forward: compiled turn and store", LayerKernels, ("store",)),
     ("forward: compiled norm and activation", LayerKernels, ("norm", "gate")),
@@ -61,9 +59,9 @@ _SCOPES: tuple[tuple[str, type | ModuleType, tuple[str, ...]], ...] = (
     ("attention", grouped_attention, ("paged_attention", "folded_attention")),
     ("store KV", grouped_attention, ("write_kv",)),
     ("head", PagedModel, ("logits",)),
-    ("sampling", Drawer, ("draw",)),
-    ("resolve", lane, ("resolve_reads", "resolve_draws")),
-    ("resolve", Engine, ("_report",)),
+    ("sampling", Readout, ("sample",)),
+    ("resolve", ModelRunner, ("resolve_reads", "resolve_draws")),
+    ("resolve", PagedEngine, ("_report",)),
 )
 _PREFIX = "qpdsl::"
 _PRODUCTS = ("linear", "addmm", "::mm", "matmul", "bmm", "baddbmm", "mkldnn", "onednn")
@@ -175,7 +173,7 @@ def _accounted(step: FunctionEvent) -> dict[str, float]:
     return spent
 
 
-def _started(model: PagedModel, batch: int, context: int, steps: int, temperature: float) -> Engine:
+def _started(model: PagedModel, batch: int, context: int, steps: int, temperature: float) -> PagedEngine:
     """An engine that has prefilled `batch` prompts of `context` tokens and decodes all of them in each step."""
     reports: list[StepReport] = []
     pages = batch * (-(-(context + steps + 64) // model.layout.page_size) + 1)

@@ -23,7 +23,7 @@ from benchmarks.family.page import page
 from benchmarks.family.picture import draw
 from qpdsl import zoo
 from qpdsl.family.measure.cards import write_cards
-from qpdsl.family.measure.figures import Figures, measure
+from qpdsl.family.measure.family_figures import Figures, measure
 
 FIGURES = RESULTS / "family.json"
 PAGE = ROOT / "docs" / "family.md"

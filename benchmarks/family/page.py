@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qpdsl.family.measure.cards import agreement_table, judgement_tables, mark_sentence, percent, search_table, table
-from qpdsl.family.measure.figures import Figures
+from qpdsl.family.measure.family_figures import Figures
 
 
 def page(figures: Figures, machine: str) -> str:
@@ -11,8 +11,8 @@ def page(figures: Figures, machine: str) -> str:
     records = figures.records
     sizes = [[f"`zoo/{name}`", f"{count:,}"] for name, count in figures.parameters.items()]
     kinds = [[kind, percent(value)] for kind, value in records.by_kind.items()]
-    greedy, beam = figures.line("greedy", 1), figures.line("beam", 16)
-    weighted = figures.line("weighted", 16)
+    greedy, beam = figures.accuracy("greedy", 1), figures.accuracy("beam", 16)
+    weighted = figures.accuracy("weighted", 16)
     return f"""# The built-in family
 
 Three small Llama models that ship inside the package, so that everything works from the first minute. They know two

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from qpdsl.family.measure.agreement import Agreement
-from qpdsl.family.measure.figures import Figures
-from qpdsl.family.measure.search import COUNTS, Line
+from qpdsl.family.measure.family_figures import Figures
+from qpdsl.family.measure.search_accuracy import COUNTS, MethodAccuracy
 
 # Colours that stay apart for the colour-blind (Okabe and Ito), each with a marker of its own.
 _STYLES = {
@@ -39,7 +39,7 @@ def draw(figures: Figures, path: Path) -> None:
 
 def _search(axes: Axes, figures: Figures) -> None:
     for method, (colour, marker) in _STYLES.items():
-        lines = [figures.line(method, n) for n in COUNTS]
+        lines = [figures.accuracy(method, n) for n in COUNTS]
         axes.plot(
             [line.tokens for line in lines],
             [line.right for line in lines],
@@ -48,7 +48,7 @@ def _search(axes: Axes, figures: Figures) -> None:
             linestyle="--" if method == "pass@N" else "-",
             label=method,
         )
-    greedy, beam = figures.line("greedy", 1), figures.line("beam", 16)
+    greedy, beam = figures.accuracy("greedy", 1), figures.accuracy("beam", 16)
     axes.plot(greedy.tokens, greedy.right, color=_GREEDY, marker="x", markersize=9, linestyle="", label="greedy")
     axes.plot(beam.tokens, beam.right, color=_BEAM, marker="*", markersize=13, linestyle="", label="beam search 4×4")
     axes.set_xscale("log")
@@ -58,11 +58,11 @@ def _search(axes: Axes, figures: Figures) -> None:
 
 
 def _levels(axes: Axes, figures: Figures) -> None:
-    chosen: list[tuple[str, Line, str]] = [
-        ("greedy", figures.line("greedy", 1), _GREEDY),
-        ("self-consistency 16", figures.line("self-consistency", 16), _STYLES["self-consistency"][0]),
-        ("weighted best-of-16", figures.line("weighted", 16), _STYLES["weighted best-of-N"][0]),
-        ("beam search 4×4", figures.line("beam", 16), _BEAM),
+    chosen: list[tuple[str, MethodAccuracy, str]] = [
+        ("greedy", figures.accuracy("greedy", 1), _GREEDY),
+        ("self-consistency 16", figures.accuracy("self-consistency", 16), _STYLES["self-consistency"][0]),
+        ("weighted best-of-16", figures.accuracy("weighted", 16), _STYLES["weighted best-of-N"][0]),
+        ("beam search 4×4", figures.accuracy("beam", 16), _BEAM),
     ]
     width = 0.8 / len(chosen)
     for index, (label, line, colour) in enumerate(chosen):

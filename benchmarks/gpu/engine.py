@@ -22,9 +22,9 @@ from benchmarks.common.shapes import random_prompts
 from benchmarks.gpu import engine_checks
 from benchmarks.gpu.kernels import copy_bandwidth
 from benchmarks.gpu.record import Record
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step.backends import fixed_rows, kernel_backend
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 
@@ -131,25 +131,25 @@ def weight_bytes(model: PreTrainedModel) -> int:
     return int(weights if tied else weights - embedding.numel() * embedding.element_size())
 
 
-def engine_for(model: PagedModel, variant: str, batch: int, tokens: int) -> Engine:
+def engine_for(model: PagedModel, variant: str, batch: int, tokens: int) -> PagedEngine:
     """An engine with room for `batch` sequences of `tokens` tokens; nothing of it is shared or evicted."""
     pages = batch * (-(-tokens // model.layout.page_size) + 2) + 2
     config = EngineConfig(max_sequences=batch, token_budget=8192, graphs=False)
-    engine = Engine(config, kv_bytes=int(pages * model.layout.page_bytes * 1.1))
+    engine = PagedEngine(config, kv_bytes=int(pages * model.layout.page_bytes * 1.1))
     engine.add("m", model)
-    lane = engine._lanes["m"]
+    runner = engine._runners["m"]
     assert engine._arena is not None
-    cache = KVCache(engine._arena.buffer, model.layout, lane.scheduler.memory.pool.scratch)
+    cache = KVCache(engine._arena.buffer, model.layout, runner.scheduler.memory.pool.scratch)
     rows = fixed_rows(batch) if variant == "deterministic" else None
     # Prompts are read in steps of any size; what decodes is the variant's.
     decoding = kernel_backend(model, cache, rows, graphs=variant != "eager")
-    reading = lane.backend.forward
+    reading = runner.backend.forward
 
-    def forward(chunks: list[Any], middle: bool) -> Any:
-        return (decoding.forward if all(chunk.count == 1 for chunk in chunks) else reading)(chunks, middle)
+    def forward(chunks: list[Any], early_exit: bool) -> Any:
+        return (decoding.forward if all(chunk.count == 1 for chunk in chunks) else reading)(chunks, early_exit)
 
-    lane.backend.forward = forward  # type: ignore[method-assign]
-    lane.backend.drawer = decoding.drawer
+    runner.backend.forward = forward  # type: ignore[method-assign]
+    runner.backend.readout = decoding.readout
     return engine
 
 
@@ -187,8 +187,8 @@ def decode_case(
     }
 
 
-def sequences(engine: Engine) -> list[Any]:
-    scheduler = engine._lanes["m"].scheduler
+def sequences(engine: PagedEngine) -> list[Any]:
+    scheduler = engine._runners["m"].scheduler
     return [*scheduler.running, *scheduler.waiting]
 
 
@@ -214,7 +214,7 @@ def generate_case(batch: int, prompt: int, length: int, plan: Plan) -> dict[str,
     with model_of(name, plan) as model:
         paged = PagedModel(model, kernels=True)
         pages = batch * (-(-(prompt + length) // 16) + 2) + 2
-        engine = Engine(EngineConfig(max_sequences=batch), kv_bytes=int(1.2 * pages * paged.layout.page_bytes))
+        engine = PagedEngine(EngineConfig(max_sequences=batch), kv_bytes=int(1.2 * pages * paged.layout.page_bytes))
         engine.add("m", paged)
         # New prompts every time: what is cached would not be read again.
         rounds = iter(range(1, 100))

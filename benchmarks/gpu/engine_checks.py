@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from benchmarks.common.shapes import random_prompts
 from benchmarks.gpu.record import Record, reason
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 
 SAMPLING = (SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9))
@@ -68,7 +68,7 @@ def captures() -> str | None:
     """So would steps that run as they are."""
     made = engine(model("cuda"))
     serve(made)
-    graphs = made._lanes["m"].backend.graphs
+    graphs = made._runners["m"].backend.graphs
     assert graphs is not None
     if graphs.failure is not None:
         return graphs.failure
@@ -125,13 +125,13 @@ def requests() -> list[GenerateRequest]:
     ]
 
 
-def engine(paged: PagedModel, config: EngineConfig | None = None) -> Engine:
-    made = Engine(config, kv_bytes=300 * paged.layout.page_bytes)
+def engine(paged: PagedModel, config: EngineConfig | None = None) -> PagedEngine:
+    made = PagedEngine(config, kv_bytes=300 * paged.layout.page_bytes)
     made.add("m", paged)
     return made
 
 
-def serve(made: Engine, batch: list[GenerateRequest] | None = None) -> list[tuple[Sample, ...]]:
+def serve(made: PagedEngine, batch: list[GenerateRequest] | None = None) -> list[tuple[Sample, ...]]:
     tickets = [made.submit("m", request) for request in batch or requests()]
     while made.has_work:
         made.step()

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.gpu.record import Record, alive, reason
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.kernels.data.kv_rows import Kind, Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.plain import reference
@@ -26,7 +26,7 @@ BOUNDS = {F32: 2e-5, BF16: 1e-2, F16: 1.5e-3}
 class Shape:
     """One geometry and one way to score."""
 
-    kind: Kind
+    kind: RowKind
     dtype: torch.dtype
     page_size: int
     kv_heads: int
@@ -156,11 +156,11 @@ def check(shape: Shape, lengths: Lengths, name: str) -> list[dict[str, Any]]:
     return lines
 
 
-def store_differs(rows: Rows, key: torch.Tensor, value: torch.Tensor, batch: PagedBatch) -> int:
+def store_differs(rows: KVRows, key: torch.Tensor, value: torch.Tensor, batch: PagedBatch) -> int:
     """Stores new tokens; how many bytes of the rows are not the twin's."""
     data = rows.data.clone()
     geometry = (rows.kind, rows.page_size, rows.kv_heads, rows.dim)
-    twin = Rows.plain(data) if rows.kind == "plain" else Rows.quantized(data, *geometry)
+    twin = KVRows.plain(data) if rows.kind == "plain" else KVRows.quantized(data, *geometry)
     paged_attention.store(rows, key, value, batch.slots, 1)
     reference.store(twin, key, value, batch.slots, 1)
     return int((rows.data.view(torch.uint8) != twin.data.view(torch.uint8)).sum())

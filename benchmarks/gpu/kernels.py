@@ -17,14 +17,14 @@ import torch
 
 from benchmarks.gpu.record import Record, alive
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.kernels.data.kv_rows import Kind, Rows, row_bytes
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.triton import decode, prefill, sample
 from qpdsl.executor.kernels.triton.tuning import Tuning
 
 PAGE = 16
-KINDS: tuple[Kind, ...] = ("int8", "fp8")
+KINDS: tuple[RowKind, ...] = ("int8", "fp8")
 BF16 = torch.bfloat16
 # Key heads, queries a key head, width: of a model of 8B and of one of 1B parameters (Llama 3).
 MODELS = {"8B": (8, 4, 128), "1B": (8, 4, 64)}
@@ -34,7 +34,7 @@ def run(record: Record, tune: bool = False) -> None:
     """All measurements; those that say most come first."""
     bandwidth = copy_bandwidth()
     record.note(copy_gb_per_s=round(bandwidth / 1e9, 1))
-    decodes: list[tuple[str, Kind, int, int, int | None]] = [
+    decodes: list[tuple[str, RowKind, int, int, int | None]] = [
         ("8B", "plain", 64, 4096, None),
         ("8B", "plain", 1, 4096, None),
         *(("8B", kind, 64, 4096, None) for kind in KINDS),
@@ -107,8 +107,8 @@ def matrix_peak() -> float:
 
 
 def cache(
-    name: str, kind: Kind, contexts: list[int], queries: list[int], spare: int = 0
-) -> tuple[Rows, PagedBatch, int]:
+    name: str, kind: RowKind, contexts: list[int], queries: list[int], spare: int = 0
+) -> tuple[KVRows, PagedBatch, int]:
     """Rows of random bytes for several layers, their sequences on shuffled pages, and how many layers.
 
     `spare`: pages that each sequence may hold beyond its context.
@@ -121,10 +121,10 @@ def cache(
     layers = max(1, min(16, enough // (sum(counts) * size) + 1, int(0.7 * free) // (sum(counts) * size)))
     total = sum(counts) * layers
     if kind == "plain":
-        rows = Rows.plain(torch.empty(total, PAGE, 2, kv_heads, dim, dtype=BF16, device="cuda").normal_())
+        rows = KVRows.plain(torch.empty(total, PAGE, 2, kv_heads, dim, dtype=BF16, device="cuda").normal_())
     else:
         # Bytes of small numbers: no e4m3 pattern among them is not a number.
-        rows = Rows.quantized(
+        rows = KVRows.quantized(
             torch.randint(0, 120, (total, size), dtype=torch.uint8, device="cuda"), kind, PAGE, kv_heads, dim
         )
         rows.split()[1].fill_(0.01)
@@ -150,14 +150,14 @@ def scoring_of(name: str, window: int | None = None) -> Scoring:
     return Scoring(MODELS[name][2] ** -0.5, window)
 
 
-def attention_bytes(name: str, kind: Kind, seen: int, queries: int) -> int:
+def attention_bytes(name: str, kind: RowKind, seen: int, queries: int) -> int:
     """Bytes that attention over `seen` tokens' keys and values must move, for so many queries."""
     kv_heads, fold, dim = MODELS[name]
     return seen * row_bytes(kind, BF16, 1, kv_heads, dim) + 2 * queries * kv_heads * fold * dim * BF16.itemsize
 
 
 def decode_case(
-    name: str, kind: Kind, batch: int, context: int, window: int | None, bandwidth: float
+    name: str, kind: RowKind, batch: int, context: int, window: int | None, bandwidth: float
 ) -> dict[str, Any]:
     rows, metadata, layers = cache(name, kind, [context] * batch, [1] * batch)
     query, scoring = queries_of(name, batch), scoring_of(name, window)
@@ -226,7 +226,7 @@ def cascade_case(batch: int, prefix: int, suffix: int) -> dict[str, Any]:
     }
 
 
-def store_case(kind: Kind, tokens: int, bandwidth: float) -> dict[str, Any]:
+def store_case(kind: RowKind, tokens: int, bandwidth: float) -> dict[str, Any]:
     rows, metadata, layers = cache("8B", kind, [tokens], [tokens])
     kv_heads, _, dim = MODELS["8B"]
     key, value = (torch.randn(tokens, kv_heads, dim, device="cuda", dtype=BF16) for _ in range(2))

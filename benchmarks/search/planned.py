@@ -7,15 +7,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qpdsl.dataset.outcome import Outcome
+from qpdsl.dataset.job import Job, run_rows
+from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.rows import InputRow, read_rows
-from qpdsl.dataset.run import Work, run_rows
-from qpdsl.executor.measure.run import Measuring
-from qpdsl.planner.cost.measured import RunFigures, total
+from qpdsl.executor.measure.run import RunMeter
+from qpdsl.planner.cost.run_figures import RunFigures, total
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planning.plan import reads_of
+from qpdsl.planning.planning import reads_of
 from qpdsl.session import Session
 from qpdsl.sources.programs import input_path, load_program
 
@@ -87,11 +87,11 @@ def run(
     """Runs a plan over rows in a session of its own, so that every cache is empty, or in the one given."""
     session = session or Session()
     session.load(plan)
-    measuring = Measuring(session.kv_page_bytes, session.kv_budget)
+    measuring = RunMeter(session.kv_page_bytes, session.kv_budget)
     session.events.subscribe(measuring.see)
     outcomes: dict[int, Outcome] = {}
     start, cpu = time.perf_counter(), time.process_time()
-    work = Work(plan, None, 0)
-    asyncio.run(run_rows(session, work, list(enumerate(rows)), in_flight, outcomes.__setitem__))
+    job = Job(plan, None, 0)
+    asyncio.run(run_rows(session, job, list(enumerate(rows)), in_flight, outcomes.__setitem__))
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     return Run(seconds, cpu, measuring.figures(), plan, tuple(outcomes[number] for number in range(len(rows))))

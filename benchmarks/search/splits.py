@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from qpdsl.executor.engine.engine import Engine
+from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.requests.request import Request
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.session import Session
 
 
-class SplitEngine(Engine):
+class SplitEngine(PagedEngine):
     """One engine a model, stepped in turn, each with the memory that it was given and no more."""
 
-    def __init__(self, engines: Mapping[str, Engine]) -> None:
+    def __init__(self, engines: Mapping[str, PagedEngine]) -> None:
         super().__init__()
         self._engines = dict(engines)
         self._waiting: asyncio.Event | None = None
@@ -57,7 +57,7 @@ def split_session(plan: PhysicalPlan, kv_bytes: int, shares: Mapping[str, float]
     engines = {}
     for name, model in session._models.items():
         least = 3 * model.paged.layout.page_bytes
-        engine = Engine(session.limits, session._stepped, max(least, int(kv_bytes * shares[name])))
+        engine = PagedEngine(session.limits, session._stepped, max(least, int(kv_bytes * shares[name])))
         engine.add(name, model.paged)
         engines[name] = engine
     session._engine = SplitEngine(engines)

@@ -1,80 +1,39 @@
 """Which sequences of one model run in the next step, and with how many tokens.
 
 Decode first, then prefill in chunks into what is left of the token budget (Sarathi-Serve's stall-free batching). Where
-memory runs out the sequence that ranks last, of whichever model, gives its pages back and is computed again later
-(vLLM's recompute preemption); one that ranks before it never waits for it.
+memory runs out, the sequence that ranks last, of whichever model, is preempted: it gives its pages back and is computed
+again later (vLLM's recompute preemption). No sequence waits for one that ranks after it.
 
-MERGED: The schedulers of one engine, and the one order in which their sequences came.
+Models that share memory have a scheduler each, in one `SchedulerGroup`, which compares the ranks of all sequences.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
 
-from qpdsl.executor.engine.memory.memory import Memory
+from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
+from qpdsl.executor.engine.memory.reclaimer import Reclaimer
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.ticket import Ticket
 
-if TYPE_CHECKING:
-    from qpdsl.executor.engine.memory.memory import Reclaimer
-
-
-class Peers:
-    """Schedulers whose models share memory.
-
-    Ranks are compared across models, and only what ranks after a sequence gives way to it. So whichever runs and ranks
-    first gets the memory that it needs, or has all there is: models that wait for each other cannot stand still.
-    """
-
-    def __init__(self) -> None:
-        self.schedulers: list[Scheduler] = []
-        self._arrivals = itertools.count()
-
-    def arrival(self) -> int:
-        """The number of the next request."""
-        return next(self._arrivals)
-
-    def first(self) -> Sequence | None:
-        """The sequence that ranks first, running or waiting."""
-        firsts = [queue[0] for each in self.schedulers for queue in (each.running, each.waiting) if queue]
-        return min(firsts, key=_rank, default=None)
-
-    def last_running(self) -> tuple[Scheduler, Sequence] | None:
-        """The running sequence that ranks last, and whose it is."""
-        lasts = [(each, each.running[-1]) for each in self.schedulers if each.running]
-        return max(lasts, key=lambda last: last[1].rank, default=None)
-
-    def free_slab(self, reclaimer: Reclaimer) -> bool:
-        """Frees a slab for a model that comes, whatever it takes; False where scratch pages hold all there are."""
-        while not reclaimer.free_slab():
-            last = self.last_running()
-            if last is None:
-                return False
-            owner, sequence = last
-            owner.preempt(sequence)
-        return True
-
-    @property
-    def running(self) -> int:
-        return sum(len(each.running) for each in self.schedulers)
-
-
-# Of the waiting sequences, the first so many are admitted by what of them is cached.
+# So many of the waiting sequences, the first ones, are ordered by how much of their prompt is cached.
 _WINDOW = 32
-# A sequence that so many younger ones were admitted before goes before any other.
+# A sequence that was overtaken by so many younger ones is admitted before any other.
 _PATIENCE = 32
 
 
 class Scheduler:
     """Waiting and running sequences of one model, each in order of rank.
 
-    `max_sequences` bounds the batch, `token_budget` a step. Schedulers whose models share memory share `peers`.
+    `max_sequences` bounds the batch, `token_budget` the tokens of a step. Schedulers whose models share memory share a
+    `group`. `preemptions` and `refusals` count the sequences that were preempted and the requests that failed.
     """
 
-    def __init__(self, memory: Memory, max_sequences: int, token_budget: int, peers: Peers | None = None) -> None:
+    def __init__(
+        self, memory: KVCacheManager, max_sequences: int, token_budget: int, group: SchedulerGroup | None = None
+    ) -> None:
         self.memory = memory
         self.max_sequences = max_sequences
         self.token_budget = token_budget
@@ -82,8 +41,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.preemptions = 0
         self.refusals = 0
-        self._peers = peers or Peers()
-        self._peers.schedulers.append(self)
+        self._group = group or SchedulerGroup()
+        self._group.schedulers.append(self)
 
     @property
     def has_work(self) -> bool:
@@ -96,12 +55,12 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence behind all that came before it, to this model or another."""
-        sequence.rank = (sequence.request.priority, self._peers.arrival(), sequence.index)
+        sequence.rank = (sequence.request.priority, self._group.arrival(), sequence.index)
         self.memory.prepare(sequence)
         insort(self.waiting, sequence, key=_rank)
 
     def promote(self, ticket: Ticket) -> None:
-        """A request that ran ahead is wanted now."""
+        """Gives a request that ran ahead priority 0."""
         for queue in (self.waiting, self.running):
             for sequence in queue:
                 if sequence.ticket is ticket:
@@ -111,14 +70,14 @@ class Scheduler:
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step, with memory for each. Sequences that can never fit fail their tickets.
 
-        Of the schedulers that share memory, one at least has a chunk or fails a ticket where any has work: the running
-        sequence that ranks first of all can take pages from every other, and where none runs the next is admitted
-        whatever it takes.
+        Of a group, one scheduler at least has a chunk or fails a ticket where any has work. The running sequence
+        that ranks first of all can take pages from every other; where none runs, the next one is admitted and all
+        cached pages may go for it.
         """
         chunks: list[Chunk] = []
         preempted = self.preemptions
         budget = self._continue(chunks)
-        # Who has just lost its pages must not come back for them at once.
+        # A sequence that has just been preempted must not take its pages back at once.
         if self.waiting and budget > 0 and self.preemptions == preempted:
             self._admit(chunks, budget)
         return chunks
@@ -134,14 +93,14 @@ class Scheduler:
         )
 
     def advance(self, chunks: list[Chunk]) -> None:
-        """The chunks are computed; what of them is prefill others can share from now on."""
+        """Marks the chunks as computed; the pages of a prefill can be shared from now on."""
         for chunk in chunks:
             chunk.sequence.computed += chunk.count
             if chunk.count > 1:
                 self.memory.publish(chunk.sequence)
 
     def fork(self, prompt: Sequence) -> list[Sequence]:
-        """As many samples of a prefilled prompt as have room in the batch; the others wait, first in the queue."""
+        """As many samples of a prefilled prompt as the batch has room for; the others wait, first in the queue."""
         self.memory.publish(prompt)
         room = max(1, self.max_sequences - len(self.running) + 1)
         samples, rest = prompt.fork(min(prompt.copies, room))
@@ -167,10 +126,10 @@ class Scheduler:
         self.running = [sequence for sequence in self.running if sequence.ticket is not ticket]
 
     def preempt(self, sequence: Sequence) -> None:
-        """Takes a running sequence's pages. They stay in the prefix tree until somebody needs them."""
+        """Takes a running sequence's pages. They stay in the prefix tree until the memory is needed."""
         del self.running[_place(self.running, sequence)]
         self.memory.retire(sequence)
-        sequence.read.clear()
+        sequence.values.clear()
         insort(self.waiting, sequence, key=_rank)
         self.preemptions += 1
 
@@ -185,7 +144,7 @@ class Scheduler:
         for sequence, rest in zip(running, missing, strict=True):
             count = 1 if rest == 1 else min(rest, budget)
             if sequence.computed + count > sequence.limit:
-                # Without pages it was preempted a moment ago, to make room for one before it.
+                # Without pages it was preempted a moment ago, to make room for a sequence before it.
                 count = self._room(sequence, count) if sequence.pages and count > 0 else 0
             if count > 0:
                 chunks.append(Chunk(sequence, count))
@@ -194,7 +153,7 @@ class Scheduler:
         return budget
 
     def _admit(self, chunks: list[Chunk], budget: int) -> None:
-        computing = {digest for each in self.running for digest in _missing_pages(each)}
+        computing = {digest for sequence in self.running for digest in _missing_pages(sequence)}
         for sequence in self._candidates():
             if sequence.ticket.done:
                 continue
@@ -210,11 +169,11 @@ class Scheduler:
                 budget -= count
             elif not forced:
                 break
-        # Who was first of all may have taken the pages of others.
+        # The sequence that is first of all may have taken the pages of others.
         chunks[:] = [chunk for chunk in chunks if chunk.sequence.pages]
 
     def _candidates(self) -> list[Sequence]:
-        """The next waiting sequences by priority; then those that were overtaken, then those with the most cached."""
+        """The next waiting sequences: by priority, then those overtaken often, then those with most pages cached."""
         window = self.waiting[:_WINDOW]
         if len(window) == 1:
             return window
@@ -233,29 +192,29 @@ class Scheduler:
         return len(self.running) < self.max_sequences
 
     def _waits_for_prefix(self, sequence: Sequence, computing: set[int]) -> bool:
-        """True where a running prefill is about to compute the next page that is not cached."""
+        """True where a running prefill is about to compute its next page that is not cached."""
         if not computing or sequence.overtaken >= _PATIENCE:
             return False
         return self.memory.next_missing(sequence) in computing
 
     def _goes_first(self, sequence: Sequence) -> bool:
-        return sequence is self._peers.first() or (self._peers.running == 0 and not self._only_cold(sequence))
+        return sequence is self._group.first() or (self._group.running == 0 and not self._is_idle_work(sequence))
 
-    def _only_cold(self, sequence: Sequence) -> bool:
-        """True for run-ahead work while there is other work."""
+    def _is_idle_work(self, sequence: Sequence) -> bool:
+        """True for run-ahead work while there is other work. It may only evict pages that are cold."""
         if sequence.rank[0] == 0:
             return False
-        first = self._peers.first()
+        first = self._group.first()
         return first is not None and first.rank[0] == 0
 
     def _start(self, sequence: Sequence, budget: int, forced: bool) -> int:
         """Admits a waiting sequence with up to `budget` tokens; returns how many, 0 where there is no memory.
 
-        One that is `forced` makes room for itself, or fails. Others leave a page for each that runs already.
+        A `forced` one makes room for itself, or fails. Others leave a free page for each sequence that runs already.
         """
-        cold = self._only_cold(sequence)
+        cold_only = self._is_idle_work(sequence)
         spare = 0 if forced else len(self.running)
-        if not self.memory.attach(sequence, budget, spare, cold=cold, force=forced):
+        if not self.memory.attach(sequence, budget, spare, cold_only=cold_only, force=forced):
             return 0
         at = _place(self.waiting, sequence)
         for older in self.waiting[:at]:
@@ -265,22 +224,22 @@ class Scheduler:
         return self._room(sequence, min(sequence.missing, budget))
 
     def _room(self, sequence: Sequence, count: int) -> int:
-        """Room for the next tokens of a running sequence, preempting such as rank after it; returns for how many.
+        """Makes room for the next tokens of a running sequence; returns for how many.
 
-        Fails its request where it has all memory to itself and that is not enough.
+        Sequences that rank after it may be preempted. Its request fails where all memory is not enough.
         """
-        cold = sequence.rank[0] > 0 and self._only_cold(sequence)
+        cold_only = sequence.rank[0] > 0 and self._is_idle_work(sequence)
         while True:
-            room = self.memory.extend(sequence, count, cold=cold)
+            room = self.memory.extend(sequence, count, cold_only=cold_only)
             if room > 0:
                 return room
-            last = self._peers.last_running()
+            last = self._group.last_running()
             assert last is not None
-            owner, victim = last
+            scheduler, victim = last
             if victim is not sequence:
-                owner.preempt(victim)
+                scheduler.preempt(victim)
                 continue
-            if self._peers.running == 1 and not cold:
+            if self._group.running == 1 and not cold_only:
                 self._refuse(sequence)
             return 0
 
@@ -290,15 +249,56 @@ class Scheduler:
         self.cancel(sequence.ticket)
 
 
+class SchedulerGroup:
+    """The schedulers whose models share memory.
+
+    Ranks are compared across models, and only sequences that rank after another give way to it. So the running sequence
+    that ranks first gets the memory that it needs, or has all there is: models cannot wait for each other for ever.
+    """
+
+    def __init__(self) -> None:
+        self.schedulers: list[Scheduler] = []
+        self._arrivals = itertools.count()
+
+    def arrival(self) -> int:
+        """The number of the next request."""
+        return next(self._arrivals)
+
+    def first(self) -> Sequence | None:
+        """The sequence that ranks first, running or waiting."""
+        queues = (queue for scheduler in self.schedulers for queue in (scheduler.running, scheduler.waiting))
+        return min((queue[0] for queue in queues if queue), key=_rank, default=None)
+
+    def last_running(self) -> tuple[Scheduler, Sequence] | None:
+        """The running sequence that ranks last, and its scheduler."""
+        lasts = [(scheduler, scheduler.running[-1]) for scheduler in self.schedulers if scheduler.running]
+        return max(lasts, key=lambda last: last[1].rank, default=None)
+
+    def free_slab(self, reclaimer: Reclaimer) -> bool:
+        """Frees a slab for a new model, by preemption if need be; False where every slab holds a scratch page."""
+        while not reclaimer.free_slab():
+            last = self.last_running()
+            if last is None:
+                return False
+            scheduler, sequence = last
+            scheduler.preempt(sequence)
+        return True
+
+    @property
+    def running(self) -> int:
+        """How many sequences run."""
+        return sum(len(scheduler.running) for scheduler in self.schedulers)
+
+
 def _rank(sequence: Sequence) -> tuple[int, int, int]:
     return sequence.rank
 
 
 def _place(queue: list[Sequence], sequence: Sequence) -> int:
-    """Where a sequence is in a queue that it is in."""
+    """The index of a sequence in its queue."""
     return bisect_left(queue, sequence.rank, key=_rank)
 
 
 def _missing_pages(sequence: Sequence) -> list[int]:
-    """Digests of the prompt's whole pages that are still to be computed."""
+    """The digests of the prompt's whole pages that are still to be computed."""
     return sequence.digests[sequence.published :]

@@ -1,1 +1,8 @@
-"""What happened in a run, as it happens and as it was recorded."""
+"""What happened in a run: events, as they happen and as they were recorded.
+
+Open `events.py` first: runtime and engine emit these small frozen events. `stream.py` hands each to its readers and
+keeps a bounded history for readers that come late. Progress bar, dashboard, trace and report are all readers, and none
+of them may make the run wait: `feed.py` puts a bounded queue and a thread before every file and socket. `codec.py`
+writes events as versioned lines of JSON and reads them back; it skips unknown kinds and fields, so that newer traces
+stay readable. `trace.py` reads and writes trace files. Nothing here loads torch, so that a dashboard starts at once.
+"""

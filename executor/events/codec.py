@@ -16,11 +16,11 @@ from qpdsl.executor.events.events import Candidate, EngineFigures, Event
 
 FORMAT = 1
 _MARK = "qpdsl_trace"
-# What is written with this many digits is far below what anybody can see.
+# Digits after the point: finer differences cannot be seen.
 _DIGITS = 6
 _LOGPROB_DIGITS = 4
-# The fields of the kinds of reports that were seen.
-_REPORTS: dict[type, tuple[str, ...]] = {}
+# The fields of each class of report that was written.
+_REPORT_FIELDS: dict[type, tuple[str, ...]] = {}
 _FIGURES = tuple(field.name for field in fields(EngineFigures) if field.name not in ("model", "others"))
 
 
@@ -86,41 +86,37 @@ def _plain(value: Any) -> Any:
         case float():
             return round(value, _DIGITS) if value - value == 0 else None
         case tuple() | list():
-            return [_plain(each) for each in value]
+            return [_plain(item) for item in value]
         case dict():
-            return {name: _plain(each) for name, each in value.items()}
+            return {name: _plain(item) for name, item in value.items()}
     return value
 
 
-def _candidate_record(made: Candidate) -> dict[str, Any]:
-    """Written out, as these are most of what a trace holds."""
-    record: dict[str, Any] = {"path": made.path}
+def _candidate_record(candidate: Candidate) -> dict[str, Any]:
+    """The fields that say something. Written by hand, because most of a trace is candidates."""
+    record: dict[str, Any] = {"path": candidate.path}
     for name in ("step", "finish", "finished", "tokens", "ahead"):
-        value = getattr(made, name)
+        value = getattr(candidate, name)
         if value:
             record[name] = value
-    record["logprob"] = _plain(made.logprob)
-    if made.pieces:
-        record["pieces"] = made.pieces
-        record["logprobs"] = [round(logprob, _LOGPROB_DIGITS) for logprob in made.logprobs]
+    record["logprob"] = _plain(candidate.logprob)
+    if candidate.pieces:
+        record["pieces"] = candidate.pieces
+        record["logprobs"] = [round(logprob, _LOGPROB_DIGITS) for logprob in candidate.logprobs]
     return record
 
 
 def _report(report: Any) -> dict[str, Any]:
     if isinstance(report, EngineFigures):
         return {"model": report.model, **{name: getattr(report, name) for name in _FIGURES}, **report.others}
-    names = _REPORTS.get(type(report))
+    names = _REPORT_FIELDS.get(type(report))
     if names is None:
-        names = _REPORTS[type(report)] = tuple(field.name for field in fields(report))
+        names = _REPORT_FIELDS[type(report)] = tuple(field.name for field in fields(report))
     return {name: _plain(getattr(report, name)) for name in names}
 
 
 def _read_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name, read in _READERS[cls]:
-        if name in record:
-            found[name] = read(record[name])
-    return found
+    return {name: read(record[name]) for name, read in _READERS[cls] if name in record}
 
 
 def _checked(*types: type) -> Callable[[Any], Any]:
@@ -152,15 +148,13 @@ def _candidate(record: Any) -> Candidate:
 
 
 def _figures(record: Any) -> EngineFigures:
-    known = {name: record[name] for name in _FIGURES}
+    figures = {name: int(_number(record[name])) for name in _FIGURES}
     others = {
         name: value
         for name, value in record.items()
-        if name not in known and isinstance(value, (int, float)) and not isinstance(value, bool)
+        if name not in figures and isinstance(value, (int, float)) and not isinstance(value, bool)
     }
-    return EngineFigures(
-        _checked(str)(record["model"]), **{n: int(_number(v)) for n, v in known.items()}, others=others
-    )
+    return EngineFigures(_checked(str)(record["model"]), **figures, others=others)
 
 
 def _sums(record: Any) -> dict[str, tuple[float, ...]]:
@@ -176,7 +170,7 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 _path = _many(_checked(int))
-# By the annotation of a field.
+# How a field is read, by its annotation.
 _TYPES: dict[str, Callable[[Any], Any]] = {
     "str": _checked(str),
     "str | None": _optional(_checked(str)),
@@ -203,21 +197,21 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
 
 def _kinds() -> dict[str, type[Event]]:
     bases = (events.Event, events.Detail)
-    found = [each for each in vars(events).values() if isinstance(each, type) and issubclass(each, Event)]
-    return {each.__name__: each for each in found if each not in bases}
+    classes = [value for value in vars(events).values() if isinstance(value, type) and issubclass(value, Event)]
+    return {cls.__name__: cls for cls in classes if cls not in bases}
 
 
 _KINDS = _kinds()
 _READERS = {
     cls: tuple((field.name, _TYPES[str(field.type)]) for field in fields(cls)) for cls in (*_KINDS.values(), Candidate)
 }
-# By the annotation; what is not here JSON takes as it is.
+# How a field is written, by its annotation; JSON takes the others as they are.
 _FORMS: dict[str, Callable[[Any], Any]] = {
     "float": _plain,
     "float | None": _plain,
     "tuple[float, ...]": _plain,
     "tuple[str | float | bool | None, ...]": _plain,
-    "tuple[Candidate, ...]": lambda made: [_candidate_record(each) for each in made],
+    "tuple[Candidate, ...]": lambda candidates: [_candidate_record(candidate) for candidate in candidates],
     "Mapping[str, Any]": _plain,
     "Mapping[str, tuple[float, ...]]": _plain,
     "StepReport | EngineFigures": _report,

@@ -1,15 +1,15 @@
-"""What happens in a run, as small frozen events. Every reader, from the progress bar to a trace, sees these.
+"""What happens in a run, as small frozen events that every reader sees, from the progress bar to a trace.
 
 Event
-├── RunStarted, InputListed, ModelsLoaded, RunEnded     the run as a whole; kept for whoever comes late
+├── RunStarted, InputListed, ModelsLoaded, RunEnded     the run as a whole; kept for readers that come late
 ├── InstanceStarted, InstanceDone, RowDone              one row of the input
 ├── OperatorDone, Routed, EngineStepped                 one operator, one choice of a router, one forward
 ├── Earlier, Lost                                       what a reader that came late, or was slow, did not see
-└── Detail                                              heavy: emitted only while somebody reads details
+└── Detail                                              heavy: emitted only while a reader wants details
     ├── OperatorStarted
     └── Expanded, Valued, Selected                      the candidates of one row, as a tree by their paths
 
-MERGED: The engine's report of a step as it is read back from a trace, by a process that loads no engine.
+The names of these classes and of their fields are part of the trace format, and `codec.py` reads the annotations.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Literal as OneOf
 if TYPE_CHECKING:
     from qpdsl.executor.engine.report import StepReport
 
-
+# The round of each loop around an operator, from the outermost in.
 Rounds = tuple[int, ...]
+# The indices that a row took through the fan-outs: its parent's path and one index more.
 Path = tuple[int, ...]
-
 Status = OneOf["done", "failed", "interrupted"]
 
 
@@ -54,7 +54,7 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputListed(Event):
-    """The first rows of the input: ids, what each asks (shortened) and the right answers, None where not known."""
+    """The first rows of the input: ids, questions (shortened) and the right answers, None where not known."""
 
     ids: tuple[str, ...]
     asked: tuple[str, ...]
@@ -79,7 +79,7 @@ class RunEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStarted(Event):
-    """A row of the input began to run; `baseline` marks greedy decoding, run beside the program to compare with."""
+    """A row of the input began to run; `baseline` marks greedy decoding, run beside the program for comparison."""
 
     instance: str
     baseline: bool = False
@@ -114,16 +114,33 @@ class Routed(Event):
     regret: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """An engine's report of a step as it is read back from a trace, by a process that loads no engine.
+
+    It has the figures that every report has, and in `others` whatever else the engine counted, by name.
+    """
+
+    model: str
+    prefill_tokens: int
+    decode_tokens: int
+    waiting: int
+    pages_held: int
+    pages: int
+    preemptions: int
+    others: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStepped(Event):
-    """One forward of one model. A run emits the engine's own report; one that was read back has its figures."""
+    """One forward of one model. A run emits the engine's own report; an event read from a trace has its figures."""
 
     report: StepReport | EngineFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceDone(Event):
-    """A row of the input ended; `error` says why where it failed. `path` is that of the row answered with."""
+    """A row of the input ended; `error` says why it failed. `path` is that of the candidate whose answer it is."""
 
     instance: str
     prompt_tokens: int
@@ -138,7 +155,10 @@ class InstanceDone(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDone(Event):
-    """What a row of the input came to, beside greedy decoding where that was run; None where there is no reference."""
+    """The result of a row of the input, and of greedy decoding where that was run for comparison.
+
+    `correct` and `greedy_correct` are None where there is no reference.
+    """
 
     row: str
     answer: str
@@ -155,7 +175,7 @@ class RowDone(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier(Event):
-    """Sums over the events that a late reader's history no longer holds.
+    """Sums over the events that the history of a late reader no longer holds.
 
     `operators`: id → (runs, rows in, rows out, prompt, sampled and cached tokens, seconds); `rows` counts those done.
     """
@@ -169,7 +189,7 @@ class Earlier(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost(Event):
-    """A reader could not keep up; this many events were left out for it."""
+    """A reader could not keep up; `count` events were left out for it."""
 
     count: int
 
@@ -192,7 +212,7 @@ class OperatorStarted(Detail):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A row that was made: its path (its parent's and one index more), what was written, and why that ended.
+    """A row that was made: its path (its parent's and one index more), the text of its step, and why that ended.
 
     `logprob` is the whole row's. `pieces` are the step's tokens as text and `logprobs` theirs, both empty where they
     are not at hand. `ahead` marks a row made before it was known whether its parent is kept.
@@ -211,14 +231,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expanded(Detail):
-    """Rows were made out of rows."""
+    """Rows were made from rows."""
 
     candidates: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Valued(Detail):
-    """A column was set: a score where `scores` is true, else something that was read out of the text."""
+    """A column was set: to scores where `scores` is true, else to values that were read out of the text."""
 
     column: str
     paths: tuple[Path, ...]
@@ -228,21 +248,7 @@ class Valued(Detail):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected(Detail):
-    """Of the rows that came in these were kept, in this order, and those were dropped."""
+    """Which of an operator's rows were kept, in their new order, and which were dropped."""
 
     kept: tuple[Path, ...]
     dropped: tuple[Path, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineFigures:
-    """The figures that every report has, and in `others` whatever else the engine counted, by name."""
-
-    model: str
-    prefill_tokens: int
-    decode_tokens: int
-    waiting: int
-    pages_held: int
-    pages: int
-    preemptions: int
-    others: Mapping[str, float] = field(default_factory=dict)

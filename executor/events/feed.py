@@ -1,4 +1,4 @@
-"""From the run's thread to a file or a socket, without making the run wait."""
+"""A feed of a run's events to a file or a socket that does not make the run wait: a bounded queue and a thread."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from qpdsl.executor.events.codec import encode, header
 from qpdsl.executor.events.events import Event, Lost
 from qpdsl.executor.events.stream import EventStream
 
-_EVERY = 0.1
+# Seconds between two writes.
+_INTERVAL = 0.1
 
 
 class Feed:
     """Writes every event of a stream as a line, from a thread of its own, ten times a second.
 
-    At most `capacity` events wait; those that come while so many wait are left out, and the reader is told how many.
-    `error` is what ended the feed before its time, such as a full disk or a client that has gone.
+    At most `capacity` events wait. Those that come while so many wait are left out, and a `Lost` event counts them.
+    `error` is what ended the feed early, such as a full disk or a client that has gone.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Feed:
         return self._thread.is_alive()
 
     def close(self, patience: float | None = None) -> None:
-        """Writes what waits and ends; does not wait longer than `patience` seconds for a slow reader."""
+        """Writes the waiting events and ends; waits at most `patience` seconds for a slow reader."""
         self._unsubscribe()
         self._closing.set()
         self._thread.join(patience)
@@ -61,7 +62,7 @@ class Feed:
             self._write(f"{header()}\n".encode())
             ending = False
             while not ending:
-                ending = self._closing.wait(_EVERY)
+                ending = self._closing.wait(_INTERVAL)
                 self._drain()
         except OSError as error:
             self.error = error

@@ -1,4 +1,4 @@
-"""The one stream of events of a run: a bounded history, and the readers that see each event as it comes."""
+"""The stream of events of a run: a bounded history, and the readers that see each event as it comes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _LASTING = (RunStarted, InputListed, ModelsLoaded, RunEnded)
 
 
 class EventStream:
-    """Emits from one thread; readers may come and go from any.
+    """Emits from one thread; readers may come and go from any thread.
 
-    The history holds the events of the run as a whole, the latest `capacity` rows that ended, `capacity` other events
-    and `details` heavy ones; what falls out is summed up. `zero` is the stream's beginning on the monotonic clock.
+    The history holds the events of the run as a whole, the latest `capacity` events of rows that ended, `capacity`
+    other events and `details` heavy ones. Events that fall out are summed up (`Earlier`). `zero` is the stream's
+    beginning in seconds on the monotonic clock.
     """
 
     def __init__(self, capacity: int = 65536, details: int = 2048) -> None:
@@ -46,13 +47,13 @@ class EventStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has told its end."""
+        """Whether the end of the run was emitted."""
         return any(isinstance(event, RunEnded) for event in self._lasting)
 
     def subscribe(self, reader: Reader, *, details: bool = False, history: bool = False) -> Callable[[], None]:
-        """Calls `reader` with every event from now on, after those of the history where wanted.
+        """Calls `reader` with every event from now on; with `history`, first with the events of the history.
 
-        `detailed` is true while a reader wants details. Returns what ends the subscription.
+        `detailed` is true while a reader wants `details`. Returns a function that ends the subscription.
         """
         entry = (reader, details)
         with self._lock:
@@ -63,7 +64,7 @@ class EventStream:
 
         def unsubscribe() -> None:
             with self._lock:
-                self._set_readers(tuple(each for each in self._readers if each is not entry))
+                self._set_readers(tuple(other for other in self._readers if other is not entry))
 
         return unsubscribe
 
@@ -102,7 +103,7 @@ class EventStream:
 
 
 class _Sums:
-    """What is left of events that fell out of the history."""
+    """Sums over the events that fell out of the history."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -118,8 +119,8 @@ class _Sums:
             self._decode += event.report.decode_tokens
         elif isinstance(event, OperatorDone) and not event.baseline:
             sums = self._operators.setdefault(event.operator, [0.0] * 7)
-            more = (1, event.rows_in, event.rows_out, event.prompt_tokens, event.sampled_tokens, event.cached_tokens)
-            for index, value in enumerate((*more, event.seconds)):
+            counts = (1, event.rows_in, event.rows_out, event.prompt_tokens, event.sampled_tokens, event.cached_tokens)
+            for index, value in enumerate((*counts, event.seconds)):
                 sums[index] += value
 
     def event(self, at: float) -> Earlier:

@@ -1,4 +1,4 @@
-"""Trace files: the events of a run as JSON lines, written as it goes, readable wherever they were cut off."""
+"""Trace files: the events of a run as JSON lines, written while it runs, readable wherever they were cut off."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TraceError(Exception):
 
 
 class TraceWriter:
-    """Writes a stream's events to a file. Every batch of lines is handed to the system at once. Raises OSError."""
+    """Writes a stream's events to a file, unbuffered: a batch of lines is one write. Raises OSError."""
 
     def __init__(self, stream: EventStream, path: Path) -> None:
         self._file = path.open("wb", buffering=0)
@@ -36,7 +36,13 @@ class TraceWriter:
 
 @dataclass(slots=True)
 class Findings:
-    """What was odd about lines that were read: kinds that are not known, broken lines, and a last one cut off."""
+    """What was skipped or odd in the lines of a trace.
+
+    unknown: events by kinds that this version does not know
+    broken:  lines that are no event
+    torn:    the last line is cut off
+    newer:   the trace has a newer format
+    """
 
     unknown: Counter[str] = field(default_factory=Counter)
     broken: int = 0
@@ -44,7 +50,7 @@ class Findings:
     newer: bool = False
 
     def notes(self) -> list[str]:
-        """In words, a line each."""
+        """The findings in words, a line each."""
         notes = ["the trace is of a newer version of qpdsl; what is not known here is left out"] if self.newer else []
         notes += [f"{_times(count)} of the unknown kind `{kind}` skipped" for kind, count in self.unknown.items()]
         notes += [f"{self.broken:,} broken line{'s' * (self.broken != 1)} skipped"] if self.broken else []
@@ -53,9 +59,9 @@ class Findings:
 
 
 class LineReader:
-    """Lines of a trace to events, one after another.
+    """Turns the lines of a trace into events, one after another.
 
-    `findings` gathers what is skipped; `begun` says that a header has been read.
+    `findings` collects what is skipped; `begun` says that the header has been read.
     """
 
     def __init__(self) -> None:

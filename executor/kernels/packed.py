@@ -1,7 +1,8 @@
-"""A step's numbers as one tensor: one copy brings them to the device, and the compiler sees one input.
+"""A step's numbers packed into one tensor: one copy takes them to the device, and the compiler sees one input.
 
-`Sizes` says how many there are of each; `pack` lays them out on the host, `unpack` gives views of what arrived. Two
-steps with equal sizes differ in nothing but the contents, so one captured graph serves both.
+`Sizes` says how many there are of each; `pack` lays them out on the host, and `unpack` gives views of the tensor on the
+device. Two steps with equal sizes differ only in the contents, so one captured CUDA graph serves both. `attend` is
+paged attention over a packed step, as one operator of torch.
 """
 
 from __future__ import annotations
@@ -14,21 +15,25 @@ import numpy as np
 import torch
 
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.kernels.data.kv_rows import Kind, Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
 
-_KINDS: tuple[Kind, ...] = ("plain", "int8", "fp8")
-# Every part begins at a multiple of 16 bytes: kernels are compiled apart for pointers that do not.
+_KINDS: tuple[RowKind, ...] = ("plain", "int8", "fp8")
+# Every part begins at a multiple of 16 bytes (in int32): for other pointers kernels would be compiled once more.
 _ALIGNED = 4
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class Sizes(NamedTuple):
-    """Of a step over `tokens` rows of `sequences` sequences, with page tables `width` wide and `wanted` rows to read.
+    """The sizes of a step over `tokens` rows of `sequences` sequences.
 
-    `decodes`, `longest`, `longest_query`: as in `PagedBatch`. The rest is a cascade's, 0 without one: how many `tiles`,
-    and its `members` (`Cascade.width`), `depth`, `prefix` and `suffix`.
+    width:   pages of a sequence in the page table
+    wanted:  rows whose hidden states are read
+    decodes, longest, longest_query: as in `PagedBatch`
+    tiles:   how many a cascade has; it and what follows are 0 without one
+    members: `Cascade.width`
+    depth, prefix, suffix: as in `Cascade`
     """
 
     tokens: int
@@ -46,7 +51,7 @@ class Sizes(NamedTuple):
 
     @property
     def parts(self) -> list[int]:
-        """How many int32 each part takes: three of int64, then those of int32, and a cascade's four."""
+        """The int32 that each part takes: three parts of int64, then four of int32, and four more for a cascade."""
         parts = [2 * self.tokens] * 3 + [self.sequences, self.sequences + 1, self.sequences * self.width, self.wanted]
         if self.tiles:
             parts += [self.sequences, 5 * self.tiles, self.sequences, self.sequences]
@@ -54,7 +59,7 @@ class Sizes(NamedTuple):
 
     @property
     def room(self) -> list[int]:
-        """The same with each part's padding."""
+        """The int32 that each part takes with its padding."""
         return [-(-part // _ALIGNED) * _ALIGNED for part in self.parts]
 
 
@@ -68,9 +73,10 @@ class Unpacked(NamedTuple):
 
 
 def pack(sizes: Sizes, parts: Sequence[Numbers | Sequence[int]]) -> Numbers:
-    """int32 [n] of the parts in the order of `unpack`'s; those shorter than their size are filled with zeros.
+    """The parts of a step as one int32 [n]; a part that is shorter than its size is filled with zeros.
 
-    Parts: tokens, positions, slots; context, query_start, pages, wanted; of a cascade members, tiles, start, levels.
+    In order: tokens, positions, slots; context, query_start, pages, wanted; and members, tiles, start, levels of a
+    cascade.
     """
     packed = np.zeros(sum(sizes.room), dtype=np.int32)
     bounds = pairwise(accumulate(sizes.room, initial=0))
@@ -84,7 +90,7 @@ def pack(sizes: Sizes, parts: Sequence[Numbers | Sequence[int]]) -> Numbers:
 
 
 def unpack(packed: torch.Tensor, sizes: Sizes) -> Unpacked:
-    """The step in `packed` int32 [n], on any device; nothing is copied."""
+    """Views of the step in `packed` int32 [n], on any device; nothing is copied."""
     parts = [part[:count] for part, count in zip(torch.split(packed, sizes.room), sizes.parts, strict=True)]
     tokens, positions, slots = (part.view(torch.int64) for part in parts[:3])
     context, query_start, pages, wanted, *shared = parts[3:]
@@ -111,19 +117,22 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    rows: Rows,
+    rows: KVRows,
     packed: torch.Tensor,
     sizes: torch.Tensor,
     layer: int,
     scoring: Scoring,
     deterministic: bool,
 ) -> torch.Tensor:
-    """`paged.attend` as one operation that `torch.compile` does not look inside.
+    """`paged_attention.attend` as one operator that `torch.compile` does not look inside.
 
-    `sizes` is a `Sizes` as int64 [12] on the host: as numbers they would be part of what a compiled forward is for.
+    query, key, value: [T, H, D] and twice [T, KV, D]; returns [T, H, D] in the query's type
+    packed:  int32 [n] on the device, from `pack`
+    sizes:   a `Sizes` as int64 [12] on the host. Python numbers would be compiled into the forward, and others would
+             compile it again
     """
     numbers = [rows.page_size, rows.kv_heads, rows.dim, _KINDS.index(rows.kind), layer, scoring.window or 0]
-    found: torch.Tensor = torch.ops.qpdsl.paged_attend(
+    mixed: torch.Tensor = torch.ops.qpdsl.paged_attend(
         query,
         key,
         value,
@@ -137,11 +146,11 @@ def attend(
         scoring.softcap,
         deterministic,
     )
-    return found
+    return mixed
 
 
-# The rows are written to without a word: declared, the write would make the compiler's functional form copy the whole
-# cache or prove that it need not. It is safe because nothing else in a forward reads or writes them, and the result
+# The operator writes to the rows without declaring it. A declared write would make the compiler copy the whole cache,
+# or prove that it need not. This is safe because nothing else in a forward reads or writes the rows, and the result
 # keeps each call alive and in its place.
 @torch.library.custom_op("qpdsl::paged_attend", mutates_args=())
 def _attend(
@@ -159,7 +168,7 @@ def _attend(
     deterministic: bool,
 ) -> torch.Tensor:
     page_size, kv_heads, dim, kind, layer, window = numbers
-    rows = Rows(data, scales, page_size, kv_heads, dim, _KINDS[kind])
+    rows = KVRows(data, scales, page_size, kv_heads, dim, _KINDS[kind])
     batch = unpack(packed, Sizes(*sizes.tolist())).batch
     return paged_attention.attend(
         query, key, value, rows, batch, layer, Scoring(scale, window or None, softcap, sinks), deterministic

@@ -1,13 +1,18 @@
-"""Paged attention on a device, as the model layer calls it: Triton kernels on CUDA, their torch twins elsewhere.
+"""Paged attention, as a layer of a model calls it: Triton kernels on CUDA, their torch twins elsewhere.
 
-    attend(query, key, value, rows, batch, layer, scoring)        a layer's whole attention
-    store(rows, key, value, slots, layer)                         its parts
-    attention(query, rows, batch, layer, scoring)
-    decode, prefill, cascade                                      what `attention` chooses between
+Keys and values lie in pages of the KV cache, and each sequence reads them through its line of a page table
+(PagedAttention: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023).
+
+    attend(query, key, value, rows, batch, layer, scoring)        a layer's whole attention: `store`, then `attention`
+    store(rows, key, value, slots, layer)                         new keys and values into their pages
+    attention(query, rows, batch, layer, scoring)                 a mixed batch, by the three that follow
+    decode        one query a sequence; the context is split into parts that run in parallel (split-KV)
+    cascade       `decode` that reads a shared prefix once for all sequences over it
+    prefill       any number of queries a sequence
 
 Queries are [T, H, D], keys and values [T, KV, D], any strides; results are [T, H, D], contiguous, in the query's type.
-Nothing here waits for the device. On a CPU the engine attends through `attention.py`, which is faster there than the
-twins. Under TRITON_INTERPRET=1 the kernels run everywhere.
+Nothing here waits for the device. On a CPU the engine attends through `plain/grouped_attention.py` or compiled code,
+which are faster there than the twins. Under TRITON_INTERPRET=1 the kernels run everywhere.
 """
 
 from __future__ import annotations
@@ -16,17 +21,17 @@ import os
 
 import torch
 
-from qpdsl.executor.kernels.data.kv_rows import Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.plain import reference
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def store(rows: Rows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, layer: int) -> None:
-    """Writes new keys and values [T, KV, D] of `layer` into their rows, in place; quantizes where rows are.
+def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, layer: int) -> None:
+    """Writes new keys and values [T, KV, D] of `layer` into their pages, in place; quantizes where the rows are.
 
-    `slots` int64 [T]: (page id · page_size + place) of each token, that is its slot of layer 0.
+    `slots` int64 [T]: page id · page_size + place of each token, which is its slot in layer 0.
     """
     if on_device(key):
         from qpdsl.executor.kernels.triton import store as triton_store
@@ -36,8 +41,8 @@ def store(rows: Rows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tenso
         reference.store(rows, key, value, slots, layer)
 
 
-def decode(query: torch.Tensor, rows: Rows, batch: PagedBatch, layer: int, scoring: Scoring) -> torch.Tensor:
-    """Attention of one query a sequence; `query` [B, H, D]."""
+def decode(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, scoring: Scoring) -> torch.Tensor:
+    """Attention of one query a sequence: `query` [B, H, D] to [B, H, D]."""
     if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
     from qpdsl.executor.kernels.triton import decode as triton_decode
@@ -48,11 +53,11 @@ def decode(query: torch.Tensor, rows: Rows, batch: PagedBatch, layer: int, scori
 
 
 def prefill(
-    query: torch.Tensor, rows: Rows, batch: PagedBatch, layer: int, scoring: Scoring, deterministic: bool = False
+    query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, scoring: Scoring, deterministic: bool = False
 ) -> torch.Tensor:
-    """Attention of any number of queries a sequence; `query` [T, H, D].
+    """Attention of any number of queries a sequence: `query` [T, H, D] to [T, H, D].
 
-    `deterministic`: a row's bits do not depend on the batch or on how the prompt was cut.
+    `deterministic`: the bits of a row do not depend on the batch or on how the prompt was cut into chunks.
     """
     if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
@@ -63,8 +68,11 @@ def prefill(
     return out
 
 
-def cascade(query: torch.Tensor, rows: Rows, batch: PagedBatch, layer: int, scoring: Scoring) -> torch.Tensor:
-    """`decode` that reads each prefix of `batch.cascade` once. Raises ValueError where the batch has none."""
+def cascade(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, scoring: Scoring) -> torch.Tensor:
+    """`decode` that reads each shared prefix once: `query` [B, H, D] to [B, H, D].
+
+    Raises ValueError where the batch has no cascade.
+    """
     if batch.cascade is None:
         raise ValueError("the batch has no cascade")
     if not on_device(query):
@@ -77,11 +85,11 @@ def cascade(query: torch.Tensor, rows: Rows, batch: PagedBatch, layer: int, scor
 
 
 def attention(
-    query: torch.Tensor, rows: Rows, batch: PagedBatch, layer: int, scoring: Scoring, deterministic: bool = False
+    query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, scoring: Scoring, deterministic: bool = False
 ) -> torch.Tensor:
-    """Attention of a mixed batch [T, H, D]: its decoding sequences by `decode` or `cascade`, the rest by `prefill`.
+    """Attention of a mixed batch [T, H, D]: the decoding sequences by `decode` or `cascade`, the others by `prefill`.
 
-    `deterministic` sends all through `prefill`: decoding a token and prefilling it then give the same bits.
+    `deterministic` sends all of them through `prefill`, so that decoding and prefilling a token give the same bits.
     """
     if deterministic or batch.decodes == 0:
         return prefill(query, rows, batch, layer, scoring, deterministic)
@@ -107,7 +115,7 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    rows: Rows,
+    rows: KVRows,
     batch: PagedBatch,
     layer: int,
     scoring: Scoring,
@@ -119,12 +127,12 @@ def attend(
 
 
 def on_device(tensor: torch.Tensor) -> bool:
-    """True where kernels run on what is in the tensor."""
+    """Whether kernels run on the tensor."""
     return tensor.is_cuda or _INTERPRETED
 
 
 def _ready(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The query with its last dimension contiguous, and room for the result."""
+    """The query with its last dimension contiguous, and an empty tensor for the result."""
     if query.stride(-1) != 1:
         query = query.contiguous()
     return query, torch.empty(query.shape, dtype=query.dtype, device=query.device)

@@ -1,4 +1,4 @@
-"""Loads by which a model is measured: steps of a size, and searches side by side, on token ids that mean nothing."""
+"""Loads by which a model is measured: steps of a given size, and concurrent searches, on random token ids."""
 
 from __future__ import annotations
 
@@ -6,36 +6,39 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
-from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.text.stop import StopWatch
 from qpdsl.planner.cost.device import Curve, Table
 
+# Tokens of a usual context, sequences of the steps that decode, and tokens of the steps that prefill.
 CONTEXT = 160
 BATCHES = (1, 4, 16, 64, 128)
 CHUNKS = (16, 64, 256, 1024, 2048)
 # Parts of the KV memory that the largest batch of a table would need.
 _PARTS = (0.25, 0.5, 1.0)
+# A search of a table has this many rounds of so many tokens.
 _ROUNDS, _STEP = 2, 8
-# A model gets no larger steps than this, and no more time for a table, in seconds.
+# Seconds: after a step that took longer none is larger, and a table gets no new column after this time.
 _LONGEST_STEP = 2.0
 _TABLE_SECONDS = 8.0
-# The batch by which the price of a context is measured, and the part of the usual one that it is held against.
+# The batch by which the cost of a context is measured, and the part of the usual context that it is compared with.
 _READING, _SHORT = 16, 0.25
 
-Clock = Callable[[], float]
+# The seconds of a clock.
+Timer = Callable[[], float]
 
 
 @dataclass
-class Trial:
-    """Loads for one model. `last` is how long the latest step took, in seconds; the next one is larger."""
+class ModelLoads:
+    """Loads for one model. `last` is how long the latest step took, in seconds; the next step is larger."""
 
-    model: TextModel
-    clock: Clock
+    model: PagedTextModel
+    clock: Timer
     last: float = 0.0
     noise: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -49,22 +52,22 @@ class Trial:
         engine, reports = self._engine(None)
         for _ in range(batch):
             self._draw(engine, self._tokens(int(self._context * part)), 16)
-        pairs = zip(reports, self._drain(engine, reports), strict=True)
-        found = [each for report, each in pairs if report.decode_tokens == batch and not report.prefill_tokens]
-        return self._seen(_usual(found)) if found else None
+        pairs = zip(reports, self._step_seconds(engine, reports), strict=True)
+        steps = [seconds for report, seconds in pairs if report.decode_tokens == batch and not report.prefill_tokens]
+        return self._noted(_lower_quartile(steps)) if steps else None
 
     def decodes(self) -> list[tuple[float, float]]:
-        """Seconds of steps that decode, by their sequences."""
+        """Seconds of steps that decode, by their number of sequences."""
         self.last = 0.0
         return [(float(size), seconds) for size in BATCHES if (seconds := self.decode(size)) is not None]
 
     def prefills(self) -> list[tuple[float, float]]:
-        """Seconds of steps of prompts, by their tokens."""
+        """Seconds of steps that prefill, by their number of tokens."""
         self.last = 0.0
         return [(float(size), seconds) for size in CHUNKS if (seconds := self.prefill(size)) is not None]
 
     def reading(self) -> float | None:
-        """Seconds that a token of context costs a sequence in a step that decodes; None where that does not show."""
+        """Seconds that a token of context costs a sequence in a step that decodes; None where it cannot be measured."""
         long, short = self.decode(_READING), self.decode(_READING, _SHORT)
         if long is None or short is None:
             return None
@@ -75,16 +78,16 @@ class Trial:
         """Seconds of a step that computes `tokens` prompt tokens, in texts of `CONTEXT` at most."""
         if self.last > _LONGEST_STEP:
             return None
-        found = []
+        steps = []
         for _ in range(5):
             engine, reports = self._engine(None)
             for start in range(0, tokens, self._context):
                 self._read(engine, self._tokens(min(self._context, tokens - start)))
-            found.append(sum(self._drain(engine, reports)))
-        return self._seen(_usual(found))
+            steps.append(sum(self._step_seconds(engine, reports)))
+        return self._noted(_lower_quartile(steps))
 
-    def table(self, batches: Sequence[int], work: Callable[[Engine, int], int]) -> Table | None:
-        """Throughput of `work`, which returns its tokens, for every batch and part of the memory; None for no time."""
+    def table(self, batches: Sequence[int], work: Callable[[PagedEngine, int], int]) -> Table:
+        """Tokens a second of `work`, which returns its number of tokens, for every batch and part of the KV memory."""
         start = self.clock()
         whole = max(batches) * (self._context + _ROUNDS * _STEP + self.model.paged.layout.page_size)
         kv_tokens = [int(whole * part) for part in _PARTS]
@@ -96,55 +99,55 @@ class Trial:
         rates = tuple(zip(*columns, strict=True))
         return Table(tuple(kv_tokens), tuple(batches[: len(columns)]), rates)
 
-    def generating(self, engine: Engine, batch: int) -> int:
-        """Steps of searches side by side: each goes on from what it wrote in the round before."""
+    def generating(self, engine: PagedEngine, batch: int) -> int:
+        """Steps of concurrent searches: each continues what it wrote in the round before."""
         texts = [self._tokens(self._context) for _ in range(batch)]
         for _ in range(_ROUNDS):
             tickets = [self._draw(engine, text, _STEP) for text in texts]
-            _drain(engine)
+            _finish(engine)
             texts = [text + ticket.result().samples[0].tokens for text, ticket in zip(texts, tickets, strict=True)]
         return batch * _ROUNDS * _STEP
 
-    def scoring(self, engine: Engine, batch: int) -> int:
+    def scoring(self, engine: PagedEngine, batch: int) -> int:
         """Scores of the same texts, each a step longer in every round."""
         texts = [self._tokens(self._context) for _ in range(batch)]
         for _ in range(_ROUNDS):
             for text in texts:
                 self._read(engine, text)
-            _drain(engine)
+            _finish(engine)
             texts = [text + self._tokens(_STEP) for text in texts]
         return batch * _ROUNDS * _STEP
 
-    def written(self, count: int, tokens: int) -> list[tuple[int, ...]]:
-        """Texts that the model writes, and tokens that mean nothing where it writes none."""
+    def texts(self, count: int, tokens: int) -> list[tuple[int, ...]]:
+        """Texts that the model writes; random tokens where it writes none."""
         length = min(tokens, self._context)
         if not self.model.writes:
             return [self._tokens(length) for _ in range(count)]
         engine, _ = self._engine(None)
         prompts = [self._tokens(4) for _ in range(count)]
         tickets = [self._draw(engine, prompt, length) for prompt in prompts]
-        _drain(engine)
+        _finish(engine)
         return [prompt + ticket.result().samples[0].tokens for prompt, ticket in zip(prompts, tickets, strict=True)]
 
     def logits(self, request: ReadRequest) -> list[float]:
-        """What a request reads, one position after another."""
+        """The logits that a request reads, one position after another."""
         engine, _ = self._engine(None)
         ticket = engine.submit(self.model.name, request)
-        _drain(engine)
+        _finish(engine)
         return [value for values in ticket.result().logits for value in values]
 
-    def _rate(self, work: Callable[[Engine, int], int], batch: int, kv_tokens: int) -> float:
+    def _rate(self, work: Callable[[PagedEngine, int], int], batch: int, kv_tokens: int) -> float:
         engine, _ = self._engine(kv_tokens)
         start = self.clock()
         try:
             done = work(engine, batch)
         except EngineError:
-            # The memory does not hold one of these texts.
+            # The memory is too small for one of these texts.
             return 0.0
         return done / (self.clock() - start)
 
-    def _drain(self, engine: Engine, reports: Sequence[StepReport]) -> list[float]:
-        """Works everything off; the seconds of every step that `reports` has, in order."""
+    def _step_seconds(self, engine: PagedEngine, reports: Sequence[StepReport]) -> list[float]:
+        """Runs the engine until it has no work; the seconds of every step that `reports` has, in order."""
         seconds: list[float] = []
         while engine.has_work:
             before, start = len(reports), self.clock()
@@ -152,24 +155,24 @@ class Trial:
             seconds += [self.clock() - start] * (len(reports) - before)
         return seconds
 
-    def _engine(self, kv_tokens: int | None) -> tuple[Engine, list[StepReport]]:
-        """An engine of its own, with an empty cache of so many tokens at most."""
+    def _engine(self, kv_tokens: int | None) -> tuple[PagedEngine, list[StepReport]]:
+        """A new engine and its reports, with an empty cache of at most `kv_tokens` tokens."""
         reports: list[StepReport] = []
         layout = self.model.paged.layout
         kv_bytes = None if kv_tokens is None else (kv_tokens // layout.page_size + 2) * layout.page_bytes
         config = EngineConfig(max_sequences=max(BATCHES), token_budget=max(CHUNKS))
-        engine = Engine(config, reports.append, kv_bytes)
+        engine = PagedEngine(config, reports.append, kv_bytes)
         engine.add(self.model.name, self.model.paged)
         return engine, reports
 
-    def _draw(self, engine: Engine, prompt: tuple[int, ...], tokens: int) -> Ticket:
+    def _draw(self, engine: PagedEngine, prompt: tuple[int, ...], tokens: int) -> Ticket:
         def watch(index: int) -> StopWatch:
-            return StopWatch(self.model.spelling, "\N{SYMBOL FOR UNIT SEPARATOR}" * 2)
+            return StopWatch(self.model.detokenizer, "\N{SYMBOL FOR UNIT SEPARATOR}" * 2)
 
         key = self.noise.getrandbits(63)
         return engine.submit(self.model.name, GenerateRequest(prompt, (key,), SamplingParams(0.8), tokens, watch=watch))
 
-    def _read(self, engine: Engine, tokens: tuple[int, ...]) -> None:
+    def _read(self, engine: PagedEngine, tokens: tuple[int, ...]) -> None:
         engine.submit(self.model.name, ReadRequest(tokens, (len(tokens) - 1,), (0,)))
 
     @property
@@ -179,24 +182,24 @@ class Trial:
     def _tokens(self, count: int) -> tuple[int, ...]:
         return tuple(self.noise.randrange(self.model.paged.vocabulary) for _ in range(count))
 
-    def _seen(self, seconds: float) -> float:
+    def _noted(self, seconds: float) -> float:
         self.last = seconds
         return seconds
 
 
-def _drain(engine: Engine) -> None:
+def _finish(engine: PagedEngine) -> None:
     while engine.has_work:
         engine.step()
 
 
-def _usual(seconds: Sequence[float]) -> float:
-    """The lower quartile: what disturbs a step makes it longer."""
+def _lower_quartile(seconds: Sequence[float]) -> float:
+    """A robust measure of a step, since disturbances only make it longer."""
     return sorted(seconds)[(len(seconds) - 1) // 4]
 
 
 def curve_of(points: Sequence[tuple[float, float]]) -> Curve:
-    """A larger step never takes less than a smaller one: what says so is noise."""
-    found: list[tuple[float, float]] = []
+    """Seconds by size, made monotonic: where a larger step took less than a smaller one, that was noise."""
+    curve: list[tuple[float, float]] = []
     for size, seconds in points:
-        found.append((size, max(seconds, found[-1][1] if found else 0.0)))
-    return Curve(tuple(found))
+        curve.append((size, max(seconds, curve[-1][1] if curve else 0.0)))
+    return Curve(tuple(curve))

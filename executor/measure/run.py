@@ -1,4 +1,4 @@
-"""A reader of the events of one run that adds up what EXPLAIN ANALYZE shows and the statistics keep."""
+"""A reader of the events of one run that adds up the figures of EXPLAIN ANALYZE and of the statistics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, InstanceStarted, OperatorDone
-from qpdsl.planner.cost.measured import ModelFigures, OperatorFigures, RunFigures
+from qpdsl.planner.cost.run_figures import ModelFigures, OperatorFigures, RunFigures
 
 
 @dataclass(slots=True)
@@ -33,12 +33,12 @@ class _Model:
     peak: int = 0
 
 
-class Measuring:
-    """`see` takes events; `figures` is what they came to so far: of operators, for the problems that have ended.
+class RunMeter:
+    """`see` takes events, and `figures` gives their sums; those of operators are over the problems that have ended.
 
-    `page_bytes` is the size of a KV page of each model and `kv_budget` the memory for all of them, in bytes, where that
-    is known. The time of a forward is parted between its prompt tokens and its drawn ones by their number: one forward
-    serves many operators, and nobody knows what each of them alone would have taken.
+    `page_bytes` is the size of a KV page of each model and `kv_budget` the memory for all of them, both in bytes, where
+    they are known. The time of a forward is divided between its prompt tokens and its drawn tokens by their number: one
+    forward serves many operators, and the time that each of them alone would have taken cannot be known.
     """
 
     def __init__(self, page_bytes: Mapping[str, int] | None = None, kv_budget: int | None = None) -> None:
@@ -47,7 +47,7 @@ class Measuring:
         self._operators: dict[str, _Operator] = {}
         self._models: dict[str, _Model] = {}
         self._open: dict[str, dict[str, _Operator]] = {}
-        # By problem: the samples that its operators waited for, one after another.
+        # By problem and operator: the tokens that were drawn one after another, of the longest sample of each run.
         self._drawn: dict[str, Counter[str]] = {}
         self._ended: list[Counter[str]] = []
         self._running = 0
@@ -59,7 +59,7 @@ class Measuring:
         self._peak_kv = 0
 
     def see(self, event: Event) -> None:
-        """A reader of the event stream; greedy decoding that is run to compare with is none of it."""
+        """A reader of the event stream. Greedy decoding that is run for comparison does not count."""
         if getattr(event, "baseline", False):
             return
         match event:
@@ -79,9 +79,9 @@ class Measuring:
                 self._last = event.at
 
     def figures(self) -> RunFigures:
-        around = {id[:at] for id in self._operators for at, char in enumerate(id) if char == "."}
-        # What contains others has told their sums again.
-        steps = [sum(longest for id, longest in drawn.items() if id not in around) for drawn in self._ended]
+        # The sums of an operator that contains others repeat theirs.
+        containers = {id[:dot] for id in self._operators for dot, char in enumerate(id) if char == "."}
+        steps = [sum(longest for id, longest in drawn.items() if id not in containers) for drawn in self._ended]
         mean = sum(steps) / len(steps) if steps else 0.0
         return RunFigures(
             problems=self._done,
@@ -107,13 +107,13 @@ class Measuring:
         )
         operator.counts.update(event.counts)
         operator.seconds += event.seconds
-        # How many forwards one problem waits for, one after another, hangs on the longest sample of each round.
+        # How many forwards in turn one problem waits for depends on the longest sample of each round.
         self._drawn.setdefault(event.instance, Counter())[event.operator] += event.counts.get("longest", 0)
 
     def _close(self, instance: str) -> None:
-        """A problem has ended; what one came to that never ends would be no mean's part."""
-        for id, found in self._open.pop(instance, {}).items():
-            self._operators.setdefault(id, _Operator()).add(found)
+        """Adds the sums of a problem that has ended; unfinished problems would distort every mean."""
+        for id, sums in self._open.pop(instance, {}).items():
+            self._operators.setdefault(id, _Operator()).add(sums)
         if instance in self._drawn:
             self._ended.append(self._drawn.pop(instance))
 
@@ -136,7 +136,7 @@ class Measuring:
             "evictions": getattr(report, "evictions", 0),
             "thrashed": getattr(report, "thrashed", 0),
         }
-        held = sum(each.latest["held"] * self._page_bytes.get(name, 0) for name, each in self._models.items())
+        held = sum(other.latest["held"] * self._page_bytes.get(name, 0) for name, other in self._models.items())
         self._peak_kv = max(self._peak_kv, held)
 
     def _model_figures(self, name: str, model: _Model) -> ModelFigures:

@@ -1,17 +1,17 @@
+"""A loaded model with its tokenizer: what encodes and decodes its text, constrains it, and scores with it."""
+
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from tokenizers import Tokenizer
-from transformers import (
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.text.constraint import Constrainer
-from qpdsl.executor.text.detokenizer import Spelling
+from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.executor.verifiers.verifier import Verifier
 
 
@@ -24,19 +24,25 @@ class ModelError(Exception):
 
 @dataclass
 class TextModel:
-    """A paged model with its tokenizer, and how it scores where it was loaded as a verifier of some `kind`."""
+    """A model of any engine, with its tokenizer; `eos` are the ids that end its output.
+
+    `max_positions` bounds its context with what it generates, `width` is the length of its logits. `verifier` says how
+    it scores, where it was loaded as a verifier. `writes`: whether it can generate; a reward model's own head gives no
+    logits of tokens.
+    """
 
     name: str
     tokenizer: PreTrainedTokenizerFast
-    paged: PagedModel
     eos: frozenset[int]
-    kind: str | None = None
+    max_positions: int
+    width: int
     verifier: Verifier | None = None
+    writes: bool = True
 
     @property
-    def writes(self) -> bool:
-        """Whether it can generate: a reward model's head has no words."""
-        return not isinstance(self.paged.head, ValueHead)
+    def kind(self) -> str | None:
+        """The kind of verifier that it is; None where it was not loaded as one."""
+        return None if self.verifier is None else self.verifier.kind
 
     @cached_property
     def backend(self) -> Tokenizer:
@@ -45,38 +51,57 @@ class TextModel:
         return backend
 
     @cached_property
-    def spelling(self) -> Spelling:
+    def detokenizer(self) -> Detokenizer:
         """Decodes tokens as they are drawn."""
-        return Spelling(self.backend)
+        return Detokenizer(self.backend)
 
     @cached_property
     def pieces(self) -> dict[int, str]:
-        """The text of tokens that have been shown one by one."""
+        """The texts of single tokens that have been shown, by id."""
         return {}
 
     @cached_property
     def constrainer(self) -> Constrainer:
         """Compiles constraints for this model's tokens. Raises ConstraintError."""
-        return Constrainer(self.tokenizer, self.paged.head.width, self.eos)
+        return Constrainer(self.tokenizer, self.width, self.eos)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of generated text: no special token comes of it."""
+        """Token ids of generated text, without special tokens."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         return ids
 
     def encode_after(self, tokens: tuple[int, ...], text: str) -> tuple[int, ...]:
-        """Token ids of text that goes on after `tokens`, such that both together decode to the text of both.
+        """Token ids of text that continues `tokens`, such that both together decode to the text of both.
 
-        Some tokenizers put a space before whatever they encode; behind an anchor they do not.
+        Some tokenizers put a space before whatever they encode, but not after an anchor.
         """
-        wanted = self.decode(tokens) + text
+        whole = self.decode(tokens) + text
         alone = tuple(self.encode(text))
-        if self.decode(tokens + alone) == wanted:
+        if self.decode(tokens + alone) == whole:
             return alone
         anchor = self.encode("a")
         anchored = tuple(self.encode("a" + text)[len(anchor) :])
-        return anchored if self.decode(tokens + anchored) == wanted else alone
+        return anchored if self.decode(tokens + anchored) == whole else alone
 
     def decode(self, tokens: tuple[int, ...]) -> str:
         """The text of generated tokens, without special ones."""
         return self.backend.decode(list(tokens), skip_special_tokens=True)
+
+
+@dataclass
+class PagedTextModel(TextModel):
+    """A text model that a `PagedEngine` serves, in this process."""
+
+    paged: PagedModel = field(kw_only=True)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        tokenizer: PreTrainedTokenizerFast,
+        paged: PagedModel,
+        eos: frozenset[int],
+        verifier: Verifier | None = None,
+    ) -> PagedTextModel:
+        writes = not isinstance(paged.head, ValueHead)
+        return cls(name, tokenizer, eos, paged.max_positions, paged.head.width, verifier, writes, paged=paged)

@@ -1,11 +1,6 @@
-"""The refusal of a model at load."""
+"""The refusals of an engine: of a request, and of a model at load."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 class EngineError(Exception):

@@ -1,4 +1,13 @@
-"""What the engine takes and gives back. Token ids only: text and plans stay outside."""
+"""The requests that an engine takes, and the completions that it gives back. Token ids only: no text and no plans.
+
+All three requests say the same of themselves, so that an engine need not ask for their class:
+
+    tokens        the tokens to compute before anything can be read
+    positions     where among them something is read: the next token, logits or log-probabilities
+    samples       how many samples are drawn; 0 for a request that only reads
+    exit_margin   the margin of an early exit, None without one
+    features      what the engine must be able to do
+"""
 
 from __future__ import annotations
 
@@ -10,13 +19,15 @@ from typing import Literal as OneOf
 import numpy as np
 
 # Below this temperature logits divided by it leave the range of float32, and any sampling has long become greedy.
-_COLDEST = 1e-6
+_LEAST_TEMPERATURE = 1e-6
 
+# What an engine may be able to do for a model (see `Capabilities`).
+Feature = OneOf["sampling", "seeds", "masks", "early_exit", "logits", "logprobs", "forks"]
 Finish = OneOf["eos", "stop", "length", "match"]
-# 0: wanted now. 1: run-ahead work, which only fills what nobody else uses: it is admitted where nothing else waits, is
-# the first to be preempted, and takes no cached page that was of use lately.
+# 0: needed now. 1: run-ahead work, which only uses what would stand idle: it is admitted where nothing else waits, is
+# the first to be preempted, and takes no cached page that was used lately.
 Priority = OneOf[0, 1]
-# Which ids a draw may take, 32 to a word, lowest bit first: int32 [B, ⌈V/32⌉].
+# Which ids may be drawn, 32 to a word, lowest bit first: int32 [B, ⌈V/32⌉].
 Bits = np.ndarray[Any, np.dtype[np.int32]]
 
 
@@ -41,7 +52,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature < _COLDEST
+        return self.temperature < _LEAST_TEMPERATURE
 
     @property
     def filtered(self) -> bool:
@@ -56,30 +67,28 @@ class Watch(Protocol):
 
 
 class Mask(Protocol):
-    """Follows one sample and says which token it may draw next, such as a grammar does.
-
-    It hangs on the tokens alone.
-    """
+    """Follows one sample and says which tokens may come next, as a grammar does. It depends on the tokens alone."""
 
     @property
     def error(self) -> str | None:
         """Why it cannot go on; None where it can."""
 
     def push(self, token: int) -> bool:
-        """Takes the next sampled token (eos excepted); True where nothing but the end can follow."""
+        """Takes the next sampled token (eos excepted); True where only the end can follow."""
 
     def fill(self, masks: Sequence[Self], bits: Bits) -> None:
-        """Writes what each of `masks` allows, all of this kind, into its row of `bits`."""
+        """Writes the ids that each of `masks` allows into its row of `bits`. All of them are of this class."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """Samples continuations of one prompt; the prompt is prefilled once, then forked.
 
-    `keys` holds a 64-bit noise key for each sample wanted, under which `drawn` tokens were drawn before this request.
-    `watch` and `mask` make a fresh `Watch` and `Mask` for each, `watch` of the sample's number. With `early`, a draw is
-    from the logits of the middle layer wherever their two best probabilities differ by at least that. `priority`: see
-    `Priority`.
+    `keys` holds a 64-bit noise key for each sample, under which `drawn` tokens were drawn before this request. `watch`
+    and `mask` make a fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an
+    `exit_margin`, a token is drawn from the logits of the exit layer, in the middle of the model, wherever their two
+    largest probabilities differ by at least that much. `priority`: see `Priority`. With `cached`, the request may use
+    what the engine computed for others, and they may use what is computed for it.
     """
 
     prompt: tuple[int, ...]
@@ -90,7 +99,7 @@ class GenerateRequest:
     watch: Callable[[int], Watch] | None = None
     mask: Callable[[], Mask] | None = None
     drawn: int = 0
-    early: float | None = None
+    exit_margin: float | None = None
     priority: Priority = 0
     cached: bool = True
 
@@ -99,6 +108,29 @@ class GenerateRequest:
             raise ValueError("a prompt needs at least one token")
         if not self.keys or self.max_tokens < 1:
             raise ValueError("a request needs at least one sample of at least one token")
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.prompt
+
+    @property
+    def positions(self) -> range:
+        """The prompt's last token: the first token of every sample is drawn there."""
+        return range(len(self.prompt) - 1, len(self.prompt))
+
+    @property
+    def samples(self) -> int:
+        return len(self.keys)
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        needed: dict[Feature, bool] = {
+            "sampling": True,
+            "seeds": not self.sampling.greedy,
+            "masks": self.mask is not None,
+            "early_exit": self.exit_margin is not None,
+        }
+        return frozenset(feature for feature, is_needed in needed.items() if is_needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +148,28 @@ class ReadRequest:
         if not self.positions or not ascending or not 0 <= self.positions[0] <= self.positions[-1] < len(self.tokens):
             raise ValueError("positions must be ascending and lie inside the tokens")
 
+    @property
+    def samples(self) -> int:
+        return 0
+
+    @property
+    def exit_margin(self) -> None:
+        return None
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        return frozenset({"logits"})
+
+    def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
+        """The answer, from the logits of `ids` at each position."""
+        return Completion(logits=tuple(values), cached=cached)
+
 
 @dataclass(frozen=True, slots=True)
 class LogProbRequest:
-    """Reads the log-probability of each of `targets` behind `prompt` and the targets before it, at temperature 1.
+    """Reads the log-probability of each of `targets` after `prompt` and the targets before it, at temperature 1.
 
-    With `end`, the summed probability of those ids behind all of it is read as well.
+    With `end`, the summed probability of those ids after all the targets is read as well.
     """
 
     prompt: tuple[int, ...]
@@ -136,20 +184,36 @@ class LogProbRequest:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What has to be computed: the last of what is read is not."""
+        """Prompt and targets. The last target is left out where nothing is read after it."""
         return self.prompt + (self.targets if self.end else self.targets[:-1])
 
     @property
     def positions(self) -> range:
-        """Where something is read."""
+        """One for each target, and one more for `end`."""
         first = len(self.prompt) - 1
         return range(first, first + len(self.targets) + bool(self.end))
 
     @property
-    def read(self) -> tuple[tuple[int, ...], ...]:
-        """The ids whose summed probability is read, a position each."""
+    def read_ids(self) -> tuple[tuple[int, ...], ...]:
+        """For each position the ids whose summed probability is read there."""
         ids = tuple((target,) for target in self.targets)
         return (*ids, self.end) if self.end else ids
+
+    @property
+    def samples(self) -> int:
+        return 0
+
+    @property
+    def exit_margin(self) -> None:
+        return None
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        return frozenset({"logprobs"})
+
+    def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
+        """The answer, from the one log-probability at each position."""
+        return Completion(logprobs=tuple(value for (value,) in values), cached=cached)
 
 
 Request = GenerateRequest | ReadRequest | LogProbRequest
@@ -160,8 +224,8 @@ class Sample:
     """One continuation: its tokens, eos included, and why it ended.
 
     `logprob` sums the tokens' natural log-probabilities under the model's distribution at temperature 1, over the ids
-    that the request's mask allowed; `near_ties` counts draws that floating point could have decided; `watch` is the
-    request's watch on this sample; `logprobs` are the tokens' own, empty where they were not read one by one.
+    that the request's mask allowed; `near_ties` counts draws that rounding could have decided; `watch` is the request's
+    watch on this sample; `logprobs` are the tokens' own, empty where they were not read one by one.
     """
 
     tokens: tuple[int, ...]

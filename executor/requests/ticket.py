@@ -1,4 +1,4 @@
-"""The handle of a submitted request: poll it after `step()`, or await it."""
+"""The handle of a submitted request: await it, or look at `done` after each step."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Completion, GenerateRequest, LogProbRequest, Request, Sample
+from qpdsl.executor.requests.request import Completion, GenerateRequest, Request, Sample
 
 
 class Ticket:
-    """Resolves to a `Completion`, or raises `EngineError`. Cancelling a task that awaits it frees its pages."""
+    """Resolves to a `Completion`, or raises `EngineError`. Cancelling a task that awaits it gives the request up.
+
+    `cancel` and `promote` are the engine's: called where the request is given up, and where run-ahead work is needed
+    now. `on_sample`, where set, is called with the number of each sample and the sample, as soon as it has ended.
+    """
 
     def __init__(
         self,
@@ -19,16 +23,14 @@ class Ticket:
         promote: Callable[[Ticket], None] = lambda ticket: None,
     ) -> None:
         self.request = request
+        self.on_sample: Callable[[int, Sample], None] | None = None
+        self.done = False
         self._cancel = cancel
         self._promote = promote
-        self._expected = len(request.keys) if isinstance(request, GenerateRequest) else 1
         self._samples: dict[int, Sample] = {}
         self._completion: Completion | None = None
         self._error: EngineError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        # Called with the number of each sample and the sample, as soon as it has ended.
-        self.each: Callable[[int, Sample], None] | None = None
-        self.done = False
 
     def result(self) -> Completion:
         """The completion; raises EngineError if the request failed, RuntimeError if it is not done."""
@@ -39,30 +41,31 @@ class Ticket:
         return self._completion
 
     def cancel(self) -> None:
-        """Gives the request up and frees its pages; does nothing where it is done."""
+        """Gives the request up and frees what it holds; does nothing where it is done."""
         if not self.done:
             self._cancel(self)
 
-    def wanted(self) -> None:
-        """What was submitted to run ahead is wanted now."""
+    def promote(self) -> None:
+        """Moves run-ahead work to priority 0: it is needed now."""
         if not self.done:
             self._promote(self)
 
-    def finished(self, index: int, sample: Sample, cached: int) -> None:
-        """Engine side: sample `index` has ended, with `cached` tokens of its prompt found; the last one resolves."""
+    def finish_sample(self, index: int, sample: Sample, cached: int) -> None:
+        """Engine side: sample `index` has ended; `cached` tokens of its prompt were not computed for it.
+
+        The last sample to end resolves the ticket.
+        """
         self._samples[index] = sample
-        if self.each is not None:
-            self.each(index, sample)
-        if len(self._samples) == self._expected:
-            samples = tuple(self._samples[index] for index in range(self._expected))
+        if self.on_sample is not None:
+            self.on_sample(index, sample)
+        if len(self._samples) == self.request.samples:
+            samples = tuple(self._samples[index] for index in range(self.request.samples))
             self._resolve(Completion(samples=samples, cached=cached))
 
-    def read(self, values: Sequence[tuple[float, ...]], cached: int) -> None:
-        """Engine side: all positions of a request that reads are read, `values` at each of them."""
-        if isinstance(self.request, LogProbRequest):
-            self._resolve(Completion(logprobs=tuple(value for (value,) in values), cached=cached))
-        else:
-            self._resolve(Completion(logits=tuple(values), cached=cached))
+    def finish_read(self, values: Sequence[tuple[float, ...]], cached: int) -> None:
+        """Engine side: a request that reads has `values` at each of its positions."""
+        assert not isinstance(self.request, GenerateRequest)
+        self._resolve(self.request.completion(values, cached))
 
     def fail(self, error: EngineError) -> None:
         """Engine side: the request cannot be served."""

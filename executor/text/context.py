@@ -76,7 +76,7 @@ def encode_located(
 ) -> Encoded:
     """As `encode_pieces`, with the place of each token in the text of all pieces.
 
-    `whole` encodes a text with its added tokens, such as `Beginnings.encode` does.
+    `whole` encodes a text with its added tokens, such as `ResumedEncoder.encode` does.
     """
     text = "".join(text for text, _ in pieces)
     encoded = located(tokenizer.backend_tokenizer, text) if whole is None else whole(text)

@@ -1,4 +1,4 @@
-"""Encoding texts that go on from one another, as the solutions of a search do, without starting over."""
+"""Encoding texts that continue one another, as the solutions of a search do, without starting over."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.text.context import Encoded, located
 
-_MOST = 1024
+_MOST_KEPT = 1024
 
 
-class Beginnings:
-    """Encodes a text from the last place where one that began alike can be cut.
+class ResumedEncoder:
+    """Encodes a text from the last cut that it shares with a text encoded before.
 
-    That is in front of an added token that is matched as it stands (not normalized, and the space around it is not its
-    own) and is no part of another one. Tokenizers part the text at such tokens before anything else, so what lies
-    before and behind is encoded for itself.
+    A cut is the place before an added token that is matched as it stands (not normalized, and without taking the space
+    around it) and is no part of another one. Tokenizers split the text at such tokens before anything else, so what
+    lies before and after a cut is encoded by itself.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -32,11 +32,11 @@ class Beginnings:
             if not any(token.content in name for name in names if name != token.content)
         }
         self._pattern = re.compile("|".join(map(re.escape, self._cuts.values())) or "(?!)")
-        # By the text up to the end of the added token, what lies before that token.
-        self._known: OrderedDict[str, Encoded] = OrderedDict()
+        # By the text up to the end of an added token: the encoding of what lies before that token.
+        self._prefixes: OrderedDict[str, Encoded] = OrderedDict()
 
     def encode(self, text: str) -> Encoded:
-        """The tokens of the whole text, and their places."""
+        """The tokens of the whole text, with their spans."""
         encoded = self._encoded(text)
         for index in range(len(encoded.tokens) - 1, 0, -1):
             start, end = encoded.spans[index]
@@ -47,16 +47,16 @@ class Beginnings:
 
     def _encoded(self, text: str) -> Encoded:
         for match in reversed(list(self._pattern.finditer(text))):
-            before = self._known.get(text[: match.end()])
+            before = self._prefixes.get(text[: match.end()])
             if before is not None:
-                at = match.start()
-                rest = located(self._backend, text[at:])
-                spans = tuple((start + at, end + at) for start, end in rest.spans)
+                cut = match.start()
+                rest = located(self._backend, text[cut:])
+                spans = tuple((start + cut, end + cut) for start, end in rest.spans)
                 return Encoded(before.tokens + rest.tokens, before.spans + spans)
         return located(self._backend, text)
 
     def _keep(self, text: str, encoded: Encoded) -> None:
-        self._known[text] = encoded
-        self._known.move_to_end(text)
-        if len(self._known) > _MOST:
-            self._known.popitem(last=False)
+        self._prefixes[text] = encoded
+        self._prefixes.move_to_end(text)
+        if len(self._prefixes) > _MOST_KEPT:
+            self._prefixes.popitem(last=False)

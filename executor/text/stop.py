@@ -1,4 +1,4 @@
-"""What ends a sample by its text, decoded as it comes: a stop string, or a match that can no longer change."""
+"""Ending a sample by its text, decoded as it comes: at a stop string, or at a match that can no longer change."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from qpdsl.executor.text.detokenizer import Spelling, Tokens
+from qpdsl.executor.text.detokenizer import Detokenizer, Tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a sample stops: its first `tokens` tokens stay, then `tail`, the kept text of the token(s) cut in two.
+    """Where a sample stops: after its first `tokens` tokens and then `tail`, the kept text of the tokens cut in two.
 
     `tail` is empty where the stop string ends with a token.
     """
@@ -20,34 +20,35 @@ class Cut:
     tail: str
 
 
-class Search(Protocol):
+class TextSearch(Protocol):
     """A search over text that comes in pieces."""
 
     def push(self, text: str) -> bool:
-        """Takes more of the text; True where what follows can no longer change what is found."""
+        """Takes more of the text; True where further text can no longer change the match."""
 
 
 class StopWatch:
     """An engine `Watch` that ends a sample at the first occurrence of a stop string; `cut` says where.
 
-    `stop` None means that nothing does. `emit` is called with each piece of the sample's text as it is complete. With
-    `until`, the sample ends as well where that search is settled, and there is nothing to cut. `pushed` counts tokens.
+    With `stop` None no string does. `emit` is called with each piece of the sample's text as soon as it is complete.
+    With `until`, the sample ends as well where that search's match can no longer change, and nothing is cut. `pushed`
+    counts tokens.
     """
 
     __slots__ = ("_before", "_decoded", "_emit", "_end", "_pending", "_piece", "_stop", "_until", "cut", "pushed")
 
     def __init__(
         self,
-        spelling: Spelling,
+        detokenizer: Detokenizer,
         stop: str | None,
         emit: Callable[[str], None] | None = None,
-        until: Search | None = None,
+        until: TextSearch | None = None,
     ) -> None:
-        self._piece = spelling.piece
+        self._piece = detokenizer.piece
         self._stop = stop
         self._emit = emit
         self._until = until
-        # As much of the text's end as a stop string could begin in.
+        # The end of the text, as long as a stop string that begins in it could be.
         self._end = ""
         self._decoded = 0
         self._before: Tokens = ()
@@ -64,9 +65,9 @@ class StopWatch:
         stop = self._stop
         if stop is not None:
             text = self._end + piece
-            found = text.find(stop)
-            if found >= 0:
-                self._stopped(piece, len(text) - found - len(stop))
+            start = text.find(stop)
+            if start >= 0:
+                self._cut_at(piece, len(text) - start - len(stop))
                 return True
             self._end = text[max(0, len(text) - len(stop) + 1) :]
         if self._emit is not None:
@@ -75,9 +76,9 @@ class StopWatch:
         self._before, self._pending = pending, ()
         return self._until is not None and self._until.push(piece)
 
-    def _stopped(self, piece: str, behind: int) -> None:
-        """The stop string ends `behind` characters before the end of the last piece."""
-        kept = piece[: len(piece) - behind]
-        self.cut = Cut(self._decoded, kept) if behind else Cut(self._decoded + len(self._pending), "")
+    def _cut_at(self, piece: str, after: int) -> None:
+        """Cuts where the stop string ends, `after` characters before the end of the last piece."""
+        kept = piece[: len(piece) - after]
+        self.cut = Cut(self._decoded, kept) if after else Cut(self._decoded + len(self._pending), "")
         if self._emit is not None:
             self._emit(kept)

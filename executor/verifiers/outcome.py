@@ -1,7 +1,8 @@
 """Outcome reward models: a sequence classifier's number for the whole solution, read at its last token.
 
-A conversation of the problem and the solution; or, for a tokenizer without a chat template, one after the other with a
-newline between. One label is the score itself, of any size; of two the second one's softmax is.
+The text is a conversation of the problem and the solution or, for a tokenizer without a chat template, one after the
+other with a newline between. A head with one output gives the score itself, of any size; of a head with two classes the
+score is the probability of the second.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import cached_property
 
 from transformers import PreTrainedTokenizerFast
 
+from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.text.context import (
     ContextError,
     Piece,
@@ -19,18 +21,25 @@ from qpdsl.executor.text.context import (
     encode_pieces,
     template_strips,
 )
-from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, Solution, StepReads, Verifier, two_way
+from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, ModelFiles, Solution, StepReads, Verifier, two_way
 
 
 class OutcomeVerifier(Verifier):
-    """`labels` is the width of the model's head. Raises ContextError where that says no score."""
+    """Recognized by the weights of its head. Raises ContextError where the head has more than two outputs."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, labels: int) -> None:
-        super().__init__()
-        if labels > 2:
-            raise ContextError(f"it tells {labels} classes apart; an outcome reward model has one number or two")
-        self._tokenizer = tokenizer
-        self._ids = tuple(range(labels))
+    kind = "outcome"
+    head = "score"
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None) -> None:
+        super().__init__(tokenizer, head)
+        outputs = 1 if head is None else head.width
+        if outputs > 2:
+            raise ContextError(f"it tells {outputs} classes apart; an outcome reward model has one number or two")
+        self._ids = tuple(range(outputs))
+
+    @classmethod
+    def recognizes(cls, files: ModelFiles) -> bool:
+        return files.tensors.has_head(cls.head)
 
     @property
     def bounded(self) -> bool:
@@ -49,10 +58,10 @@ class OutcomeVerifier(Verifier):
     def _tokens(self, problem: str, text: str) -> tuple[int, ...]:
         if self._frame is None:
             return automatic_prefix(self._tokenizer) + encode_pieces(self._tokenizer, [(f"{problem}\n{text}", False)])
-        said = [problem, text]
+        turns = [problem, text]
         if template_strips(self._tokenizer):
-            said = [each.strip() for each in said]
-        pieces: list[Piece] = [(part, True) if isinstance(part, str) else (said[part], False) for part in self._frame]
+            turns = [turn.strip() for turn in turns]
+        pieces: list[Piece] = [(part, True) if isinstance(part, str) else (turns[part], False) for part in self._frame]
         return encode_pieces(self._tokenizer, pieces)
 
     @cached_property

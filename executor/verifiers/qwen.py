@@ -1,7 +1,7 @@
 """Qwen2.5-Math-PRM (Zhang et al., "The Lessons of Developing Process Reward Models", 2025): a two-class head.
 
-A conversation of a system prompt, the problem and the solution, with `<extra_0>` behind each step in place of the blank
-line. A step's score is the softmax of the head at its `<extra_0>`, the second class.
+A conversation of a system prompt, the problem and the solution, with `<extra_0>` after each step in place of the blank
+line. A step's score is the probability of the second class at its `<extra_0>`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerFast
 
+from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.text.context import ContextError, Piece, chat_frame, encode_pieces
-from qpdsl.executor.verifiers.verifier import Solution, StepReads, Verifier, two_way
+from qpdsl.executor.verifiers.verifier import ModelFiles, Solution, StepReads, Verifier, two_way
 
 MARK = "<extra_0>"
 # What the model was trained and is published with.
@@ -19,16 +20,24 @@ SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}
 
 
 class QwenVerifier(Verifier):
-    """Raises ContextError where the tokenizer lacks the mark or a chat template."""
+    """Recognized by its architecture. Raises ContextError where the tokenizer lacks the mark or a chat template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        super().__init__()
-        self._tokenizer = tokenizer
-        known = {token.content: id for id, token in tokenizer.added_tokens_decoder.items()}
-        if MARK not in known:
+    kind = "qwen"
+    head = "score"
+    head_width = 2
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None) -> None:
+        super().__init__(tokenizer, head)
+        added = {token.content: id for id, token in tokenizer.added_tokens_decoder.items()}
+        if MARK not in added:
             raise ContextError(f"its tokenizer has no token `{MARK}`, so it cannot be a Qwen verifier")
-        self._mark = known[MARK]
+        self._mark = added[MARK]
         self._frame = chat_frame(tokenizer, [("system", SYSTEM), ("user", None), ("assistant", None)])
+
+    @classmethod
+    def recognizes(cls, files: ModelFiles) -> bool:
+        architectures = getattr(files.config, "architectures", None) or [""]
+        return bool(architectures[0].endswith("ForProcessRewardModel"))
 
     def lay_out(self, solution: Solution) -> StepReads | None:
         if not solution.steps:
@@ -42,8 +51,8 @@ class QwenVerifier(Verifier):
             else:
                 pieces += [piece for step in solution.steps for piece in ((step, False), (MARK, True))]
         tokens = encode_pieces(self._tokenizer, pieces)
-        places = tuple(place for place, token in enumerate(tokens) if token == self._mark)
-        return StepReads(tokens[: places[-1] + 1], places, (0, 1))
+        positions = tuple(position for position, token in enumerate(tokens) if token == self._mark)
+        return StepReads(tokens[: positions[-1] + 1], positions, (0, 1))
 
     def score(self, values: Sequence[float]) -> float:
         return two_way(values[1], values[0])

@@ -11,20 +11,26 @@ from functools import cached_property
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.text.context import ContextError, Encoded, Piece, chat_frame, encode_located, template_strips
-from qpdsl.executor.text.resumed_encoding import Beginnings
-from qpdsl.executor.verifiers.verifier import Solution, StepReads, Verifier, two_way
+from qpdsl.executor.engine.model.heads import ValueHead
+from qpdsl.executor.text.context import Encoded, Piece, chat_frame, encode_located, template_strips
+from qpdsl.executor.text.resumed_encoding import ResumedEncoder
+from qpdsl.executor.verifiers.verifier import ModelFiles, Solution, StepReads, Verifier, sign_token, two_way
 
 
 class RlhflowVerifier(Verifier):
-    """Raises ContextError where the tokenizer cannot lay out the format."""
+    """Recognized by a chat template. Raises ContextError where the tokenizer cannot lay out the format."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        super().__init__()
-        self._tokenizer = tokenizer
-        self._beginnings = Beginnings(tokenizer)
+    kind = "rlhflow"
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None) -> None:
+        super().__init__(tokenizer, head)
+        self._encoder = ResumedEncoder(tokenizer)
         self._frames: dict[int, list[str | int]] = {}
         self._ids = (sign_token(tokenizer, "+", "an RLHFlow"), sign_token(tokenizer, "-", "an RLHFlow"))
+
+    @classmethod
+    def recognizes(cls, files: ModelFiles) -> bool:
+        return bool(files.tokenizer.chat_template)
 
     def lay_out(self, solution: Solution) -> StepReads | None:
         steps = solution.steps
@@ -35,17 +41,18 @@ class RlhflowVerifier(Verifier):
         if self._strips:
             texts = [text.strip() for text in texts]
         pieces: list[Piece] = []
-        # The turns of the frame are the user's and the assistant's by turns; a step is judged where the latter begin.
-        judged: list[int] = []
-        at = 0
+        # The turns are the user's (even numbers) and the assistant's (odd) in alternation. A step is judged where the
+        # assistant's answer to it begins.
+        answers: list[int] = []
+        length = 0
         for part in frame:
             if isinstance(part, int) and part % 2:
-                judged.append(at)
+                answers.append(length)
             text = part if isinstance(part, str) else "+" if part % 2 else texts[part // 2]
             pieces.append((text, isinstance(part, str)))
-            at += len(text)
-        encoded: Encoded = encode_located(self._tokenizer, pieces, self._beginnings.encode)
-        return StepReads(encoded.tokens, tuple(encoded.last_before(end) for end in (*judged, at)), self._ids)
+            length += len(text)
+        encoded: Encoded = encode_located(self._tokenizer, pieces, self._encoder.encode)
+        return StepReads(encoded.tokens, tuple(encoded.last_before(end) for end in (*answers, length)), self._ids)
 
     def score(self, values: Sequence[float]) -> float:
         return two_way(values[0], values[1])
@@ -55,17 +62,9 @@ class RlhflowVerifier(Verifier):
         return template_strips(self._tokenizer)
 
     def _frame(self, steps: int) -> list[str | int]:
-        """The conversation up to where the last step is judged, numbers in the place of the texts."""
+        """The conversation up to where the last step is judged, with the turns' numbers in place of their texts."""
         frame = self._frames.get(steps)
         if frame is None:
             turns = [("user" if index % 2 == 0 else "assistant", None) for index in range(2 * steps - 1)]
             frame = self._frames[steps] = chat_frame(self._tokenizer, turns)
         return frame
-
-
-def sign_token(tokenizer: PreTrainedTokenizerFast, sign: str, kind: str) -> int:
-    """The token that a sign by itself comes to. Raises ContextError where it has none."""
-    ids = tokenizer.encode(sign, add_special_tokens=False)
-    if not ids or (len(ids) > 1 and tokenizer.decode(ids[:-1]).strip()):
-        raise ContextError(f"its tokenizer has no token for `{sign}`, so it cannot be {kind} verifier")
-    return int(ids[-1])

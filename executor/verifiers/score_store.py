@@ -8,10 +8,10 @@ _MOST = 200_000
 
 
 class ScoreStore:
-    """The latest scores that any instance of a session read, by a digest of the model and the tokens up to the step.
+    """The latest `most` scores that any instance of a session read, by a digest of the model and the tokens so far.
 
-    Kept where the model's numbers do not depend on what else is in a batch, so that it makes no difference which
-    instance came first.
+    They are kept only where a model's numbers do not depend on what else is in a batch, so that it makes no difference
+    which instance came first.
     """
 
     def __init__(self, most: int = _MOST) -> None:

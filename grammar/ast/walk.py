@@ -1,6 +1,7 @@
-"""How deep a part of the syntax tree nests.
+"""Walks over the syntax tree: its nodes, the stages of its blocks, the columns that stages make, and how deep it nests.
 
-MERGED: Which stages make columns.
+Code that has to visit every node or every stage uses these walks. Where the order or the nesting of the blocks matters
+otherwise (a printer, a data-flow analysis), it goes through them by itself, with `blocks`.
 """
 
 from __future__ import annotations
@@ -13,36 +14,77 @@ from qpdsl.grammar import ast
 MAX_DEPTH = 64
 
 
+def children(node: ast.Node) -> Iterator[ast.Node]:
+    """The nodes directly below a node, in reading order."""
+    for name in type(node).__dataclass_fields__:
+        yield from _nodes(getattr(node, name))
+
+
+def walk(value: Any) -> Iterator[ast.Node]:
+    """All nodes in a node, or in nested tuples of them, itself first, in reading order."""
+    for node in _nodes(value):
+        yield node
+        for name in type(node).__dataclass_fields__:
+            yield from walk(getattr(node, name))
+
+
+def blocks(stage: ast.Stage) -> tuple[tuple[ast.Stage, ...], ...]:
+    """The blocks of stages directly inside a stage."""
+    match stage:
+        case ast.Repeat(body=body) | ast.Peek(body=body):
+            return (body,)
+        case ast.Branch(arms=arms):
+            return arms
+    return ()
+
+
+def walk_stages(stages: tuple[ast.Stage, ...]) -> Iterator[ast.Stage]:
+    """The stages with those in their blocks, each before what is inside it, in reading order."""
+    for stage in stages:
+        yield stage
+        for block in blocks(stage):
+            yield from walk_stages(block)
+
+
+def column_name(stage: ast.Stage) -> ast.Name | None:
+    """The name, as written, of the column that a stage makes; None where it makes none or does not name it."""
+    match stage:
+        case ast.Extract(column=column):
+            return column
+        case ast.Score(into=into) | ast.Generate(into=into) | ast.Call(into=into):
+            return into
+    return None
+
+
+def made_column(stage: ast.Stage) -> str | None:
+    """The column that a stage makes, None where it makes none. A `score` without `into` makes `score`."""
+    name = column_name(stage)
+    if name is not None:
+        return name.id
+    return "score" if isinstance(stage, ast.Score) else None
+
+
+def column_makers(stages: tuple[ast.Stage, ...]) -> Iterator[tuple[str, ast.Stage]]:
+    """The columns that stages make, those in blocks too, each with its stage, in reading order."""
+    for stage in walk_stages(stages):
+        column = made_column(stage)
+        if column is not None:
+            yield column, stage
+
+
 def is_shallow(node: ast.Node) -> bool:
-    """Whether the node nests at most `MAX_DEPTH` deep, not counting the stages of a block."""
+    """Whether the node nests at most `MAX_DEPTH` deep. The stages of a block do not count: each is checked itself."""
     level = [node]
     for _ in range(MAX_DEPTH + 1):
-        level = [child for parent in level for child in _children(parent)]
+        level = [child for parent in level for child in children(parent) if not isinstance(child, ast.Stage)]
         if not level:
             return True
     return False
 
 
-def _children(node: Any) -> Iterator[ast.Node]:
-    """The nodes right below a node, but for the stages of a block, which are checked on their own."""
-    for name in type(node).__slots__:
-        value = getattr(node, name)
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, ast.Node) and name != "body":
-                yield item
-
-
-def makers(stages: tuple[ast.Stage, ...]) -> Iterator[tuple[str, ast.Stage]]:
-    """The columns that stages make, with the stage, in reading order."""
-    for stage in stages:
-        if isinstance(stage, ast.Extract):
-            yield stage.column.id, stage
-        elif isinstance(stage, ast.Score):
-            yield (stage.into.id if stage.into else "score"), stage
-        elif isinstance(stage, ast.Generate | ast.Call) and stage.into:
-            yield stage.into.id, stage
-        elif isinstance(stage, ast.Repeat | ast.Peek):
-            yield from makers(stage.body)
-        elif isinstance(stage, ast.Branch):
-            for arm in stage.arms:
-                yield from makers(arm)
+def _nodes(value: Any) -> Iterator[ast.Node]:
+    if isinstance(value, ast.Node):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _nodes(part)

@@ -1,4 +1,7 @@
-"""Expressions of the parse tree to expressions of the syntax tree."""
+"""Expressions of the parse tree to expressions of the syntax tree.
+
+Chains of operators are flat in the parse tree, and nest to the left in the syntax tree.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,16 @@ from typing import Any
 from lark import Token
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.builders.leaves import Parts, at, name_of, span_of
+from qpdsl.grammar.builders.leaves import LeafBuilder, at, name_of, span_of
 
 # Of the operators that share a chain, those that bind tighter.
 _TIGHT = frozenset({"AND", "STAR", "SLASH", "PERCENT"})
+_CONSTANTS = {"TRUE": True, "FALSE": False, "NONE": None}
 
 
-class Expressions(Parts):
-    """Chains of operators are flat in the parse tree, and nest to the left in the syntax tree."""
+class ExpressionBuilder:
+    def __init__(self, leaves: LeafBuilder) -> None:
+        self.leaves = leaves
 
     def expr(self, meta: Any, children: list[Any]) -> ast.Expr:
         terms = _prefixed(children)
@@ -33,15 +38,15 @@ class Expressions(Parts):
 
     def matches(self, meta: Any, children: list[Any]) -> ast.Matches:
         subject, pattern = children
-        return ast.Matches(subject, self.pattern(pattern), span=span_of(meta))
+        return ast.Matches(subject, self.leaves.pattern(pattern), span=span_of(meta))
 
     def literal(self, meta: Any, children: list[Token]) -> ast.Expr:
         token = children[0]
         if token.type == "STRING":
-            return self.string(token)
+            return self.leaves.string(token)
         if token.type == "NUMBER":
-            return self.number(token)
-        return ast.Literal({"TRUE": True, "FALSE": False, "NONE": None}[token.type], span=at(token))
+            return self.leaves.number(token)
+        return ast.Literal(_CONSTANTS[token.type], span=at(token))
 
     def name(self, meta: Any, children: list[Token]) -> ast.Name:
         return name_of(children[0])
@@ -52,13 +57,6 @@ class Expressions(Parts):
 
     def args(self, meta: Any, children: list[ast.Expr]) -> tuple[ast.Expr, ...]:
         return tuple(children)
-
-    def arguments(self, meta: Any, children: list[ast.Argument]) -> tuple[ast.Argument, ...]:
-        return tuple(children)
-
-    def argument(self, meta: Any, children: list[Any]) -> ast.Argument:
-        name, value = children
-        return ast.Argument(None if name is None else str(name), value, span=span_of(meta))
 
 
 def _prefixed(children: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Types of schema fields: what their arguments mean."""
+"""Types of schema fields, and what the arguments of a type mean."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from lark import Token
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.builders.forms import Form, Forms
-from qpdsl.grammar.builders.leaves import at
-from qpdsl.grammar.diagnostic import Edit, Label
+from qpdsl.grammar.builders.faults import Faults
+from qpdsl.grammar.builders.forms import Form, FormBuilder
+from qpdsl.grammar.builders.leaves import LeafBuilder, at, constant, span_of
+from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import TEXT_OPTIONS, TYPE_FORMS
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RangeArgument:
     """`LOW..HIGH`, either of which may be left out."""
 
     low: ast.Expr | None
@@ -33,110 +33,147 @@ class RegexArgument:
     regex: ast.Regex
 
 
-TypeArgument = Range | RegexArgument | ast.Argument
+TypeArgument = RangeArgument | RegexArgument | ast.Argument
 
 
-class Types(Forms):
-    """Types with arguments. A faulty one is reported, and gives the plain type of its name, or `text`."""
+class TypeBuilder:
+    """A faulty type with arguments is reported, and gives the plain type of its name, or `text`."""
 
-    def type_with(self, name: Token, arguments: tuple[TypeArgument, ...], span: Span) -> ast.TypeExpr:
-        found: ast.TypeExpr | None = None
+    def __init__(self, faults: Faults, leaves: LeafBuilder, forms: FormBuilder) -> None:
+        self.faults = faults
+        self.leaves = leaves
+        self.forms = forms
+
+    def record(self, meta: Any, children: list[ast.Field]) -> ast.RecordType:
+        fields: dict[str, ast.Field] = {}
+        for field in children:
+            first = fields.setdefault(field.name, field)
+            if first is not field:
+                message, secondary = f"field `{field.name}` is declared twice", (Label(first.name_span, "the first"),)
+                self.faults.report("QP208", message, field.name_span, "again", secondary=secondary)
+        return ast.RecordType(tuple(fields.values()), span=span_of(meta))
+
+    def field(self, meta: Any, children: list[Any]) -> ast.Field:
+        name, type_, optional = children
+        return ast.Field(str(name), type_, optional is not None, span=span_of(meta), name_span=at(name))
+
+    def type_name(self, meta: Any, children: list[Any]) -> ast.TypeRef:
+        return ast.TypeRef(str(children[0]), span=span_of(meta))
+
+    def type_list(self, meta: Any, children: list[ast.TypeExpr]) -> ast.ListType:
+        return ast.ListType(children[0], span=span_of(meta))
+
+    def type_call(self, meta: Any, children: list[Any]) -> ast.TypeExpr:
+        name, span = children[0], span_of(meta)
+        arguments: tuple[TypeArgument, ...] = children[1] or ()
+        type_: ast.TypeExpr | None = None
         match name.value:
             case "int" | "float":
-                found = self._range(name, arguments, span)
+                type_ = self._range_type(name, arguments, span)
             case "text":
-                found = self._text_type(name, arguments, span)
+                type_ = self._text_type(arguments, span)
             case "choice":
                 plain = self._plain_arguments(name, arguments)
-                options = None if plain is None else self.choices(Form(name, plain, span))
-                found = None if options is None else ast.ChoiceType(options, span=span)
+                options = None if plain is None else self.forms.choices_of(Form(name, plain, span))
+                type_ = None if options is None else ast.ChoiceType(options, span=span)
             case _:
-                self.unknown_form(name, "type with arguments", tuple(TYPE_FORMS), ", ".join(TYPE_FORMS.values()))
+                forms = ", ".join(TYPE_FORMS.values())
+                self.forms.report_unknown(name, "type with arguments", tuple(TYPE_FORMS), forms)
         plain_name = name.value if name.value in ("int", "float") else "text"
-        return found or ast.TypeRef(plain_name, span=span)
+        return type_ or ast.TypeRef(plain_name, span=span)
 
-    def _range(self, name: Token, arguments: tuple[TypeArgument, ...], span: Span) -> ast.RangeType | None:
-        form = (f"form: {name}(LOW..HIGH), where one bound may be left out",)
-        given = arguments[0] if len(arguments) == 1 else None
-        if not isinstance(given, Range):
-            self.fault("QP125", f"`{name}` takes a range, as in `{name}(0..150)`", span, notes=form)
+    def type_args(self, meta: Any, children: list[TypeArgument]) -> tuple[TypeArgument, ...]:
+        return tuple(children)
+
+    def regex_argument(self, meta: Any, children: list[Token]) -> RegexArgument:
+        name, pattern = children
+        return RegexArgument(name, self.leaves.pattern(pattern))
+
+    def range(self, meta: Any, children: list[ast.Expr | None]) -> RangeArgument:
+        return RangeArgument(children[0], children[1], span_of(meta))
+
+    def _range_type(self, name: Token, arguments: tuple[TypeArgument, ...], span: Span) -> ast.RangeType | None:
+        notes = (f"form: {name}(LOW..HIGH), where one bound may be left out",)
+        range_ = arguments[0] if len(arguments) == 1 else None
+        if not isinstance(range_, RangeArgument):
+            self.faults.report("QP125", f"`{name}` takes a range, as in `{name}(0..150)`", span, notes=notes)
             return None
-        if given.low is None and given.high is None:
-            self.fault("QP125", "a range has a bound at one end at least", given.span, notes=form)
+        if range_.low is None and range_.high is None:
+            self.faults.report("QP125", "a range has a bound at one end at least", range_.span, notes=notes)
             return None
         bounds: list[int | float | None] = []
-        for bound in (given.low, given.high):
-            value = None if bound is None else self.constant(bound)
-            if bound is not None and (value is None or (name == "int" and not isinstance(value, int))):
-                wanted = "a whole number" if name == "int" else "a number"
-                self.fault("QP125", f"a bound is {wanted} that is written out", bound.span, f"expected {wanted}")
+        for bound in (range_.low, range_.high):
+            number = None if bound is None else constant(bound)
+            if bound is not None and (number is None or (name == "int" and not isinstance(number, int))):
+                expected = "a whole number" if name == "int" else "a number"
+                message = f"a bound is {expected} that is written out"
+                self.faults.report("QP125", message, bound.span, f"expected {expected}")
                 return None
-            bounds.append(value)
+            bounds.append(number)
         low, high = bounds
         if low is not None and high is not None and low > high:
-            self.fault("QP301", f"no number is in this range: {low} is over {high}", given.span)
+            self.faults.report("QP301", f"no number is in this range: {low} is over {high}", range_.span)
             return None
         return ast.RangeType("int" if name == "int" else "float", low, high, span=span)
 
-    def _text_type(self, name: Token, arguments: tuple[TypeArgument, ...], span: Span) -> ast.TextType | None:
-        notes, count = (f"form: {TYPE_FORMS['text']}",), len(self.faults)
-        seen: dict[str, Span] = {}
+    def _text_type(self, arguments: tuple[TypeArgument, ...], span: Span) -> ast.TextType | None:
+        notes, fault_count = (f"form: {TYPE_FORMS['text']}",), len(self.faults.diagnostics)
+        keys: dict[str, Span] = {}
         values: dict[str, Any] = {}
         for argument in arguments:
-            if isinstance(argument, Range) or argument.name is None:
-                self.fault("QP125", "`text` takes options by name", argument.span, notes=notes)
+            if isinstance(argument, RangeArgument) or argument.name is None:
+                self.faults.report("QP125", "`text` takes options by name", argument.span, notes=notes)
                 continue
-            key, value = str(argument.name), argument.regex if isinstance(argument, RegexArgument) else argument.value
-            start = value.span.start if isinstance(argument, RegexArgument) else argument.span.start
-            place = at(argument.name) if isinstance(argument, RegexArgument) else Span(start, start + len(key))
-            if key in seen:
-                self.fault(
-                    "QP117",
-                    f"option `{key}` is given twice",
-                    place,
-                    "again here",
-                    secondary=(Label(seen[key], "the first"),),
-                )
+            key, value, key_span = _text_option(argument)
+            if key in keys:
+                self.faults.report_repeated(f"option `{key}`", key_span, keys[key])
             elif key not in TEXT_OPTIONS:
-                near = closest(key, TEXT_OPTIONS)
-                fix = {"help": f"did you mean `{near}`?", "edit": Edit(place, near)} if near else {}
-                self.fault("QP116", f"`text` has no option `{key}`", place, "unknown option", notes=notes, **fix)
+                message = f"`text` has no option `{key}`"
+                self.faults.report_unknown("QP116", message, key_span, key, TEXT_OPTIONS, "unknown option", notes=notes)
             else:
-                values[key] = self._text_option(key, value)
-            seen.setdefault(key, place)
+                values[key] = self._text_option_value(key, value)
+            keys.setdefault(key, key_span)
         if not arguments:
-            self.fault("QP125", "`text(…)` takes an option; plain text is `text`", span, notes=notes)
-        if len(self.faults) > count:
+            self.faults.report("QP125", "`text(…)` takes an option; plain text is `text`", span, notes=notes)
+        if len(self.faults.diagnostics) > fault_count:
             return None
         shortest, longest = values.get("min_length"), values.get("max_length")
         if shortest is not None and longest is not None and shortest > longest:
-            self.fault("QP301", f"no text is this long: {shortest} is over {longest}", span)
+            self.faults.report("QP301", f"no text is this long: {shortest} is over {longest}", span)
             return None
         return ast.TextType(**values, span=span)
 
-    def _text_option(self, key: str, value: ast.Expr | ast.Regex) -> object:
+    def _text_option_value(self, key: str, value: ast.Expr | ast.Regex) -> object:
         if isinstance(value, ast.Regex) or key == "pattern":
             if isinstance(value, ast.Regex) and key == "pattern":
                 return value
-            wanted = "a `/regex/`" if key == "pattern" else "a string" if key == "format" else "a number"
-            self.fault("QP125", f"`{key}` takes {wanted}", value.span, f"expected {wanted}")
+            expected = "a `/regex/`" if key == "pattern" else "a string" if key == "format" else "a number"
+            self.faults.report("QP125", f"`{key}` takes {expected}", value.span, f"expected {expected}")
             return None
         if key == "format":
-            return self._text(value, "a format")
-        number = self.constant(value)
+            return self.leaves.text_of(value, "a format")
+        number = constant(value)
         if type(number) is not int:
-            self.fault("QP125", f"`{key}` takes a whole number", value.span, "expected a whole number")
+            self.faults.report("QP125", f"`{key}` takes a whole number", value.span, "expected a whole number")
         elif number < 0:
-            self.fault("QP301", f"`{key}` is at least 0", value.span)
+            self.faults.report("QP301", f"`{key}` is at least 0", value.span)
         return number
 
     def _plain_arguments(self, name: Token, arguments: tuple[TypeArgument, ...]) -> tuple[ast.Argument, ...] | None:
+        """The arguments, where none is a range or a regex."""
         plain = tuple(argument for argument in arguments if isinstance(argument, ast.Argument))
         odd = next((argument for argument in arguments if not isinstance(argument, ast.Argument)), None)
         if odd is None:
             return plain
-        span = odd.span if isinstance(odd, Range) else odd.regex.span
-        self.fault(
-            "QP125", f"`{name}` takes strings", span, "expected a string", notes=(f"form: {TYPE_FORMS['choice']}",)
-        )
+        span = odd.span if isinstance(odd, RangeArgument) else odd.regex.span
+        notes = (f"form: {TYPE_FORMS['choice']}",)
+        self.faults.report("QP125", f"`{name}` takes strings", span, "expected a string", notes=notes)
         return None
+
+
+def _text_option(argument: RegexArgument | ast.Argument) -> tuple[str, ast.Expr | ast.Regex, Span]:
+    """An option of `text(…)`: its key, its value, and where the key stands."""
+    if isinstance(argument, RegexArgument):
+        return str(argument.name), argument.regex, at(argument.name)
+    key, start = str(argument.name), argument.span.start
+    return key, argument.value, Span(start, start + len(key))

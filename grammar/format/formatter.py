@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import QpError
-from qpdsl.grammar.format.lines import CONTINUED, STEP, Lines, fits
-from qpdsl.grammar.format.pieces import Entry, Group, Node, first, has_comments, last, leaves, pieces
-from qpdsl.grammar.format.spacing import flat, is_naming, segments
+from qpdsl.grammar.format.lines import CONTINUED, STEP, LineWriter, fits
+from qpdsl.grammar.format.pieces import BracketGroup, Entry, Piece, PieceNode, first, has_comments, last, leaves, pieces
+from qpdsl.grammar.format.spacing import flat, is_naming
 from qpdsl.grammar.format.unparse import unparse
-from qpdsl.grammar.literals.strings import redented
-from qpdsl.grammar.parse.parser import collector_resting, parse_file
+from qpdsl.grammar.literals.strings import reindented
+from qpdsl.grammar.parse.parser import gc_disabled, parse_file
 from qpdsl.grammar.source import Source
+from qpdsl.grammar.words import CLAUSES
 
 
 def format_source(source: Source) -> str:
@@ -22,21 +23,21 @@ def format_source(source: Source) -> str:
     errors = [error for error in parse_file(source).errors if error.code != "QP120"]
     if errors:
         raise QpError(errors, source)
-    return _laid_out(source)
+    return _format(source)
 
 
 def print_file(file: ast.File) -> str:
     """A tree as text, in the one layout: for programs that were built and not written."""
-    return _laid_out(Source(file.source.name, unparse(file)))
+    return _format(Source(file.source.name, unparse(file)))
 
 
-@collector_resting()
-def _laid_out(source: Source) -> str:
-    lines = Lines()
+@gc_disabled()
+def _format(source: Source) -> str:
+    lines = LineWriter()
     whole = pieces(source)
     had_block = False
     for entry in whole.entries:
-        has_block = isinstance(entry.nodes[-1], Group)
+        has_block = isinstance(entry.nodes[-1], BracketGroup)
         if had_block or has_block:
             lines.blank()
         _entry(lines, entry, 0, opens=False)
@@ -46,17 +47,17 @@ def _laid_out(source: Source) -> str:
     return lines.text()
 
 
-def _entry(lines: Lines, entry: Entry, indent: int, *, opens: bool) -> None:
+def _entry(lines: LineWriter, entry: Entry, indent: int, *, opens: bool) -> None:
     """A declaration, stage, field of a schema, or arm, with its comments; `opens` says that it is its block's first."""
     nodes, block = entry.nodes, entry.nodes[-1]
     lines.above(first(nodes[0]), indent, blanks=True, opens=opens)
-    if not isinstance(block, Group) or block.opener.text != "{":
-        _redent(nodes, indent)
+    if not isinstance(block, BracketGroup) or block.opener.text != "{":
+        _reindent(nodes, indent)
         _head(lines, nodes, indent, "")
     elif len(nodes) == 1:
         _arm(lines, block, indent)
     else:
-        _redent(nodes[:-1], indent)
+        _reindent(nodes[:-1], indent)
         lines.above(block.opener, indent)
         behind = last(nodes[-2]).after
         if _head(lines, nodes[:-1], indent, " {"):
@@ -64,30 +65,31 @@ def _entry(lines: Lines, entry: Entry, indent: int, *, opens: bool) -> None:
             lines.begin(indent)
             lines.put("{")
             behind = None
-        _behind(lines, [behind, block.opener.after], indent + STEP)
+        _opening_comments(lines, [behind, block.opener.after], indent + STEP)
         _block(lines, block, indent, word=first(nodes[0]).text)
     lines.comment(last(nodes[-1]).after)
     lines.end()
 
 
-def _redent(nodes: list[Node], indent: int) -> None:
+def _reindent(nodes: list[PieceNode], indent: int) -> None:
+    """Indents long strings anew."""
     for piece in leaves(nodes):
-        piece.text = redented(piece.text, indent + STEP)
+        piece.text = reindented(piece.text, indent + STEP)
 
 
-def _behind(lines: Lines, comments: list[str | None], indent: int) -> None:
+def _opening_comments(lines: LineWriter, comments: list[str | None], indent: int) -> None:
     """The comments behind the brace that opens a block; of two the second gets a line in the block."""
-    kept = [comment for comment in comments if comment]
-    lines.comment(kept[0] if kept else None)
+    texts = [comment for comment in comments if comment]
+    lines.comment(texts[0] if texts else None)
     lines.end()
-    for comment in kept[1:]:
+    for comment in texts[1:]:
         lines.begin(indent)
         lines.put(comment)
         lines.end()
 
 
-def _block(lines: Lines, block: Group, indent: int, *, word: str) -> None:
-    """The entries of a block and its closing brace; the brace that opens it is there."""
+def _block(lines: LineWriter, block: BracketGroup, indent: int, *, word: str) -> None:
+    """The entries of a block and its closing brace; the brace that opens it is written already."""
     for index, entry in enumerate(_arms(block) if word == "branch" else block.entries):
         if word == "schema":
             _field(lines, entry, indent + STEP, opens=index == 0)
@@ -99,23 +101,24 @@ def _block(lines: Lines, block: Group, indent: int, *, word: str) -> None:
     lines.put("}")
 
 
-def _field(lines: Lines, entry: Entry, indent: int, *, opens: bool) -> None:
+def _field(lines: LineWriter, entry: Entry, indent: int, *, opens: bool) -> None:
+    """A field of a schema, with its comments; `opens` as for an entry."""
     lines.above(first(entry.nodes[0]), indent, blanks=True, opens=opens)
-    _redent(entry.nodes, indent)
+    _reindent(entry.nodes, indent)
     lines.nodes(entry.nodes, indent)
     lines.comment(last(entry.nodes[-1]).after)
     lines.end()
 
 
-def _arms(block: Group) -> list[Entry]:
+def _arms(block: BracketGroup) -> list[Entry]:
     """The arms of a `branch`, which need nothing between them."""
     return [Entry([node]) for entry in block.entries for node in entry.nodes]
 
 
-def _arm(lines: Lines, block: Group, indent: int) -> None:
+def _arm(lines: LineWriter, block: BracketGroup, indent: int) -> None:
     """An arm: on one line where it is one stage that fits and has no block of its own."""
     only = block.entries[0].nodes if len(block.entries) == 1 else []
-    simple = only and not any(isinstance(node, Group) and node.opener.text == "{" for node in only)
+    simple = only and not any(isinstance(node, BracketGroup) and node.opener.text == "{" for node in only)
     if simple and not has_comments([block]):
         text = f"{{ {flat(only, head=True)} }}"
         if fits(text, indent) and "\n" not in text:
@@ -128,12 +131,12 @@ def _arm(lines: Lines, block: Group, indent: int) -> None:
     _block(lines, block, indent, word="")
 
 
-def _head(lines: Lines, nodes: list[Node], indent: int, tail: str) -> bool:
+def _head(lines: LineWriter, nodes: list[PieceNode], indent: int, tail: str) -> bool:
     """A stage or declaration, or what stands before its block with the brace (`tail`) that opens it.
 
-    Says whether its options stand on lines of their own: then the brace is still to come, and does so too.
+    Returns whether its options stand on lines of their own. The brace then gets one too, and is still to be written.
     """
-    parts, text = segments(nodes), flat(nodes, head=True)
+    parts, text = _segments(nodes), flat(nodes, head=True)
     lines.begin(indent)
     if has_comments(nodes) or not fits(text + tail, indent) or ("\n" in text and len(parts) > 2):
         if _broken(lines, parts, indent, len(tail)):
@@ -144,8 +147,11 @@ def _head(lines: Lines, nodes: list[Node], indent: int, tail: str) -> bool:
     return False
 
 
-def _broken(lines: Lines, parts: list[list[Node]], indent: int, room: int) -> bool:
-    """Sets a head with each part on a line, or with brackets broken, where that is enough; whether it was not."""
+def _broken(lines: LineWriter, parts: list[list[PieceNode]], indent: int, room: int) -> bool:
+    """A head that is too long for one line: with its brackets broken where that is enough, else a line for each part.
+
+    `room` is what stands behind it. Returns whether there is a line for each part.
+    """
     if len(parts[0]) == 1 and len(parts) > 1:
         parts = [parts[0] + parts[1], *parts[2:]]
     naming = is_naming(parts[0])
@@ -166,3 +172,34 @@ def _broken(lines: Lines, parts: list[list[Node]], indent: int, room: int) -> bo
         lines.nodes(part, indent + CONTINUED)
         before = last(part[-1])
     return True
+
+
+def _segments(nodes: list[PieceNode]) -> list[list[PieceNode]]:
+    """The parts that a head may be broken into: what it begins with, then each option and clause.
+
+    A line that begins with an option or clause goes on with the stage or declaration above it.
+    """
+    parts: list[list[PieceNode]] = [[]]
+    for index in range(len(nodes)):
+        if index and _begins_segment(nodes, index):
+            parts.append([])
+        parts[-1].append(nodes[index])
+    return parts
+
+
+def _begins_segment(nodes: list[PieceNode], index: int) -> bool:
+    """Whether an option or clause begins at `index`."""
+    node = nodes[index]
+    if not isinstance(node, Piece) or node.kind != "word":
+        return False
+    following = nodes[index + 1] if index + 1 < len(nodes) else None
+    word, before = first(nodes[0]).text, first(nodes[index - 1]).text
+    if isinstance(following, Piece) and following.text == "=":
+        return (word != "model" or index > 2) and word != "extract" and (before != "prefer" or index == 1)
+    if node.text == "draft":
+        # It may also be the name of a model, a column or a parameter.
+        is_name = before in CLAUSES or before == "draft"
+        return index > 1 and word in ("generate", "program") and following is not None and not is_name
+    if node.text == "like":
+        return index > 1 and word == "program" and following is not None and before != "draft"
+    return node.text in CLAUSES

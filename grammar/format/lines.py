@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from qpdsl.grammar.format.pieces import Group, Node, Piece, first, has_comments, last
+from qpdsl.grammar.format.pieces import BracketGroup, Piece, PieceNode, first, has_comments, last
 from qpdsl.grammar.format.spacing import flat, flat_group, is_call, needs_space
-from qpdsl.grammar.literals.strings import redented
+from qpdsl.grammar.literals.strings import reindented
 from qpdsl.grammar.width import cells
 
+# In columns: the width of a line, the indent of a block, and that of a line that goes on with the one above it.
 WIDTH = 100
 STEP = 2
 CONTINUED = 4
@@ -18,7 +19,7 @@ def fits(text: str, column: int) -> bool:
     return column + cells(line) <= WIDTH and (not more or cells(more[-1]) <= WIDTH)
 
 
-class Lines:
+class LineWriter:
     """Finished lines, and the one being written."""
 
     def __init__(self) -> None:
@@ -27,6 +28,7 @@ class Lines:
 
     @property
     def column(self) -> int:
+        """Where the line being written ends."""
         return cells(self.current.rpartition("\n")[2])
 
     def text(self) -> str:
@@ -71,7 +73,7 @@ class Lines:
 
     def nodes(
         self,
-        nodes: list[Node],
+        nodes: list[PieceNode],
         indent: int,
         *,
         head: bool = False,
@@ -93,15 +95,15 @@ class Lines:
             elif gap:
                 self.put(" ")
             if isinstance(node, Piece):
-                self.put(redented(node.text, indent + STEP))
+                self.put(reindented(node.text, indent + STEP))
             else:
                 self._group(nodes, index, indent, head=head, room=room)
             if index + 1 < len(nodes):
                 self.comment(last(node).after)
 
-    def _group(self, nodes: list[Node], index: int, indent: int, *, head: bool, room: int) -> None:
+    def _group(self, nodes: list[PieceNode], index: int, indent: int, *, head: bool, room: int) -> None:
         group = nodes[index]
-        assert isinstance(group, Group)
+        assert isinstance(group, BracketGroup)
         parameters = head and first(nodes[0]).text == "program"
         text = flat_group(group, spaced=parameters)
         behind = _reach(nodes[index + 1 :], room)
@@ -110,7 +112,7 @@ class Lines:
         else:
             self._broken(group, indent, call=is_call(nodes, index, head=head), naming=parameters)
 
-    def _broken(self, group: Group, indent: int, *, call: bool, naming: bool = False) -> None:
+    def _broken(self, group: BracketGroup, indent: int, *, call: bool, naming: bool = False) -> None:
         """A group with each entry on a line of its own, and a comma behind each argument of a call."""
         self.put(group.opener.text)
         inner = _only_group(group)
@@ -131,7 +133,7 @@ class Lines:
         self.begin(indent)
         self.put(group.closer.text)
 
-    def _breaks(self, nodes: list[Node], room: int) -> set[int]:
+    def _breaks(self, nodes: list[PieceNode], room: int) -> set[int]:
         """Where an expression in brackets is broken that does not fit on the line: before `or`, else before `and`."""
         if fits(flat(nodes) + " " * room, self.column):
             return set()
@@ -142,22 +144,22 @@ class Lines:
         return places["or"] or places["and"]
 
 
-def _only_group(group: Group) -> Group | None:
+def _only_group(group: BracketGroup) -> BracketGroup | None:
     """The group that is all there is in another, as in `[{ … }]`."""
     if len(group.entries) != 1 or len(group.entries[0].nodes) != 1:
         return None
     inner = group.entries[0].nodes[0]
-    if not isinstance(inner, Group) or inner.opener.text != "{":
+    if not isinstance(inner, BracketGroup) or inner.opener.text != "{":
         return None
     commented = group.opener.after or inner.opener.above or inner.closer.after or group.closer.above
     return None if commented else inner
 
 
-def _reach(nodes: list[Node], room: int) -> int:
+def _reach(nodes: list[PieceNode], room: int) -> int:
     """How much stands on the line behind a group, up to the next place where the line can be broken."""
-    taken: list[Node] = []
+    pieces: list[PieceNode] = []
     for node in nodes:
-        if isinstance(node, Group):
-            return cells(flat(taken)) + 2
-        taken.append(node)
-    return cells(flat(taken).split("\n")[0]) + room
+        if isinstance(node, BracketGroup):
+            return cells(flat(pieces)) + 2
+        pieces.append(node)
+    return cells(flat(pieces).split("\n")[0]) + room

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from qpdsl.grammar.parse.layout import lay_out
+from qpdsl.grammar.parse.layout_builder import lay_out
 from qpdsl.grammar.parse.tokens import Kind, Token
 from qpdsl.grammar.source import Source
 
@@ -40,7 +40,7 @@ class Entry:
     A comment behind the separator is a comment behind the last piece before it.
     """
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[PieceNode] = field(default_factory=list)
 
     @property
     def above(self) -> list[Comment]:
@@ -52,7 +52,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Group:
+class BracketGroup:
     """What stands between two brackets. The whole text is one with empty brackets."""
 
     opener: Piece
@@ -60,23 +60,23 @@ class Group:
     closer: Piece
 
 
-Node = Piece | Group
+PieceNode = Piece | BracketGroup
 
 
-def pieces(source: Source) -> Group:
+def pieces(source: Source) -> BracketGroup:
     """The pieces of a text that parses."""
-    return _Builder(source).run()
+    return _PieceBuilder(source).run()
 
 
-def first(node: Node) -> Piece:
-    return node.opener if isinstance(node, Group) else node
+def first(node: PieceNode) -> Piece:
+    return node.opener if isinstance(node, BracketGroup) else node
 
 
-def last(node: Node) -> Piece:
-    return node.closer if isinstance(node, Group) else node
+def last(node: PieceNode) -> Piece:
+    return node.closer if isinstance(node, BracketGroup) else node
 
 
-def leaves(nodes: list[Node]) -> Iterator[Piece]:
+def leaves(nodes: list[PieceNode]) -> Iterator[Piece]:
     """All pieces below some nodes, in order."""
     for node in nodes:
         if isinstance(node, Piece):
@@ -88,24 +88,24 @@ def leaves(nodes: list[Node]) -> Iterator[Piece]:
             yield node.closer
 
 
-def has_comments(nodes: list[Node]) -> bool:
+def has_comments(nodes: list[PieceNode]) -> bool:
     """Whether a comment stands anywhere in the nodes, but for above the first piece and behind the last."""
     inner = list(leaves(nodes))
     return any(piece.above for piece in inner[1:]) or any(piece.after for piece in inner[:-1])
 
 
-class _Builder:
+class _PieceBuilder:
     def __init__(self, source: Source) -> None:
         self.text = source.text
         layout = lay_out(source, source.text, pipeline=False)
         self.tokens, self.separates = layout.scanned, layout.text
-        self.stack = [Group(_empty(0), [Entry()], _empty(len(source.text)))]
+        self.stack = [BracketGroup(_empty(0), [Entry()], _empty(len(source.text)))]
         self.above: list[Comment] = []
         self.blank = False
         self.before: Piece | None = None
         self.same_line = False
 
-    def run(self) -> Group:
+    def run(self) -> BracketGroup:
         for token in self.tokens:
             if token.kind == "newline":
                 self._newline(token)
@@ -144,7 +144,7 @@ class _Builder:
             self._join_path(entries[-1].nodes)
             entries.append(Entry())
 
-    def _join_path(self, nodes: list[Node]) -> None:
+    def _join_path(self, nodes: list[PieceNode]) -> None:
         """Makes one piece of the `.json.path` at the end of an `extract`."""
         if first(nodes[0]).text != "extract":
             return
@@ -164,7 +164,7 @@ class _Builder:
         self.above, self.blank, self.before, self.same_line = [], False, piece, True
         group = self.stack[-1]
         if token.kind == "sign" and token.text in _PAIRS:
-            opened = Group(piece, [Entry()], piece)
+            opened = BracketGroup(piece, [Entry()], piece)
             group.entries[-1].nodes.append(opened)
             self.stack.append(opened)
         elif closes:

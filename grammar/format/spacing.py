@@ -1,48 +1,16 @@
-"""Pieces on one line: where a space stands between two of them.
-
-MERGED: The parts that a stage or declaration may be broken into: what it begins with, its options and its clauses.
-"""
+"""Pieces on one line: where a space stands between two of them."""
 
 from __future__ import annotations
 
-from qpdsl.grammar.format.pieces import Group, Node, Piece, first, last
-from qpdsl.grammar.words import CLAUSES, RESERVED
+from qpdsl.grammar.format.pieces import BracketGroup, Piece, PieceNode, first, last
+from qpdsl.grammar.words import RESERVED
 
-
-def segments(nodes: list[Node]) -> list[list[Node]]:
-    """The nodes, parted before each option and clause. A line that begins with one goes on with what is above it."""
-    parts: list[list[Node]] = [[]]
-    for index in range(len(nodes)):
-        if index and _begins(nodes, index):
-            parts.append([])
-        parts[-1].append(nodes[index])
-    return parts
-
-
-def _begins(nodes: list[Node], index: int) -> bool:
-    node = nodes[index]
-    if not isinstance(node, Piece) or node.kind != "word":
-        return False
-    following = nodes[index + 1] if index + 1 < len(nodes) else None
-    word, before = first(nodes[0]).text, first(nodes[index - 1]).text
-    if isinstance(following, Piece) and following.text == "=":
-        return (word != "model" or index > 2) and word != "extract" and (before != "prefer" or index == 1)
-    if node.text == "draft":
-        # A name too: of a model, a column, a parameter.
-        named = before in CLAUSES or before == "draft"
-        return index > 1 and word in ("generate", "program") and following is not None and not named
-    if node.text == "like":
-        return index > 1 and word == "program" and following is not None and before != "draft"
-    return node.text in CLAUSES
-
-
-_OPERATORS = frozenset({"==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "/", "%", "->"})
 _VALUES = frozenset({"true", "false", "none"})
 # Entries in which `=` gives a name to a thing, with spaces around it; elsewhere it sets an option.
 _NAMING = frozenset({"model", "extract"})
 
 
-def flat(nodes: list[Node], *, head: bool = False, spaced: bool = False) -> str:
+def flat(nodes: list[PieceNode], *, head: bool = False, spaced: bool = False) -> str:
     """The nodes on one line. `head`: the first one is the word of a stage or declaration; `spaced`: so is each `=`."""
     naming = spaced or (head and is_naming(nodes))
     parameters = head and first(nodes[0]).text == "program"
@@ -54,19 +22,19 @@ def flat(nodes: list[Node], *, head: bool = False, spaced: bool = False) -> str:
     return "".join(parts)
 
 
-def flat_group(group: Group, *, spaced: bool = False) -> str:
+def flat_group(group: BracketGroup, *, spaced: bool = False) -> str:
     inner = ", ".join(flat(entry.nodes, spaced=spaced) for entry in group.entries)
     if group.opener.text == "{":
         return f"{{ {inner} }}" if inner else "{}"
     return f"{group.opener.text}{inner}{group.closer.text}"
 
 
-def is_naming(nodes: list[Node]) -> bool:
+def is_naming(nodes: list[PieceNode]) -> bool:
     """Whether a declaration or stage gives a name to a thing with `=`."""
     return first(nodes[0]).text in _NAMING
 
 
-def needs_space(nodes: list[Node], index: int, *, head: bool, naming: bool) -> bool:
+def needs_space(nodes: list[PieceNode], index: int, *, head: bool, naming: bool) -> bool:
     """Whether a space stands before the node at `index`."""
     if index == 0:
         return False
@@ -79,22 +47,22 @@ def needs_space(nodes: list[Node], index: int, *, head: bool, naming: bool) -> b
         return naming
     if here.text == "(" and here.kind == "sign":
         return not is_call(nodes, index, head=head)
-    return not (before.text == "-" and before.kind == "sign" and is_prefix(nodes, index - 1, head=head))
+    return not (before.text == "-" and before.kind == "sign" and _is_prefix(nodes, index - 1, head=head))
 
 
-def is_call(nodes: list[Node], index: int, *, head: bool) -> bool:
+def is_call(nodes: list[PieceNode], index: int, *, head: bool) -> bool:
     """Whether the brackets at `index` hold the arguments of the name before them."""
     node = nodes[index - 1] if index else None
     keyword = isinstance(node, Piece) and (node.text in RESERVED or (head and index == 1))
     return isinstance(node, Piece) and node.kind == "word" and not keyword
 
 
-def is_prefix(nodes: list[Node], index: int, *, head: bool) -> bool:
+def _is_prefix(nodes: list[PieceNode], index: int, *, head: bool) -> bool:
     """Whether the `-` at `index` stands before its only operand."""
     if index == 0:
         return True
     before = nodes[index - 1]
-    if isinstance(before, Group):
+    if isinstance(before, BracketGroup):
         return False
     if before.kind == "word":
         return (head and index == 1) or (before.text in RESERVED and before.text not in _VALUES)

@@ -1,6 +1,6 @@
-"""A syntax tree as source text, one declaration or stage a line: what the formatter then lays out.
+"""A syntax tree as source text: an expression, a pattern, or a whole file.
 
-MERGED: Syntax back to source text.
+A file comes out one declaration or stage a line: the formatter then lays it out.
 """
 
 from __future__ import annotations
@@ -12,12 +12,23 @@ from itertools import groupby
 from qpdsl.grammar import ast
 from qpdsl.grammar.words import STAGES, TEXT_OPTIONS
 
-_LEVELS = {"or": 1, "and": 2, "not": 3, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4, "matches": 4}
-_LEVELS |= {"+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
-_NEGATION = 7
+# How tightly operators bind: an operand that binds looser than its operator stands in parentheses.
+_OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _NEGATION = range(1, 8)
+_LEVELS = {"or": _OR, "and": _AND, **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARISON)}
+_LEVELS |= {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODUCT}
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+# In a regex: an escape, or a slash or control character that needs one.
 _BARE = re.compile(r"\\[^\n]|[/\x00-\x08\n\x0b\x0e-\x1f\x7f]")
 _INTERPOLATION = re.compile(r"\{(?=[A-Za-z_][A-Za-z0-9_]*\})")
+
+
+def unparse(file: ast.File) -> str:
+    """The whole file: what it uses, models, schemas, programs."""
+    items = [f"use {format_text(use.path)}" for use in file.uses]
+    items += [f"model {model.name} = {format_text(model.id)}{_kind(model)}" for model in file.models]
+    items += [_schema(schema) for schema in file.schemas]
+    items += [_program(program) for program in file.programs]
+    return "\n".join(items)
 
 
 def format_expr(expr: ast.Expr, values: Mapping[str, ast.Expr] | None = None) -> str:
@@ -48,16 +59,16 @@ def _expr(expr: ast.Expr, level: int, values: Mapping[str, ast.Expr]) -> str:
         case ast.Template(parts=parts):
             return '"' + "".join(_pieces(parts)) + '"'
         case ast.Unary(op="not", operand=operand):
-            return _wrap(f"not {_expr(operand, 3, values)}", 3, level)
+            return _wrap(f"not {_expr(operand, _NOT, values)}", _NOT, level)
         case ast.Unary(operand=operand):
             return _wrap(f"-{_expr(operand, _NEGATION, values)}", _NEGATION, level)
         case ast.Binary(op=op, left=left, right=right):
             own = _LEVELS[op]
             # Comparisons do not chain, so a comparison on the left needs parentheses as one on the right does.
-            text = f"{_expr(left, own + (own == 4), values)} {op} {_expr(right, own + 1, values)}"
+            text = f"{_expr(left, own + (own == _COMPARISON), values)} {op} {_expr(right, own + 1, values)}"
             return _wrap(text, own, level)
         case ast.Matches(subject=subject, regex=regex):
-            return _wrap(f"{_expr(subject, 5, values)} matches {format_pattern(regex)}", 4, level)
+            return _wrap(f"{_expr(subject, _SUM, values)} matches {format_pattern(regex)}", _COMPARISON, level)
         case ast.Apply(function=function, args=args):
             return f"{function}({', '.join(_expr(arg, 0, values) for arg in args)})"
 
@@ -89,15 +100,6 @@ def _escaped_in_regex(match: re.Match[str]) -> str:
 def _escaped(char: str) -> str:
     """Characters beyond the first plane have no escape and stand for themselves."""
     return f"\\u{ord(char):04x}" if ord(char) <= 0xFFFF else char
-
-
-def unparse(file: ast.File) -> str:
-    """The whole file: what it uses, models, schemas, programs."""
-    items = [f"use {format_text(use.path)}" for use in file.uses]
-    items += [f"model {model.name} = {format_text(model.id)}{_kind(model)}" for model in file.models]
-    items += [_schema(schema) for schema in file.schemas]
-    items += [_program(program) for program in file.programs]
-    return "\n".join(items)
 
 
 def _kind(model: ast.Model) -> str:
@@ -171,9 +173,9 @@ def _stage(stage: ast.Stage) -> str:
         case ast.Generate():
             return " ".join(["generate", *_generate(stage)])
         case ast.Score(verifier=verifier, reduce=reduce, into=into):
-            who = _judge(verifier) if isinstance(verifier, ast.Judge) else _model(verifier)
-            how = "" if reduce == "last" else f" reduce={reduce}"
-            return f"score {who}{how}{_into(into)}"
+            scorer = _judge(verifier) if isinstance(verifier, ast.Judge) else _model(verifier)
+            reduced = "" if reduce == "last" else f" reduce={reduce}"
+            return f"score {scorer}{reduced}{_into(into)}"
         case ast.Extract(column=column, pattern=pattern):
             return f"extract {column.id} = {pattern.id if isinstance(pattern, ast.Name) else format_pattern(pattern)}"
         case ast.Where(condition=condition):

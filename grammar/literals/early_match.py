@@ -2,12 +2,13 @@
 
 A regex becomes a program of the kind that Pike's matcher runs (Cox, "Regular Expression Matching: the Virtual Machine
 Approach", 2009): threads in order of priority, over all characters at once. The order is that of Python's backtracking,
-so the match that Python finds is that of the thread which ranks first. Once a thread has matched, those that rank after
-it do not count; once no thread that ranks before it is left, the match stands. "is 1" may yet become "is 12", since the
+so Python finds the match of the thread that ranks first. Once a thread has matched, those that rank after it no longer
+count; once no thread is left that ranks before it, the match is settled. "is 1" may still become "is 12", since the
 thread that takes one more digit ranks before the one that ends.
 
-What the analysis is not sure of it leaves alone: `$`, look-around, back-references, loops whose body can be empty.
-States of threads are kept with what they become at each character, so that a text costs one look-up a character.
+Patterns that the analysis cannot follow have no matcher: those with `$`, look-around, back-references, or loops whose
+body can be empty. Each state is cached with its successor at each character, so that a text costs one look-up a
+character.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ _CATEGORIES = {
 }
 
 
-class _Unsure(Exception):
-    """The pattern holds something that the analysis does not follow."""
+class _Unsupported(Exception):
+    """The pattern holds something that the analysis cannot follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Take:
-    """Takes a character, then goes on with the next instruction."""
+    """Takes one character, then goes on with the next instruction."""
 
     takes: Callable[[str], bool]
 
@@ -72,26 +73,26 @@ class _State:
 
 
 @dataclass(slots=True)
-class Pattern:
-    """A regex whose matches this module can follow; `search` makes one search of it."""
+class EarlyMatcher:
+    """A regex as a program; `search` begins a search for its first match."""
 
     program: list[_Instruction]
-    _next: dict[tuple[_State, str], _State] = field(default_factory=dict)
+    _successors: dict[tuple[_State, str], _State] = field(default_factory=dict)
 
-    def search(self) -> Search:
+    def search(self) -> EarlySearch:
         """A search over a text that comes in pieces."""
-        return Search(self, _State(*self._reached([0], beginning=True)))
+        return EarlySearch(self, _State(*self._closure([0], beginning=True)))
 
     def after(self, state: _State, character: str) -> _State:
         """What a state becomes at a character."""
-        known = self._next.get((state, character))
-        if known is None:
-            if len(self._next) >= _MOST_STATES:
-                self._next.clear()
-            known = self._next[state, character] = self._stepped(state, character)
-        return known
+        successor = self._successors.get((state, character))
+        if successor is None:
+            if len(self._successors) >= _MOST_STATES:
+                self._successors.clear()
+            successor = self._successors[state, character] = self._step(state, character)
+        return successor
 
-    def _stepped(self, state: _State, character: str) -> _State:
+    def _step(self, state: _State, character: str) -> _State:
         moved = []
         for at in state.threads:
             instruction = self.program[at]
@@ -99,10 +100,10 @@ class Pattern:
                 moved.append(at + 1)
         # Another match can begin behind the character, unless there is one already: the leftmost ranks first.
         starts = moved if state.matched else [*moved, 0]
-        threads, matched = self._reached(starts, beginning=False)
+        threads, matched = self._closure(starts, beginning=False)
         return _State(threads, matched or state.matched)
 
-    def _reached(self, starts: Sequence[int], *, beginning: bool) -> tuple[tuple[int, ...], bool]:
+    def _closure(self, starts: Sequence[int], *, beginning: bool) -> tuple[tuple[int, ...], bool]:
         """The instructions at which threads that go on from `starts` wait, those after a match cut off."""
         waiting: list[int] = []
         seen: set[int] = set()
@@ -126,45 +127,46 @@ class Pattern:
 
 
 @dataclass(slots=True)
-class Search:
-    """One search: text goes in, and `settled` says whether what follows can still change the first match."""
+class EarlySearch:
+    """One search, fed with a text piece by piece."""
 
-    pattern: Pattern
+    matcher: EarlyMatcher
     state: _State
 
     @property
     def settled(self) -> bool:
+        """Whether there is a match, and the text that follows can no longer change it."""
         return self.state.matched and not self.state.threads
 
     def push(self, text: str) -> bool:
-        """Takes more of the text; True where the match is settled."""
+        """Takes more of the text. Returns `settled`."""
         for character in text:
             if self.settled:
                 break
-            self.state = self.pattern.after(self.state, character)
+            self.state = self.matcher.after(self.state, character)
         return self.settled
 
 
 @lru_cache(maxsize=256)
-def followed(pattern: str) -> Pattern | None:
-    """The pattern, to be followed; None where the analysis is not sure of it, or it can only match at the very end."""
+def early_matcher(pattern: str) -> EarlyMatcher | None:
+    """The matcher of a pattern; None where the analysis cannot follow it, or it can match only at the very end."""
     program: list[_Instruction] = []
     try:
         parsed = _parser.parse(pattern)
         if parsed.state.flags & (re.MULTILINE | re.LOCALE):
             return None
         _compile(parsed, parsed.state.flags, program)
-    except (_Unsure, re.error, RecursionError, OverflowError):
+    except (_Unsupported, re.error, RecursionError, OverflowError):
         return None
     program.append(_Match())
-    return Pattern(program)
+    return EarlyMatcher(program)
 
 
 def _compile(items: Any, flags: int, program: list[_Instruction]) -> None:
-    """Appends the instructions of a part of a parsed pattern. Raises _Unsure."""
+    """Appends the instructions of a part of a parsed pattern. Raises _Unsupported."""
     for op, argument in items:
         if len(program) > _MOST_INSTRUCTIONS:
-            raise _Unsure
+            raise _Unsupported
         if op in (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN):
             program.append(_Take(_taker(_character(op, argument), flags & _CHARACTER_FLAGS)))
         elif op is sre.SUBPATTERN:
@@ -178,7 +180,7 @@ def _compile(items: Any, flags: int, program: list[_Instruction]) -> None:
         elif op is sre.AT and argument in (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING):
             program.append(_Begin())
         else:
-            raise _Unsure
+            raise _Unsupported
 
 
 def _alternatives(arms: Any, flags: int, program: list[_Instruction]) -> None:
@@ -196,13 +198,13 @@ def _alternatives(arms: Any, flags: int, program: list[_Instruction]) -> None:
 
 
 def _repeat(least: int, most: int, inner: Any, greedy: bool, flags: int, program: list[_Instruction]) -> None:
-    # A loop whose body can be empty ends in ways that are the matcher's own.
+    # How a loop ends whose body can be empty depends on the regex engine.
     if most > 1 and inner.getwidth()[0] == 0:
-        raise _Unsure
+        raise _Unsupported
     for _ in range(least):
         _compile(inner, flags, program)
         if len(program) > _MOST_INSTRUCTIONS:
-            raise _Unsure
+            raise _Unsupported
     if most == sre.MAXREPEAT:
         loop = _Split([])
         start = len(program)
@@ -217,12 +219,13 @@ def _repeat(least: int, most: int, inner: Any, greedy: bool, flags: int, program
         program.append(options[-1][0])
         _compile(inner, flags, program)
         if len(program) > _MOST_INSTRUCTIONS:
-            raise _Unsure
+            raise _Unsupported
     for option, start in options:
         _either(option, start, len(program), greedy)
 
 
 def _either(split: _Split, more: int, end: int, greedy: bool) -> None:
+    """Makes a split go on at `more` or `end`, the first of them ranking first where the repeat is greedy."""
     split.targets = [more, end] if greedy else [end, more]
 
 
@@ -245,7 +248,7 @@ def _character(op: Any, argument: Any) -> str:
         elif kind is sre.CATEGORY and value in _CATEGORIES:
             parts.append(_CATEGORIES[value])
         else:
-            raise _Unsure
+            raise _Unsupported
     return f"[{''.join(parts)}]"
 
 
@@ -253,7 +256,7 @@ def _escaped(code: int) -> str:
     return f"\\U{code:08x}"
 
 
-def _taker(character: str, flags: int) -> Callable[[str], bool]:
-    """Python's own word on whether a character is taken."""
-    matches = re.compile(character, flags).fullmatch
-    return lambda one: matches(one) is not None
+def _taker(pattern: str, flags: int) -> Callable[[str], bool]:
+    """Whether a character is taken, decided by Python's own engine."""
+    fullmatch = re.compile(pattern, flags).fullmatch
+    return lambda character: fullmatch(character) is not None

@@ -19,7 +19,7 @@ def template(raw: str, start: int) -> tuple[ast.Template, list[Diagnostic]]:
     text, offsets = _long(raw, start) if raw.startswith('"""') else (raw[1:-1], range(start + 1, start + len(raw)))
     parts: list[str | ast.Name] = []
     faults: list[Diagnostic] = []
-    done = 0
+    end = 0
 
     def add(piece: str) -> None:
         if piece and parts and isinstance(parts[-1], str):
@@ -28,8 +28,8 @@ def template(raw: str, start: int) -> tuple[ast.Template, list[Diagnostic]]:
             parts.append(piece)
 
     for match in _SPECIAL.finditer(text):
-        add(text[done : match.start()])
-        done = match.end()
+        add(text[end : match.start()])
+        end = match.end()
         span = Span(offsets[match.start()], offsets[match.end() - 1] + 1)
         point, letter, name = match.groups()
         if name is not None:
@@ -47,15 +47,15 @@ def template(raw: str, start: int) -> tuple[ast.Template, list[Diagnostic]]:
             add(_ESCAPES[letter])
         else:
             faults.append(_unknown_escape(letter, span))
-    add(text[done:])
+    add(text[end:])
     return ast.Template(tuple(parts), span=Span(start, start + len(raw))), faults
 
 
 def _unknown_escape(letter: str, span: Span) -> Diagnostic:
-    shown = f"`\\{letter}`" if letter.isprintable() else "a backslash before the end of the line"
+    escape = f"`\\{letter}`" if letter.isprintable() else "a backslash before the end of the line"
     return Diagnostic(
         "QP108",
-        f"unknown escape {shown}",
+        f"unknown escape {escape}",
         span,
         notes=(r"escapes are `\n`, `\t`, `\r`, `\\`, `\"`, `\{`, `\}` and `\uXXXX`",),
         help="a backslash itself is written twice",
@@ -77,23 +77,23 @@ def _long(raw: str, start: int) -> tuple[str, Sequence[int]]:
     if len(lines) > 1 and not lines[-1][0].strip():
         indented.append(lines[-1][0] + "x")
     margin = _common([line[: len(line) - len(line.lstrip())] for line in indented])
-    kept = [lines[0], *((line[margin:], at + min(margin, len(line))) for line, at in lines[1:])]
-    if len(kept) > 1 and not kept[-1][0].strip():
-        kept.pop()
-    if len(lines) > 1 and not kept[0][0].strip():
-        kept.pop(0)
+    body = [lines[0], *((line[margin:], at + min(margin, len(line))) for line, at in lines[1:])]
+    if len(body) > 1 and not body[-1][0].strip():
+        body.pop()
+    if len(lines) > 1 and not body[0][0].strip():
+        body.pop(0)
     text, offsets = [], []
-    for index, (line, at) in enumerate(kept):
+    for index, (line, at) in enumerate(body):
         blank = not line.strip() and index > 0
         text.append("" if blank else line)
         offsets += [] if blank else list(range(at, at + len(line)))
-        if index + 1 < len(kept):
+        if index + 1 < len(body):
             text.append("\n")
             offsets.append(at + len(line))
     return "".join(text), offsets
 
 
-def redented(raw: str, indent: int) -> str:
+def reindented(raw: str, indent: int) -> str:
     """A triple-quoted literal over several lines, indented anew if that leaves it the same text; others as they are."""
     if not raw.startswith('"""') or "\n" not in raw:
         return raw

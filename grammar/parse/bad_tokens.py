@@ -70,11 +70,11 @@ def unclosed_string(text: str, start: int, end: int, *, long: bool) -> Diagnosti
     if long:
         message, label = 'the `"""` that opens here is never closed', "opened here"
         return Diagnostic("QP105", message, Span(start, start + 3), label, help='close it with `"""`')
-    found = text[start:end]
+    literal = text[start:end]
     help, edit = 'close it with `"`', Edit(Span(end, end), '"')
-    if "\\\n" in found:
-        help, edit = "write a line end as `\\n`", Edit(Span(start, end), found.replace("\\\n", "\\n"))
-    elif (len(found) - len(found.rstrip("\\"))) % 2:
+    if "\\\n" in literal:
+        help, edit = "write a line end as `\\n`", Edit(Span(start, end), literal.replace("\\\n", "\\n"))
+    elif (len(literal) - len(literal.rstrip("\\"))) % 2:
         help, edit = "a backslash itself is written twice", Edit(Span(end, end), '\\"')
     return Diagnostic(
         "QP105",
@@ -89,18 +89,18 @@ def unclosed_string(text: str, start: int, end: int, *, long: bool) -> Diagnosti
 
 def odd_number(text: str, start: int, end: int) -> Diagnostic:
     """Digits in a form that other languages take, or with letters behind them."""
-    found = text[start:end]
+    digits = text[start:end]
     plain: str | None = None
-    if re.fullmatch(r"\d+\.", found):
-        plain = found[:-1]
-    elif re.fullmatch(r"\.\d+", found) and (start == 0 or not (text[start - 1].isalnum() or text[start - 1] in "_])")):
-        plain = f"0{found}"
-    elif re.fullmatch(r"\d[\d_]*(?:\.\d+)?", found):
-        plain = found.replace("_", "")
-    elif re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", found):
-        plain = str(int(found, 16))
+    if re.fullmatch(r"\d+\.", digits):
+        plain = digits[:-1]
+    elif re.fullmatch(r"\.\d+", digits) and (start == 0 or not (text[start - 1].isalnum() or text[start - 1] in "_])")):
+        plain = f"0{digits}"
+    elif re.fullmatch(r"\d[\d_]*(?:\.\d+)?", digits):
+        plain = digits.replace("_", "")
+    elif re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", digits):
+        plain = str(int(digits, 16))
     help, edit = (f"write `{plain}`", Edit(Span(start, end), plain)) if plain and len(plain) < 40 else (None, None)
-    return Diagnostic("QP109", f"`{shorten(found, 40)}` is not a number", Span(start, end), help=help, edit=edit)
+    return Diagnostic("QP109", f"`{shorten(digits, 40)}` is not a number", Span(start, end), help=help, edit=edit)
 
 
 def foreign_name(text: str, start: int, end: int) -> Diagnostic:
@@ -114,7 +114,7 @@ def stray(text: str, start: int, end: int) -> Diagnostic:
     if char in _LOOKALIKES:
         plain = _LOOKALIKES[char]
         advice = "write a plain space" if plain == " " else f"write `{plain}`"
-        shown = "U+00A0 (no-break space)" if plain == " " else f"`{char}`"
-        return Diagnostic("QP104", f"unexpected character {shown}", span, help=advice, edit=Edit(span, plain))
-    shown = f"`{shorten(text[start:end], 40)}`" if char.isprintable() and not char.isspace() else f"U+{ord(char):04X}"
-    return Diagnostic("QP104", f"unexpected character {shown}", span, help=_ADVICE.get(char))
+        name = "U+00A0 (no-break space)" if plain == " " else f"`{char}`"
+        return Diagnostic("QP104", f"unexpected character {name}", span, help=advice, edit=Edit(span, plain))
+    name = f"`{shorten(text[start:end], 40)}`" if char.isprintable() and not char.isspace() else f"U+{ord(char):04X}"
+    return Diagnostic("QP104", f"unexpected character {name}", span, help=_ADVICE.get(char))

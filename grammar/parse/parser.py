@@ -1,10 +1,8 @@
 """Source text to syntax tree, with as many errors in one go as can be told apart.
 
 A statement that does not parse is reported, blanked and left out, and the rest is parsed again. The tree that comes
-back carries what was found in `errors`; lowering adds its own and raises them together. A text that is no program
+back carries the diagnostics in `errors`; lowering adds its own and raises them together. A text that is no program
 text at all (binary, too large, nested too deep) is refused at once.
-
-MERGED: Work that makes many objects and few cycles, spared the cycle collector.
 """
 
 from __future__ import annotations
@@ -23,33 +21,20 @@ from lark import Lark
 from lark.exceptions import UnexpectedInput
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.builders.declarations import ToAst
+from qpdsl.grammar.builders.tree import TreeBuilder
 from qpdsl.grammar.diagnostic import Diagnostic, QpError, in_order
 from qpdsl.grammar.parse.errors import explain, misspelt_words
-from qpdsl.grammar.parse.layout import Statement, lay_out
+from qpdsl.grammar.parse.layout import Statement
+from qpdsl.grammar.parse.layout_builder import lay_out
 from qpdsl.grammar.parse.pipeline import open_parameters
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source, Span
 
-
-@contextmanager
-def collector_resting() -> Iterator[None]:
-    """Keeps the collector from walking a growing tree again and again: half the time that a large source takes."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 MAX_ERRORS = 20
-# How many characters are read again to find further errors: a large source is read but a few times.
+# How many characters are read again to find further errors, so that a large source is read only a few times.
 _REREAD = 4_000_000
 BUILT_IN_MODELS = {"llm": "zoo/counting", "prm": "zoo/counting-prm", "slm": "zoo/counting-mini"}
 _BINARY = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
-_lock = Lock()
+_LOCK = Lock()
 
 
 def parse_file(source: Source) -> ast.File:
@@ -74,14 +59,31 @@ def parse_pipeline(source: Source, models: Mapping[str, str] | None = None) -> a
     span = Span(0, len(source.text))
     if not stages and not errors:
         errors = (Diagnostic("QP121", "expected a stage, found nothing", Span(0, 0)),)
-    known = {**BUILT_IN_MODELS, **(models or {})}
-    declared = tuple(ast.Model(name, id, span=span, name_span=span) for name, id in known.items())
+    ids = {**BUILT_IN_MODELS, **(models or {})}
+    declared = tuple(ast.Model(name, id, span=span, name_span=span) for name, id in ids.items())
     program = ast.Program("main", open_parameters(stages), None, stages, span=span, name_span=Span(0, 0))
     return ast.File(source, declared, (program,), complete=not gaps, errors=errors, gaps=gaps, span=span)
 
 
-@collector_resting()
+@contextmanager
+def gc_disabled() -> Iterator[None]:
+    """Turns the cycle collector off, which walks a growing tree again and again.
+
+    That takes half the time of a large source, and what is made here has few cycles.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@gc_disabled()
 def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnostic, ...], tuple[Span, ...]]:
+    """What the rule `entry` of the grammar makes of the source, the faults in it, and what was left out."""
     _refuse(source)
     text = source.text
     faults: list[Diagnostic] = []
@@ -90,23 +92,24 @@ def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnosti
     reread = 0
     while True:
         layout = lay_out(source, text, pipeline=entry == "pipeline", headless=headless)
-        found = [(fault, fault.span.start) for fault in layout.faults]
-        if not found:
+        # Each with an offset in the statement that is to blame.
+        new_faults = [(fault, fault.span.start) for fault in layout.faults]
+        if not new_faults:
             try:
                 tree = _parser().parse(layout.text, start=entry)
                 break
             except UnexpectedInput as error:
-                found = [explain(error, layout, source)]
-        faults += [fault for fault, _ in found]
+                new_faults = [explain(error, layout)]
+        faults += [fault for fault, _ in new_faults]
         text, before = layout.text, text
-        done: list[Statement] = []
-        for fault, offset in found:
+        blanked: Statement | None = None
+        for fault, offset in new_faults:
             if fault.code == "QP113":
                 text = f"{text[:offset]}\n{text[offset + 1 :]}"
                 continue
             statement = layout.statement_at(offset)
-            if statement is not None and not (done and statement is done[-1]):
-                done.append(statement)
+            if statement is not None and statement is not blanked:
+                blanked = statement
                 headless.update(layout.braces_after(statement))
                 gaps.append(statement.span)
                 text = replace(layout, text=text).without(statement)
@@ -115,9 +118,9 @@ def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnosti
             return (), in_order([*faults, *misspelt_words(layout)]), (Span(0, len(text)),)
         if text == before or len(faults) >= MAX_ERRORS or reread > _REREAD:
             return (), in_order(faults), (Span(0, len(text)),)
-    to_ast = ToAst(headless, gaps)
-    items = to_ast.transform(tree)
-    return items, in_order([*faults, *to_ast.faults]), tuple(to_ast.gaps)
+    builder = TreeBuilder(headless, gaps)
+    items = builder.build(tree)
+    return items, in_order([*faults, *builder.faults]), builder.gaps
 
 
 def _refuse(source: Source) -> None:
@@ -134,7 +137,7 @@ def _refuse(source: Source) -> None:
 
 def _parser() -> Lark:
     """The parser, built once, when it is first wanted."""
-    with _lock:
+    with _LOCK:
         return _build()
 
 

@@ -5,108 +5,103 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import makers
+from qpdsl.grammar.ast.walk import column_makers, walk_stages
 from qpdsl.grammar.words import COLUMNS
 
 _COUNTS = ("n", "top_k", "max_tokens")
 _RATES = ("temperature", "top_p", "min_p")
+
+# A name where it is read, and the type that its place asks for; None where any will do.
 _Use = tuple[ast.Name, str | None]
 
 
 def open_parameters(stages: tuple[ast.Stage, ...]) -> tuple[ast.Param, ...]:
     """One parameter per open name in order of first use, of the first type that a use asks for, else text."""
-    made = {*COLUMNS, *(name for name, _ in makers(stages))}
+    columns = {*COLUMNS, *(column for column, _ in column_makers(stages))}
     uses: dict[str, list[_Use]] = {}
-    for name, wanted in _uses(stages):
-        if name.id not in made:
-            uses.setdefault(name.id, []).append((name, wanted))
+    for stage in walk_stages(stages):
+        for name, type_ in _stage_uses(stage):
+            if name.id not in columns:
+                uses.setdefault(name.id, []).append((name, type_))
     params = []
-    for id, found in uses.items():
-        span = found[0][0].span
-        type_ = next((wanted for _, wanted in found if wanted), "text")
-        params.append(ast.Param(id, ast.TypeRef(type_, span=span), span=span, name_span=span))
+    for id, id_uses in uses.items():
+        span = id_uses[0][0].span
+        type_name = next((type_ for _, type_ in id_uses if type_), "text")
+        params.append(ast.Param(id, ast.TypeRef(type_name, span=span), span=span, name_span=span))
     return tuple(params)
 
 
-def _uses(stages: tuple[ast.Stage, ...]) -> Iterator[_Use]:
-    """Names in reading order, each with the type that its place asks for, None where any will do."""
-    for stage in stages:
-        match stage:
-            case ast.Prompt(text=text):
-                yield from _in(text, None)
-            case ast.Chat(turns=turns):
-                for turn in turns:
-                    yield from _in(turn.content, "text")
-            case ast.Generate():
-                for option in (*_COUNTS, *_RATES, "stop"):
-                    value = getattr(stage, option)
-                    if value is not None:
-                        yield from _in(value, "int" if option in _COUNTS else "float" if option in _RATES else "text")
-                if isinstance(stage.via, ast.Filter | ast.Amortized):
-                    yield from _in(
-                        stage.via.threshold if isinstance(stage.via, ast.Filter) else stage.via.margin, "float"
-                    )
-            case ast.Score(verifier=ast.Judge(rubric=rubric)):
-                yield from _in(rubric, None)
-            case ast.Where(condition=condition):
-                yield from _in(condition, "bool")
-            case ast.Split(count=count, by=by, temperature=temperature):
-                yield from _in(count, "int")
-                for value in (by, temperature):
-                    if value is not None:
-                        yield from _in(value, "float")
-            case ast.Keep(count=count, by=by):
-                yield from _in(count, "int")
-                yield from _in(by, "float")
-            case ast.Best(by=by):
-                yield from _in(by, "float")
-            case ast.Vote(weight=weight) if weight is not None:
-                yield from _in(weight, "float")
-            case ast.Repeat(limit=limit, until=until, body=body):
-                yield from _in(limit, "int")
-                if until is not None:
-                    yield from _in(until, "bool")
-                yield from _uses(body)
-            case ast.Branch(arms=arms):
-                for arm in arms:
-                    yield from _uses(arm)
-            case ast.Peek(body=body):
-                yield from _uses(body)
-            case ast.Call(arguments=arguments):
-                for argument in arguments:
-                    yield from _in(argument.value, None)
-            case ast.Return(value=value):
-                yield from _in(value, None)
+def _stage_uses(stage: ast.Stage) -> Iterator[_Use]:
+    """The names that a stage reads, in reading order, without those in its blocks."""
+    match stage:
+        case ast.Prompt(text=text):
+            yield from _uses(text, None)
+        case ast.Chat(turns=turns):
+            for turn in turns:
+                yield from _uses(turn.content, "text")
+        case ast.Generate(via=via):
+            for option in (*_COUNTS, *_RATES, "stop"):
+                value = getattr(stage, option)
+                if value is not None:
+                    yield from _uses(value, "int" if option in _COUNTS else "float" if option in _RATES else "text")
+            if via is not None:
+                yield from _uses(via.threshold if isinstance(via, ast.Filter) else via.margin, "float")
+        case ast.Score(verifier=ast.Judge(rubric=rubric)):
+            yield from _uses(rubric, None)
+        case ast.Where(condition=condition):
+            yield from _uses(condition, "bool")
+        case ast.Split(count=count, by=by, temperature=temperature):
+            yield from _uses(count, "int")
+            for value in (by, temperature):
+                if value is not None:
+                    yield from _uses(value, "float")
+        case ast.Keep(count=count, by=by):
+            yield from _uses(count, "int")
+            yield from _uses(by, "float")
+        case ast.Best(by=by):
+            yield from _uses(by, "float")
+        case ast.Vote(weight=weight) if weight is not None:
+            yield from _uses(weight, "float")
+        case ast.Repeat(limit=limit, until=until):
+            yield from _uses(limit, "int")
+            if until is not None:
+                yield from _uses(until, "bool")
+        case ast.Call(arguments=arguments):
+            for argument in arguments:
+                yield from _uses(argument.value, None)
+        case ast.Return(value=value):
+            yield from _uses(value, None)
 
 
-def _in(expr: ast.Expr, wanted: str | None) -> Iterator[_Use]:
+def _uses(expr: ast.Expr, type_: str | None) -> Iterator[_Use]:
+    """The names in an expression whose value should be of a type."""
     match expr:
         case ast.Name():
-            yield expr, wanted
+            yield expr, type_
         case ast.Template(parts=parts):
             yield from ((part, None) for part in parts if isinstance(part, ast.Name))
         case ast.Unary(op=op, operand=operand):
-            yield from _in(operand, "bool" if op == "not" else _number(wanted))
+            yield from _uses(operand, "bool" if op == "not" else _number(type_))
         case ast.Binary(op=op, left=left, right=right):
-            inner = _operand_type(op, left, right, wanted)
-            yield from _in(left, inner)
-            yield from _in(right, inner)
+            operand_type = _operand_type(op, left, right, type_)
+            yield from _uses(left, operand_type)
+            yield from _uses(right, operand_type)
         case ast.Matches(subject=subject):
-            yield from _in(subject, "text")
+            yield from _uses(subject, "text")
         case ast.Apply(function=function, args=args):
-            inner = "text" if function == "len" else "bool" if function in ("all", "any") else _number(wanted)
+            arg_type = "text" if function == "len" else "bool" if function in ("all", "any") else _number(type_)
             for arg in args:
-                yield from _in(arg, inner)
+                yield from _uses(arg, arg_type)
 
 
-def _operand_type(op: str, left: ast.Expr, right: ast.Expr, wanted: str | None) -> str | None:
+def _operand_type(op: str, left: ast.Expr, right: ast.Expr, type_: str | None) -> str | None:
     if op in ("and", "or"):
         return "bool"
     if op in ("==", "!="):
         numeric = any(isinstance(side, ast.Literal) and type(side.value) in (int, float) for side in (left, right))
         return "float" if numeric else None
-    return _number(wanted)
+    return _number(type_)
 
 
-def _number(wanted: str | None) -> str:
-    return "int" if wanted == "int" else "float"
+def _number(type_: str | None) -> str:
+    return "int" if type_ == "int" else "float"

@@ -1,14 +1,14 @@
-"""The signs of a source text, found before parsing: where strings, regexes and comments begin and end.
+"""The tokens of a source text, scanned before parsing: where strings, regexes and comments begin and end.
 
-The parser has its own lexer; this scan finds what a parser cannot say well (a string that never closes, a character
-that starts nothing) and what `layout` needs to tell which newlines end a stage.
+The parser has its own lexer. This scan finds the faults that a parser cannot explain well (a string that never closes,
+a character that starts nothing), and gives `layout_builder.py` what it needs to tell which newlines end a stage.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal as OneOf
+from typing import NamedTuple
 
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.parse import bad_tokens
@@ -18,8 +18,9 @@ from qpdsl.grammar.words import RESERVED
 Kind = OneOf["word", "number", "string", "regex", "sign", "newline", "comment"]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
+    """A piece of the text, from offset `start` to `end`. A tuple, which is made quickly: a source has many."""
+
     kind: Kind
     text: str
     start: int
@@ -68,7 +69,8 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
         if text[offset] == "/" and (begins or not _is_operand(last)):
             last, fault = _regex(text, offset)
             tokens.append(last)
-            faults += fault[: MAX_FAULTS - len(faults)]
+            if fault and len(faults) < MAX_FAULTS:
+                faults.append(fault)
             offset = last.end
             continue
         match = _TOKEN.match(text, offset)
@@ -76,23 +78,24 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
         kind, start, offset = match.lastgroup, offset, match.end()
         if kind == "space":
             continue
-        fault = []
+        fault = None
         if kind in ("open", "open_text"):
             long = kind == "open_text"
             offset = len(text) if long else bad_tokens.string_end(text, start, _line_end(text, start))
-            fault = [bad_tokens.unclosed_string(text, start, offset, long=long)]
+            fault = bad_tokens.unclosed_string(text, start, offset, long=long)
             kind = "string"
         elif kind == "number" and not _NUMBER.fullmatch(match[0]):
-            fault = [bad_tokens.odd_number(text, start, offset)]
+            fault = bad_tokens.odd_number(text, start, offset)
         elif kind == "foreign":
-            fault = [bad_tokens.foreign_name(text, start, offset)]
+            fault = bad_tokens.foreign_name(text, start, offset)
             kind = "word"
         elif kind == "dots":
             kind = "sign"
         elif kind == "stray":
-            fault = [bad_tokens.stray(text, start, offset)]
+            fault = bad_tokens.stray(text, start, offset)
             kind = "sign"
-        faults += fault[: MAX_FAULTS - len(faults)]
+        if fault and len(faults) < MAX_FAULTS:
+            faults.append(fault)
         token = Token(kind, text[start:offset], start, offset)  # type: ignore[arg-type]
         tokens.append(token)
         if kind == "comment" or (kind == "newline" and depth):
@@ -125,17 +128,18 @@ def _is_operand(token: Token | None) -> bool:
 
 
 def _line_end(text: str, start: int) -> int:
-    """The end of the line, less a `{` that closes it: a block should not be lost with a faulty head."""
+    """The end of the line, but for a `{` at its end: a block should not be lost with a faulty head."""
     end = text.find("\n", start)
     rest = text[start + 1 : len(text) if end < 0 else end].rstrip()
     return start + 1 + len(rest.removesuffix("{").rstrip())
 
 
-def _regex(text: str, start: int) -> tuple[Token, list[Diagnostic]]:
+def _regex(text: str, start: int) -> tuple[Token, Diagnostic | None]:
+    """The regex that begins at `start`, and what is wrong with it."""
     match = _REGEX.match(text, start)
     if match and (end := bad_tokens.slash_end(text, match.end())):
-        return Token("regex", text[start:end], start, end), [bad_tokens.slash_in_regex(text, match.end(), end)]
+        return Token("regex", text[start:end], start, end), bad_tokens.slash_in_regex(text, match.end(), end)
     if match:
-        return Token("regex", match[0], start, match.end()), []
+        return Token("regex", match[0], start, match.end()), None
     end = _line_end(text, start)
-    return Token("regex", text[start:end], start, end), [bad_tokens.unclosed_regex(start, end)]
+    return Token("regex", text[start:end], start, end), bad_tokens.unclosed_regex(start, end)

@@ -1,8 +1,7 @@
-"""Clauses that decide nothing: `until` that no round can change, `where` that is the same for every row, one group.
+"""Warnings about conditions with a known outcome: `until` that no round changes, `where` that is the same for all rows.
 
-MERGED: What a condition can come to, as far as columns that every row has tell: some conditions never hold, some always.
-
-A value is known as a range of numbers, as a set of values, or not at all (None).
+The outcomes of a condition are found by abstract interpretation (Cousot and Cousot, 1977) over the columns that every
+row has. A value is known as an interval of numbers, as a set of values, or not at all (None).
 """
 
 from __future__ import annotations
@@ -12,127 +11,16 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import made_column, walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.words import FINISHES
+from qpdsl.planner.check.binder import Binder, Flow
 from qpdsl.planner.names.scope import Scope, word_span
-from qpdsl.planner.names.substitute import walk as nodes
-from qpdsl.planner.names.walk import Flow, Walk
 from qpdsl.planner.plan.evaluate import Value, evaluate
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.reads import is_fixed, names
 
-EITHER: frozenset[Value] = frozenset({True, False})
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Numbers between two bounds, the bounds included; `absent` says that there may be none."""
-
-    low: float = -inf
-    high: float = inf
-    absent: bool = False
-
-
-Known = Range | frozenset[Value] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """What is known of rows: the values of their columns, and whether there may be no row at all."""
-
-    columns: Mapping[str, Known]
-    empty: bool
-
-
-def relation(flow: Flow, scope: Scope) -> Relation:
-    """The rows at a point of a program; a column that the program has put in the place of another is not known."""
-    finishes: frozenset[Value] = frozenset({*FINISHES, None})
-    known: dict[str, Known] = {
-        "finish": finishes,
-        "finished": EITHER,
-        "tokens": Range(low=0),
-        "group": Range(low=0),
-        "logprob": Range(high=0),
-    }
-    if flow.fresh:
-        known |= {"text": frozenset({""}), "step": frozenset({""}), "finish": frozenset({None})}
-        known |= {"finished": frozenset({False}), "tokens": Range(0, 0), "logprob": Range(0, 0)}
-    elif flow.spent is not None:
-        known |= {"finished": frozenset({True}), "finish": finishes - {"stop", None}}
-    own = {name for name, column in scope.columns.items() if column.maker is not None}
-    return Relation({name: value for name, value in known.items() if name not in own}, flow.filtered)
-
-
-def outcomes(condition: ast.Expr, rows: Relation) -> frozenset[Value]:
-    """True and False, as far as the condition can come to them."""
-    found = _value(condition, rows)
-    return found if isinstance(found, frozenset) else EITHER
-
-
-def _value(expr: ast.Expr, rows: Relation) -> Known:
-    match expr:
-        case ast.Literal(value=bool(value)) | ast.Literal(value=None as value):
-            return frozenset({value})
-        case ast.Literal(value=value) if isinstance(value, (int, float)):
-            return Range(value, value)
-        case ast.Template(parts=parts) if all(isinstance(part, str) for part in parts):
-            return frozenset({"".join(map(str, parts))})
-        case ast.Name(id=name):
-            return rows.columns.get(name)
-        case ast.Unary(op="not", operand=operand):
-            return frozenset(not value for value in outcomes(operand, rows))
-        case ast.Unary(operand=operand):
-            inner = _value(operand, rows)
-            return Range(-inner.high, -inner.low, inner.absent) if isinstance(inner, Range) else None
-        case ast.Binary(op="and", left=left, right=right):
-            return frozenset(a and b for a in outcomes(left, rows) for b in outcomes(right, rows))
-        case ast.Binary(op="or", left=left, right=right):
-            return frozenset(a or b for a in outcomes(left, rows) for b in outcomes(right, rows))
-        case ast.Binary(op=op, left=left, right=right):
-            return _compared(op, _value(left, rows), _value(right, rows))
-        case ast.Apply(function="len"):
-            return Range(low=0, absent=True)
-        case ast.Apply(function=function, args=(argument,)):
-            return _over_rows(function, argument, rows)
-    return None
-
-
-def _over_rows(function: str, argument: ast.Expr, rows: Relation) -> Known:
-    if function in ("all", "any"):
-        nothing: frozenset[Value] = frozenset({function == "all"}) if rows.empty else frozenset()
-        return outcomes(argument, rows) | nothing
-    value = _value(argument, rows)
-    return Range(value.low, value.high, value.absent or rows.empty) if isinstance(value, Range) else None
-
-
-def _compared(op: str, left: Known, right: Known) -> Known:
-    """A comparison with none is false, and so is one of a number that is absent."""
-    if isinstance(left, frozenset) and isinstance(right, frozenset) and op in ("==", "!="):
-        equal = frozenset(a == b for a in left for b in right)
-        return equal if op == "==" else frozenset(not each for each in equal)
-    if not (isinstance(left, Range) and isinstance(right, Range)):
-        return None if op in ("+", "-", "*", "/", "%") else EITHER
-    absent: frozenset[Value] = frozenset({op == "!="}) if left.absent or right.absent else frozenset()
-    match op:
-        case "<" | ">=":
-            found = _under(left, right)
-            return absent | (found if op == "<" else frozenset(not each for each in found))
-        case ">" | "<=":
-            found = _under(right, left)
-            return absent | (found if op == ">" else frozenset(not each for each in found))
-        case "==" | "!=":
-            meet = left.low <= right.high and right.low <= left.high
-            same = left.low == left.high == right.low == right.high
-            found = frozenset({True} if same else {True, False} if meet else {False})
-            return absent | (found if op == "==" else frozenset(not each for each in found))
-    return None
-
-
-def _under(left: Range, right: Range) -> frozenset[Value]:
-    can = frozenset({True}) if left.low < right.high else frozenset()
-    return can | (frozenset({False}) if left.high >= right.low else frozenset())
-
-
+_EITHER: frozenset[Value] = frozenset({True, False})
 _GENERATED = frozenset({"text", "step", "finish", "finished", "logprob", "tokens"})
 _ENDS = frozenset({"finish", "finished"})
 _BOUNDS = {
@@ -141,63 +29,67 @@ _BOUNDS = {
     "group": "`group` is never below 0",
     "logprob": "`logprob` is never over 0",
 }
-_ALL_RUN = "leave `until` out, to run all rounds"
+_ALL_ROUNDS = "leave `until` out, to run all rounds"
 
 
-def warn_until(walk: Walk, stage: ast.Repeat, until: ast.Expr, before: Flow) -> bool:
+def warn_until(binder: Binder, stage: ast.Repeat, until: ast.Expr, before: Flow) -> bool:
     """Warns of a condition that holds at once, after one round or never, whatever the body does.
 
-    Says whether it is sure that the first round runs. `before` is what held before the `repeat`.
+    Returns whether it is sure that the first round runs. `before` is what held before the `repeat`.
     """
     if is_fixed(until):
         holds = bool(evaluate(until, {}))
         message = "this holds at once, so that no round runs" if holds else "this never holds"
-        help = "leave the `repeat` out" if holds else _ALL_RUN
-        walk.warn(Diagnostic("QP305", message, until.span, "always the same", help=help))
+        help = "leave the `repeat` out" if holds else _ALL_ROUNDS
+        binder.warn(Diagnostic("QP305", message, until.span, "always the same", help=help))
         return not holds
-    known = (before, walk.flow)
-    if walk.rounds:  # what held before the first round of the loop around it may hold no more
-        same = walk.flow.fresh == before.fresh and walk.flow.spent is before.spent
-        known = (_unknown(before), _unknown(before) if same else replace(walk.flow, filtered=True))
-    at_first, later = (outcomes(until, relation(flow, walk.scope)) for flow in known)
+    after = binder.flow
+    if binder.rounds:  # what held before the first round of the loop around it may no longer hold
+        unchanged = after.fresh == before.fresh and after.spent is before.spent
+        before = _after_any_round(before)
+        after = before if unchanged else replace(after, filtered=True)
+    at_first = _outcomes(until, _rows(before, binder.scope))
+    later = _outcomes(until, _rows(after, binder.scope))
     if True not in at_first | later:
-        _warn(walk, until, "this never holds", "always false", known[1], _ALL_RUN)
+        _warn(binder, until, "this never holds", "always false", after, _ALL_ROUNDS)
     elif False not in at_first:
-        _warn(walk, until, "this holds at once, so that no round runs", "always true", known[0], None)
+        _warn(binder, until, "this holds at once, so that no round runs", "always true", before, None)
     elif False not in later and not _is_one(stage.limit):
-        mend = "give the `generate` in it a `stop`" if known[1].spent else None
-        _warn(walk, until, "this holds after one round, so that no other runs", "then always true", known[1], mend)
+        message = "this holds after one round, so that no other runs"
+        add_stop = "give the `generate` in it a `stop`" if after.spent else None
+        _warn(binder, until, message, "then always true", after, add_stop)
     else:
-        _warn_unchanged(walk, stage, until)
+        _warn_unchanged(binder, stage, until)
     return True not in at_first
 
 
-def warn_where(walk: Walk, condition: ast.Expr) -> None:
+def warn_where(binder: Binder, condition: ast.Expr) -> None:
     """Warns of a condition that holds for every row, or for none."""
-    found: frozenset[Value]
+    outcomes: frozenset[Value]
     if is_fixed(condition):
-        found = frozenset({bool(evaluate(condition, {}))})
+        outcomes = frozenset({bool(evaluate(condition, {}))})
     else:
-        found = outcomes(condition, relation(_unknown(walk.flow) if walk.rounds else walk.flow, walk.scope))
-    if found == {False}:
-        _warn(walk, condition, "this holds for no row, so that none is left", "always false", walk.flow, None)
-    elif found == {True}:
-        _warn(walk, condition, "this holds for every row, so that all are left", "always true", walk.flow, None)
+        flow = _after_any_round(binder.flow) if binder.rounds else binder.flow
+        outcomes = _outcomes(condition, _rows(flow, binder.scope))
+    if outcomes == {False}:
+        _warn(binder, condition, "this holds for no row, so that none is left", "always false", binder.flow, None)
+    elif outcomes == {True}:
+        _warn(binder, condition, "this holds for every row, so that all are left", "always true", binder.flow, None)
 
 
-def warn_per(walk: Walk, per: ast.Name) -> None:
+def warn_per(binder: Binder, per: ast.Name) -> None:
     """Warns of `per group` in a program that makes no groups."""
-    column, body = walk.scope.columns.get(per.id), walk.calls[0][1].body
+    column, body = binder.scope.columns.get(per.id), binder.calls[0][1].body
     if per.id != "group" or column is None or column.maker is not None:
         return
-    if not any(isinstance(node, ast.Split | ast.Call) for node in nodes(body)) and not walk.scope.gaps:
+    if not any(isinstance(stage, ast.Split | ast.Call) for stage in walk_stages(body)) and not binder.scope.gaps:
         help = "make them with `split` after the first `chat` or `prompt`"
         message = "all rows are in one group, as no `split` makes more"
-        walk.warn(Diagnostic("QP305", message, per.span, "the same in every row", help=help))
+        binder.warn(Diagnostic("QP305", message, per.span, "the same in every row", help=help))
 
 
-def _unknown(flow: Flow) -> Flow:
-    """What stays true of the rows whatever the rounds did."""
+def _after_any_round(flow: Flow) -> Flow:
+    """What stays true of the rows after any number of rounds."""
     return replace(flow, fresh=False, spent=None, filtered=True)
 
 
@@ -206,7 +98,7 @@ def _is_one(limit: ast.Expr) -> bool:
     return isinstance(value, ast.Literal) and value.value == 1
 
 
-def _warn(walk: Walk, condition: ast.Expr, message: str, label: str, flow: Flow, help: str | None) -> None:
+def _warn(binder: Binder, condition: ast.Expr, message: str, label: str, flow: Flow, help: str | None) -> None:
     read = {name.id for name in names(condition)}
     why: tuple[Label, ...] = ()
     notes = tuple(bound for name, bound in _BOUNDS.items() if name in read)
@@ -214,39 +106,156 @@ def _warn(walk: Walk, condition: ast.Expr, message: str, label: str, flow: Flow,
         why = (Label(word_span(flow.spent), "this finishes every row, as it has no `stop`"),)
     elif read & _GENERATED and flow.fresh:
         notes = ("a new turn has no text yet, and none of its rows is finished",)
-    walk.warn(Diagnostic("QP305", message, condition.span, label, why, notes, help))
+    binder.warn(Diagnostic("QP305", message, condition.span, label, why, notes, help))
 
 
-def _warn_unchanged(walk: Walk, stage: ast.Repeat, until: ast.Expr) -> None:
+def _warn_unchanged(binder: Binder, stage: ast.Repeat, until: ast.Expr) -> None:
     read = {name.id for name in names(until)}
-    columns = read & walk.scope.columns.keys()
-    changed = _changed(stage.body)
+    columns = read & binder.scope.columns.keys()
+    changed = _changed_columns(stage.body)
     if not read or changed is None or columns & changed:
         return
     same = ", ".join(f"`{name}`" for name in sorted(columns))
     what = f"no round changes {same}" if same else "it reads parameters only"
     message = f"this holds at once or never: {what}"
-    walk.warn(Diagnostic("QP305", message, until.span, "the same in every round"))
+    binder.warn(Diagnostic("QP305", message, until.span, "the same in every round"))
 
 
-def _changed(stages: tuple[ast.Stage, ...]) -> frozenset[str] | None:
-    """The columns that stages change; None where the rows themselves become others, and so every aggregate."""
-    changed: frozenset[str] = frozenset()
-    for stage in stages:
+def _changed_columns(stages: tuple[ast.Stage, ...]) -> set[str] | None:
+    """The columns that stages change; None where other rows may come out, and so every aggregate may change."""
+    changed: set[str] = set()
+    for stage in walk_stages(stages):
         match stage:
-            case ast.Generate(into=into):
-                changed |= _GENERATED | ({into.id} if into else set())
-            case ast.Prompt() | ast.Chat():
+            case ast.Generate() | ast.Prompt() | ast.Chat():
                 changed |= _GENERATED
-            case ast.Score(into=into):
-                changed |= {into.id if into else "score"}
-            case ast.Extract(column=column):
-                changed |= {column.id}
-            case ast.Repeat(body=body):
-                inner = _changed(body)
-                if inner is None:
-                    return None
-                changed |= inner
+            case ast.Score() | ast.Extract() | ast.Repeat():
+                pass
             case _:
                 return None
+        column = made_column(stage)
+        changed |= {column} if column else set()
     return changed
+
+
+# The outcomes of a condition
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Numbers between two bounds, the bounds included. `absent` says that there may be no number."""
+
+    low: float = -inf
+    high: float = inf
+    absent: bool = False
+
+
+_Known = _Interval | frozenset[Value] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What is known of rows: the values of their columns, and whether there may be no row at all."""
+
+    columns: Mapping[str, _Known]
+    empty: bool
+
+
+def _rows(flow: Flow, scope: Scope) -> _Rows:
+    """The rows at a point of a program. A column that the program has replaced is not known."""
+    finishes: frozenset[Value] = frozenset({*FINISHES, None})
+    known: dict[str, _Known] = {
+        "finish": finishes,
+        "finished": _EITHER,
+        "tokens": _Interval(low=0),
+        "group": _Interval(low=0),
+        "logprob": _Interval(high=0),
+    }
+    if flow.fresh:
+        known |= {"text": frozenset({""}), "step": frozenset({""}), "finish": frozenset({None})}
+        known |= {"finished": frozenset({False}), "tokens": _Interval(0, 0), "logprob": _Interval(0, 0)}
+    elif flow.spent is not None:
+        known |= {"finished": frozenset({True}), "finish": finishes - {"stop", None}}
+    replaced = {name for name, column in scope.columns.items() if column.maker is not None}
+    return _Rows({name: value for name, value in known.items() if name not in replaced}, flow.filtered)
+
+
+def _outcomes(condition: ast.Expr, rows: _Rows) -> frozenset[Value]:
+    """The values, True and False, that the condition may have."""
+    value = _value(condition, rows)
+    return value if isinstance(value, frozenset) else _EITHER
+
+
+def _value(expr: ast.Expr, rows: _Rows) -> _Known:
+    match expr:
+        case ast.Literal(value=bool(value)) | ast.Literal(value=None as value):
+            return frozenset({value})
+        case ast.Literal(value=value) if isinstance(value, (int, float)):
+            return _Interval(value, value)
+        case ast.Template(parts=parts) if all(isinstance(part, str) for part in parts):
+            return frozenset({"".join(map(str, parts))})
+        case ast.Name(id=name):
+            return rows.columns.get(name)
+        case ast.Unary(op="not", operand=operand):
+            return _negated(_outcomes(operand, rows))
+        case ast.Unary(operand=operand):
+            inner = _value(operand, rows)
+            return _Interval(-inner.high, -inner.low, inner.absent) if isinstance(inner, _Interval) else None
+        case ast.Binary(op="and", left=left, right=right):
+            return frozenset(a and b for a in _outcomes(left, rows) for b in _outcomes(right, rows))
+        case ast.Binary(op="or", left=left, right=right):
+            return frozenset(a or b for a in _outcomes(left, rows) for b in _outcomes(right, rows))
+        case ast.Binary(op=op, left=left, right=right):
+            return _compared(op, _value(left, rows), _value(right, rows))
+        case ast.Apply(function="len"):
+            return _Interval(low=0, absent=True)
+        case ast.Apply(function=function, args=(argument,)):
+            return _aggregate(function, argument, rows)
+    return None
+
+
+def _aggregate(function: str, argument: ast.Expr, rows: _Rows) -> _Known:
+    if function in ("all", "any"):
+        of_no_rows: frozenset[Value] = frozenset({function == "all"}) if rows.empty else frozenset()
+        return _outcomes(argument, rows) | of_no_rows
+    value = _value(argument, rows)
+    return _Interval(value.low, value.high, value.absent or rows.empty) if isinstance(value, _Interval) else None
+
+
+def _compared(op: str, left: _Known, right: _Known) -> _Known:
+    """A comparison with none is false, and so is one with an absent number."""
+    if isinstance(left, frozenset) and isinstance(right, frozenset) and op in ("==", "!="):
+        equal: frozenset[Value] = frozenset(a == b for a in left for b in right)
+        return equal if op == "==" else _negated(equal)
+    if not (isinstance(left, _Interval) and isinstance(right, _Interval)):
+        return None if op in ("+", "-", "*", "/", "%") else _EITHER
+    absent: frozenset[Value] = frozenset({op == "!="}) if left.absent or right.absent else frozenset()
+    match op:
+        case "<":
+            return absent | _below(left, right)
+        case ">=":
+            return absent | _negated(_below(left, right))
+        case ">":
+            return absent | _below(right, left)
+        case "<=":
+            return absent | _negated(_below(right, left))
+        case "==":
+            return absent | _equal(left, right)
+        case "!=":
+            return absent | _negated(_equal(left, right))
+    return None
+
+
+def _negated(outcomes: frozenset[Value]) -> frozenset[Value]:
+    return frozenset(not outcome for outcome in outcomes)
+
+
+def _below(left: _Interval, right: _Interval) -> frozenset[Value]:
+    outcomes: frozenset[Value] = frozenset({True}) if left.low < right.high else frozenset()
+    return outcomes | (frozenset({False}) if left.high >= right.low else frozenset())
+
+
+def _equal(left: _Interval, right: _Interval) -> frozenset[Value]:
+    if left.low == left.high == right.low == right.high:
+        return frozenset({True})
+    overlap = left.low <= right.high and right.low <= left.high
+    return _EITHER if overlap else frozenset({False})

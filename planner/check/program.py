@@ -1,63 +1,63 @@
-"""One program checked and lowered: its parameters, its stages, what it gives back."""
+"""One program checked and lowered: its head, its stages, and its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import makers
+from qpdsl.grammar.ast.walk import column_makers, walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label, in_order
 from qpdsl.grammar.words import COLUMNS, TYPES, Type
-from qpdsl.planner.check.stages import add
+from qpdsl.planner.check.binder import Binder, InlineBudget, ReturnValue, return_value
+from qpdsl.planner.check.stages import add_stage
 from qpdsl.planner.names.modules import Environment, Module, no_duplicates
 from qpdsl.planner.names.scope import Scope, param_type, word_span
 from qpdsl.planner.names.types import fits
 from qpdsl.planner.names.unknown import is_alias, unknown_type
-from qpdsl.planner.names.walk import Result, Room, Walk, result
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.logical import Chain, LogicalProgram, Parameter
+from qpdsl.planner.plan.logical import LogicalProgram, Parameter, PlanBuilder
 from qpdsl.planner.plan.options import constant
 
 Report = Callable[[Diagnostic], None]
-# How deep programs that were not checked yet may lead to one another while one is.
-_DEEPEST = 64
+# How deep calls of programs that are not checked yet may nest while one is checked.
+_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A program as lowered; the plan is of use only where `found` holds no error."""
+class CheckedProgram:
+    """A lowered program. The plan is usable only where `diagnostics` holds no error."""
 
     program: LogicalProgram
-    found: tuple[Diagnostic, ...]
+    diagnostics: tuple[Diagnostic, ...]
 
     @property
     def failed(self) -> bool:
-        return any(diagnostic.severity == "error" for diagnostic in self.found)
+        return any(diagnostic.severity == "error" for diagnostic in self.diagnostics)
 
 
 @dataclass(slots=True)
 class Checker:
-    """Checks the programs of all files, each once, a called one before its caller is done."""
+    """Checks the programs of all files, each once; a called program is finished before its caller."""
 
     environment: Environment
-    room: Room = field(default_factory=Room)
-    _done: dict[tuple[Module, int], Checked | None] = field(default_factory=dict)
-    _open: int = 0
+    budget: InlineBudget = field(default_factory=InlineBudget)
+    _checked: dict[tuple[Module, int], CheckedProgram | None] = field(default_factory=dict)
+    _depth: int = 0
 
-    def check(self, module: Module, program: ast.Program) -> Checked | None:
-        """None where the program is being checked right now: it calls itself."""
+    def check(self, module: Module, program: ast.Program) -> CheckedProgram | None:
+        """None where the program is being checked already: it calls itself."""
         key = module, id(program)
-        if key not in self._done:
-            self._done[key] = None
-            self._open += 1
-            self._done[key] = _Lowering(self, module, program).run()
-            self._open -= 1
-        return self._done[key]
+        if key not in self._checked:
+            self._checked[key] = None
+            self._depth += 1
+            self._checked[key] = _Lowering(self, module, program).run()
+            self._depth -= 1
+        return self._checked[key]
 
     def failed(self, module: Module, program: ast.Program) -> bool:
-        """Whether a called program has an error of its own, as each in a cycle of calls has."""
-        if self._open > _DEEPEST:
+        """Whether a called program has an error of its own. Each program in a cycle of calls has one."""
+        if self._depth > _MAX_DEPTH:
             return False
         checked = self.check(module, program)
         return checked is None or checked.failed
@@ -68,52 +68,56 @@ class _Lowering:
         self.checker = checker
         self.module = module
         self.syntax = program
-        self.found: list[Diagnostic] = []
-        self.faulty = {error.span for error in module.file.errors}
+        self.diagnostics: list[Diagnostic] = []
+        self.syntax_errors = {error.span for error in module.file.errors}
         body = program.span
         self.gaps = tuple(gap for gap in module.file.gaps if body.start <= gap.start < body.end)
 
-    def run(self) -> Checked:
+    def run(self) -> CheckedProgram:
         program, file = self.syntax, self.module.file
-        params = self._params()
-        later = dict(reversed(list(makers(program.body))))
-        gaps = tuple((gap.start, file.source.text[gap.start : gap.end]) for gap in self.gaps)
-        scope = Scope(params, self._report, gaps, later, models=self.module.models)
-        checker = self.checker
-        walk = Walk(scope, self.module, checker.environment, checker.failed, checker.room, program.draft)
-        walk.calls = ((self.module, program),)
+        binder = self._binder()
         self._check_clauses()
-        plan = Chain(ops.Start(stage=-1, span=program.span), {})
+        plan = PlanBuilder(ops.Start(stage=-1, span=program.span), {})
         for index, stage in enumerate(program.body):
             if isinstance(stage, ast.Return):
                 self._check_last(index)
                 break
-            add(walk, plan, stage)
-        given = result(walk, program.body, program.span)
-        returns, parse = self._returns(given, known=not scope.gaps)
-        plan.add(ops.Return(given.value, parse, stage=walk.next(), span=given.span), scope.types())
-        self._check_draft(walk)
+            binder.add(plan, stage)
+        result = return_value(binder, program.body, program.span)
+        returns, parse = self._returns(result, known=not binder.scope.gaps)
+        op = ops.Return(result.value, parse, stage=binder.next_stage(), span=result.span)
+        plan.add(op, binder.scope.types())
+        self._check_draft(binder)
         lowered = LogicalProgram(
             name=program.name,
             source_name=file.source.name,
             params=tuple(Parameter(p.name, param_type(p), constant(p.default)) for p in program.params),
-            models=walk.models,
+            models=binder.models,
             plan=plan.done(),
             returns=returns,
-            score_column=walk.score_column,
+            score_column=binder.score_column,
             within=program.within,
             prefer=program.prefer.latency if program.prefer else None,
             syntax=program,
-            warnings=in_order(self.found),
+            warnings=in_order(self.diagnostics),
         )
-        for diagnostic in self.found:
+        for diagnostic in self.diagnostics:
             self.module.report(diagnostic)
-        return Checked(lowered, tuple(self.found))
+        return CheckedProgram(lowered, tuple(self.diagnostics))
+
+    def _binder(self) -> Binder:
+        text = self.module.file.source.text
+        gaps = tuple((gap.start, text[gap.start : gap.end]) for gap in self.gaps)
+        first_makers = dict(reversed(list(column_makers(self.syntax.body))))
+        scope = Scope(self._params(), self._report, gaps, first_makers, models=self.module.models)
+        calls = ((self.module, self.syntax),)
+        checker = self.checker
+        return Binder(scope, calls, checker.environment, checker.failed, checker.budget, add_stage)
 
     def _report(self, diagnostic: Diagnostic) -> None:
-        """Takes a finding, but for one about what the parser has found faulty already."""
-        if diagnostic.span not in self.faulty:
-            self.found.append(diagnostic)
+        """Keeps a diagnostic, unless the parser has reported an error with the same span."""
+        if diagnostic.span not in self.syntax_errors:
+            self.diagnostics.append(diagnostic)
 
     # Head
 
@@ -163,17 +167,22 @@ class _Lowering:
         if prefer is not None and not 0 <= prefer.latency <= 1:
             self._report(Diagnostic("QP301", "`latency` is between 0 and 1", prefer.span))
 
-    def _check_draft(self, walk: Walk) -> None:
-        """The program's draft model: there, and of use to some `generate`."""
+    def _check_draft(self, binder: Binder) -> None:
+        """Checks that the program's draft model is declared, and of use to some `generate`."""
         draft = self.syntax.draft
         if draft is None:
             return
-        known = walk.module.models
-        if not draft.quoted and draft.name not in known:
-            walk.model(draft)
-        elif all(model == draft.name for model in _generating(self.syntax.body)) and not self.gaps:
+        if not draft.quoted and draft.name not in self.module.models:
+            binder.model(draft)
+            return
+        models = [
+            stage.model.name
+            for stage in walk_stages(self.syntax.body)
+            if isinstance(stage, ast.Generate) and stage.via is None and stage.draft is None
+        ]
+        if all(model == draft.name for model in models) and not self.gaps:
             message = f"`{draft.name}` drafts for itself, which saves nothing"
-            walk.warn(Diagnostic("QP402", message, draft.span, "name a smaller model"))
+            binder.warn(Diagnostic("QP402", message, draft.span, "name a smaller model"))
 
     # Result
 
@@ -184,48 +193,35 @@ class _Lowering:
             what = word_span(body[index + 1])
             self._report(Diagnostic("QP217", "nothing runs after `return`", what, "never reached", first))
 
-    def _returns(self, given: Result, *, known: bool) -> tuple[str, bool]:
+    def _returns(self, result: ReturnValue, *, known: bool) -> tuple[str, bool]:
         """The type of the program's result, and whether it is the record in a JSON text."""
         declared, schemas = self.syntax.returns, self.module.schemas
         if declared is None:
-            return given.type, False
+            return result.type, False
         if declared.name in schemas:
             schema = schemas.get(declared.name)
-            if schema is None or given.schema == schema:
+            if schema is None or result.schema == schema:
                 return declared.name, True
-            if known and given.type != "unknown":
-                self._misfit(declared, given, "a text that is not held to it")
+            if known and result.type != "unknown":
+                self._misfit(declared, result, "a text that is not held to it")
             return declared.name, True
         if declared.name not in TYPES:
             if "schema" not in self.module.missing or is_alias(declared.name):
                 self._report(unknown_type(declared, (*TYPES, *schemas.names())))
-        elif given.type != "none" and not fits(given.type, declared.name) and known:
-            self._misfit(declared, given, given.type)
+        elif result.type != "none" and not fits(result.type, declared.name) and known:
+            self._misfit(declared, result, result.type)
         return declared.name, False
 
-    def _misfit(self, declared: ast.TypeRef, given: Result, shown: str) -> None:
+    def _misfit(self, declared: ast.TypeRef, result: ReturnValue, shown: str) -> None:
         name, help, edit = self.syntax.name, None, None
         if declared.name in self.module.schemas:
-            what = given.schema.name if given.schema else given.type
-            shown = f"`{what}`" if given.schema else shown if what == "text" else what
+            what = result.schema.name if result.schema else result.type
+            shown = f"`{what}`" if result.schema else shown if what == "text" else what
             help = f"hold what it generates last to the schema: `generate … as {declared.name}`"
         else:
-            help, edit = f"declare it `-> {given.type}`", Edit(declared.span, given.type)
+            help, edit = f"declare it `-> {result.type}`", Edit(declared.span, result.type)
         message = f"program `{name}` is declared to give {declared.name}, but it gives {shown}"
-        why = (Label(given.span, f"this gives {shown}"),)
+        why = (Label(result.span, f"this gives {shown}"),)
         self._report(
             Diagnostic("QP214", message, declared.span, f"declared {declared.name}", why, help=help, edit=edit)
         )
-
-
-def _generating(stages: tuple[ast.Stage, ...]) -> Iterator[str]:
-    """The models that stages generate with, where a draft would be of use."""
-    for stage in stages:
-        match stage:
-            case ast.Generate(via=None, draft=None):
-                yield stage.model.name
-            case ast.Repeat(body=body) | ast.Peek(body=body):
-                yield from _generating(body)
-            case ast.Branch(arms=arms):
-                for arm in arms:
-                    yield from _generating(arm)

@@ -1,4 +1,7 @@
-"""Declarations and columns that nothing reads. Told only of files without errors, which may be the cause."""
+"""Warnings about unused declarations, parameters and columns. Only files without errors get them.
+
+In a file with errors a reader may be missing because of an error.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import made_column, walk
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import TYPES
 from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.scope import word_span
-from qpdsl.planner.names.substitute import walk
 from qpdsl.planner.plan.logical import LogicalProgram
 
 Names = frozenset[str]
 
 
 def unused_declarations(file: ast.File) -> Iterator[Diagnostic]:
-    """Models and schemas that no program of the file needs. What `-e` brings along is declared nowhere."""
+    """Models and schemas that no program of the file uses. Those that `-e` adds are not declared in a text."""
     references = [node for node in walk(file.programs) if isinstance(node, ast.ModelRef)]
     models = {ref.name for ref in references if not ref.quoted}
     for model in file.models:
@@ -43,9 +46,9 @@ def _unused_model(model: ast.Model, quoted: Span | None) -> Diagnostic:
 
 
 def unused_in(lowered: LogicalProgram, syntax: ast.Program, callers: Names) -> Iterator[Diagnostic]:
-    """Parameters and columns that a program does not read; a row's score is reported, and so is read.
+    """Parameters and columns that a program does not read. The score column is reported with each row, so it is read.
 
-    `callers` are the names that programs read which call this one, and so go on with its rows.
+    `callers` are the names read by programs that call this one, since they continue with its rows.
     """
     names = {node.id for node in walk(syntax.body) if isinstance(node, ast.Name)}
     for param in syntax.params:
@@ -55,29 +58,29 @@ def unused_in(lowered: LogicalProgram, syntax: ast.Program, callers: Names) -> I
     value = last.column.id if isinstance(last, ast.Vote) else "text"
     score = frozenset({lowered.score_column}) if lowered.score_column else frozenset()
     plain = syntax.returns is None or syntax.returns.name in TYPES
-    readers = _Readers()
-    readers.before(syntax.body, callers | score | {value})
-    for made in readers.unread:
-        message = f"column `{made.name}` is never read"
-        label = "a later stage puts another in its place" if made.lost else "only `--rows` would show it"
-        gives = made.is_answer and not made.lost and plain and not isinstance(last, ast.Return | ast.Vote)
-        help = f"`return {made.name}` at the end gives it back" if gives else None
-        yield Diagnostic("QP232", message, made.span, label, help=help, severity="warning")
+    liveness = _Liveness()
+    liveness.before(syntax.body, callers | score | {value})
+    for column in liveness.unread:
+        message = f"column `{column.name}` is never read"
+        label = "a later stage puts another in its place" if column.replaced else "only `--rows` would show it"
+        returnable = column.is_answer and not column.replaced and plain and not isinstance(last, ast.Return | ast.Vote)
+        help = f"`return {column.name}` at the end gives it back" if returnable else None
+        yield Diagnostic("QP232", message, column.span, label, help=help, severity="warning")
 
 
 def read_by_callers(modules: tuple[Module, ...]) -> Mapping[int, Names]:
-    """For each program that others call, by its identity: the names that those read, and those that call them."""
+    """For each called program, by its `id`: the names read by its callers, and by the callers of those."""
     reads: dict[int, Names] = {}
-    waiting = [(module, program) for module in modules for program in module.file.programs]
-    while waiting:
-        module, program = waiting.pop()
+    queue = [(module, program) for module in modules for program in module.file.programs]
+    while queue:
+        module, program = queue.pop()
         nodes = list(walk(program.body))
         own = reads.get(id(program), frozenset()) | {node.id for node in nodes if isinstance(node, ast.Name)}
         for call in nodes:
             called = module.programs.get(call.program) if isinstance(call, ast.Call) else None
             if called is not None and not own <= reads.get(id(called[1]), frozenset()):
                 reads[id(called[1])] = reads.get(id(called[1]), frozenset()) | own
-                waiting.append(called)
+                queue.append(called)
     return reads
 
 
@@ -86,29 +89,30 @@ def _warning(code: str, message: str, span: Span) -> Diagnostic:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unread:
-    """A column that nothing reads; `lost` says that a later stage makes one of the same name."""
+class _UnreadColumn:
+    """A column that nothing reads. `replaced` says that a later stage makes one of the same name."""
 
     name: str
     span: Span
     is_answer: bool
-    lost: bool
+    replaced: bool
 
 
 @dataclass(slots=True)
-class _Readers:
-    """Walks stages from the last to the first, with the names that those after each will read.
+class _Liveness:
+    """Live-variable analysis of columns: goes through stages from last to first, with the names read after each.
 
-    `made` are the columns made so far, `first_reads` what each body of a `repeat` reads that it has not made. A column
-    that `generate … into` makes counts as read: it names a text that stays in the context, at no cost.
+    `made` are the columns made by the stages seen so far. `live_at_start` holds, by the `id` of a `repeat`'s body, the
+    names that the body reads before it makes them. A column that `generate … into` makes counts as read: it names a
+    text that stays in the context, at no cost.
     """
 
-    unread: list[_Unread] = field(default_factory=list)
+    unread: list[_UnreadColumn] = field(default_factory=list)
     made: Names = frozenset()
-    first_reads: dict[int, Names] = field(default_factory=dict)
+    live_at_start: dict[int, Names] = field(default_factory=dict)
 
     def before(self, stages: tuple[ast.Stage, ...], after: Names) -> Names:
-        """The names that are read from before these stages on, where those in `after` are after them."""
+        """The names that are read from before these stages on, where `after` are those read after them."""
         for stage in reversed(stages):
             after = self._stage(stage, after)
         return after
@@ -122,23 +126,23 @@ class _Readers:
             case ast.Branch(arms=arms):
                 return self._arms(arms, after)
             case ast.Extract(column=column):
-                return self._made(column.id, column.span, after, is_answer=True)
+                return self._make(stage, column.span, after, is_answer=True)
             case ast.Score(into=into):
-                return self._made(into.id if into else "score", into.span if into else word_span(stage), after)
+                return self._make(stage, into.span if into else word_span(stage), after)
             case ast.Generate(into=into):
                 return after - ({into.id} if into else set())
             case ast.Call(into=into, arguments=arguments):
-                given = frozenset().union(*(_names(argument.value) for argument in arguments))
-                return (self._made(into.id, into.span, after, is_answer=True) if into else after) | given
+                read = frozenset().union(*(_names(argument.value) for argument in arguments))
+                return (self._make(stage, into.span, after, is_answer=True) if into else after) | read
         return after | _names(stage)
 
     def _rounds(self, body: tuple[ast.Stage, ...], after: Names) -> Names:
-        """A round may be followed by another one, or be none: what it reads at its start is read at its end."""
-        if id(body) not in self.first_reads:
-            alone = _Readers(first_reads=self.first_reads)
-            self.first_reads[id(body)] = alone.before(body, frozenset())
-        known = after | self.first_reads[id(body)]
-        return known | self.before(body, known)
+        """Another round may follow, or none may run: the names read at a round's start are read at its end too."""
+        if id(body) not in self.live_at_start:
+            body_alone = _Liveness(live_at_start=self.live_at_start)
+            self.live_at_start[id(body)] = body_alone.before(body, frozenset())
+        live = after | self.live_at_start[id(body)]
+        return live | self.before(body, live)
 
     def _arms(self, arms: tuple[tuple[ast.Stage, ...], ...], after: Names) -> Names:
         later, made, read = self.made, self.made, after if not arms else frozenset()
@@ -149,12 +153,14 @@ class _Readers:
         self.made = made
         return read
 
-    def _made(self, name: str, span: Span, after: Names, *, is_answer: bool = False) -> Names:
+    def _make(self, stage: ast.Stage, span: Span, after: Names, *, is_answer: bool = False) -> Names:
+        name = made_column(stage)
+        assert name is not None
         if name not in after:
-            self.unread.append(_Unread(name, span, is_answer, name in self.made))
+            self.unread.append(_UnreadColumn(name, span, is_answer, name in self.made))
         self.made |= {name}
         return after - {name}
 
 
 def _names(node: ast.Node | None) -> Names:
-    return frozenset(inner.id for inner in walk(node) if isinstance(inner, ast.Name))
+    return frozenset(name.id for name in walk(node) if isinstance(name, ast.Name))

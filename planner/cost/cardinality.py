@@ -1,6 +1,7 @@
 """How much work the operators of a plan have for one problem: from statistics of earlier runs, or by rule of thumb.
 
-Nothing here hangs on how an operator is run: rows, rounds, lengths. What a plan makes of them is `work.py`'s.
+Cardinalities (rows, rounds, lengths) do not depend on how an operator is run. `demand.py` makes the demand on the
+models from them and from the plan's strategies.
 """
 
 from __future__ import annotations
@@ -14,26 +15,29 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 
-# Rules of thumb, for programs that never ran: a `repeat` with a condition ends after this many rounds, a step and a
-# whole solution have these many tokens, and so has the text that a program starts from.
+# Rules of thumb for programs that never ran: the rounds of a `repeat` with a condition, and the tokens of a step, of a
+# whole solution and of the text that a program starts from.
 ROUNDS = 8.0
 STEP_TOKENS = 32.0
 SOLUTION_TOKENS = 128.0
 PROBLEM_TOKENS = 96.0
-# The longest of some samples against the average one.
+# The longest of several samples, relative to the average one.
 _LONGEST = 1.6
-# How much of what rows there could be is left where rows end before the last round.
+# The share of the possible rows that is left where rows end before the last round.
 _GOING_ON = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Cardinality:
-    """Of one operator and one problem, sums over its `runs`; `entering` rows came into the first of them.
+    """Of one operator and one problem: sums over its `runs`. `entering` rows came into the first run.
 
-    `going` rows went on into `samples` of `length` tokens, from contexts of `context` tokens each; each run waited for
-    a sample of `longest` tokens. `texts` of `text_tokens` each were to be scored, `new_tokens` of them in steps that
-    had not been scored, and `first_tokens` up to the end of the first step; `stem_tokens` are those that all texts of a
-    problem begin with, and `fresh_tokens` those of all steps together that no other text had, None where not known.
+    Of a `generate`: `going` rows were continued by `samples` of `length` tokens, from contexts of `context` tokens
+    each. Each run waited for a sample of `longest` tokens. `used_ahead` is the share of the samples that ran
+    ahead that were used, `given_up` the share of samples that were cancelled because a vote was decided.
+
+    Of a `score`: `texts` of `text_tokens` each were to be scored. Of these tokens, `new_tokens` stand in steps that had
+    not been scored, and `first_tokens` up to the end of the first step. `stem_tokens` are those that all texts of a
+    problem begin with. `fresh_tokens` are those of all steps together that no other text had, None where not known.
     """
 
     runs: float
@@ -58,7 +62,7 @@ class Cardinality:
 
 @dataclass(frozen=True, slots=True)
 class Cardinalities:
-    """By operator. `source` says in words what they go by; `longest`: see `RunFigures`."""
+    """By operator. `source` says in words what they are based on; `longest`: see `RunFigures`."""
 
     of: Mapping[str, Cardinality]
     source: str
@@ -68,34 +72,34 @@ class Cardinalities:
 
 def cardinalities(plan: PhysicalPlan, statistics: Statistics) -> Cardinalities:
     """Measured ones where the program ran under these values, scaled ones where it ran under others, else priors."""
-    exact, found = statistics.of(plan), statistics.like(plan)
-    guess = _Guess(plan)
-    guess.chain(plan.ops, 1.0, 1.0, PROBLEM_TOKENS, 0.0)
-    if found is None:
-        return Cardinalities(guess.found, "rules of thumb", _LONGEST, None)
-    used = exact or found
-    measured = {id: _measured(one, used.operators.get(id), guess.nodes[id]) for id, one in guess.found.items()}
+    exact, latest = statistics.of(plan), statistics.like(plan)
+    prior = _Prior(plan)
+    prior.chain(plan.ops, 1.0, 1.0, PROBLEM_TOKENS, 0.0)
+    if latest is None:
+        return Cardinalities(prior.cards, "rules of thumb", _LONGEST, None)
+    used = exact or latest
+    measured = {id: _measured(card, used.operators.get(id), prior.nodes[id]) for id, card in prior.cards.items()}
     source = f"{used.problems:,} problem{'s' if used.problems != 1 else ''} measured"
     return Cardinalities(measured, source + ("" if exact else " under other values"), used.longest, exact)
 
 
-class _Guess:
-    """Walks a plan as it would run, rounds at once."""
+class _Prior:
+    """Cardinalities by rule of thumb: goes through a plan in running order, all rounds of a `repeat` at once."""
 
     def __init__(self, plan: PhysicalPlan) -> None:
-        self.found: dict[str, Cardinality] = {}
+        self.cards: dict[str, Cardinality] = {}
         self.nodes: dict[str, PhysicalOp] = {}
-        self._values = {param.name: evaluate(param.default, {}) for param in plan.params if param.default is not None}
+        self._values = plan.values()
 
     def chain(
         self, chain: tuple[PhysicalOp, ...], rows: float, runs: float, problem: float, text: float
     ) -> tuple[float, float, float]:
         """What comes out: rows a run, the tokens of the context they started from, and those generated since."""
         for node in chain:
-            rows, problem, text = self._one(node, rows, runs, problem, text)
+            rows, problem, text = self._operator(node, rows, runs, problem, text)
         return rows, problem, text
 
-    def _one(
+    def _operator(
         self, node: PhysicalOp, rows: float, runs: float, problem: float, text: float
     ) -> tuple[float, float, float]:
         self.nodes[node.id] = node
@@ -134,23 +138,23 @@ class _Guess:
                 limit = self._number(op.limit, ROUNDS)
                 rounds = min(limit, ROUNDS) if op.until is not None else limit
                 kept, _, grown = self.chain(node.body, rows, 1.0, problem, text)
-                # As every round but the first goes: on what a round leaves, half of the text written on average.
+                # Every round but the first starts from the rows of the one before, on average with half of the text.
                 middle = text + (grown - text) * (rounds - 1) / 2
                 out, problem, _ = self.chain(node.body, kept, runs * rounds, problem, middle)
                 self._enter(node.body, rows)
                 text += (grown - text) * rounds
             case ops.Peek():
-                # What it writes is looked at and forgotten.
+                # The text that it generates is dropped afterwards.
                 self.chain(node.body, rows, runs, problem, text)
             case ops.Branch():
-                made = [self.chain(arm, rows, runs, problem, text) for arm in node.arms]
-                out, text = sum(arm[0] for arm in made), max(arm[2] for arm in made)
-        self.found[node.id] = replace(card, rows_out=out * runs)
+                arms = [self.chain(arm, rows, runs, problem, text) for arm in node.arms]
+                out, text = sum(arm[0] for arm in arms), max(arm[2] for arm in arms)
+        self.cards[node.id] = replace(card, rows_out=out * runs)
         return out, problem, text
 
     def _enter(self, body: tuple[PhysicalOp, ...], rows: float) -> None:
         for node in body[:1]:
-            self.found[node.id] = replace(self.found[node.id], entering=rows)
+            self.cards[node.id] = replace(self.cards[node.id], entering=rows)
 
     def _length(self, op: ops.Generate) -> float:
         usual = STEP_TOKENS if op.stop is not None or op.constraint is not None else SOLUTION_TOKENS
@@ -161,39 +165,39 @@ class _Guess:
         return float(value) if isinstance(value, int | float) else otherwise
 
 
-def _measured(guess: Cardinality, found: OperatorStatistics | None, node: PhysicalOp) -> Cardinality:
-    """What was measured, scaled by how many more rows there can be now."""
-    if found is None:
-        return guess
-    scale = node.rows / found.most if node.rows and found.most else 1.0
-    going, texts = found.count("going"), found.count("texts")
-    samples = found.count("samples")
-    # Copies of a greedy sample are not drawn; how many there would be is the plan's affair.
-    per_row = max(guess.samples / guess.going, 1.0) if guess.going else 0.0
-    # Of the rows that come in there are as many more as of those that go out, but for how many each makes.
-    onward = scale if scale == 1.0 or not (going and per_row) else scale * (samples / going) / per_row
-    ahead, given_up = found.count("run_ahead"), found.count("given_up")
+def _measured(prior: Cardinality, statistics: OperatorStatistics | None, node: PhysicalOp) -> Cardinality:
+    """The measured cardinality, scaled by how many more rows there can be now."""
+    if statistics is None:
+        return prior
+    scale = node.rows / statistics.most if node.rows and statistics.most else 1.0
+    going, texts = statistics.count("going"), statistics.count("texts")
+    samples = statistics.count("samples")
+    # Copies of a greedy sample are not drawn; how many there would be depends on the plan.
+    per_row = max(prior.samples / prior.going, 1.0) if prior.going else 0.0
+    # The rows that come in grow by the same factor as those that go out, corrected by how many each row makes.
+    scale_in = scale if scale == 1.0 or not (going and per_row) else scale * (samples / going) / per_row
+    ahead, given_up = statistics.count("run_ahead"), statistics.count("given_up")
+    unscored = max(statistics.count("steps") - statistics.count("steps_known"), 0.0)
+    step = _step_tokens(statistics)
     return Cardinality(
-        found.runs, found.rows_in * onward, found.rows_out * scale, guess.entering,
-        going=going * onward, samples=going * per_row * onward if going else samples * scale,
-        length=found.sampled_tokens / samples if samples else 0.0,
-        longest=found.count("longest") / found.runs if found.runs else 0.0,
-        context=found.count("context") / going if going else 0.0,
+        statistics.runs, statistics.rows_in * scale_in, statistics.rows_out * scale, prior.entering,
+        going=going * scale_in, samples=going * per_row * scale_in if going else samples * scale,
+        length=statistics.sampled_tokens / samples if samples else 0.0,
+        longest=statistics.count("longest") / statistics.runs if statistics.runs else 0.0,
+        context=statistics.count("context") / going if going else 0.0,
         texts=texts * scale,
-        text_tokens=found.count("text_tokens") / texts if texts else guess.text_tokens,
-        new_tokens=found.count("new_tokens") / texts if texts else guess.new_tokens,
-        first_tokens=found.count("first_tokens") / texts if texts else guess.first_tokens,
-        stem_tokens=max(found.count("first_tokens") / texts - _step(found), 0.0) if texts else guess.stem_tokens,
-        fresh_tokens=max(found.count("steps") - found.count("steps_known"), 0.0) * _step(found) * scale
-        if texts
-        else None,
-        used_ahead=found.count("run_ahead_used") / ahead if ahead else guess.used_ahead,
+        text_tokens=statistics.count("text_tokens") / texts if texts else prior.text_tokens,
+        new_tokens=statistics.count("new_tokens") / texts if texts else prior.new_tokens,
+        first_tokens=statistics.count("first_tokens") / texts if texts else prior.first_tokens,
+        stem_tokens=max(statistics.count("first_tokens") / texts - step, 0.0) if texts else prior.stem_tokens,
+        fresh_tokens=unscored * step * scale if texts else None,
+        used_ahead=statistics.count("run_ahead_used") / ahead if ahead else prior.used_ahead,
         given_up=given_up / (given_up + samples) if given_up + samples else 0.0,
         measured=True,
     )  # fmt: skip
 
 
-def _step(found: OperatorStatistics) -> float:
-    """The tokens of a step that was scored, by those after the first one of each text."""
-    later = found.count("steps") - found.count("texts")
-    return (found.count("text_tokens") - found.count("first_tokens")) / later if later > 0 else STEP_TOKENS
+def _step_tokens(statistics: OperatorStatistics) -> float:
+    """The tokens of a scored step, averaged over those after the first one of each text."""
+    later = statistics.count("steps") - statistics.count("texts")
+    return (statistics.count("text_tokens") - statistics.count("first_tokens")) / later if later > 0 else STEP_TOKENS

@@ -1,4 +1,7 @@
-"""What each operator asks of its models for one problem, as its strategy has it: tokens, and forwards in turn."""
+"""What each operator demands of its models for one problem: tokens, and forwards that follow one another.
+
+It depends on the operator's cardinality and on its strategy.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,22 @@ from dataclasses import dataclass, replace
 
 from qpdsl.planner.cost.cardinality import Cardinalities, Cardinality
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import evaluate
+from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy
 
-# A prompt that is found whole still has its last token computed, and often the one before it.
+# Tokens computed of a prompt that is cached as a whole: the last one, and often the one before it.
 _LEAST_COMPUTED = 1.5
 _JUDGE_TOKENS = 4.0
-# Of the tokens under `via filter`, those that the large model writes.
-_FILTERED = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One operator on one model, for one problem, sums over its runs.
+class Demand:
+    """The demand of one operator on one model, for one problem: sums over the operator's runs.
 
-    `steps` are forwards that follow one another in which it draws tokens, `waves` those in which its prompts are
-    computed; `sequences` are at work side by side; `kept_tokens` are in the KV cache at the end. Of the `sampled`
-    tokens `opening` are drawn where a prompt ends, in the forward that computes it; `context` is what a token looks
-    back on.
+    `steps` are the forwards, one after another, in which it draws tokens. `waves` are those in which its prompts are
+    computed. `sequences` run side by side. `kept_tokens` are in the KV cache at the end. Of the `sampled` tokens,
+    `opening` are drawn where a prompt ends, in the forward that computes it. `context` is how many tokens a drawn
+    token attends to.
     """
 
     operator: str
@@ -50,31 +51,31 @@ class Work:
         return self.prompt - self.cached
 
 
-def works(plan: PhysicalPlan, cards: Cardinalities, idle: float = 0.0) -> tuple[Work, ...]:
-    """Of all operators. `idle` is the share of the time in which samples may run ahead (see `PhysicalPlan.floor`)."""
-    values = {param.name: evaluate(param.default, {}) for param in plan.params if param.default is not None}
-    found = []
-    for node in running(plan.ops):
+def demands(plan: PhysicalPlan, cards: Cardinalities, idle: float = 0.0) -> tuple[Demand, ...]:
+    """Of all operators. `idle` is the share of the time when samples may run ahead (see `PhysicalPlan.floor`)."""
+    values = plan.values()
+    plan_demands = []
+    for node in executed(plan.ops):
         card = cards.of[node.id]
         match node.op, node.strategy:
             case ops.Generate(), GenerateStrategy() as strategy:
-                found += _generate(node, node.op, strategy, card, plan.models, idle, values)
+                plan_demands += _generate(node, node.op, strategy, card, plan.models, idle, values)
             case ops.Score() as op, ScoreStrategy() as strategy:
-                found.append(_score(node, plan.models.get(op.verifier, op.verifier), strategy, card))
+                plan_demands.append(_score(node, plan.models.get(op.verifier, op.verifier), strategy, card))
             case ops.Judge() as op, ScoreStrategy() as strategy:
-                found.append(_judge(node, plan.models.get(op.model, op.model), strategy, card))
-    return tuple(found)
+                plan_demands.append(_judge(node, plan.models.get(op.model, op.model), strategy, card))
+    return tuple(plan_demands)
 
 
-def running(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
-    """The operators that do something; an arm that is the same as another does not run."""
+def executed(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
+    """The operators of a chain that run, with those inside them. An arm that is the same as another does not run."""
     for node in chain:
         yield node
-        yield from running(node.body)
+        yield from executed(node.body)
         same = node.strategy.same_as if isinstance(node.strategy, BranchStrategy) else ()
         for number, arm in enumerate(node.arms):
             if number >= len(same) or same[number] is None:
-                yield from running(arm)
+                yield from executed(arm)
 
 
 def _generate(
@@ -84,9 +85,9 @@ def _generate(
     card: Cardinality,
     models: Mapping[str, str],
     idle: float,
-    values: Mapping[str, object],
-) -> list[Work]:
-    greedy = evaluate(op.temperature, values) == 0  # type: ignore[arg-type]
+    values: Scope,
+) -> list[Demand]:
+    greedy = evaluate(op.temperature, values) == 0
     distinct = card.going if strategy.collapse and greedy else card.samples
     requests = card.going if strategy.share else distinct
     prompt = card.context * requests
@@ -97,54 +98,57 @@ def _generate(
     sampled = distinct * card.length
     steps = max(card.longest - 1, 0.0) * card.runs
     if strategy.run_ahead and card.runs > 1:
-        # While its row waits for longer ones a sample draws of its children; what is not chosen is lost.
+        # A sample that has ended while longer ones still run draws tokens of its children; unchosen ones are lost.
         saved = (card.longest - card.length) * card.runs * card.used_ahead * idle
         sampled *= 1 + (1 - card.used_ahead) * idle * strategy.run_ahead
         steps = max(steps - saved, card.length)
     if strategy.vote is not None:
         sampled *= 1 - card.given_up
     model = models.get(op.model, op.model)
-    kept = start + distinct * card.length if strategy.share else card.context + card.length
+    kept_tokens = start + distinct * card.length if strategy.share else card.context + card.length
     runs = max(card.runs, 1e-9)
     context = card.context + card.length / 2
-    work = Work(
-        node.id, model, prompt, prompt - computed, sampled, steps, card.runs, distinct / runs, kept, distinct, context
+    demand = Demand(
+        node.id, model, prompt, prompt - computed, sampled, steps, card.runs, distinct / runs, kept_tokens, distinct,
+        context,
     )  # fmt: skip
-    if not isinstance(op.via, ops.Filter):
-        return [work]
-    # Each token is a request of its own to the small model, and to the large one where the small one is not sure.
+    cost = strategy.decode.cost
+    if not cost.requests:
+        return [demand]
     waves = card.longest * card.runs
-    small = replace(work, model=models.get(op.via.model, op.via.model), steps=0.0, waves=waves, opening=sampled)
-    some = sampled * _FILTERED
-    large = replace(work, sampled=some, steps=0.0, waves=waves * _FILTERED, opening=some)
-    return [small, large]
+    drawn = sampled * cost.large
+    large = replace(demand, sampled=drawn, steps=0.0, waves=waves * cost.large, opening=drawn)
+    if not isinstance(op.via, ops.Filter):
+        return [large]
+    small, drawn = models.get(op.via.model, op.via.model), sampled * cost.small
+    return [replace(demand, model=small, sampled=drawn, steps=0.0, waves=waves * cost.small, opening=drawn), large]
 
 
-def _score(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinality) -> Work:
+def _score(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinality) -> Demand:
     texts = 0.0 if strategy.same_as is not None else card.texts
     # A text that is the same as before is scored once in every plan.
     texts *= min(1.0, card.new_tokens / max(card.text_tokens - card.first_tokens, 1.0) + 0.5) if card.runs > 1 else 1.0
     prompt = texts * card.text_tokens
     computed = prompt
     if strategy.share:
-        # The texts of the first run have their beginning in common, of which all but one find it computed.
+        # The texts of the first run have their beginning in common. All but one of them find it computed.
         opening = texts / max(card.runs, 1.0)
         common = max(opening - 1, 0.0) * card.stem_tokens
         computed = texts * min(card.new_tokens, card.text_tokens) - common
         if strategy.cache and card.fresh_tokens is not None:
             computed = min(computed, card.fresh_tokens + card.stem_tokens)
         elif not strategy.cache:
-            # Without the scores of earlier steps every step is read, from the first one's end on.
+            # Without the scores of earlier steps, every step is read from the end of the first one on.
             read = texts * (card.text_tokens - card.first_tokens) + opening * card.first_tokens - common
             computed = max(computed, read) if card.runs > 1 else computed
         computed = min(max(computed, texts), prompt)
-    kept = card.text_tokens + (texts - 1) * card.new_tokens if strategy.share else card.text_tokens
+    kept_tokens = card.text_tokens + (texts - 1) * card.new_tokens if strategy.share else card.text_tokens
     runs = max(card.runs, 1e-9)
     waves = card.runs if texts else 0.0
-    return Work(node.id, model, prompt, prompt - computed, 0.0, 0.0, waves, texts / runs, max(kept, 0.0))
+    return Demand(node.id, model, prompt, prompt - computed, 0.0, 0.0, waves, texts / runs, max(kept_tokens, 0.0))
 
 
-def _judge(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinality) -> Work:
+def _judge(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinality) -> Demand:
     texts = 0.0 if strategy.same_as is not None else card.texts
     prompt = texts * card.text_tokens
     computed = prompt * 0.8 if strategy.share else prompt
@@ -152,6 +156,6 @@ def _judge(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinal
     steps = (_JUDGE_TOKENS - 1) * card.runs if texts else 0.0
     sampled = texts * _JUDGE_TOKENS
     sequences = texts / runs
-    return Work(
+    return Demand(
         node.id, model, prompt, prompt - computed, sampled, steps, card.runs, sequences, prompt, texts, card.text_tokens
     )

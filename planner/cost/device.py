@@ -1,9 +1,8 @@
-"""A measured device: what it copies and multiplies in a second, and what a step of each model takes on it.
+"""The profile of a device: what it copies and multiplies in a second, and the seconds of a step of each model.
 
-`qpdsl profile` measures one (`executor/runtime/profile.py`) and keeps it; where nothing was measured the figures are
-nominal, and whoever shows an estimate says so. Rates are those of one process with the threads it was measured with.
-
-MERGED: A device as JSON data, and back: what a file holds is checked, as it may be damaged or of another version.
+`qpdsl profile` measures one (`executor/measure/device.py`) and keeps it as JSON. Where nothing was measured the figures
+are nominal, and every estimate that is shown says so. Rates are those of one process with the threads it was measured
+with. JSON data is checked when it is read, since it may be damaged or of another version.
 """
 
 from __future__ import annotations
@@ -13,16 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from qpdsl.planner.cost.stored import count, mapping, number, rising, text
+from qpdsl.planner.cost.validation import count, mapping, number, rising, text
+
+# The version of the JSON data.
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A transformer in the numbers that its cost hangs on.
+    """The numbers that a transformer's cost depends on.
 
-    `parameters` are those that every token is multiplied with (embeddings that are only looked up left out, a head
-    that shares them counted); `number_bytes` is the size of one weight, and of one number of the KV cache unless
-    `kv_token_bytes` says what a token takes there.
+    `parameters` are those that every token is multiplied with: without embeddings that are only looked up, with a head
+    that shares them. `number_bytes` is the size of one weight, and of one number of the KV cache unless
+    `kv_token_bytes` gives the bytes of a token there.
     """
 
     parameters: int
@@ -35,7 +37,7 @@ class ModelShape:
 
     @property
     def weight_bytes(self) -> int:
-        """What every step reads once."""
+        """The bytes that every step reads once."""
         return self.parameters * self.number_bytes
 
     @property
@@ -46,18 +48,18 @@ class ModelShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.number_bytes
 
     def flops(self, context: float) -> float:
-        """Of one token that attends to `context` tokens: a multiplication and an addition a weight, and attention."""
+        """Of one token that attends to `context` tokens: two operations a weight, and attention."""
         return 2.0 * self.parameters + 4.0 * self.layers * self.heads * self.head_dim * context
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds of a step by its size, measured at a few sizes; straight lines between and beyond them."""
+    """Seconds of a step by its size, measured at a few sizes; linear between and beyond them."""
 
     points: tuple[tuple[float, float], ...]
 
     def at(self, size: float) -> float:
-        """Below the least size that was measured a step takes as long as there."""
+        """The seconds of a step of this size; below the least measured size, those of that size."""
         sizes = [point for point, _ in self.points]
         index = bisect_right(sizes, size)
         if index == 0 or len(self.points) == 1:
@@ -70,8 +72,8 @@ class Curve:
 class Table:
     """Throughput by KV memory and batch size, tokens a second: the T of section 7.2.1 of the thesis.
 
-    A row for each of `kv_tokens`, the tokens that the cache could hold; a column for each of `batches`, the sequences
-    at work side by side.
+    There is a row for each of `kv_tokens`, the tokens that the cache could hold, and a column for each of `batches`,
+    the sequences that ran side by side.
     """
 
     kv_tokens: tuple[int, ...]
@@ -79,13 +81,13 @@ class Table:
     rates: tuple[tuple[float, ...], ...]
 
     def at(self, kv_tokens: float, batch: float) -> float:
-        """Tokens a second between what was measured, and as at the nearest measured figures beyond it."""
+        """Tokens a second: interpolated inside the measured range, the nearest figure outside of it."""
         rates = [_between(self.batches, row, batch) for row in self.rates]
         return _between(self.kv_tokens, rates, kv_tokens)
 
 
 def _between(sizes: Sequence[float], values: Sequence[float], size: float) -> float:
-    """Straight lines between known values, and the nearest one outside of them."""
+    """The value at a size: linear between known sizes, the nearest value outside of them."""
     index = bisect_right(sizes, size)
     if index == 0 or index == len(sizes):
         return values[min(index, len(sizes) - 1)]
@@ -95,9 +97,9 @@ def _between(sizes: Sequence[float], values: Sequence[float], size: float) -> fl
 
 @dataclass(frozen=True, slots=True)
 class KVProfile:
-    """A model with its keys and values kept otherwise than it computes them.
+    """A model whose keys and values are kept in another type than it computes them in.
 
-    `epsilon` is the most by which a logit differed on the calibration texts; `token_bytes` is what a token takes;
+    `epsilon` is the greatest difference of a logit on the calibration texts. `token_bytes` are the bytes of a token.
     `decode` and `prefill` are the curves of such steps.
     """
 
@@ -109,12 +111,12 @@ class KVProfile:
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """One model on the device. `overhead` is the part of a step, in seconds, that no size accounts for.
+    """One model on the device. `overhead` is the part of a step, in seconds, that does not depend on its size.
 
-    `decode` is a step's time by the sequences that decode in it, at `context` tokens each; `prefill` by the prompt
-    tokens computed in it; `read_seconds` is what a token of context costs a sequence that decodes, None where that was
-    not measured. `generate` and `score` are throughput tables of the two things that models are asked for.
-    `kv_types` has what is known of keys and values kept in other types, by their names.
+    `decode` gives a step's seconds by the sequences decoding in it, at `context` tokens each; `prefill` by the prompt
+    tokens computed in it. `read_seconds` is what a token of context costs a sequence that decodes, None where that was
+    not measured. `generate` and `score` are throughput tables of drawing and of scoring. `kv_types` holds the profiles
+    with keys and values in other types, by the types' names.
     """
 
     shape: ModelShape
@@ -129,17 +131,20 @@ class ModelProfile:
 
     def kept(self, kv_type: str | None) -> ModelProfile:
         """The model with its keys and values in that type; itself where that was not measured."""
-        found = self.kv_types.get(kv_type) if kv_type is not None else None
-        if found is None:
+        profile = self.kv_types.get(kv_type) if kv_type is not None else None
+        if profile is None:
             return self
-        shape = replace(self.shape, kv_token_bytes=found.token_bytes)
-        return replace(self, shape=shape, decode=found.decode, prefill=found.prefill, generate=None, score=None)
+        shape = replace(self.shape, kv_token_bytes=profile.token_bytes)
+        return replace(self, shape=shape, decode=profile.decode, prefill=profile.prefill, generate=None, score=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`bandwidth` in bytes a second of a large copy, read and write counted; `peak` in floating-point operations a
+    """One device with the models profiled on it.
+
+    `bandwidth` is in bytes a second of a large copy, read and write counted. `peak` is in floating-point operations a
     second of a large matrix product. `row_seconds` is what the runtime spends on one sample outside of the forwards.
+    `step_overhead` is in seconds a layer.
     """
 
     name: str
@@ -155,14 +160,14 @@ class Device:
 
     def profile(self, model: str, shape: ModelShape | None = None) -> ModelProfile:
         """The measured profile of a model, or one by roofline from its shape."""
-        known = self.models.get(model)
-        return known if known is not None else self._roofline(shape or _USUAL)
+        profile = self.models.get(model)
+        return profile if profile is not None else self._roofline(shape or _DEFAULT_SHAPE)
 
     def with_model(self, model: str, profile: ModelProfile) -> Device:
         return replace(self, models={**self.models, model: profile})
 
     def _roofline(self, shape: ModelShape) -> ModelProfile:
-        """Steps that take as long as the slower of memory and arithmetic (Williams, Waterman and Patterson, 2009)."""
+        """Steps take as long as the slower of memory and arithmetic (Williams, Waterman and Patterson, 2009)."""
         context = 256
 
         def step(rows: int, read: float) -> float:
@@ -176,27 +181,24 @@ class Device:
             self.step_overhead * shape.layers,
             context,
             Curve(tuple((float(size), step(size, context)) for size in sizes[:5])),
-            # A prompt's KV is read once for a chunk, not once a token.
+            # A prompt's KV is read once a chunk, not once a token.
             Curve(tuple((float(size), step(size, context / size)) for size in sizes)),
         )
 
 
-# For a model of which nothing is known: as large as the built-in generator.
-_USUAL = ModelShape(2_600_000, 4, 8, 2, 32)
+# For an unknown model: the size of the built-in generator.
+_DEFAULT_SHAPE = ModelShape(2_600_000, 4, 8, 2, 32)
 
 
 def nominal(kind: str = "cpu") -> Device:
-    """A device that nobody measured: one core, or one accelerator of the kind that research is done on."""
+    """A device that was not measured: one CPU core, or one data-centre GPU."""
     if kind.startswith("cuda"):
         return Device("a GPU that was not measured", kind, "bfloat16", 1, 2e12, 3e14, 3e-5, measured=False)
     return Device("a CPU that was not measured", kind, "float32", 1, 1e10, 5e10, 1e-4, measured=False)
 
 
-VERSION = 2
-
-
 def device_json(device: Device) -> dict[str, Any]:
-    """As data that `device_from_json` reads."""
+    """The device as data that `device_from_json` reads."""
     return {"version": VERSION, **asdict(device)}
 
 
@@ -238,10 +240,10 @@ def _profile(data: Mapping[str, Any]) -> ModelProfile:
 
 
 def _shape(data: Mapping[str, Any]) -> ModelShape:
-    kept = data["kv_token_bytes"]
+    token_bytes = data["kv_token_bytes"]
     names = [field.name for field in fields(ModelShape) if field.name != "kv_token_bytes"]
     counts = {name: count(data[name]) for name in names}
-    return ModelShape(**counts, kv_token_bytes=None if kept is None else number(kept, positive=True))
+    return ModelShape(**counts, kv_token_bytes=None if token_bytes is None else number(token_bytes, positive=True))
 
 
 def _kv(data: Mapping[str, Any]) -> KVProfile:

@@ -1,8 +1,8 @@
-"""Statistics of earlier runs: what each operator of a program came to for one problem, on average.
+"""Statistics of earlier runs: the figures of each operator of a program for one problem, on average.
 
-Kept by the program's fingerprint and the values of its numeric parameters, in one file that is never required: what
-cannot be read counts as empty, and a version that is not known as well. It is bounded: the programs that were used
-least recently go first.
+They are keyed by the program's fingerprint and the values of its numeric parameters, and kept in one file that is never
+required: a file that cannot be read, or is of an unknown version, counts as empty. The file is bounded: the least
+recently used programs are dropped first.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from hashlib import blake2b
 from typing import Any
 
 from qpdsl.planner.cost.device import Device
-from qpdsl.planner.cost.measured import OperatorFigures, RunFigures
-from qpdsl.planner.cost.stored import count, mapping, number, text
+from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
+from qpdsl.planner.cost.validation import count, mapping, number, text
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import Value, evaluate
+from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
 
 VERSION = 1
 STATISTICS_FILE = "statistics.json"
 MOST_PROGRAMS = 256
-# Earlier runs count for no more than this many problems, so that a change shows.
+# Earlier runs count for at most this many problems, so that a change shows.
 _MOST_WEIGHT = 200.0
-# How many device and model pairs a program remembers the clock of.
+# For how many devices a program keeps a clock.
 _MOST_CLOCKS = 8
 _MEANS = ("runs", "rows_in", "rows_out", "prompt_tokens", "cached_tokens", "sampled_tokens")
-
-# What of an operator is the same however it runs; the rest of what was measured hangs on the plan.
-_KEPT = (
+# The counts that are the same however an operator runs; the other measured counts depend on the plan.
+_PLAN_INDEPENDENT = (
     "going", "samples", "longest", "context", "texts", "text_tokens", "first_tokens", "new_tokens", "steps",
     "steps_known", "run_ahead", "run_ahead_used", "given_up",
 )  # fmt: skip
@@ -38,9 +37,9 @@ _KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """Means over problems. `runs` are rounds inside a `repeat`; `counts`: see `Usage`.
+    """Means over problems. Inside a `repeat`, `runs` are its rounds. For `counts` see `Usage`.
 
-    `most` is how many rows the planner took for the most that the operator could make.
+    `most` is the planner's bound on the rows that the operator can make.
     """
 
     runs: float = 0.0
@@ -58,10 +57,10 @@ class OperatorStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStatistics:
-    """What `problems` problems came to under these parameter values.
+    """The statistics of `problems` problems under these parameter values.
 
-    `clock` maps a device (see `clock_key`) to the measured over the predicted seconds of the latest runs on it;
-    `longest`: see `RunFigures`.
+    `clock` maps a device (see `clock_key`) to the ratio of measured to predicted seconds in the latest runs on it. For
+    `longest` see `RunFigures`.
     """
 
     name: str
@@ -75,31 +74,31 @@ class ProgramStatistics:
 
 @dataclass(slots=True)
 class Statistics:
-    """All that is kept, by fingerprint and values; the latest used last."""
+    """The statistics of all programs, by fingerprint and values; the most recently used last."""
 
     programs: dict[str, ProgramStatistics] = field(default_factory=dict)
 
     def of(self, plan: PhysicalPlan) -> ProgramStatistics | None:
-        """Those of a program under the values that the plan was made with."""
+        """The statistics of a program under the values that the plan was made with."""
         return self.programs.get(_key(plan))
 
     def like(self, plan: PhysicalPlan) -> ProgramStatistics | None:
-        """The latest of a program under any values."""
-        lead = fingerprint(plan)
-        return next((found for key, found in reversed(self.programs.items()) if key.startswith(lead)), None)
+        """The latest statistics of a program under any values."""
+        prefix = fingerprint(plan)
+        return next((entry for key, entry in reversed(self.programs.items()) if key.startswith(prefix)), None)
 
     def add(self, plan: PhysicalPlan, figures: RunFigures) -> None:
-        """Takes a run in."""
+        """Adds the figures of a run."""
         problems = figures.problems - figures.failed
         if problems < 1:
             return
         key = _key(plan)
         before = self.programs.pop(key, None)
         most = {node.id: node.rows for node in everything(plan.ops)}
-        new = {id: _means(found, figures.problems, most.get(id)) for id, found in figures.operators.items()}
+        new = {id: _means(total, figures.problems, most.get(id)) for id, total in figures.operators.items()}
         weight = 1.0 if before is None else problems / (problems + min(before.problems, _MOST_WEIGHT))
-        known = {} if before is None else before.operators
-        merged = {**known, **{id: _mixed(known.get(id), found, weight) for id, found in new.items()}}
+        old = {} if before is None else before.operators
+        merged = {**old, **{id: _weighted(old.get(id), means, weight) for id, means in new.items()}}
         self.programs[key] = ProgramStatistics(
             plan.name,
             dict(plan.models),
@@ -113,69 +112,69 @@ class Statistics:
             del self.programs[oldest]
 
     def add_clock(self, plan: PhysicalPlan, device: str, ratio: float) -> None:
-        """Takes in how many times as long as predicted a run took. The mean of the latest two (geometric) counts."""
-        found = self.of(plan)
-        if found is None or not ratio > 0:
+        """Adds the ratio of a run's seconds to the predicted ones: the clock becomes the geometric mean with it."""
+        entry = self.of(plan)
+        if entry is None or not ratio > 0:
             return
-        clock = dict(found.clock)
+        clock = dict(entry.clock)
         before = clock.pop(device, ratio)
         clock[device] = (before * ratio) ** 0.5
-        self.programs[_key(plan)] = replace(found, clock=dict(list(clock.items())[-_MOST_CLOCKS:]))
+        self.programs[_key(plan)] = replace(entry, clock=dict(list(clock.items())[-_MOST_CLOCKS:]))
 
     def forget_clock(self, device: str) -> None:
-        """Drops how far seconds on a device were off: it is measured anew."""
-        for key, found in self.programs.items():
-            clock = {name: ratio for name, ratio in found.clock.items() if name != device}
-            self.programs[key] = replace(found, clock=clock)
+        """Drops the clocks of a device, which is being measured anew."""
+        for key, entry in self.programs.items():
+            clock = {name: ratio for name, ratio in entry.clock.items() if name != device}
+            self.programs[key] = replace(entry, clock=clock)
 
     def forget(self, name: str | None = None) -> int:
         """Drops the statistics of a program by its name, or of all; returns how many entries went."""
-        gone = [key for key, found in self.programs.items() if name is None or found.name == name]
-        for key in gone:
+        keys = [key for key, entry in self.programs.items() if name is None or entry.name == name]
+        for key in keys:
             del self.programs[key]
-        return len(gone)
+        return len(keys)
 
     def to_text(self) -> str:
-        programs = {key: asdict(found) for key, found in self.programs.items()}
+        programs = {key: asdict(entry) for key, entry in self.programs.items()}
         return json.dumps({"version": VERSION, "programs": programs}, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
-    def from_text(cls, written: str) -> Statistics:
-        """Empty where the text is not one of this version, or damaged."""
+    def from_text(cls, source: str) -> Statistics:
+        """The statistics in a text; empty ones where it is damaged or of another version."""
         try:
-            data = json.loads(written)
+            data = json.loads(source)
             if data["version"] != VERSION:
                 return cls()
-            return cls({key: _program(found) for key, found in mapping(data["programs"]).items()})
+            return cls({key: _program(entry) for key, entry in mapping(data["programs"]).items()})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return cls()
 
 
 def fingerprint(plan: PhysicalPlan) -> str:
-    """A digest of what a program generates with and how its rows go; columns that a rule may drop do not count."""
+    """A digest of the operators that generate and that select rows. Columns that a rule may drop do not count."""
     state = blake2b(digest_size=12)
-    state.update(repr((plan.name, sorted(plan.models.items()), list(_meaning(plan)))).encode("utf-8", "replace"))
+    state.update(repr((plan.name, sorted(plan.models.items()), list(_operators(plan)))).encode("utf-8", "replace"))
     return state.hexdigest()
 
 
 def clock_key(device: Device) -> str:
-    """What the speed of a run hangs on, besides its program and its models, and whether its figures are nominal."""
+    """What the speed of a run depends on besides its program and models, and whether the figures are nominal."""
     return f"{device.kind} {device.dtype} {device.threads}" + ("" if device.measured else " (nominal)")
 
 
-def _meaning(plan: PhysicalPlan) -> Iterator[object]:
+def _operators(plan: PhysicalPlan) -> Iterator[object]:
     for node in everything(plan.ops):
         if isinstance(
             node.op, ops.SetContext | ops.Generate | ops.TopK | ops.Split | ops.Repeat | ops.Where | ops.Vote
         ):
-            parts = [(part.name, repr(getattr(node.op, part.name))) for part in fields(node.op)]
-            yield type(node.op).__name__, [part for part in parts if part[0] not in ("span", "body", "arms")]
+            arguments = [(part.name, repr(getattr(node.op, part.name))) for part in fields(node.op)]
+            yield type(node.op).__name__, [pair for pair in arguments if pair[0] not in ("span", "body", "arms")]
 
 
 def _numbers(plan: PhysicalPlan) -> dict[str, Value]:
-    """The values of numeric parameters; what a text says does not change the shape of the work."""
-    wanted = [param for param in plan.params if param.type in ("int", "float", "bool")]
-    return {param.name: evaluate(param.default, {}) for param in wanted if param.default is not None}
+    """The values of numeric parameters. The value of a text does not change the amount of work."""
+    numeric = {param.name for param in plan.params if param.type in ("int", "float", "bool")}
+    return {name: value for name, value in plan.values().items() if name in numeric}
 
 
 def _key(plan: PhysicalPlan) -> str:
@@ -190,26 +189,23 @@ def _means(figures: OperatorFigures, problems: int, most: float | None) -> Opera
         figures.prompt_tokens / problems,
         figures.cached_tokens / problems,
         figures.sampled_tokens / problems,
-        {name: figures.counts[name] / problems for name in _KEPT if name in figures.counts},
+        {name: figures.counts[name] / problems for name in _PLAN_INDEPENDENT if name in figures.counts},
         most,
     )
 
 
-def _mixed(before: OperatorStatistics | None, now: OperatorStatistics, weight: float) -> OperatorStatistics:
-    if before is None:
-        return now
-
-    def mix(old: float, new: float) -> float:
-        return old + (new - old) * weight
-
-    plain = {name: mix(getattr(before, name), getattr(now, name)) for name in _MEANS}
-    names = dict.fromkeys([*before.counts, *now.counts])
-    # What only one kind of plan counts is not diluted by the others.
-    counts = {name: _mix_known(before.counts.get(name), now.counts.get(name), weight) for name in names}
-    return replace(now, **plain, counts=counts)
+def _weighted(old: OperatorStatistics | None, new: OperatorStatistics, weight: float) -> OperatorStatistics:
+    """The means of both, the new ones with this weight (0 to 1)."""
+    if old is None:
+        return new
+    means = {name: _weighted_mean(getattr(old, name), getattr(new, name), weight) for name in _MEANS}
+    names = dict.fromkeys([*old.counts, *new.counts])
+    counts = {name: _weighted_mean(old.counts.get(name), new.counts.get(name), weight) for name in names}
+    return replace(new, **means, counts=counts)
 
 
-def _mix_known(old: float | None, new: float | None, weight: float) -> float:
+def _weighted_mean(old: float | None, new: float | None, weight: float) -> float:
+    """A count that only one kind of plan has (None in the others) is not diluted by the others."""
     if old is None or new is None:
         return old if new is None and old is not None else new or 0.0
     return old + (new - old) * weight
@@ -222,7 +218,7 @@ def _program(data: Mapping[str, Any]) -> ProgramStatistics:
         {name: _scalar(value) for name, value in mapping(data["values"]).items()},
         count(data["problems"]),
         number(data["longest"]),
-        {id: _operator(mapping(found)) for id, found in mapping(data["operators"]).items()},
+        {id: _operator(mapping(means)) for id, means in mapping(data["operators"]).items()},
         {device: number(ratio, positive=True) for device, ratio in mapping(data["clock"]).items()},
     )
 

@@ -1,8 +1,8 @@
-"""How long a plan takes when many problems run at once: forwards, how full they are, and what each of them takes.
+"""How long a plan takes when many problems run at once: forwards, how full they are, and the seconds of each.
 
-The models of a plan take turns on one device, a forward each. A problem goes one forward on in every cycle of turns, so
-the cycles follow from how many forwards a problem waits for and how many problems share them; how full a model's
-forwards are follows from how many of the problems wait for that model at a time.
+The models of a plan take turns on one device, a forward each. A problem advances by one forward in every cycle of
+turns. So the number of cycles follows from how many forwards a problem waits for and how many problems share them. How
+full a model's forwards are follows from how many of the problems wait for that model at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qpdsl.planner.cost.demand import Work
+from qpdsl.planner.cost.demand import Demand
 from qpdsl.planner.cost.device import Device, ModelProfile
 
 
@@ -18,8 +18,8 @@ from qpdsl.planner.cost.device import Device, ModelProfile
 class Load:
     """What is to be run, and with what: problems in all and at once, the KV memory and the engine's limits.
 
-    `in_flight` None means what the plan says. Models share the memory as they need it; `kv_type` is how keys and values
-    are kept.
+    With `in_flight` None the plan decides. Models share the memory as they need it. `kv_type` is the type that keys and
+    values are kept in.
     """
 
     problems: int = 1
@@ -35,8 +35,8 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelPace:
-    """One model over the whole run: its forwards, how many sequences decode in one, and the seconds of either kind."""
+class ModelTiming:
+    """One model over the whole run: its forwards, the sequences that decode in one, and the seconds of either kind."""
 
     steps: float
     batch: float
@@ -46,55 +46,60 @@ class ModelPace:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """`outside` are the seconds that the runtime takes around the forwards."""
+class Timing:
+    """A whole run, by model. `outside` are the seconds that the runtime takes around the forwards."""
 
-    models: Mapping[str, ModelPace]
+    models: Mapping[str, ModelTiming]
     outside: float
 
     @property
     def seconds(self) -> float:
-        return self.outside + sum(each.prefill_seconds + each.decode_seconds for each in self.models.values())
+        return self.outside + sum(model.prefill_seconds + model.decode_seconds for model in self.models.values())
 
 
-def pace(works: Sequence[Work], flight: float, rows: float, longest: float, device: Device, load: Load) -> Pace:
-    """`flight` problems run at once, each makes `rows` in all; `longest`: see `RunFigures`."""
-    models = list(dict.fromkeys(work.model for work in works))
-    turns = {model: sum(work.steps + work.waves for work in works if work.model == model) for model in models}
+def timing_of(
+    demands: Sequence[Demand], flight: float, rows: float, longest: float, device: Device, load: Load
+) -> Timing:
+    """The timing of a run in which `flight` problems run at once and each makes `rows` in all.
+
+    For `longest` see `RunFigures`.
+    """
+    models = list(dict.fromkeys(demand.model for demand in demands))
+    turns = {model: sum(demand.steps + demand.waves for demand in demands if demand.model == model) for model in models}
     whole = sum(turns.values()) or 1.0
     full, tail = phases(flight, longest, load.problems)
     cycles = whole * (full + tail)
     profiles = {model: load.profile(model, device) for model in models}
-    owns = {model: [work for work in works if work.model == model] for model in models}
-    kept = {
-        model: flight * sum(work.kept_tokens for work in own) * profiles[model].shape.kv_bytes
-        for model, own in owns.items()
+    by_model = {model: [demand for demand in demands if demand.model == model] for model in models}
+    kv_bytes = {
+        model: flight * sum(demand.kept_tokens for demand in own) * profiles[model].shape.kv_bytes
+        for model, own in by_model.items()
     }
-    fits = min(load.kv_bytes / max(sum(kept.values()), 1.0), 1.0)
-    found = {
+    fits = min(load.kv_bytes / max(sum(kv_bytes.values()), 1.0), 1.0)
+    timings = {
         model: _model(
-            own, turns[model] / whole, cycles, flight, profiles[model], device, load, fits, kept[model] * fits
+            own, turns[model] / whole, cycles, flight, profiles[model], device, load, fits, kv_bytes[model] * fits
         )
-        for model, own in owns.items()
+        for model, own in by_model.items()
     }
-    return Pace(found, load.problems * rows * device.row_seconds)
+    return Timing(timings, load.problems * rows * device.row_seconds)
 
 
 def phases(flight: float, longest: float, problems: int) -> tuple[float, float]:
-    """How long `flight` problems run at once, and how long the last of them take, in times of a single problem.
+    """How long `flight` problems run at once, and how long the last of them take, in units of one problem's time.
 
-    The last ones run with fewer and fewer beside them. Where all start at once, that is the whole run, and it takes as
-    long as the longest.
+    Fewer and fewer run beside the last ones. Where all start at once, this phase is the whole run, and it takes as long
+    as the longest problem.
     """
     return problems / flight - 1, 1 + (longest - 1) * (1 - (1 - flight / problems) / flight)
 
 
-def idleness(works: Sequence[Work], flight: float, longest: float, problems: int, floor: int) -> float:
+def idleness(demands: Sequence[Demand], flight: float, longest: float, problems: int, floor: int) -> float:
     """The share of the time, on average, by which a model that draws has fewer sequences than `floor` to work at."""
-    turns = sum(work.steps + work.waves for work in works)
+    turns = sum(demand.steps + demand.waves for demand in demands)
     drawn: dict[str, float] = {}
-    for work in works:
-        drawn[work.model] = drawn.get(work.model, 0.0) + work.sampled
+    for demand in demands:
+        drawn[demand.model] = drawn.get(demand.model, 0.0) + demand.sampled
     if not floor or not turns:
         return 0.0
     filled = flight * max(drawn.values()) / turns / floor
@@ -112,7 +117,7 @@ def _room(filled: float, least: float) -> float:
 
 
 def _model(
-    works: Sequence[Work],
+    demands: Sequence[Demand],
     share: float,
     cycles: float,
     flight: float,
@@ -121,39 +126,42 @@ def _model(
     load: Load,
     fits: float,
     held: float,
-) -> ModelPace:
-    """`share` of a problem's forwards are this model's; of what the problems keep `fits`, which takes `held` bytes."""
-    drawn = load.problems * sum(work.decoded for work in works)
-    # What does not fit is evicted, and computed again by whoever goes on from it.
-    computed = load.problems * sum(work.computed + work.cached * (1 - fits) for work in works)
+) -> ModelTiming:
+    """The timing of a model that runs `share` of a problem's forwards.
+
+    The share `fits` of the keys and values that the problems keep is in memory, which takes `held` bytes.
+    """
+    drawn = load.problems * sum(demand.decoded for demand in demands)
+    # What does not fit is evicted, and computed again by the requests that continue it.
+    computed = load.problems * sum(demand.computed + demand.cached * (1 - fits) for demand in demands)
     waiting = 1 - (1 - min(share, 1.0)) ** flight
     steps = cycles * waiting
     # Where the problems in flight do not fit, some of their sequences wait.
-    fitting = max(1.0, flight * max(work.sequences for work in works) * fits)
+    fitting = max(1.0, flight * max(demand.sequences for demand in demands) * fits)
     steps = max(steps, drawn / min(load.max_sequences, fitting), computed / load.token_budget)
     if steps <= 0:
-        return ModelPace(0.0, 0.0, 0.0, 0.0, held)
+        return ModelTiming(0.0, 0.0, 0.0, 0.0, held)
     # A problem that this model works for draws in some of the forwards, and has prompts computed in the others; the
     # more of them share a forward, the likelier it has some of either.
-    turns = sum(work.steps + work.waves for work in works)
-    opening = sum(work.waves for work in works) / turns if turns else 1.0
+    turns = sum(demand.steps + demand.waves for demand in demands)
+    opening = sum(demand.waves for demand in demands) / turns if turns else 1.0
     sharing = max(flight * min(share, 1.0) / max(waiting, 1e-9), 1.0)
     decodes = min(steps * (1 - opening**sharing), drawn)
     prefills = max(min(steps * (1 - (1 - opening) ** sharing), computed), computed / load.token_budget)
-    decoding = decodes * _decode(drawn / decodes, works, profile, device) if decodes else 0.0
+    decoding = decodes * _decode(drawn / decodes, demands, profile, device) if decodes else 0.0
     prefilling = 0.0
     if prefills:
-        # Where others decode in the same forward its fixed part is theirs.
+        # Where other problems decode in the same forward, its fixed part is counted as theirs.
         theirs = (1 - opening ** (sharing - 1)) * profile.overhead
         prefilling = prefills * max(profile.prefill.at(computed / prefills) - theirs, 0.0)
-    return ModelPace(steps, drawn / decodes if decodes else 0.0, prefilling, decoding, held)
+    return ModelTiming(steps, drawn / decodes if decodes else 0.0, prefilling, decoding, held)
 
 
-def _decode(batch: float, works: Sequence[Work], profile: ModelProfile, device: Device) -> float:
+def _decode(batch: float, demands: Sequence[Demand], profile: ModelProfile, device: Device) -> float:
     """Seconds of a forward in which `batch` sequences draw a token each."""
     seconds = profile.decode.at(max(batch, 1.0))
-    drawing = [work for work in works if work.sampled]
-    context = sum(work.context * work.sampled for work in drawing) / sum(work.sampled for work in drawing)
+    drawing = [demand for demand in demands if demand.sampled]
+    context = sum(demand.context * demand.sampled for demand in drawing) / sum(demand.sampled for demand in drawing)
     read = profile.read_seconds
     if read is None:
         read = profile.shape.kv_bytes / device.bandwidth

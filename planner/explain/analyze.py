@@ -9,7 +9,8 @@ from typing import Any
 
 from qpdsl.grammar.width import cells
 from qpdsl.planner.cost.estimate import Estimate
-from qpdsl.planner.cost.measured import RULE, OperatorFigures, RunFigures, charged, total
+from qpdsl.planner.cost.run_figures import ACCOUNTING_RULE, OperatorFigures, RunFigures, operator_seconds, total
+from qpdsl.planner.explain.implementation import shown_implementation
 from qpdsl.planner.explain.plan import decided, explain_json, tree
 from qpdsl.planner.explain.quantities import byte_count, count, per_cent, plural, seconds
 from qpdsl.planner.plan import ops
@@ -72,12 +73,12 @@ class Analysis:
                 "clock": estimate.clock,
                 "device_measured": estimate.measured,
             },
-            "accounting": RULE,
+            "accounting": ACCOUNTING_RULE,
         }
 
     @cached_property
     def _charged(self) -> dict[str, float]:
-        return charged(self.plan, self.figures)
+        return operator_seconds(self.plan, self.figures)
 
     def _of(self, node: PhysicalOp) -> OperatorFigures:
         return self.figures.operators.get(node.id, OperatorFigures())
@@ -104,14 +105,14 @@ class Analysis:
             if node is None:
                 yield [text]
                 continue
-            found, cost = self._of(node), self.estimate.costs.get(node.id)
+            actual, cost = self._of(node), self.estimate.costs.get(node.id)
             expected = self.estimate.rows.get(node.id, 0.0)
             yield [
                 text,
                 self._rounds(node),
-                _beside(plural(found.rows_out, "row"), plural(round(expected), "row"), count(round(expected))),
-                *self._spent(node, found, cost),
-                self._how(node, found),
+                _beside(plural(actual.rows_out, "row"), plural(round(expected), "row"), count(round(expected))),
+                *self._spent(node, actual, cost),
+                self._how(node, actual),
             ]
 
     def _rounds(self, node: PhysicalOp) -> str:
@@ -125,7 +126,7 @@ class Analysis:
         noun = "round" if shown == "1" else "rounds"
         return f"{shown} {noun}" + (f" (est {expected_shown})" if shown != expected_shown else "")
 
-    def _spent(self, node: PhysicalOp, found: OperatorFigures, cost: Cost | None) -> Iterator[str]:
+    def _spent(self, node: PhysicalOp, actual: OperatorFigures, cost: Cost | None) -> Iterator[str]:
         """Time with its share of all forwards, tokens, and the cached part of the prompts."""
         if cost is None or node.body or node.arms:
             yield from ("", "", "")
@@ -134,9 +135,9 @@ class Analysis:
         whole = self.figures.forward_seconds
         share = f" {per_cent(spent / whole)}" if whole else ""
         yield f"{seconds(spent)}{share} (est {seconds(cost.seconds)})"
-        tokens, expected = found.prompt_tokens + found.sampled_tokens, cost.prompt_tokens + cost.sampled_tokens
+        tokens, expected = actual.prompt_tokens + actual.sampled_tokens, cost.prompt_tokens + cost.sampled_tokens
         yield _beside(f"{count(tokens)} tok", f"{count(expected)} tok", count(expected))
-        cached = found.cached_share
+        cached = actual.cached_share
         guess = cost.cached_tokens / cost.prompt_tokens if cost.prompt_tokens else 0.0
         yield (
             ""
@@ -144,13 +145,14 @@ class Analysis:
             else _beside(f"cached {per_cent(cached)}", f"cached {per_cent(guess)}", per_cent(guess))
         )
 
-    def _how(self, node: PhysicalOp, found: OperatorFigures) -> str:
+    def _how(self, node: PhysicalOp, actual: OperatorFigures) -> str:
         """How it was implemented, with what came of it."""
-        words = [] if node.implementation == "rows" else [node.implementation]
+        shown = shown_implementation(node)
+        words = [shown] if shown else []
         for name, of, word in _SHARES:
-            if found.count(of) and (of != "steps" or found.count(name)):
-                words.append(word.format(per_cent(found.count(name) / found.count(of)), count(found.count(of))))
-        if given_up := found.count("given_up"):
+            if actual.count(of) and (of != "steps" or actual.count(name)):
+                words.append(word.format(per_cent(actual.count(name) / actual.count(of)), count(actual.count(of))))
+        if given_up := actual.count("given_up"):
             words.append(f"{plural(given_up, 'sample')} given up")
         # What contains others tells their counts again; it has its own only of what runs ahead.
         inside = bool(node.body or node.arms)
@@ -171,20 +173,20 @@ class Analysis:
         device = "the device as measured" if estimate.measured else "a device that `qpdsl profile` has not measured"
         clock = "" if estimate.clock is None else f", seconds times {estimate.clock:.2g} by earlier runs"
         yield f"estimates: {estimate.source}; {device}{clock}"
-        yield RULE
+        yield ACCOUNTING_RULE
 
     def _operator_json(self, node: PhysicalOp) -> tuple[dict[str, Any], dict[str, Any]]:
-        found, cost = self._of(node), self.estimate.costs.get(node.id)
+        actual, cost = self._of(node), self.estimate.costs.get(node.id)
         measured: dict[str, Any] = {
-            "runs": found.runs,
-            "rows_in": found.rows_in,
-            "rows_out": found.rows_out,
-            "prompt_tokens": found.prompt_tokens,
-            "cached_tokens": found.cached_tokens,
-            "sampled_tokens": found.sampled_tokens,
+            "runs": actual.runs,
+            "rows_in": actual.rows_in,
+            "rows_out": actual.rows_out,
+            "prompt_tokens": actual.prompt_tokens,
+            "cached_tokens": actual.cached_tokens,
+            "sampled_tokens": actual.sampled_tokens,
             "seconds": self._charged.get(node.id),
-            "waited_seconds": found.seconds,
-            "counts": {name: value for name, value in found.counts.items() if value},
+            "waited_seconds": actual.seconds,
+            "counts": {name: value for name, value in actual.counts.items() if value},
         }
         estimated: dict[str, Any] = {"rows_out": self.estimate.rows.get(node.id)}
         for name in ("prompt_tokens", "cached_tokens", "sampled_tokens", "seconds"):

@@ -8,7 +8,8 @@ from typing import Any
 
 from qpdsl.grammar.width import cells
 from qpdsl.planner.explain.quantities import per_cent, plural, seconds
-from qpdsl.planner.optimize.by_cost import Choice, Considered
+from qpdsl.planner.optimize.candidate import Choice, Considered
+from qpdsl.planner.rules.rule import Knob
 
 _LEVELS_SHOWN = 3
 _GAP = "   "
@@ -45,23 +46,17 @@ def choice_json(choice: Choice) -> dict[str, Any]:
         "latency_weight": choice.weight,
         "estimates": choice.tried,
         "planning_seconds": choice.planning_seconds,
-        "candidates": [asdict(each) for each in choice.considered],
-        "memory": [{**asdict(each), "shares": dict(each.shares)} for each in choice.levels],
+        "candidates": [{**asdict(line), "knob": str(line.knob)} for line in choice.considered],
+        "memory": [{**asdict(level), "shares": dict(level.shares)} for level in choice.levels],
     }
 
 
 def _rows(considered: tuple[Considered, ...]) -> Iterator[list[str]]:
-    before = ""
-    for each in considered:
-        verdict = each.verdict
-        yield [
-            each.knob if each.knob != before else "",
-            each.value,
-            seconds(each.seconds),
-            f"{each.cost:#.4g}",
-            verdict,
-        ]
-        before = each.knob
+    before: Knob | None = None
+    for line in considered:
+        knob = str(line.knob) if line.knob != before else ""
+        yield [knob, line.value, seconds(line.seconds), f"{line.cost:#.4g}", line.verdict]
+        before = line.knob
 
 
 def _memory(choice: Choice) -> Iterator[str]:

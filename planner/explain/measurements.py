@@ -1,7 +1,4 @@
-"""A measured device as text.
-
-MERGED: The statistics of a program as text.
-"""
+"""What was measured, as text: a device (`qpdsl profile`), and the statistics of a program's earlier runs."""
 
 from __future__ import annotations
 
@@ -49,44 +46,43 @@ def _table(table: Table) -> Iterator[str]:
         yield f"{count(tokens):>12}" + "".join(f"{rate:>9,.0f}" for rate in rates)
 
 
-def statistics_text(found: ProgramStatistics) -> str:
+def statistics_text(statistics: ProgramStatistics) -> str:
     """Means over problems, a line an operator that does more than pass rows on."""
-    values = "".join(f" {name}={format_value(value)}" for name, value in found.values.items())
-    models = ", ".join(f"{name} = {id}" for name, id in found.models.items())
-    lines = [f"{found.name}{values}   {plural(found.problems, 'problem')}   {models}"]
-    table = [
-        [id, _number(one.runs), f"{_number(one.rows_in)} → {_number(one.rows_out)}", ", ".join(_facts(one, own))]
-        for id, one in sorted(found.operators.items())
-        for own in [not any(other.startswith(f"{id}.") for other in found.operators)]
-    ]
-    table.insert(0, ["operator", "runs", "rows", ""])
+    values = "".join(f" {name}={format_value(value)}" for name, value in statistics.values.items())
+    models = ", ".join(f"{name} = {id}" for name, id in statistics.models.items())
+    lines = [f"{statistics.name}{values}   {plural(statistics.problems, 'problem')}   {models}"]
+    table = [["operator", "runs", "rows", ""]]
+    for id, operator in sorted(statistics.operators.items()):
+        contains = any(other.startswith(f"{id}.") for other in statistics.operators)
+        rows = f"{_number(operator.rows_in)} → {_number(operator.rows_out)}"
+        table.append([id, _number(operator.runs), rows, ", ".join(_facts(operator, contains))])
     widths = [max(cells(row[column]) for row in table) for column in range(3)]
     for row in table:
         shown = [cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=False)]
         lines.append("  " + "   ".join([*shown, row[3]]).rstrip())
-    for device, ratio in found.clock.items():
+    for device, ratio in statistics.clock.items():
         lines.append(f"  on {device}: {ratio:.2f} times the seconds that the device's figures give")
-    lines.append(f"  the longest problem took {found.longest:.1f} times the steps of the average one")
+    lines.append(f"  the longest problem took {statistics.longest:.1f} times the steps of the average one")
     return "\n".join(lines)
 
 
-def _facts(one: OperatorStatistics, own: bool) -> Iterator[str]:
-    """Of an operator that contains others, only what is its `own`: theirs stand beside them."""
-    if one.count("run_ahead"):
-        yield f"{one.count('run_ahead_used') / one.count('run_ahead'):.0%} of samples run ahead used"
-    if not own:
+def _facts(operator: OperatorStatistics, contains: bool) -> Iterator[str]:
+    """Of an operator that `contains` others, only what is not theirs: their facts stand beside them."""
+    if operator.count("run_ahead"):
+        yield f"{operator.count('run_ahead_used') / operator.count('run_ahead'):.0%} of samples run ahead used"
+    if contains:
         return
-    samples, texts, going = one.count("samples"), one.count("texts"), one.count("going")
+    samples, texts, going = operator.count("samples"), operator.count("texts"), operator.count("going")
     if samples and going:
-        yield f"{_number(one.sampled_tokens / samples)} tokens a sample"
-        yield f"{_number(one.count('longest') / max(one.runs, 1e-9))} in the longest of a run"
-        yield f"context {_number(one.count('context') / going)}"
+        yield f"{_number(operator.sampled_tokens / samples)} tokens a sample"
+        yield f"{_number(operator.count('longest') / max(operator.runs, 1e-9))} in the longest of a run"
+        yield f"context {_number(operator.count('context') / going)}"
     if texts:
-        yield f"{_number(texts)} texts of {_number(one.count('text_tokens') / texts)} tokens"
-        yield f"{_number(one.count('new_tokens') / texts)} of them new"
-        yield f"{one.count('steps_known') / max(one.count('steps'), 1e-9):.0%} of steps known"
-    if one.prompt_tokens and (samples or texts):
-        yield f"{one.cached_tokens / one.prompt_tokens:.0%} cached"
+        yield f"{_number(texts)} texts of {_number(operator.count('text_tokens') / texts)} tokens"
+        yield f"{_number(operator.count('new_tokens') / texts)} of them new"
+        yield f"{operator.count('steps_known') / max(operator.count('steps'), 1e-9):.0%} of steps known"
+    if operator.prompt_tokens and (samples or texts):
+        yield f"{operator.cached_tokens / operator.prompt_tokens:.0%} cached"
 
 
 def _number(value: float) -> str:

@@ -13,10 +13,11 @@ from typing import Any
 from qpdsl.grammar import ast
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.width import cells, shorten
+from qpdsl.planner.explain.implementation import implementation, shown_implementation
 from qpdsl.planner.explain.operators import Values, describe
 from qpdsl.planner.explain.quantities import count, seconds
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, everything
 
 Line = tuple[str, PhysicalOp | None]
 Cells = tuple[str, str, str]
@@ -37,8 +38,8 @@ def table(plan: PhysicalPlan, *, costed: bool = False) -> list[Cells]:
 
 
 def _words(op: PhysicalOp, costed: bool) -> Iterator[str]:
-    if op.implementation != "rows":
-        yield op.implementation
+    if words := shown_implementation(op):
+        yield words
     if costed and op.cost is not None:
         yield f"est {seconds(op.cost.seconds)}"
 
@@ -78,7 +79,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "program": plan.name,
         "source": plan.source_name,
         "equivalence": plan.equivalence,
-        "within": plan.within,
+        "within": str(plan.within),
         "prefer": plan.prefer,
         "returns": plan.returns,
         "models": dict(plan.models),
@@ -98,7 +99,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
             }
             for param in plan.params
         ],
-        "operators": [_operator_json(op, _defaults(plan)) for op in plan.ops],
+        "operators": _operators_json(plan.ops, _defaults(plan)),
     }
 
 
@@ -136,23 +137,23 @@ def summary(plan: PhysicalPlan) -> str:
 
 def decided(plan: PhysicalPlan) -> list[str]:
     """What made the plan of the naive one, for the first line."""
-    made = [f"rules {len(plan.rules)}"] if plan.rules else []
-    return [*made, "chosen by cost"] if plan.chosen else made
+    words = [f"rules {len(plan.rules)}"] if plan.rules else []
+    return [*words, "chosen by cost"] if plan.chosen else words
 
 
 def _totals(plan: PhysicalPlan) -> dict[str, float | None]:
-    """The most samples and scores over all rounds, None where that hangs on a parameter without a value."""
+    """The most samples and scores over all rounds, None where that depends on a parameter without a value."""
     totals: dict[str, float | None] = {}
     for kind, word in ((ops.Generate, "samples"), ((ops.Score, ops.Judge), "scores")):
-        found = [op.rows for op in everything(plan.ops) if isinstance(op.op, kind)]
-        totals[word] = None if None in found else sum(rows for rows in found if rows is not None)
+        counts = [op.rows for op in everything(plan.ops) if isinstance(op.op, kind)]
+        totals[word] = None if None in counts else sum(rows for rows in counts if rows is not None)
     return totals
 
 
 def _footnote(plan: PhysicalPlan) -> str:
     open_ = [param.name for param in plan.params if param.default is None and param.type in ("int", "float")]
-    given = any(param.default != plan.declared.get(param.name) for param in plan.params)
-    at = "the values given" if given else "their defaults"
+    changed = any(param.default != plan.declared.get(param.name) for param in plan.params)
+    at = "the values given" if changed else "their defaults"
     text = f"rows: the most that parameters at {at} can give, over all rounds"
     if any(op.rows is None for op in everything(plan.ops)):
         text += f"; ? hangs on a parameter without one ({', '.join(open_)})"
@@ -161,31 +162,37 @@ def _footnote(plan: PhysicalPlan) -> str:
     return text
 
 
-def _operator_json(op: PhysicalOp, values: Values) -> dict[str, Any]:
-    return {
-        "id": op.id,
-        "operator": type(op.op).__name__,
-        "stage": op.op.stage,
-        "text": describe(op.op, values),
-        "implementation": op.implementation,
-        "equivalence": op.equivalence,
-        "how": _strategy_json(op),
-        "rules": list(op.rules),
-        "rows": _whole(op.rows),
-        "cost": None if op.cost is None else asdict(op.cost),
-        "inputs": list(op.inputs),
-        "columns": dict(op.columns),
-        "body": [_operator_json(inner, values) for inner in op.body],
-        "arms": [[_operator_json(inner, values) for inner in arm] for arm in op.arms],
-    }
+def _operators_json(chain: tuple[PhysicalOp, ...], values: Values) -> list[dict[str, Any]]:
+    """The operators of a chain; `inputs` names the one before, whose rows an operator reads."""
+    return [
+        {
+            "id": op.id,
+            "operator": type(op.op).__name__,
+            "stage": op.op.stage,
+            "text": describe(op.op, values),
+            "implementation": implementation(op),
+            "equivalence": op.equivalence,
+            "how": _strategy_json(op),
+            "rules": list(op.rules),
+            "rows": _whole(op.rows),
+            "cost": None if op.cost is None else asdict(op.cost),
+            "inputs": [chain[index - 1].id] if index else [],
+            "columns": dict(op.columns),
+            "body": _operators_json(op.body, values),
+            "arms": [_operators_json(arm, values) for arm in op.arms],
+        }
+        for index, op in enumerate(chain)
+    ]
 
 
 def _strategy_json(op: PhysicalOp) -> dict[str, Any] | None:
-    """What the rules decided, by the names of the fields of its class; a pattern is its text."""
+    """How it runs, by the names of the fields of its strategy; a pattern is its text."""
     if op.strategy is None:
         return None
-    found = {part.name: getattr(op.strategy, part.name) for part in fields(op.strategy)}
-    return {name: value.pattern if isinstance(value, ast.Regex) else value for name, value in found.items()}
+    strategy = {part.name: getattr(op.strategy, part.name) for part in fields(op.strategy)}
+    if isinstance(op.strategy, GenerateStrategy):
+        strategy["decode"] = asdict(op.strategy.decode)
+    return {name: value.pattern if isinstance(value, ast.Regex) else value for name, value in strategy.items()}
 
 
 def _defaults(plan: PhysicalPlan) -> dict[str, ast.Expr]:

@@ -1,7 +1,4 @@
-"""Two plans side by side: what the one does that the other does not.
-
-MERGED: How a plan came about: the naive plan, then the plan after each rule that changed it.
-"""
+"""Versions of a plan: two plans side by side, and how a plan came about, from the naive plan by each rule."""
 
 from __future__ import annotations
 

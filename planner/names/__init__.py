@@ -1,1 +1,7 @@
-"""What a program can name where, and of which type."""
+"""Names and their types: what a program can name at a point, and what each name stands for.
+
+Start with `scope.py` (the columns and parameters at a point) and `types.py` (the types of expressions). `modules.py`
+holds the declarations of a file and of the files that it uses, `schemas.py` compiles schemas to JSON Schema
+(`json_schema.py`) that llguidance accepts (`constraints.py`), and `substitute.py` puts arguments in the place of
+parameters. Nothing here knows the stages of a pipeline in order; that is the room of `planner/check`.
+"""

@@ -1,6 +1,7 @@
-"""Files and the files that they use: what each declares, and the names that can be said in it.
+"""Files and the files that they use: what each declares, and the names that its programs can use.
 
-MERGED: What a program is checked against besides its own text: the files it may read, the Python functions registered.
+An `Environment` is what a program is checked against besides its own text: the files that it may read, and the
+registered Python functions.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import Type
 from qpdsl.planner.names.schemas import Schemas
 
+MAX_FILES = 64
+_KINDS = frozenset(("model", "schema", "program"))
+
 
 @dataclass(frozen=True)
 class Environment:
     """`scorers` are the names of registered Python scorers; `extractors` gives the column type of each extractor.
 
-    `models` puts other model ids in the place of declared ones, by name, in the files that the program uses too.
+    `models` replaces the ids of declared models, by name, also in the files that the program uses.
     """
 
     files: Files = field(default_factory=Files)
@@ -31,15 +35,12 @@ class Environment:
     models: Mapping[str, str] = field(default_factory=dict)
 
 
-MAX_FILES = 64
-_KINDS = frozenset(("model", "schema", "program"))
-
-
 @dataclass(slots=True, eq=False)
 class Module:
-    """One file as others see it, and the names that its own programs see.
+    """One file: the names that it offers to others, and those that its own programs can use.
 
-    `missing` says of what kinds (model, schema, program) a declaration may be missing, for an error elsewhere.
+    `missing` are the kinds (model, schema, program) of which a declaration may be missing because of an error
+    elsewhere.
     """
 
     file: ast.File
@@ -58,16 +59,16 @@ class Module:
 
 
 class Modules:
-    """All files that a program reaches by `use`, each read once. What is wrong with any goes to `found`."""
+    """All files that a program reaches by `use`, each read once. The faults of all of them go to `diagnostics`."""
 
-    def __init__(self, file: ast.File, environment: Environment, found: list[Diagnostic]) -> None:
-        self.found = found
+    def __init__(self, file: ast.File, environment: Environment, diagnostics: list[Diagnostic]) -> None:
+        self.diagnostics = diagnostics
         self._replaced = environment.models
         self._by_path: dict[Path, Module] = {}
         self._main_text = file.source.text
         self._folder = environment.files.folder
         self._imports: dict[Module, list[tuple[ast.Use, Module]]] = {}
-        self.main = self._add(Module(file, environment.files, found.append))
+        self.main = self._add(Module(file, environment.files, diagnostics.append))
         self._read_uses(self.main)
         for module, imports in self._imports.items():
             self._link(module, imports)
@@ -86,8 +87,8 @@ class Modules:
             if module is not self._first() and error.code == "QP120":
                 continue
             module.report(error)
-        outside = [gap for gap in file.gaps if not any(_covers(p, gap.start) for p in file.programs)]
-        module.missing = frozenset[str]().union(*(_meant(file, gap) for gap in outside))
+        outside = [gap for gap in file.gaps if not any(_covers(program, gap.start) for program in file.programs)]
+        module.missing = frozenset[str]().union(*(_possible_kinds(file, gap) for gap in outside))
         for kind, nodes in (("model", file.models), ("schema", file.schemas), ("program", file.programs)):
             no_duplicates(kind, nodes, module.report)
         for model in file.models:
@@ -101,11 +102,11 @@ class Modules:
         return next(iter(self._imports))
 
     def _read_uses(self, start: Module) -> None:
-        waiting = [start]
-        while waiting:
-            module = waiting.pop(0)
+        queue = [start]
+        while queue:
+            module = queue.pop(0)
             for use in module.file.uses:
-                known = len(self._imports)
+                count = len(self._imports)
                 used = self._read(module, use)
                 if used is None:
                     module.missing = _KINDS
@@ -115,8 +116,8 @@ class Modules:
                     module.report(Diagnostic("QP208", message, use.span, "again"))
                     continue
                 self._imports[module].append((use, used))
-                if len(self._imports) > known:
-                    waiting.append(used)
+                if len(self._imports) > count:
+                    queue.append(used)
 
     def _read(self, module: Module, use: ast.Use) -> Module | None:
         try:
@@ -137,20 +138,20 @@ class Modules:
         try:
             file = parse_file(source)
         except QpError as error:
-            self.found += [replace(diagnostic, source=source) for diagnostic in error.diagnostics]
+            self.diagnostics += [replace(diagnostic, source=source) for diagnostic in error.diagnostics]
             return None
 
         def report(diagnostic: Diagnostic) -> None:
-            self.found.append(replace(diagnostic, source=source))
+            self.diagnostics.append(replace(diagnostic, source=source))
 
-        made = self._by_path[target] = self._add(Module(file, files, report))
-        return made
+        used = self._by_path[target] = self._add(Module(file, files, report))
+        return used
 
     def _link(self, module: Module, imports: list[tuple[ast.Use, Module]]) -> None:
-        """Brings the declarations of the used files in; a name that is there already must mean the same."""
+        """Imports the declarations of the used files. A name that is declared already must mean the same."""
         file = module.file
         own: tuple[ast.Model | ast.Schema | ast.Program, ...] = (*file.models, *file.schemas, *file.programs)
-        seen = {node.name: node.name_span for node in own}
+        declared = {node.name: node.name_span for node in own}
         for use, used in imports:
             if used is module:
                 continue
@@ -160,23 +161,23 @@ class Modules:
                     module.models.setdefault(model.name, id) != id
                     or module.kinds.setdefault(model.name, model.kind) != model.kind
                 ):
-                    self._clash(module, use, "model", model.name, seen)
-                seen.setdefault(model.name, use.span)
+                    self._clash(module, use, "model", model.name, declared)
+                declared.setdefault(model.name, use.span)
             for schema in used.file.schemas:
                 if schema.name in module.schemas:
-                    self._clash(module, use, "schema", schema.name, seen)
+                    self._clash(module, use, "schema", schema.name, declared)
                 else:
                     module.schemas.used[schema.name] = used.schemas
-                seen.setdefault(schema.name, use.span)
+                declared.setdefault(schema.name, use.span)
             for program in used.file.programs:
                 if module.programs.setdefault(program.name, (used, program))[0] is not used:
-                    self._clash(module, use, "program", program.name, seen)
-                seen.setdefault(program.name, use.span)
+                    self._clash(module, use, "program", program.name, declared)
+                declared.setdefault(program.name, use.span)
             if not used.file.complete:
                 module.missing = _KINDS
 
-    def _clash(self, module: Module, use: ast.Use, kind: str, name: str, seen: Mapping[str, Span]) -> None:
-        why = (Label(seen[name], "the other one"),) if name in seen else ()
+    def _clash(self, module: Module, use: ast.Use, kind: str, name: str, declared: Mapping[str, Span]) -> None:
+        why = (Label(declared[name], "the other one"),) if name in declared else ()
         message = f"`{use.path}` declares {kind} `{name}`, which is declared already"
         module.report(Diagnostic("QP208", message, use.span, "declared in this file", why, help="rename one of them"))
 
@@ -186,17 +187,17 @@ def no_duplicates(
     nodes: tuple[ast.Model | ast.Program | ast.Param | ast.Schema, ...],
     report: Callable[[Diagnostic], None],
 ) -> None:
-    """Reports each node whose name another one has already."""
-    seen: dict[str, ast.Model | ast.Program | ast.Param | ast.Schema] = {}
+    """Reports each node with the name of an earlier one."""
+    declared: dict[str, ast.Model | ast.Program | ast.Param | ast.Schema] = {}
     for node in nodes:
-        first = seen.setdefault(node.name, node)
+        first = declared.setdefault(node.name, node)
         if first is not node:
             why = (Label(first.name_span, "the first"),)
             report(Diagnostic("QP208", f"{kind} `{node.name}` is declared twice", node.name_span, "again", why))
 
 
-def _meant(file: ast.File, gap: Span) -> frozenset[str]:
-    """What a faulty part may have meant to declare: by what it is a part of, else by its first word."""
+def _possible_kinds(file: ast.File, gap: Span) -> frozenset[str]:
+    """The kinds that a faulty part may have been meant to declare: by what it is a part of, else by its first word."""
     if any(_covers(schema, gap.start) for schema in file.schemas):
         return frozenset(("schema",))
     return _KINDS & frozenset(file.source.text[gap.start : gap.end].split(None, 1)[:1]) or _KINDS

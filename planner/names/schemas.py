@@ -1,4 +1,4 @@
-"""Schemas: a program's own, and those in files, compiled to JSON Schema and checked by llguidance."""
+"""Schemas, declared inline or in files, compiled to JSON Schema and checked by llguidance."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from qpdsl.grammar.files import FileRefused, Files
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Span
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import TYPES
-from qpdsl.planner.names.json_schema import FORMATS, MAX_DEPTH, Document, children, faults, nested, refusal, to_text
+from qpdsl.planner.names.constraints import refusal
+from qpdsl.planner.names.json_schema import FORMATS, MAX_DEPTH, Document, children, faults, nested, to_text
 from qpdsl.planner.names.unknown import is_alias, unknown_type
 
 _PLAIN: Mapping[str, str] = {"text": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
-    """A schema that llguidance takes. Two are the same where their sources are."""
+class CompiledSchema:
+    """A schema that llguidance accepts. Two with the same source are equal."""
 
     name: str = field(compare=False)
     source: str
@@ -31,8 +32,8 @@ class Schema:
 class Schemas:
     """The schemas that one file can name: those that it declares, and those of the files that it uses.
 
-    `complete` says that no declaration is missing for an error elsewhere; `gaps` are the parts that the parser left
-    out, and a schema with one inside is not known.
+    `complete` says that no declaration is missing because of an error elsewhere. `gaps` are the parts that the parser
+    left out; a schema with a gap inside is not known.
     """
 
     declared: Mapping[str, ast.Schema]
@@ -41,7 +42,7 @@ class Schemas:
     gaps: tuple[Span, ...] = ()
     used: dict[str, Schemas] = field(default_factory=dict)
     complete: bool = True
-    _made: dict[str, Schema | None] = field(default_factory=dict)
+    _compiled: dict[str, CompiledSchema | None] = field(default_factory=dict)
     _open: list[str] = field(default_factory=list)
 
     def __contains__(self, name: object) -> bool:
@@ -51,25 +52,25 @@ class Schemas:
         return (*self.declared, *self.used)
 
     def compile_all(self) -> None:
-        """Reports all that is wrong with the schemas that the file declares."""
+        """Reports every fault of the schemas that the file declares."""
         for name in self.declared:
             self.get(name)
 
-    def get(self, name: str) -> Schema | None:
-        """A schema by its name; None where there is none, or one with an error, which is reported at its place."""
+    def get(self, name: str) -> CompiledSchema | None:
+        """A schema by its name; None where there is none, or one with an error, which is reported where it stands."""
         if name in self.declared:
-            if name not in self._made:
+            if name not in self._compiled:
                 self._open.append(name)
-                self._made[name] = None
-                self._made[name] = self._compile(self.declared[name])
+                self._compiled[name] = None
+                self._compiled[name] = self._compile(self.declared[name])
                 self._open.pop()
-            return self._made[name]
+            return self._compiled[name]
         return self.used[name].get(name) if name in self.used else None
 
-    def _compile(self, schema: ast.Schema) -> Schema | None:
+    def _compile(self, schema: ast.Schema) -> CompiledSchema | None:
         if schema.type is not None:
-            found = _Inline(self, schema, schema.type).run()
-            return None if any(schema.span.start <= gap.start < schema.span.end for gap in self.gaps) else found
+            compiled = _InlineCompiler(self, schema, schema.type).run()
+            return None if any(schema.span.start <= gap.start < schema.span.end for gap in self.gaps) else compiled
         span = schema.path_span or schema.span
         path = schema.path or ""
         try:
@@ -79,7 +80,7 @@ class Schemas:
             return None
         return self._from_file(schema.name, path, text, span)
 
-    def _from_file(self, name: str, path: str, text: str, span: Span) -> Schema | None:
+    def _from_file(self, name: str, path: str, text: str, span: Span) -> CompiledSchema | None:
         try:
             document = json.loads(text)
         except RecursionError:
@@ -92,24 +93,23 @@ class Schemas:
         if not isinstance(document, dict):
             self.report(Diagnostic("QP306", f"`{path}` holds no JSON Schema: that is an object", span))
             return None
-        found = list(faults(document))
-        notes = tuple(f"at `{where}`: {why}" if where.startswith("/") else why for where, why in found)
-        if not found:
+        notes = tuple(f"at `{where}`: {why}" if where.startswith("/") else why for where, why in faults(document))
+        if not notes:
             why_not = refusal("json_schema", to_text(document))
             notes = (_located(document, why_not),) if why_not else ()
         if notes:
             self.report(Diagnostic("QP306", f"`{path}` is a schema that no output can be held to", span, notes=notes))
             return None
-        return Schema(name, to_text(document), document)
+        return CompiledSchema(name, to_text(document), document)
 
     def is_open(self, name: str) -> bool:
         """Whether the schema is being compiled: a reference to it now is one to itself."""
         return name in self._owner(name)._open
 
     def cycle(self, name: str) -> str:
-        """The way from an open schema back to itself, as far as it lies in its own file."""
+        """The chain of references from an open schema back to itself, the part inside its own file."""
         names = self._owner(name)._open
-        return " → ".join(f"`{one}`" for one in (*names[names.index(name) :], name))
+        return " → ".join(f"`{link}`" for link in (*names[names.index(name) :], name))
 
     def _owner(self, name: str) -> Schemas:
         return self if name in self.declared else self.used[name]
@@ -119,8 +119,8 @@ class Schemas:
         return len(self._open)
 
 
-class _Inline:
-    """One `schema NAME { … }`: its fields as JSON Schema, each checked on its own so that the fault has a place."""
+class _InlineCompiler:
+    """Compiles one `schema NAME { … }` to JSON Schema. Each field is checked on its own, so that a fault has a span."""
 
     def __init__(self, schemas: Schemas, schema: ast.Schema, type_: ast.RecordType) -> None:
         self.schemas = schemas
@@ -130,7 +130,7 @@ class _Inline:
         self.size = 0
         self.sound = True
 
-    def run(self) -> Schema | None:
+    def run(self) -> CompiledSchema | None:
         document = self._record(self.type)
         if self.definitions:
             document["$defs"] = self.definitions
@@ -141,23 +141,24 @@ class _Inline:
         if why_not:
             self._fault("QP306", f"llguidance refuses `{self.schema.name}`: {why_not}", self.schema.name_span)
             return None
-        return Schema(self.schema.name, source, document)
+        return CompiledSchema(self.schema.name, source, document)
 
     def _fault(self, code: str, message: str, span: Span, label: str = "", **more: object) -> None:
         self.sound = False
         self.schemas.report(Diagnostic(code, message, span, label, **more))  # type: ignore[arg-type]
 
     def _record(self, record: ast.RecordType) -> Document:
-        seen: dict[str, ast.Field] = {}
+        declared: dict[str, ast.Field] = {}
         properties: Document = {}
-        for one in record.fields:
-            first = seen.setdefault(one.name, one)
-            if first is not one:
+        for field_ in record.fields:
+            first = declared.setdefault(field_.name, field_)
+            if first is not field_:
                 why = (Label(first.name_span, "the first"),)
-                self._fault("QP208", f"field `{one.name}` is declared twice", one.name_span, "again", secondary=why)
+                message = f"field `{field_.name}` is declared twice"
+                self._fault("QP208", message, field_.name_span, "again", secondary=why)
             else:
-                properties[one.name] = self._type(one.type)
-        required = [one.name for one in seen.values() if not one.optional]
+                properties[field_.name] = self._type(field_.type)
+        required = [field_.name for field_ in declared.values() if not field_.optional]
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
     def _type(self, type_: ast.TypeExpr) -> Document:
@@ -165,9 +166,9 @@ class _Inline:
             case ast.TypeRef(name=name):
                 return {"type": _PLAIN[name]} if name in TYPES else self._reference(type_)
             case ast.RangeType():
-                bounds = {"minimum": type_.low, "maximum": type_.high}
-                given = {key: bound for key, bound in bounds.items() if bound is not None}
-                return self._leaf({"type": _PLAIN[type_.name], **given}, type_.span)
+                both = {"minimum": type_.low, "maximum": type_.high}
+                bounds = {key: bound for key, bound in both.items() if bound is not None}
+                return self._leaf({"type": _PLAIN[type_.name], **bounds}, type_.span)
             case ast.TextType():
                 return self._text(type_)
             case ast.ChoiceType(options=options):
@@ -220,37 +221,37 @@ class _Inline:
         return {"$ref": f"#/$defs/{name}"}
 
     def _embed(self, name: str, ref: ast.TypeRef) -> None:
-        found = self.schemas.get(name)
-        if found is None:
+        schema = self.schemas.get(name)
+        if schema is None:
             self.sound = False
             return
-        self.size += len(found.source)
+        self.size += len(schema.source)
         if self.size > MAX_SOURCE_BYTES:
             self._fault("QP306", "the schemas that this one refers to take over 1 MiB", ref.span)
             return
-        self.definitions[name] = nested(found.document, f"#/$defs/{name}")
+        self.definitions[name] = nested(schema.document, f"#/$defs/{name}")
 
 
 def _whole(pattern: str) -> str:
-    """A pattern for the whole text: JSON Schema looks for one anywhere in it."""
+    """A pattern that matches the whole text: JSON Schema searches for a pattern anywhere in it."""
     return pattern if pattern.startswith("^") and pattern.endswith("$") else f"^(?:{pattern})$"
 
 
 def _reason(why_not: str) -> str:
-    """llguidance's message without what only its authors can read."""
+    """llguidance's message without the parts that only its developers can use."""
     text = why_not.removeprefix("Unsatisfiable schema: ")
     return "nothing satisfies it" if text.startswith("Regex is empty") else text
 
 
 def _located(document: Document, why_not: str) -> str:
-    """The message, with the innermost schema that is refused for itself."""
-    path, here = "", document
+    """The message, with the path of the innermost schema that is refused by itself."""
+    path, schema = "", document
     definitions: Document = {key: document[key] for key in ("$defs", "definitions") if key in document}
     while True:
-        for step, inner in children(here):
-            found = refusal("json_schema", to_text({**definitions, **inner}))
-            if found and not found.startswith("Pointer"):
-                path, here, why_not = f"{path}/{step}", inner, found
+        for step, inner in children(schema):
+            why_inner = refusal("json_schema", to_text({**definitions, **inner}))
+            if why_inner and not why_inner.startswith("Pointer"):
+                path, schema, why_not = f"{path}/{step}", inner, why_inner
                 break
         else:
             return f"at `{path}`: {_reason(why_not)}" if path else _reason(why_not)

@@ -1,4 +1,4 @@
-"""The names that an expression may read at one point of a program, with their types."""
+"""The scope at one point of a program: the columns and parameters that an expression may read, with their types."""
 
 from __future__ import annotations
 
@@ -9,74 +9,73 @@ from typing import TYPE_CHECKING, Any
 from typing import Literal as OneOf
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import column_name
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import COLUMNS, STAGES, Type
 
 if TYPE_CHECKING:
-    from qpdsl.planner.names.schemas import Schema
+    from qpdsl.planner.names.schemas import CompiledSchema
 
-
-Wanted = OneOf["score", "answer"]
-_MAKERS = ("extract", "score", "repeat", "branch", "call", "into")
-_MAKES: Mapping[Wanted, type[ast.Stage]] = {"score": ast.Score, "answer": ast.Extract}
+Role = OneOf["score", "answer"]
+# The words of stages that may make a column, for a part that did not parse.
+_MAKER_WORDS = ("extract", "score", "repeat", "branch", "call", "into")
+_ROLE_STAGES: Mapping[Role, type[ast.Stage]] = {"score": ast.Score, "answer": ast.Extract}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column, the stage that made it (None where every row has it), and the schema that its text is held to."""
+class BoundColumn:
+    """A column in scope: its type, the stage that makes it (None where every row has it), and its text's schema."""
 
     type: Type
     maker: ast.Stage | None = None
-    schema: Schema | None = None
+    schema: CompiledSchema | None = None
 
 
 @dataclass(slots=True)
 class Scope:
-    """`columns` is empty until a context starts. `later` holds, by name, the first stage of all that makes a column.
+    """`columns` is empty until a context starts. `makers` holds, by column, the first stage of all that makes it.
 
-    `gaps` are the faulty parts that the parser left out: where each starts, and its text.
+    `gaps` are the faulty parts that the parser left out: the offset where each starts, and its text.
     """
 
     params: Mapping[str, ast.Param]
     report: Callable[[Diagnostic], None]
     gaps: tuple[tuple[int, str], ...] = ()
-    later: Mapping[str, ast.Stage] = field(default_factory=dict)
-    columns: dict[str, Column] = field(default_factory=dict)
+    makers: Mapping[str, ast.Stage] = field(default_factory=dict)
+    columns: dict[str, BoundColumn] = field(default_factory=dict)
     models: Collection[str] = ()
 
     def start_context(self) -> None:
-        self.columns.update({name: Column(type) for name, type in COLUMNS.items()})  # type: ignore[arg-type]
+        self.columns.update({name: BoundColumn(type) for name, type in COLUMNS.items()})  # type: ignore[arg-type]
 
     def types(self) -> dict[str, str]:
         return {name: column.type for name, column in self.columns.items()}
 
     def gap_before(self, offset: int, *words: str) -> bool:
-        """Whether a part was left out before this point that is no known stage, or holds one of these words."""
+        """Whether a part before this point was left out that is no known stage, or holds one of these words."""
         return any(start < offset and _may_hold(text, words) for start, text in self.gaps)
 
     def error(self, code: str, message: str, span: Span, label: str = "", **more: Any) -> None:
         self.report(Diagnostic(code, message, span, label, **more))
 
-    def column(
-        self, name: ast.Name, reader: ast.Stage, *, upto: int | None = None, wants: Wanted | None = None
-    ) -> Type:
+    def column(self, name: ast.Name, reader: ast.Stage, *, upto: int | None = None, role: Role | None = None) -> Type:
         """The type of a column or parameter that the stage `reader` reads; reports an unknown one.
 
-        `wants` says which kind of column the place is for.
+        `role` is the kind of column that is expected. Gaps count up to the offset `upto`, by default up to the name.
         """
         if name.id in self.columns:
             return self.columns[name.id].type
         if name.id in self.params:
             return param_type(self.params[name.id])
-        if not self.gap_before(name.span.start if upto is None else upto, *_MAKERS, name.id):
-            self._unknown_column(name, reader, wants)
+        if not self.gap_before(name.span.start if upto is None else upto, *_MAKER_WORDS, name.id):
+            self._unknown_column(name, reader, role)
         return "unknown"
 
     def parameter(self, name: ast.Name, place: str) -> Type:
-        """The type of a parameter read in `place` (say "`n`"), where columns cannot be read."""
+        """The type of a parameter that is read in `place` (such as "`n`"), where columns cannot be read."""
         if name.id in self.params:
             return param_type(self.params[name.id])
         known = ", ".join(self.params) or "none"
@@ -90,62 +89,55 @@ class Scope:
             self.error("QP210", message, name.span, "a column", notes=(f"parameters: {known}",))
             return "unknown"
         fix = _fix(name, _literal(name) or closest(name.id, self.params))
-        if name.id in self.later:
-            fix = {"secondary": self._later(name.id), "help": f"{place} reads parameters only"}
+        if name.id in self.makers:
+            fix = {"secondary": self._later_maker(name.id), "help": f"{place} reads parameters only"}
         message = f"unknown parameter `{name.id}`"
         self.error("QP204", message, name.span, "not declared", notes=(f"parameters: {known}",), **fix)
         return "unknown"
 
-    def _unknown_column(self, name: ast.Name, reader: ast.Stage, wants: Wanted | None) -> None:
+    def _unknown_column(self, name: ast.Name, reader: ast.Stage, role: Role | None) -> None:
         message = f"`{stage_word(reader)}` reads `{name.id}`, but no stage before it makes `{name.id}`"
         near = _literal(name) or closest(name.id, [*self.columns, *self.params])
         secondary: tuple[Label, ...] = ()
         more = _fix(name, near)
-        if name.id in self.later:
-            secondary, more = self._later(name.id), {}
+        if name.id in self.makers:
+            secondary, more = self._later_maker(name.id), {}
         elif near is not None:
-            secondary = self._made(near)
-        else:
-            made = (
-                [id for id, column in self.columns.items() if isinstance(column.maker, _MAKES[wants])] if wants else []
-            )
-            if made:
-                secondary = self._made(made[-1])
-                more = {"help": f"use the {wants} made above", "edit": Edit(name.span, made[-1])}
-            elif name.id in self.models:
-                more = {"help": f"`{name.id}` is a model: `score {name.id} into NAME` makes a column of its scores"}
-            elif name.id == "score" or wants == "score":
-                into = "" if name.id == "score" else f" into {name.id}"
-                more = {"help": f"make it with `score VERIFIER{into}`"}
-            elif wants == "answer":
-                more = {"help": f"make it with `extract {name.id} = /regex/`"}
+            secondary = self._earlier_maker(near)
+        elif fitting := self._columns_for(role):
+            secondary = self._earlier_maker(fitting[-1])
+            more = {"help": f"use the {role} made above", "edit": Edit(name.span, fitting[-1])}
+        elif name.id in self.models:
+            more = {"help": f"`{name.id}` is a model: `score {name.id} into NAME` makes a column of its scores"}
+        elif name.id == "score" or role == "score":
+            into = "" if name.id == "score" else f" into {name.id}"
+            more = {"help": f"make it with `score VERIFIER{into}`"}
+        elif role == "answer":
+            more = {"help": f"make it with `extract {name.id} = /regex/`"}
         notes: tuple[str, ...] = (f"columns here: {', '.join(self.columns)}",) if self.columns else ()
         notes += (f"parameters: {', '.join(self.params)}",) if self.params else ()
         self.error("QP203", message, name.span, "unknown column", secondary=secondary, notes=notes, **more)
 
-    def _later(self, id: str) -> tuple[Label, ...]:
-        maker = self.later[id]
-        return (Label((made_name(maker) or maker).span, f"this stage makes `{id}`, too late"),)
+    def _columns_for(self, role: Role | None) -> list[str]:
+        if role is None:
+            return []
+        return [id for id, column in self.columns.items() if isinstance(column.maker, _ROLE_STAGES[role])]
 
-    def _made(self, id: str) -> tuple[Label, ...]:
+    def _later_maker(self, id: str) -> tuple[Label, ...]:
+        maker = self.makers[id]
+        return (Label((column_name(maker) or maker).span, f"this stage makes `{id}`, too late"),)
+
+    def _earlier_maker(self, id: str) -> tuple[Label, ...]:
         maker = self.columns[id].maker if id in self.columns else None
         if maker is None:
             return ()
-        named = made_name(maker)
-        return (Label(named.span if named else maker.span, f"this stage makes `{id}`"),)
+        return (Label((column_name(maker) or maker).span, f"this stage makes `{id}`"),)
 
 
 def param_type(param: ast.Param) -> Type:
-    """The declared type; "unknown" where there is no such type, which is reported where it is declared."""
+    """The declared type; "unknown" where there is no such type, which is reported at the declaration."""
     name = param.type.name
     return name if name in ("text", "int", "float", "bool") else "unknown"  # type: ignore[return-value]
-
-
-def made_name(stage: ast.Stage) -> ast.Name | None:
-    """Where a stage spells the name of the column that it makes, if it does."""
-    if isinstance(stage, ast.Extract):
-        return stage.column
-    return stage.into if isinstance(stage, (ast.Score, ast.Generate, ast.Call)) else None
 
 
 def stage_word(stage: ast.Stage) -> str:
@@ -158,15 +150,14 @@ def word_span(stage: ast.Stage) -> Span:
 
 
 def _literal(name: ast.Name) -> str | None:
-    """`true`, `false` or `none`, where a name is one of them in other letters."""
+    """`true`, `false` or `none`, where a name is one of them in another case."""
     return name.id.lower() if name.id.lower() in ("true", "false", "none") else None
 
 
 def _may_hold(text: str, words: tuple[str, ...]) -> bool:
-    """A part that begins with no word, or with one that is no stage, may have been meant as any."""
-    found = _WORD.findall(text)
+    """A part that begins with no word, or with a word that is no stage, may have been meant as any stage."""
     head = _WORD.match(text)
-    return head is None or head[0] not in STAGES or not set(found).isdisjoint(words)
+    return head is None or head[0] not in STAGES or not set(_WORD.findall(text)).isdisjoint(words)
 
 
 def _fix(name: ast.Name, near: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Stages with values in the place of names: how a called program is read with its arguments."""
+"""Substitution of values for names in stages: a called program with its arguments in the place of its parameters."""
 
 from __future__ import annotations
 
@@ -7,34 +7,24 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import walk
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan.evaluate import format_value
 
 
 def substitute(stage: ast.Stage, values: Mapping[str, ast.Expr], span: Span) -> ast.Stage:
-    """The stage with every name in `values` replaced; all else stands at `span`, values where they stood.
+    """The stage with every name in `values` replaced. Values keep their spans; every other node gets `span`.
 
-    A value whose name stands in a string is a name, a literal or a string.
+    A value whose name stands in a string must be a name, a literal or a string.
     """
-    made: ast.Stage = _node(stage, values, span)
-    return made
+    substituted: ast.Stage = _node(stage, values, span)
+    return substituted
 
 
 def names_in_strings(stages: tuple[ast.Stage, ...]) -> set[str]:
     """The names that strings interpolate."""
     templates = [node for node in walk(stages) if isinstance(node, ast.Template)]
     return {part.id for template in templates for part in template.parts if isinstance(part, ast.Name)}
-
-
-def walk(value: Any) -> Iterator[ast.Node]:
-    """All nodes in a node, or in a tuple of them, itself first, in reading order."""
-    if isinstance(value, tuple):
-        for item in value:
-            yield from walk(item)
-    elif isinstance(value, ast.Node):
-        yield value
-        for name in value.__dataclass_fields__:
-            yield from walk(getattr(value, name))
 
 
 def _node(value: Any, values: Mapping[str, ast.Expr], span: Span) -> Any:
@@ -54,7 +44,7 @@ def _rebuilt(node: Any, values: Mapping[str, ast.Expr], span: Span) -> Any:
 
 
 def _parts(template: ast.Template, values: Mapping[str, ast.Expr], span: Span) -> Iterator[str | ast.Name]:
-    """The pieces with strings and literals spelt out; text beside text becomes one piece."""
+    """The parts with strings and literals spelt out; adjacent texts become one part."""
     text = ""
     for part in template.parts:
         for piece in _pieces(part, values, span):

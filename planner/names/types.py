@@ -1,9 +1,7 @@
-"""Types of expressions.
+"""Types of expressions, and what to write instead of an expression of the wrong type.
 
-Where an expression stands says what it may read: an option parameters only; `by` and `weight` the columns of one row;
-`until` columns inside aggregates; `return` both, a bare column being the first row's.
-
-MERGED: What to write instead of an expression of the wrong type, where that can be told.
+What an expression may read depends on where it stands: an option reads parameters only; `by` and `weight` the columns
+of one row; `until` columns inside aggregates; `return` both, and there a bare column is the first row's.
 """
 
 from __future__ import annotations
@@ -20,44 +18,10 @@ from qpdsl.grammar.suggest import closest, listed
 from qpdsl.grammar.words import FINISHES, FUNCTIONS, NUMBERS, Type
 from qpdsl.planner.names.scope import Scope, param_type, stage_word
 
-_NUMBER = re.compile(r"-?(\d+(\.\d+)?|\.\d+)")
-
-
-def a(type_: Type) -> str:
-    """A type with its article."""
-    return "none" if type_ == "none" else f"{'an' if type_ == 'int' else 'a'} {type_}"
-
-
-def retyped(expr: ast.Expr, actual: Type, wanted: frozenset[str], scope: Scope) -> dict[str, Any]:
-    """`help` and `edit` of a diagnostic: a value without its quotes or with them, a whole number, a comparison."""
-    match expr:
-        case ast.Template(parts=(str(text),)):
-            known = text in scope.columns or text in scope.params
-            if (wanted & NUMBERS and _NUMBER.fullmatch(text)) or (known and _type(text, scope) in wanted):
-                return _write(expr, text)
-        case ast.Literal(value=bool()) | ast.Literal(value=None):
-            return {}
-        case ast.Literal(value=float(value)) if "int" in wanted and value.is_integer():
-            return _write(expr, str(int(value)))
-        case ast.Literal() if wanted == {"text"}:
-            return _write(expr, f'"{format_expr(expr)}"')
-        case ast.Name(id=name) if wanted == {"bool"} and actual in NUMBERS:
-            return {"help": f"compare it with a number, as in `{name} > 0`"}
-        case ast.Name(id=name) if wanted == {"bool"} and actual == "text":
-            return {"help": f"compare it, as in `{name} != none`, or search it: `{name} matches /…/`"}
-    return {}
-
-
-def _type(name: str, scope: Scope) -> Type:
-    return scope.columns[name].type if name in scope.columns else param_type(scope.params[name])
-
-
-def _write(expr: ast.Expr, text: str) -> dict[str, Any]:
-    return {"help": f"write `{text}`", "edit": Edit(expr.span, text)}
-
-
 Reads = OneOf["parameters", "row", "aggregates", "first row"]
-_ALIASES = {"avg": "mean", "average": "mean", "length": "len"}
+_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+_FUNCTION_ALIASES = {"avg": "mean", "average": "mean", "length": "len"}
+_NUMBER = re.compile(r"-?(\d+(\.\d+)?|\.\d+)")
 
 
 def fits(actual: Type, wanted: frozenset[str] | str) -> bool:
@@ -68,27 +32,32 @@ def fits(actual: Type, wanted: frozenset[str] | str) -> bool:
 
 @dataclass(slots=True)
 class Typer:
-    """Types the expressions of one stage; `place` names the spot for messages, as in "`n`" or "`by`".
+    """Infers the types of one stage's expressions, and reports what is wrong with them.
 
-    `_inside` is the aggregate that the expression at hand stands in.
+    `place` names the option or clause for messages, such as "`n`" or "`by`"; by default the stage. `upto` is the offset
+    up to which a gap in the program counts as before the expression. `_aggregate` is the aggregate function around the
+    current expression.
     """
 
     scope: Scope
     stage: ast.Stage
     reads: Reads
-    place: str
+    place: str = ""
     upto: int | None = None
-    _inside: str | None = None
+    _aggregate: str | None = None
+
+    def __post_init__(self) -> None:
+        self.place = self.place or f"`{stage_word(self.stage)}`"
 
     def expect(self, expr: ast.Expr, wanted: frozenset[str] | str, what: str) -> Type:
-        """The type of `expr`, reported where it is not one of `wanted`, which `what` puts in words."""
+        """The type of `expr`; "unknown", and reported, where it is not in `wanted`, which is `what` in words."""
         actual = self.type(expr)
         if fits(actual, wanted):
             return actual
         why: tuple[Label, ...] = ()
         if isinstance(expr, ast.Name) and expr.id in self.scope.params and expr.id not in self.scope.columns:
             param = self.scope.params[expr.id]
-            # A parameter of a `-e` pipeline is declared nowhere; its first use says what it is.
+            # A parameter of a `-e` pipeline is not declared; its first use gives its type.
             word = "declared" if param.type.span != param.name_span else "taken for"
             if param.type.span != expr.span:
                 why = (Label(param.type.span, f"{word} {actual}"),)
@@ -104,11 +73,12 @@ class Typer:
         why: tuple[Label, ...] = (),
     ) -> None:
         wanted = frozenset({wanted}) if isinstance(wanted, str) else wanted
-        fix = {} if self.reads == "aggregates" else retyped(expr, actual, wanted, self.scope)
-        message = f"{rule}, found {a(actual)}"
-        self.scope.error("QP209", message, expr.span, f"this is {a(actual)}", secondary=why, **fix)
+        fix = {} if self.reads == "aggregates" else _fix(expr, actual, wanted, self.scope)
+        shown = _with_article(actual)
+        self.scope.error("QP209", f"{rule}, found {shown}", expr.span, f"this is {shown}", secondary=why, **fix)
 
     def type(self, expr: ast.Expr) -> Type:
+        """The type of `expr`; "unknown" where it has an error, which is reported."""
         match expr:
             case ast.Literal(value=value):
                 return "none" if value is None else type(value).__name__  # type: ignore[return-value]
@@ -143,11 +113,12 @@ class Typer:
             choice = {"bool": "all", "int": "max", "float": "max"}.get(type_)
             self._needs_aggregate(name, Edit(name.span, f"{choice}({name.id})") if choice else None)
             return "unknown"
-        numeric = self._inside in ("min", "max", "mean") or self.place in ("`by`", "`weight`")
-        return self.scope.column(name, self.stage, upto=self.upto, wants="score" if numeric else None)
+        numeric = self._aggregate in ("min", "max", "mean") or self.place in ("`by`", "`weight`")
+        return self.scope.column(name, self.stage, upto=self.upto, role="score" if numeric else None)
 
     def _bare(self, name: ast.Name) -> bool:
-        return self.reads == "aggregates" and not self._inside and name.id in self.scope.columns
+        """Whether a column stands outside of an aggregate where it needs one."""
+        return self.reads == "aggregates" and not self._aggregate and name.id in self.scope.columns
 
     def _needs_aggregate(self, name: ast.Name, edit: Edit | None) -> None:
         message = f"{self.place} looks at all rows, but `{name.id}` is a column of each one"
@@ -173,7 +144,7 @@ class Typer:
         if self._bare_word(expr.left, expr.right) or self._bare_word(expr.right, expr.left):
             return "bool"
         left, right = self.type(expr.left), self.type(expr.right)
-        compares = expr.op in ("==", "!=", "<", "<=", ">", ">=")
+        compares = expr.op in _COMPARISONS
         if "unknown" in (left, right):
             return "bool" if compares else "unknown"
         if expr.op in ("==", "!="):
@@ -186,7 +157,7 @@ class Typer:
         return self._mismatch(expr, left, right)
 
     def _bare_word(self, column: ast.Expr, word: ast.Expr) -> bool:
-        """Reports one of the words of `finish` that stands beside it without quotes, as if it were a name."""
+        """Reports a value of `finish` that is compared with it without quotes, as if it were a name."""
         if not (isinstance(column, ast.Name) and column.id == "finish" and isinstance(word, ast.Name)):
             return False
         if word.id not in FINISHES or word.id in self.scope.columns or word.id in self.scope.params:
@@ -197,15 +168,16 @@ class Typer:
         return True
 
     def _mismatch(self, expr: ast.Binary, left: Type, right: Type) -> Type:
-        verb = "compare" if expr.op in ("==", "!=", "<", "<=", ">", ">=") else "apply"
-        between = f"{left} with {right}" if verb == "compare" else f"`{expr.op}` to {left} and {right}"
-        self.scope.error("QP209", f"cannot {verb} {between}", expr.span, f"{left} {expr.op} {right}")
+        what = f"apply `{expr.op}` to {left} and {right}"
+        if expr.op in _COMPARISONS:
+            what = f"compare {left} with {right}"
+        self.scope.error("QP209", f"cannot {what}", expr.span, f"{left} {expr.op} {right}")
         return "unknown"
 
     def _apply(self, call: ast.Apply) -> Type:
         name, count = call.function, len(call.args)
         if name not in FUNCTIONS:
-            near = _ALIASES.get(name.lower()) or closest(name, FUNCTIONS)
+            near = _FUNCTION_ALIASES.get(name.lower()) or closest(name, FUNCTIONS)
             fix = {"help": f"did you mean `{near}`?", "edit": Edit(call.name_span, near)} if near else {}
             notes = (f"functions: {', '.join(FUNCTIONS)}",)
             self.scope.error("QP205", f"unknown function `{name}`", call.name_span, notes=notes, **fix)  # type: ignore[arg-type]
@@ -218,13 +190,13 @@ class Typer:
             self._operand(call.args[0], "text", "`len` takes a text")
             return "int"
         if count == 1:
-            return self._aggregate(call)
+            return self._aggregate_type(call)
         types = [self._operand(arg, NUMBERS, f"`{name}` takes numbers") for arg in call.args]
         return "unknown" if "unknown" in types else "int" if set(types) == {"int"} else "float"
 
-    def _aggregate(self, call: ast.Apply) -> Type:
+    def _aggregate_type(self, call: ast.Apply) -> Type:
         name, argument = call.function, call.args[0]
-        if self._inside:
+        if self._aggregate:
             self.scope.error("QP211", f"`{name}` stands inside another aggregate", call.name_span, "one is enough")
             return "unknown"
         if self.reads in ("parameters", "row"):
@@ -234,16 +206,45 @@ class Typer:
             notes = ("aggregates stand in `until` and `return`",)
             self.scope.error("QP211", message, call.span, "an aggregate", notes=notes)
             return "unknown"
-        self._inside = name
+        self._aggregate = name
         if name in ("all", "any"):
             self._operand(argument, "bool", f"`{name}` takes a bool")
             result: Type = "bool"
         else:
             actual = self._operand(argument, NUMBERS, f"`{name}` takes a number")
             result = "float" if name == "mean" else actual
-        self._inside = None
+        self._aggregate = None
         return result
 
 
-def reader(scope: Scope, stage: ast.Stage, reads: Reads, place: str | None = None, upto: int | None = None) -> Typer:
-    return Typer(scope, stage, reads, place or f"`{stage_word(stage)}`", upto)
+def _with_article(type_: Type) -> str:
+    return "none" if type_ == "none" else f"{'an' if type_ == 'int' else 'a'} {type_}"
+
+
+def _fix(expr: ast.Expr, actual: Type, wanted: frozenset[str], scope: Scope) -> dict[str, Any]:
+    """`help` and `edit` of a diagnostic: a value without its quotes or with them, a whole number, a comparison."""
+    match expr:
+        case ast.Template(parts=(str(text),)):
+            if (wanted & NUMBERS and _NUMBER.fullmatch(text)) or _type_of_name(text, scope) in wanted:
+                return _write(expr, text)
+        case ast.Literal(value=bool()) | ast.Literal(value=None):
+            return {}
+        case ast.Literal(value=float(value)) if "int" in wanted and value.is_integer():
+            return _write(expr, str(int(value)))
+        case ast.Literal() if wanted == {"text"}:
+            return _write(expr, f'"{format_expr(expr)}"')
+        case ast.Name(id=name) if wanted == {"bool"} and actual in NUMBERS:
+            return {"help": f"compare it with a number, as in `{name} > 0`"}
+        case ast.Name(id=name) if wanted == {"bool"} and actual == "text":
+            return {"help": f"compare it, as in `{name} != none`, or search it: `{name} matches /…/`"}
+    return {}
+
+
+def _type_of_name(name: str, scope: Scope) -> Type | None:
+    if name in scope.columns:
+        return scope.columns[name].type
+    return param_type(scope.params[name]) if name in scope.params else None
+
+
+def _write(expr: ast.Expr, text: str) -> dict[str, Any]:
+    return {"help": f"write `{text}`", "edit": Edit(expr.span, text)}

@@ -1,4 +1,4 @@
-"""Names that are not there: types, models, verifiers, programs, and what was meant instead."""
+"""Diagnostics for unknown types, models and verifiers, with the nearest known name as a suggestion."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _TYPE_ALIASES = {"str": "text", "string": "text", "integer": "int", "number": "f
 
 
 def suggestion(name: str, span: Span, known: Iterable[str]) -> dict[str, Any]:
-    """`help` and `edit` of a diagnostic, where some known name is near."""
+    """`help` and `edit` of a diagnostic, where a known name is near; else nothing."""
     near = closest(name, known)
     return {"help": f"did you mean `{near}`?", "edit": Edit(span, near)} if near else {}
 
 
 def is_alias(name: str) -> bool:
-    """Whether a name is that of a type in some other language."""
+    """Whether a name is that of a type in another language."""
     return name.lower() in _TYPE_ALIASES
 
 
 def unknown_type(type_: ast.TypeRef, known: Collection[str]) -> Diagnostic:
-    """`known` are the types that can stand in this place, schemas among them."""
+    """`known` are the types that can stand here, schemas included."""
     alias = _TYPE_ALIASES.get(type_.name.lower())
     fix = suggestion(type_.name, type_.span, known)
     if alias:

@@ -1,4 +1,4 @@
-"""How the KV memory is parted between the models of a plan, and how many sequences are to be at work.
+"""How the KV memory is split between the models of a plan, and how many sequences are to be at work.
 
 Section 7.2 of the thesis on a scalable runtime for LLM inference, "throughput min-max tuning": every model has a
 measured table of throughput by its part of the memory (a level) and the batch size. The slowest model sets the pace of
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from qpdsl.planner.cost.demand import Work
+from qpdsl.planner.cost.demand import Demand
 from qpdsl.planner.cost.device import Device, ModelProfile
 from qpdsl.planner.cost.timing import Load
 
@@ -23,8 +23,8 @@ _BATCHES = (1, 4, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """`shares` of the memory by model, `batch` sequences side by side, and the problems a second they come to.
+class MemorySplit:
+    """`shares` of the memory by model, `batch` sequences side by side, and `rate`, the problems a second they come to.
 
     `slowest` is the model that sets the pace then.
     """
@@ -35,49 +35,53 @@ class Parts:
     slowest: str
 
 
-def parts(works: Sequence[Work], device: Device, load: Load) -> tuple[Parts, ...]:
-    """Of every level the best batch, the best level first; none where no model is asked for anything."""
-    models = list(dict.fromkeys(work.model for work in works if work.computed or work.sampled))
+def memory_splits(demands: Sequence[Demand], device: Device, load: Load) -> tuple[MemorySplit, ...]:
+    """Of every way to split the memory (a level) the best batch, the best level first.
+
+    There is none where no model is asked for anything.
+    """
+    models = list(dict.fromkeys(demand.model for demand in demands if demand.computed or demand.sampled))
     if not models:
         return ()
     profiles = {model: load.profile(model, device) for model in models}
-    asked = {model: _tokens(works, model) for model in models}
-    found: list[Parts] = []
+    tokens = {model: _tokens(demands, model) for model in models}
+    splits: list[MemorySplit] = []
     for shares in _levels(models):
-        best: Parts | None = None
+        best: MemorySplit | None = None
         for batch in _BATCHES:
             if batch > load.max_sequences:
                 continue
             rates: dict[str, float] = {}
             for model in models:
                 kv_tokens = load.kv_bytes * shares[model] / profiles[model].shape.kv_bytes
-                writes = any(work.sampled for work in works if work.model == model)
-                rates[model] = _rate(profiles[model], kv_tokens, batch, writes=writes) / asked[model]
+                writes = any(demand.sampled for demand in demands if demand.model == model)
+                rates[model] = _rate(profiles[model], kv_tokens, batch, writes=writes) / tokens[model]
             slowest = min(rates, key=rates.__getitem__)
             # Of batches that come to the same the smallest stays.
             if best is None or rates[slowest] > best.rate * _MORE:
-                best = Parts(shares, batch, rates[slowest], slowest)
-        found += [best] if best is not None else []
+                best = MemorySplit(shares, batch, rates[slowest], slowest)
+        splits += [best] if best is not None else []
     # Of levels that come to the same the most even one is first.
-    greatest = max((each.rate for each in found), default=0.0)
-    return tuple(sorted(found, key=lambda each: -each.rate if each.rate * _MORE < greatest else -greatest))
+    greatest = max((split.rate for split in splits), default=0.0)
+    return tuple(sorted(splits, key=lambda split: -split.rate if split.rate * _MORE < greatest else -greatest))
 
 
-def _tokens(works: Sequence[Work], model: str) -> float:
+def _tokens(demands: Sequence[Demand], model: str) -> float:
     """The tokens that one problem has a model draw or, where it draws none, read."""
-    own = [work for work in works if work.model == model]
-    return sum(work.sampled for work in own) or max(sum(work.computed for work in own), 1e-9)
+    of_model = [demand for demand in demands if demand.model == model]
+    return sum(demand.sampled for demand in of_model) or max(sum(demand.computed for demand in of_model), 1e-9)
 
 
 def _levels(models: Sequence[str]) -> Iterator[dict[str, float]]:
-    """Every way to part the memory in eighths, the most even first."""
+    """The shares of every way to split the memory in eighths, the most even first."""
     count = len(models)
-    found = list(_compositions(max(LEVELS, count), count))
-    for level in sorted(found, key=lambda level: max(level) - min(level)):
+    compositions = _compositions(max(LEVELS, count), count)
+    for level in sorted(compositions, key=lambda level: max(level) - min(level)):
         yield {model: part / sum(level) for model, part in zip(models, level, strict=True)}
 
 
 def _compositions(whole: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write a number as a sum of `count` positive ones, in all orders."""
     if count == 1:
         yield (whole,)
         return

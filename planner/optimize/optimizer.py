@@ -2,9 +2,8 @@
 
 Every rule is timed and can be switched off; every plan that a rule made is verified. A rule that raises, makes an
 invalid plan or never comes to rest is a fault of the planner, and raises `InvalidPlan` with the rule's name: nothing is
-skipped in silence. (The shape is that of the drivers of DuckDB and DataFusion, but for the skipping.)
-
-MERGED: A digest of what a physical plan does, by which a plan that was met before is known again.
+skipped in silence. (The shape is that of the drivers of DuckDB and DataFusion, but for the skipping.) A plan that was
+met before is known again by its signature, a digest of what it does, and ends the passes.
 """
 
 from __future__ import annotations
@@ -14,44 +13,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 
-from qpdsl.planner.optimize.by_cost import Choice
+from qpdsl.planner.optimize.candidate import Choice
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.plan.ops import InvalidPlan
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.verify import InvalidPlan, verify_physical
+from qpdsl.planner.plan.verify import verify_physical
 from qpdsl.planner.rules import RULES
 from qpdsl.planner.rules.rule import Rule
 
-
-def signature(plan: PhysicalPlan) -> str:
-    """Equal for plans that run the same operators in the same way; estimates and the names of rules do not count."""
-    joint = (plan.in_flight, plan.floor, plan.kv_type)
-    whole = (_chain(plan.ops), sorted(plan.models.items()), plan.reads, joint, plan.equivalence)
-    return blake2b(repr(whole).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
-
-
-def _chain(chain: tuple[PhysicalOp, ...]) -> list[object]:
-    return [
-        (
-            node.id,
-            type(node.op).__name__,
-            # What is inside stands in the physical operators, which rules may have changed.
-            [(part.name, getattr(node.op, part.name)) for part in fields(node.op) if part.name not in _INSIDE],
-            node.strategy,
-            node.equivalence,
-            node.inputs,
-            list(node.columns.items()),
-            _chain(node.body),
-            [_chain(arm) for arm in node.arms],
-        )
-        for node in chain
-    ]
-
-
-_INSIDE = ("span", "body", "arms")
-
 # Every rule comes to rest in a pass or two; one that still changes the plan after these never will.
 _MOST_PASSES = 16
+# Parts of an operator that say nothing of what it does, or stand in the physical operators, which rules may change.
+_NOT_SIGNED = ("span", "body", "arms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +110,25 @@ def _applied(rule: Rule, before: PhysicalPlan) -> PhysicalPlan:
     except Exception as error:  # whatever a rule raises, the plan that it was to make is not there
         raise InvalidPlan(f"rule `{rule.name}`: {type(error).__name__}: {error}") from error
     return after
+
+
+def signature(plan: PhysicalPlan) -> str:
+    """Equal for plans that run the same operators in the same way; estimates and the names of rules do not count."""
+    joint = (plan.in_flight, plan.floor, plan.kv_type)
+    whole = (_chain(plan.ops), sorted(plan.models.items()), plan.reads, joint, plan.equivalence)
+    return blake2b(repr(whole).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+
+
+def _chain(chain: tuple[PhysicalOp, ...]) -> list[object]:
+    return [
+        (
+            node.id,
+            type(node.op).__name__,
+            [(part.name, getattr(node.op, part.name)) for part in fields(node.op) if part.name not in _NOT_SIGNED],
+            node.strategy,
+            node.equivalence,
+            list(node.columns.items()),
+            [_chain(inner) for inner in node.inside],
+        )
+        for node in chain
+    ]

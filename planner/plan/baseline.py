@@ -8,11 +8,11 @@ from dataclasses import replace
 from qpdsl.grammar import ast
 from qpdsl.grammar.words import COLUMNS
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.logical import Chain, LogicalProgram
+from qpdsl.planner.plan.logical import LogicalProgram, PlanBuilder
 from qpdsl.planner.plan.ops import LogicalPlan
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.reads import column_expressions, made_column, names
-from qpdsl.planner.plan.verify import verify
+from qpdsl.planner.plan.verify import verify_logical
 
 _READ_OUT = (ops.Extract, ops.PythonExtract, ops.Assign)
 
@@ -31,7 +31,7 @@ def greedy_of(program: LogicalProgram) -> LogicalProgram | None:
         return None
     columns: dict[str, str] = {}
     params = {param.name for param in program.params}
-    chain = Chain(ops.Start(stage=-1, span=answers[0].span), {})
+    chain = PlanBuilder(ops.Start(stage=-1, span=answers[0].span), {})
     models: dict[str, str] = {}
     for op, _, types in walk:
         kept = next((answer for answer in answers if answer.stage == op.stage), None) if _generates(op) else op
@@ -39,16 +39,16 @@ def greedy_of(program: LogicalProgram) -> LogicalProgram | None:
             continue
         if any(name.id not in columns and name.id not in params for e in column_expressions(kept) for name in names(e)):
             return None
-        made = made_column(kept)
+        column = made_column(kept)
         if isinstance(kept, ops.SetContext):
             columns = {**columns, **COLUMNS}
-        elif made is not None:
-            columns = {**{name: type_ for name, type_ in columns.items() if name != made}, made: types[made]}
+        elif column is not None:
+            columns = {**{name: type_ for name, type_ in columns.items() if name != column}, column: types[column]}
         if isinstance(kept, ops.Generate):
             models[kept.model] = program.models[kept.model]
         chain.add(kept, columns)
     plan = chain.done()
-    verify(plan, params)
+    verify_logical(plan, params)
     return replace(program, plan=plan, models=models, score_column=None, warnings=())
 
 
@@ -73,14 +73,14 @@ def _generates(op: ops.Operator) -> bool:
 def _answers(walk: list[_Step]) -> list[ops.Generate]:
     """One generate for each question: the first after each context, decoded greedily."""
     answers: list[ops.Generate] = []
-    asked = 0
-    waiting = False
+    context_depth = 0
+    open_question = False
     for op, depth, _ in walk:
         if isinstance(op, ops.SetContext):
-            asked, waiting = depth, True
-        elif isinstance(op, ops.Generate) and waiting:
-            answers.append(_greedy(op, whole=depth == asked))
-            waiting = False
+            context_depth, open_question = depth, True
+        elif isinstance(op, ops.Generate) and open_question:
+            answers.append(_greedy(op, whole=depth == context_depth))
+            open_question = False
     return answers
 
 

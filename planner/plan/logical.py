@@ -1,17 +1,15 @@
-"""The logical plan: a DAG of operators, and the relation that each of them makes.
-
-MERGED: Building a plan in which each operator reads the one before it.
-"""
+"""A program as the planner gets it: its parameters, its models and its logical plan, and how such a plan is built."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import networkx as nx
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.planner.plan.evaluate import Value, evaluate
 from qpdsl.planner.plan.ops import LogicalPlan, Operator, Start
 
 
@@ -24,9 +22,14 @@ class Parameter:
     default: ast.Expr | None
 
 
+def default_values(params: Iterable[Parameter]) -> dict[str, Value]:
+    """The values of the parameters that have a default. A default is a constant: it reads no other parameter."""
+    return {param.name: evaluate(param.default, {}) for param in params if param.default is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class LogicalProgram:
-    """One program, lowered and checked: what `planner.physical.plan` takes.
+    """One program, lowered and checked: what `planner.plan.naive.plan` takes.
 
     `models` maps the names used in the program to model ids, in order of first use. `score_column` names the column
     that a row's score is reported from (the last `score` stage's), None without one. `within` and `prefer` (λ) say how
@@ -46,8 +49,11 @@ class LogicalProgram:
     warnings: tuple[Diagnostic, ...] = field(default=(), repr=False, compare=False)
 
 
-class Chain:
-    """A plan under construction. Operators are keyed by their stage, the start by `start`."""
+class PlanBuilder:
+    """A plan under construction, in which each operator reads the one before it.
+
+    Operators are keyed by their stage, the start by `start`.
+    """
 
     def __init__(self, start: Start, columns: Mapping[str, str]) -> None:
         self._graph: nx.DiGraph[str] = nx.DiGraph()

@@ -1,15 +1,17 @@
 """Logical operators: what a program means, nothing of how it runs.
 
-Every operator is frozen and checks itself where it is built. `stage` numbers the source stages of a program in
-reading order, from 0; it is a part of the noise key (see `docs/architecture.md`), so a rewrite that moves an operator
-keeps its number.
+Every operator is frozen and checks itself where it is built: one that could mean nothing raises `InvalidPlan`. Whether
+the value of an expression is in its range depends on the arguments, so that is left to the checker and the runtime.
+`stage` numbers the source stages of a program in reading order, from 0; it is a part of the noise key (see
+`docs/architecture.md`), so a rewrite that moves an operator keeps its number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal as OneOf
+from typing import get_args
 
 import networkx as nx
 
@@ -17,14 +19,40 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 
 Reduce = OneOf["last", "min", "mean", "prod", "sum"]
+LogProbReduce = OneOf["sum", "mean"]
+Equality = OneOf["text", "number", "math"]
+ConstraintKind = OneOf["json_schema", "regex", "choice", "grammar"]
+
+
+class InvalidPlan(RuntimeError):
+    """A plan, or a part of one, that breaks its own rules: a fault of the planner, never of the program."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises InvalidPlan with the message unless the condition holds."""
+    if not condition:
+        raise InvalidPlan(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """Base of all operators: relation(s) of candidate rows in, relation out."""
+    """Base of all operators: relation(s) of candidate rows in, relation out.
+
+    The start of a program has the stage -1. No name or word that an operator holds is empty.
+    """
 
     stage: int
     span: Span = field(compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        require(self.stage >= -1, f"{name}: there is no stage {self.stage}")
+        for part in fields(self):
+            require(getattr(self, part.name) != "", f"{name}: `{part.name}` is empty")
+        self._check()
+
+    def _check(self) -> None:
+        """Raises InvalidPlan where the operator's parts do not go together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +71,8 @@ class SetContext(Operator):
     turns: tuple[ast.Turn, ...] = ()
     prompt: ast.Template | None = None
 
-    def __post_init__(self) -> None:
-        if bool(self.turns) == (self.prompt is not None):
-            raise ValueError("a context is either chat turns or a prompt")
-
-
-ConstraintKind = OneOf["json_schema", "regex", "choice", "grammar"]
+    def _check(self) -> None:
+        require(bool(self.turns) != (self.prompt is not None), "a context is either chat turns or a prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +87,9 @@ class Constraint:
     source: str
     name: str
 
+    def __post_init__(self) -> None:
+        require(self.kind in get_args(ConstraintKind), f"there is no constraint `{self.kind}`")
+
 
 @dataclass(frozen=True, slots=True)
 class Filter:
@@ -70,6 +97,9 @@ class Filter:
 
     model: str
     threshold: ast.Expr
+
+    def __post_init__(self) -> None:
+        require(self.model != "", "a filter has a model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +113,8 @@ class Amortized:
 class Generate(Operator):
     """Each unfinished row becomes `n` rows that go on with tokens of `model`; finished rows pass as one row.
 
-    The expressions read parameters only. `stop` is a string; `max_tokens` None means up to the context's end.
+    The expressions read parameters only. `stop` is a string; `max_tokens` None means up to the context's end. Where
+    `via` names the tokens there is no `draft`, and no `constraint` beside a filter.
     """
 
     model: str
@@ -99,6 +130,11 @@ class Generate(Operator):
     draft: str | None = None
     into: str | None = None
 
+    def _check(self) -> None:
+        require(self.via is None or self.draft is None, "a `generate` with `via` has no draft")
+        filters = isinstance(self.via, Filter)
+        require(not filters or self.constraint is None, "a `generate` that filters is held to no constraint")
+
 
 @dataclass(frozen=True, slots=True)
 class Score(Operator):
@@ -113,6 +149,9 @@ class Score(Operator):
     into: str
     kind: str | None = None
     raw: bool = False
+
+    def _check(self) -> None:
+        require(self.reduce in get_args(Reduce), f"scores of steps cannot be reduced by `{self.reduce}`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +173,11 @@ class LogProb(Operator):
     `sum` is the column itself, `mean` that over the tokens sampled; the other reductions do not apply.
     """
 
-    reduce: OneOf["sum", "mean"]
+    reduce: LogProbReduce
     into: str
+
+    def _check(self) -> None:
+        require(self.reduce in get_args(LogProbReduce), f"a log-probability has no `{self.reduce}`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +229,9 @@ class TopK(Operator):
     per: str | None = None
     like: str | None = None
 
+    def _check(self) -> None:
+        require(self.like in (None, "search_and_learn"), f"there are no conventions of `{self.like}`")
+
 
 @dataclass(frozen=True, slots=True)
 class Vote(Operator):
@@ -197,7 +242,10 @@ class Vote(Operator):
 
     column: str
     weight: ast.Expr | None
-    equal: OneOf["text", "number", "math"] = "text"
+    equal: Equality = "text"
+
+    def _check(self) -> None:
+        require(self.equal in get_args(Equality), f"answers cannot be compared as `{self.equal}`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,22 +253,29 @@ class Split(Operator):
     """Each row `count` times; a copy's index is appended to its path, and `group` numbers the copies of all rows.
 
     With `by`, `count` rows in all, shared out among those that are not finished by the softmax of `by` over
-    `temperature` (1 where None); a finished row passes as one of them. First copies come first, then second ones.
+    `temperature` (1 where None; there is none without `by`); a finished row passes as one of them. First copies come
+    first, then second ones.
     """
 
     count: ast.Expr
     by: ast.Expr | None = None
     temperature: ast.Expr | None = None
 
+    def _check(self) -> None:
+        require(self.by is not None or self.temperature is None, "a temperature shares rows out by a value")
+
 
 @dataclass(frozen=True, slots=True)
 class Branch(Operator):
-    """Runs each of `arms` on the rows, the arm's index appended to their paths, and puts what they make one after
+    """Runs each of `arms` on the rows, the arm's index appended to their paths, and puts their rows one after another.
 
-    another; a column that an arm does not make is none in its rows.
+    A column that an arm does not make is none in its rows.
     """
 
     arms: tuple[LogicalPlan, ...]
+
+    def _check(self) -> None:
+        require(bool(self.arms), "a branch has arms")
 
 
 @dataclass(frozen=True, slots=True)

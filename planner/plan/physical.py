@@ -1,40 +1,48 @@
-"""The physical plan: operators with an implementation, an equivalence class and an estimate.
+"""The physical plan: operators with a strategy, an equivalence class and an estimate.
 
-MERGED: How one operator is to run: what the rules decided, for the runtime to do.
+A strategy says how one operator is to run: what the rules decided, for the runtime to carry out. Its defaults are the
+plainest way there is, which is what the naive plan uses. No strategy changes what an operator means.
 
-The defaults are the plainest way there is, which is what the naive plan uses. Nothing here changes what an operator
-means.
+All of these check themselves where they are built, and raise `InvalidPlan`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal as OneOf
+from typing import get_args
 
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.logical import Parameter
-from qpdsl.planner.plan.ops import Operator
+from qpdsl.planner.plan.decode import DecodePlan, Equivalence
+from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.plan.logical import Parameter, default_values
+from qpdsl.planner.plan.ops import Operator, require
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateStrategy:
     """How a `generate` runs.
 
-    `share`: one prefill for the samples of a row, forked, and the prefix cache for what was computed before; else each
-    sample is a request of its own that computes its whole prompt. `collapse`: samples that must be equal are drawn once
-    and copied. `until`: a sample ends as soon as this pattern has matched and nothing that follows can change the
-    match. `run_ahead`: how many steps a sample may go on past its stop while its row waits to be chosen (the thesis's
-    decode-aware tree expansion); what the chosen rows can use is kept. `vote`: the operator (an id) that the rows go to
-    one by one as they are done, through the operators between, and that can give up the rest.
+    `decode`: how each decoding step is carried out. `share`: one prefill for the samples of a row, forked, and the
+    prefix cache for what was computed before; else each sample is a request of its own that computes its whole prompt.
+    `collapse`: samples that must be equal are drawn once and copied. `until`: a sample ends as soon as this pattern has
+    matched and nothing that follows can change the match. `run_ahead`: how many steps a sample may go on past its stop
+    while its row waits to be chosen (the thesis's decode-aware tree expansion); what the chosen rows can use is kept.
+    `vote`: the operator (an id) that the rows go to one by one as they are done, through the operators between, and
+    that can give up the rest.
     """
 
+    decode: DecodePlan = field(default_factory=DecodePlan)
     share: bool = False
     collapse: bool = False
     until: ast.Regex | None = None
     run_ahead: int = 0
     vote: str | None = None
+
+    def __post_init__(self) -> None:
+        require(self.run_ahead >= 0, "no sample runs back")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,10 @@ class BranchStrategy:
 
     same_as: tuple[int | None, ...] = ()
 
+    def __post_init__(self) -> None:
+        earlier = all(first is None or 0 <= first < arm for arm, first in enumerate(self.same_as))
+        require(earlier, "an arm can be the same only as one before it")
+
 
 Strategy = GenerateStrategy | ScoreStrategy | VoteStrategy | BranchStrategy
 
@@ -72,7 +84,7 @@ def plainest(op: ops.Operator) -> Strategy | None:
     """The way in which the naive plan runs an operator; None where there is but one."""
     match op:
         case ops.Generate():
-            return GenerateStrategy()
+            return GenerateStrategy(DecodePlan.plainest(op))
         case ops.Score() | ops.Judge():
             return ScoreStrategy()
         case ops.Vote():
@@ -82,9 +94,28 @@ def plainest(op: ops.Operator) -> Strategy | None:
     return None
 
 
-Equivalence = OneOf["exact", "epsilon", "lossy"]
 # Keys and values in eight bits.
 KVType = OneOf["int8", "fp8"]
+KV_TYPES: tuple[KVType, ...] = get_args(KVType)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What a program permits a plan to change, in the program's words: `exact`, `epsilon(0.001)`, `loss(0.02)`.
+
+    `bound` is the most by which logits may differ under `epsilon`, and the largest share of results that may change
+    under `loss`. `lossy` permits what the program's own `via` does and nothing more.
+    """
+
+    level: OneOf["exact", "epsilon", "loss", "lossy"] = "exact"
+    bound: float | None = None
+
+    def __post_init__(self) -> None:
+        bounded = self.level in ("epsilon", "loss")
+        require(bounded == (self.bound is not None), f"`{self.level}` has {'no' if bounded else 'a'} bound")
+
+    def __str__(self) -> str:
+        return self.level if self.bound is None else f"{self.level}({self.bound:g})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +135,17 @@ class Cost:
 class PhysicalOp:
     """One operator as it will run.
 
-    `id` is stable for a program ("0", "1", "3.0" for the first operator of operator 3's body, "3.1.0" for that of its
-    second arm). `rows` estimates the rows it makes in all, over the rounds of an enclosing `repeat`, None where that
-    hangs on a parameter without a default. `body` is what a `repeat` runs; `arms` what a `branch` does, where an arm
-    without operators passes the rows as they are. `strategy` is what the rules decided, by `rules`; `cost` an estimate.
+    It reads the rows of the operator before it in its chain. `id` is stable for a program ("0", "1", "3.0" for the
+    first operator of operator 3's body, "3.1.0" for that of its second arm). `rows` estimates the rows it makes in all,
+    over the rounds of an enclosing `repeat`, None where that depends on a parameter without a default. `body` is what a
+    `repeat` or a `peek` runs; `arms` what a `branch` does, where an arm without operators passes the rows as they are.
+    `strategy` is what was decided about it by `rules`; `cost` is an estimate.
     """
 
     id: str
     op: Operator
-    implementation: str
     equivalence: Equivalence
     rows: float | None
-    inputs: tuple[str, ...]
     columns: Mapping[str, str]
     body: tuple[PhysicalOp, ...] = ()
     arms: tuple[tuple[PhysicalOp, ...], ...] = ()
@@ -123,13 +153,31 @@ class PhysicalOp:
     rules: tuple[str, ...] = ()
     cost: Cost | None = None
 
+    def __post_init__(self) -> None:
+        op, strategy, where = self.op, self.strategy, f"operator {self.id} ({type(self.op).__name__})"
+        require(isinstance(op, ops.Repeat | ops.Peek) == bool(self.body), f"{where} has no body, or one too many")
+        require(isinstance(op, ops.Branch) == bool(self.arms), f"{where} has no arms, or some too many")
+        plain = plainest(op)
+        require(type(strategy) is type(plain), f"{where} is to run in a way of another operator's")
+        if isinstance(strategy, GenerateStrategy):
+            assert isinstance(op, ops.Generate)
+            require(strategy.decode.applies(op), f"{where} has a decode plan of another operator's")
+        if isinstance(strategy, BranchStrategy):
+            require(len(strategy.same_as) == len(self.arms), f"{where} does not say of each arm how it runs")
+
+    @property
+    def inside(self) -> tuple[tuple[PhysicalOp, ...], ...]:
+        """The chains of operators inside this one: its body, or its arms."""
+        return (self.body,) if self.body else self.arms
+
 
 @dataclass(frozen=True, slots=True)
 class PhysicalPlan:
     """Operators in running order; the last one's rows are the program's.
 
     A parameter's `default` is the value that the estimates go by; `declared` holds the defaults of the program's text.
-    `equivalence` is what the plan keeps to, `within` what the program permits; `prefer` is its λ, if it has one.
+    `models` maps the program's names to model ids. `equivalence` is what the plan keeps to, `within` what the program
+    permits; `prefer` is its λ, if it has one.
     `reads` are the columns of the last rows that whoever runs the plan looks at, besides the value that it returns;
     None means all. `in_flight` is how many problems run at once, None where nothing was decided; `floor` the fewest
     sequences that the engine should have to work at: below it another problem starts, and samples run ahead. `rules`
@@ -146,7 +194,7 @@ class PhysicalPlan:
     returns: str
     score_column: str | None
     equivalence: Equivalence
-    within: str = "exact"
+    within: Tolerance = Tolerance()
     prefer: float | None = None
     reads: tuple[str, ...] | None = None
     in_flight: int | None = None
@@ -155,11 +203,19 @@ class PhysicalPlan:
     chosen: bool = False
     kv_type: KVType | None = None
 
+    def __post_init__(self) -> None:
+        require(bool(self.ops) and isinstance(self.ops[-1].op, ops.Return), "the plan does not end in a return")
+        require(self.in_flight is None or self.in_flight >= 1, "no problem is in flight")
+        require(self.floor >= 0, "the floor is below nothing")
+
+    def values(self) -> dict[str, Value]:
+        """The values that the estimates go by, of the parameters that have one."""
+        return default_values(self.params)
+
 
 def everything(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
     """The operators with those inside them, in running order."""
     for op in chain:
         yield op
-        yield from everything(op.body)
-        for arm in op.arms:
-            yield from everything(arm)
+        for inner in op.inside:
+            yield from everything(inner)

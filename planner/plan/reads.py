@@ -1,11 +1,8 @@
-"""What operators read: the expressions that they hold, and the names in those.
-
-MERGED: Which columns an operator reads, and which columns are left when one is taken out.
-"""
+"""What operators read and make: the expressions that they hold, the names in those, and the columns of their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from qpdsl.grammar import ast
@@ -13,6 +10,8 @@ from qpdsl.grammar.words import COLUMNS, FUNCTIONS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.rewrite import Chain, with_inner
+
+Columns = frozenset[str]
 
 
 def parameter_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
@@ -77,6 +76,16 @@ def made_column(op: ops.Operator) -> str | None:
     return None
 
 
+def made_columns(op: ops.Operator, inside: Iterable[Iterable[str]]) -> Columns:
+    """All columns that an operator adds to those of the rows it reads.
+
+    `inside` are the columns of the rows at the end of each chain of operators inside it.
+    """
+    column = made_column(op)
+    own = () if column is None else (column,)
+    return frozenset().union(own, COLUMNS if isinstance(op, ops.SetContext) else (), *inside)
+
+
 def names(expr: ast.Expr) -> Iterator[ast.Name]:
     """Every name that an expression reads, in reading order."""
     match expr:
@@ -112,9 +121,6 @@ def is_fixed(expr: ast.Expr) -> bool:
     return True
 
 
-Columns = frozenset[str]
-
-
 def reads(node: PhysicalOp) -> Columns:
     """The columns that an operator reads of the rows it gets, those inside it aside.
 
@@ -134,25 +140,15 @@ def reported(plan: PhysicalPlan) -> Columns:
 
 def with_columns(chain: Chain, before: Mapping[str, str]) -> Chain:
     """The operators with the columns that they have now, where the first gets those of `before`."""
-    made: list[PhysicalOp] = []
+    nodes: list[PhysicalOp] = []
     for node in chain:
         body = with_columns(node.body, before)
         arms = tuple(with_columns(arm, before) for arm in node.arms)
         node = with_inner(node, body, arms)
-        left = {*before, *_made(node)}
+        left = before.keys() | made_columns(node.op, [inner[-1].columns for inner in node.inside if inner])
         columns = {name: type_ for name, type_ in node.columns.items() if name in left}
         if len(columns) < len(node.columns):
             node = replace(node, columns=columns)
-        made.append(node)
+        nodes.append(node)
         before = node.columns
-    return tuple(made)
-
-
-def _made(node: PhysicalOp) -> set[str]:
-    made = made_column(node.op)
-    found = set() if made is None else {made}
-    if isinstance(node.op, ops.SetContext):
-        found |= set(COLUMNS)
-    for inner in (node.body, *node.arms):
-        found |= set(inner[-1].columns) if inner else set()
-    return found
+    return tuple(nodes)

@@ -1,151 +1,141 @@
-"""What every logical plan satisfies, checked after lowering and after each rewrite.
+"""What every plan satisfies, besides what its operators check where they are built.
 
-A plan that fails is a fault of the planner, never of the program: it raises `InvalidPlan` with the operator.
-
-MERGED: What every physical plan satisfies, checked after each rule that changed it.
+A plan is a chain of operators, each of which reads the rows of the one before it; inside a `repeat`, a `branch` and a
+`peek` there are chains again. One checker goes over such chains, for logical plans after lowering and for physical ones
+after each rule that changed them. What only one kind of plan can break is checked beside it: the shape of a logical
+plan's graph, and the ids that a physical plan's strategies name.
 
 A plan that fails is a fault of the planner, never of the program: it raises `InvalidPlan` with the operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 import networkx as nx
 
-from qpdsl.grammar.words import COLUMNS
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.ops import LogicalPlan
-from qpdsl.planner.plan.physical import (
-    BranchStrategy,
-    GenerateStrategy,
-    PhysicalOp,
-    PhysicalPlan,
-    ScoreStrategy,
-    everything,
-    plainest,
-)
-from qpdsl.planner.plan.reads import column_expressions, made_column, named_columns, names, parameter_expressions
+from qpdsl.planner.plan.ops import LogicalPlan, require
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy, everything
+from qpdsl.planner.plan.reads import column_expressions, made_columns, named_columns, names, parameter_expressions
+
+Columns = Mapping[str, str]
 
 
-class InvalidPlan(RuntimeError):
-    """The planner made a plan that breaks its own rules."""
-
-
-def verify(plan: LogicalPlan, params: Collection[str], *, body: bool = False) -> None:
-    """Raises `InvalidPlan` unless the plan over these parameters is well formed.
-
-    `body` says that it is that of a `repeat` or a `peek`, or an arm of a `branch`.
-    """
-    graph = plan.graph
-    _hold(nx.is_directed_acyclic_graph(graph), "the plan has a cycle")
-    _hold(plan.root in graph, "the root is no operator of the plan")
-    _hold([node for node in graph if not graph.out_degree(node)] == [plan.root], "an operator leads nowhere")
-    for node in graph:
-        _verify_operator(plan, node, params, body=body)
-    if not body:
-        _hold(isinstance(plan.op(plan.root), ops.Return), "the plan does not end in a return")
-
-
-def _verify_operator(plan: LogicalPlan, node: str, params: Collection[str], *, body: bool) -> None:
-    op, columns, producers = plan.op(node), plan.columns(node), plan.inputs(node)
-    if isinstance(op, ops.Start):
-        _hold(not producers, f"start {node} has a producer")
-        return
-    _hold(len(producers) == 1, f"{op} has {len(producers)} producers")
-    before = plan.columns(producers[0])
-    _hold(set(before) <= set(columns), f"{op} loses columns")
-    if isinstance(op, ops.SetContext):
-        _hold(set(COLUMNS) <= set(columns), f"{op} leaves out columns that every row has")
-    made = made_column(op)
-    _hold(made is None or made in columns, f"{op} does not make its column")
-    _hold(all(name in before for name in named_columns(op)), f"{op} reads a column that is not there")
-    if isinstance(op, ops.Return):
-        _hold(node == plan.root and not body, f"{op} is not the end of the program")
-    if isinstance(op, ops.Repeat):
-        _verify_inner(op, op.body, before, params)
-        before = columns
-    if isinstance(op, ops.Peek):
-        _verify_inner(op, op.body, before, params)
-        _hold(set(op.body.columns(op.body.root)) <= set(columns), f"{op} loses columns of its body")
-    if isinstance(op, ops.Branch):
-        for arm in op.arms:
-            _verify_inner(op, arm, before, params)
-            _hold(set(arm.columns(arm.root)) <= set(columns), f"{op} loses columns of an arm")
-    for expr in parameter_expressions(op):
-        _hold(all(name.id in params for name in names(expr)), f"{op} reads what is no parameter")
-    for expr in column_expressions(op):
-        _hold(all(name.id in before or name.id in params for name in names(expr)), f"{op} reads an unknown column")
-
-
-def _verify_inner(op: ops.Operator, plan: LogicalPlan, before: Mapping[str, str], params: Collection[str]) -> None:
-    start = next(inner for inner in plan.graph if isinstance(plan.op(inner), ops.Start))
-    _hold(plan.columns(start) == before, f"what {op} runs starts with other columns")
-    verify(plan, params, body=True)
-
-
-def _hold(condition: bool, message: str) -> None:
-    if not condition:
-        raise InvalidPlan(message)
+def verify_logical(plan: LogicalPlan, params: Collection[str]) -> None:
+    """Raises `InvalidPlan` unless the plan over these parameters is well formed."""
+    _verify_program(_links_of_graph(plan, {}), params)
 
 
 def verify_physical(plan: PhysicalPlan) -> None:
     """Raises `InvalidPlan` unless the plan is well formed."""
-    found = {op.id: op for op in everything(plan.ops)}
-    _hold(len(found) == sum(1 for _ in everything(plan.ops)), "two operators have one id")
-    _hold(bool(plan.ops) and isinstance(plan.ops[-1].op, ops.Return), "the plan does not end in a return")
-    _hold(plan.in_flight is None or plan.in_flight >= 1, "no problem is in flight")
-    _hold(plan.floor >= 0, "the floor is below nothing")
-    params = {param.name for param in plan.params}
-    _verify_chain(plan.ops, {}, params)
-    for op in found.values():
-        _verify_strategy(op, found)
+    nodes = list(everything(plan.ops))
+    known = {node.id: node for node in nodes}
+    require(len(known) == len(nodes), "two operators have one id")
+    _verify_program(_links_of_operators(plan.ops), {param.name for param in plan.params})
+    for node in nodes:
+        _verify_references(node, known)
 
 
-def _verify_chain(chain: tuple[PhysicalOp, ...], before: Mapping[str, str], params: Collection[str]) -> None:
-    """Operators one after another, of which the first gets rows of the columns `before`."""
-    for index, node in enumerate(chain):
-        wanted = (chain[index - 1].id,) if index else ()
-        _hold(node.inputs == wanted, f"operator {node.id} does not read the one before it")
-        _verify_physical_operator(node, before, params)
-        _hold(not isinstance(node.op, ops.Return) or node is chain[-1], f"return {node.id} is not the end")
-        before = node.columns
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One operator of a chain: what messages call it, the columns of the rows it makes, and the chains inside it."""
+
+    label: str
+    op: ops.Operator
+    columns: Columns
+    inside: tuple[tuple[_Link, ...], ...]
+
+    def require(self, condition: bool, message: str) -> None:
+        require(condition, f"{self.label} {message}")
 
 
-def _verify_physical_operator(node: PhysicalOp, before: Mapping[str, str], params: Collection[str]) -> None:
-    op, columns = node.op, node.columns
-    where = f"operator {node.id} ({type(op).__name__})"
-    _hold(set(before) <= set(columns), f"{where} loses columns")
-    made = made_column(op)
-    _hold(made is None or made in columns, f"{where} does not make its column")
-    if isinstance(op, ops.SetContext):
-        _hold(set(COLUMNS) <= set(columns), f"{where} leaves out columns that every row has")
-    _hold(all(name in before for name in named_columns(op)), f"{where} reads a column that is not there")
-    _hold(isinstance(op, ops.Repeat | ops.Peek) == bool(node.body), f"{where} has no body, or one too many")
-    _hold(isinstance(op, ops.Branch) == bool(node.arms), f"{where} has no arms, or some too many")
-    for inner in (node.body, *node.arms):
-        _verify_chain(inner, before, params)
-    readable = columns if isinstance(op, ops.Repeat) else before
+def _verify_program(chain: tuple[_Link, ...], params: Collection[str]) -> None:
+    require(bool(chain) and isinstance(chain[-1].op, ops.Return), "the plan does not end in a return")
+    _verify_chain(chain, {}, params)
+    returns = sum(isinstance(link.op, ops.Return) for link in _everything(chain))
+    require(returns == 1, "a return is not the end of the program")
+
+
+def _verify_chain(chain: tuple[_Link, ...], before: Columns, params: Collection[str]) -> None:
+    """Checks operators one after another, of which the first reads rows of the columns `before`."""
+    for link in chain:
+        _verify_columns(link, before)
+        _verify_expressions(link, before, params)
+        for inner in link.inside:
+            _verify_chain(inner, before, params)
+        before = link.columns
+
+
+def _verify_columns(link: _Link, before: Columns) -> None:
+    """An operator keeps the columns of the rows it reads, adds those that it makes, and has no others."""
+    made = made_columns(link.op, [inner[-1].columns for inner in link.inside if inner])
+    link.require(before.keys() <= link.columns.keys(), "loses columns")
+    link.require(made <= link.columns.keys(), "leaves out columns that it makes")
+    link.require(link.columns.keys() <= before.keys() | made, "has columns that nothing makes")
+
+
+def _verify_expressions(link: _Link, before: Columns, params: Collection[str]) -> None:
+    """An operator reads what is there: parameters, and columns of the rows before it.
+
+    The condition of a `repeat` reads the columns that its body makes.
+    """
+    op, readable = link.op, link.columns if isinstance(link.op, ops.Repeat) else before
+    link.require(all(name in before for name in named_columns(op)), "reads a column that is not there")
     for expr in parameter_expressions(op):
-        _hold(all(name.id in params for name in names(expr)), f"{where} reads what is no parameter")
+        link.require(all(name.id in params for name in names(expr)), "reads what is no parameter")
     for expr in column_expressions(op):
         known = all(name.id in readable or name.id in params for name in names(expr))
-        _hold(known, f"{where} reads an unknown column")
+        link.require(known, "reads an unknown column")
 
 
-def _verify_strategy(node: PhysicalOp, found: Mapping[str, PhysicalOp]) -> None:
-    strategy, where = node.strategy, f"operator {node.id}"
-    _hold(type(strategy) is type(plainest(node.op)), f"{where} is to run in a way of another operator's")
-    if isinstance(strategy, GenerateStrategy):
-        _hold(strategy.run_ahead >= 0, f"{where} runs back")
-        vote = found.get(strategy.vote) if strategy.vote is not None else None
-        _hold(
-            strategy.vote is None or (vote is not None and isinstance(vote.op, ops.Vote)), f"{where} leads to no vote"
+def _everything(chain: Iterable[_Link]) -> Iterable[_Link]:
+    for link in chain:
+        yield link
+        for inner in link.inside:
+            yield from _everything(inner)
+
+
+def _links_of_graph(plan: LogicalPlan, before: Columns) -> tuple[_Link, ...]:
+    """The operators of a logical plan in order, its start left out, which has the columns `before`."""
+    graph = plan.graph
+    require(nx.is_directed_acyclic_graph(graph), "the plan has a cycle")
+    require(plan.root in graph, "the root is no operator of the plan")
+    require([node for node in graph if not graph.out_degree(node)] == [plan.root], "an operator leads nowhere")
+    # With one producer each and one end, the operators are a chain.
+    start, *order = nx.topological_sort(graph)
+    require(isinstance(plan.op(start), ops.Start), "the plan does not begin with a start")
+    require(plan.columns(start) == before, "the plan starts with other columns than those before it")
+    links = []
+    for node in order:
+        op, label = plan.op(node), f"operator {node} ({type(plan.op(node)).__name__})"
+        producers = plan.inputs(node)
+        require(not isinstance(op, ops.Start), f"{label} is not the start of its plan")
+        require(len(producers) == 1, f"{label} has {len(producers)} producers")
+        before = plan.columns(producers[0])
+        inside = op.arms if isinstance(op, ops.Branch) else (op.body,) if isinstance(op, ops.Repeat | ops.Peek) else ()
+        links.append(_Link(label, op, plan.columns(node), tuple(_links_of_graph(inner, before) for inner in inside)))
+    return tuple(links)
+
+
+def _links_of_operators(chain: tuple[PhysicalOp, ...]) -> tuple[_Link, ...]:
+    return tuple(
+        _Link(
+            f"operator {node.id} ({type(node.op).__name__})",
+            node.op,
+            node.columns,
+            tuple(_links_of_operators(inner) for inner in node.inside),
         )
-    if isinstance(strategy, ScoreStrategy) and strategy.same_as is not None:
-        first = found.get(strategy.same_as)
-        _hold(first is not None and type(first.op) is type(node.op), f"{where} has nothing to be the same as")
-    if isinstance(strategy, BranchStrategy):
-        _hold(len(strategy.same_as) == len(node.arms), f"{where} does not say of each arm how it runs")
-        earlier = all(first is None or 0 <= first < arm for arm, first in enumerate(strategy.same_as))
-        _hold(earlier, f"an arm of {where} is the same as one after it")
+        for node in chain
+    )
+
+
+def _verify_references(node: PhysicalOp, known: Mapping[str, PhysicalOp]) -> None:
+    """The operators that a strategy names are there, and of the kind that it means."""
+    match node.strategy:
+        case GenerateStrategy(vote=str(vote)):
+            require(vote in known and isinstance(known[vote].op, ops.Vote), f"operator {node.id} leads to no vote")
+        case ScoreStrategy(same_as=str(same)):
+            alike = same in known and type(known[same].op) is type(node.op)
+            require(alike, f"operator {node.id} has nothing to be the same as")

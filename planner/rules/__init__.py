@@ -1,4 +1,13 @@
-"""The rules, in the order in which they run. Each is a pure function in a file of its own."""
+"""The rules, in the order in which they run. Each is a pure function from plan to plan in a file of its own.
+
+Open `rule.py` first: what a rule carries besides its function. All that a rule can do is to leave operators out, and to
+write into an operator's strategy or the plan's own fields, which the runtime reads; it never changes what an operator
+means. A rule neither times, logs nor verifies anything: the driver in `planner/optimize` does. Each rule is proved by
+fixtures in `tests/planner/rules`, of which the plan before the rule and the plan after it are run.
+
+A new rule with a decision takes a field of a strategy, a file here and its place in `RULES`, the code in `executor`
+that carries it out, fixtures, and a line in `docs/rules.md`. EXPLAIN and the choice by cost only go through `RULES`.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +25,9 @@ from qpdsl.planner.rules import (
 )
 
 # Two kinds of rules have their place here and nothing to decide as yet. One that drafts (n-grams, a model, a tree) goes
-# before `speculative_expansion` and says in `GenerateStrategy` what drafts and how far. One that picks heads (dense, sparse,
-# amortized with a rerank) goes after it, since masks and drafts decide which rows a head gets. With noise that hangs on
-# the row alone (docs/architecture.md, "Sampling") a draft is exact, and a head is as exact as its logits.
+# before `speculative_expansion` and says in `GenerateStrategy.decode` what drafts. One that picks heads (dense, sparse,
+# amortized with a rerank) goes after it, since masks and drafts decide which rows a head gets. With noise that depends
+# on the row alone (docs/architecture.md, "Sampling") a draft is exact, and a head is as exact as its logits.
 # Why each stands where it does is said beside it (`Rule.place`), and in docs/rules.md.
 RULES = (
     drop_unread.RULE,

@@ -6,13 +6,14 @@ tokens sampled are those that were, as tokens are a cost.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.rewrite import decide, each
+from qpdsl.planner.plan.rewrite import decide, map_operators
 from qpdsl.planner.rules.rule import Rule
 
 NAME = "collapse_greedy"
@@ -20,7 +21,7 @@ NAME = "collapse_greedy"
 
 def collapse_greedy(plan: PhysicalPlan) -> PhysicalPlan:
     """Where the temperature is no constant the runtime looks whether it is 0: that is a question of meaning."""
-    return each(plan, _collapsed)
+    return map_operators(plan, _collapsed)
 
 
 def _collapsed(node: PhysicalOp) -> PhysicalOp:
@@ -32,10 +33,16 @@ def _collapsed(node: PhysicalOp) -> PhysicalOp:
     return node if alone or warm else decide(node, replace(node.strategy, collapse=True), NAME)
 
 
+def _words(node: PhysicalOp) -> Iterator[str]:
+    if isinstance(node.strategy, GenerateStrategy) and node.strategy.collapse:
+        yield "drawn once"
+
+
 RULE = Rule(
     NAME,
     "draw samples at temperature 0 once and copy them",
     "exact",
     "before sharing: what is drawn once has nobody to share its prompt with",
     collapse_greedy,
+    _words,
 )

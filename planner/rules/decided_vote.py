@@ -3,19 +3,20 @@
 The `generate` that feeds the vote is run sample by sample, through the operators between, which must look at one row at
 a time. A vote is counted, or weighed by a verifier's score, which lies in [0, 1]; the runtime knows the verifiers whose
 scores do not, and never finds such a vote decided. Answers are compared as texts or as numbers: whether two are equal
-as mathematics can hang on the order in which they come.
+as mathematics can depend on the order in which they come.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, VoteStrategy
-from qpdsl.planner.plan.reads import reads, reported
-from qpdsl.planner.plan.rewrite import Chain, decide, with_ops
-from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, Strategy, VoteStrategy
+from qpdsl.planner.plan.reads import made_column, reads, reported
+from qpdsl.planner.plan.rewrite import Chain, decide, operator_pairs, with_ops, with_strategies
+from qpdsl.planner.rules.rule import Alternative, Knob, Rule
 
 NAME = "decided_vote"
 # Of scores in [0, 1] these are in [0, 1] too; a sum is not.
@@ -36,7 +37,7 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
             first: decide(feeding, replace(feeding.strategy, vote=vote.id), NAME),
             index: decide(vote, VoteStrategy(decided=True), NAME),
         }
-        chain = tuple(changed.get(at, one) for at, one in enumerate(chain))
+        chain = tuple(changed.get(at, same) for at, same in enumerate(chain))
     return with_ops(plan, chain)
 
 
@@ -50,8 +51,9 @@ def _feeding(chain: Chain, index: int) -> int | None:
         if isinstance(op, ops.Generate):
             # One sample of one row cannot be decided before it has ended; options and filters walk by themselves.
             alone = isinstance(op.n, ast.Literal) and op.n.value == 1
-            plain = not isinstance(op.via, ops.Filter) and (op.constraint is None or op.constraint.kind != "choice")
-            return at if plain and not alone else None
+            strategy = chain[at].strategy
+            whole = isinstance(strategy, GenerateStrategy) and strategy.decode.whole
+            return at if whole and not alone else None
         if not isinstance(op, _ROW_BY_ROW):
             return None
     return None
@@ -65,9 +67,9 @@ def _is_bounded(node: PhysicalOp, between: Chain) -> bool:
         return True
     if not isinstance(weight, ast.Name):
         return False
-    made = [one.op for one in between if isinstance(one.op, (ops.Score, ops.LogProb)) and one.op.into == weight.id]
-    extracted = any(isinstance(one.op, ops.Extract) and one.op.column == weight.id for one in between)
-    return bool(made) and not extracted and isinstance(made[-1], ops.Score) and made[-1].reduce in _BOUNDED
+    makers = [link.op for link in between if made_column(link.op) == weight.id]
+    extracted = any(isinstance(maker, ops.Extract) for maker in makers)
+    return bool(makers) and not extracted and isinstance(makers[-1], ops.Score) and makers[-1].reduce in _BOUNDED
 
 
 def _reads_allow(plan: PhysicalPlan, index: int) -> bool:
@@ -81,11 +83,34 @@ def _reads_allow(plan: PhysicalPlan, index: int) -> bool:
     if vote.weight is None:
         return True
     rest = plan.ops[index + 1 :]
-    if vote.equal != "text" or not all(isinstance(one.op, ops.Return) for one in rest):
+    if vote.equal != "text" or not all(isinstance(link.op, ops.Return) for link in rest):
         return False
     last = rest[-1].op
     parses = isinstance(last, ops.Return) and last.parse
     return not parses and (reads(rest[-1]) | reported(plan)) <= {vote.column}
+
+
+def _words(node: PhysicalOp) -> Iterator[str]:
+    match node.strategy:
+        case GenerateStrategy(vote=str(vote)):
+            yield f"to {vote} one by one"
+        case VoteStrategy(decided=True):
+            yield "stops when decided"
+
+
+def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
+    """The `generate` and the vote that it feeds are decided about together."""
+    for feeding, decided in operator_pairs(plan, ruled):
+        match decided.strategy, feeding.strategy:
+            case GenerateStrategy(vote=str(vote)), GenerateStrategy() as strategy:
+                knob = Knob(stage="vote", operator=vote)
+                early: dict[str, Strategy] = {
+                    feeding.id: replace(strategy, vote=vote),
+                    vote: VoteStrategy(decided=True),
+                }
+                late: dict[str, Strategy] = {feeding.id: replace(strategy, vote=None), vote: VoteStrategy()}
+                yield Alternative(knob, "stops when decided", with_strategies(plan, early))
+                yield Alternative(knob, "waits for all samples", with_strategies(plan, late))
 
 
 RULE = Rule(
@@ -94,4 +119,6 @@ RULE = Rule(
     "exact",
     "after unread columns are gone, and after samples are as short as they can be",
     decided_vote,
+    _words,
+    _alternatives,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.reads import Columns, made_column, reads, reported, with_columns
@@ -29,7 +27,7 @@ def _chain(chain: Chain, live: Columns) -> tuple[Chain, Columns]:
             continue
         node, live = _needed(node, live)
         kept.append(node)
-    return _linked(tuple(reversed(kept))), live
+    return tuple(reversed(kept)), live
 
 
 def _needed(node: PhysicalOp, live: Columns) -> tuple[PhysicalOp, Columns]:
@@ -47,15 +45,6 @@ def _needed(node: PhysicalOp, live: Columns) -> tuple[PhysicalOp, Columns]:
     if isinstance(node.op, _ONLY_COLUMNS):
         live -= {made_column(node.op)}
     return node, live | reads(node)
-
-
-def _linked(chain: Chain) -> Chain:
-    """The operators, each reading the one before it."""
-    linked = []
-    for index, node in enumerate(chain):
-        inputs = (chain[index - 1].id,) if index else ()
-        linked.append(node if node.inputs == inputs else replace(node, inputs=inputs))
-    return tuple(linked)
 
 
 RULE = Rule(

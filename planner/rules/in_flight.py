@@ -14,11 +14,14 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.plan.rewrite import Chain
-from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.rules.rule import Alternative, Knob, Rule
 
 # Sequences that decode side by side cost little more than one, up to about so many.
 FLOOR = 64
 _FEWEST, _MOST = 8, 256
+# What the choice by cost tries: problems at once, and sequences to keep at work.
+PROBLEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FLOORS = (16, 32, 64, 128)
 
 
 def in_flight(plan: PhysicalPlan) -> PhysicalPlan:
@@ -27,28 +30,38 @@ def in_flight(plan: PhysicalPlan) -> PhysicalPlan:
     While some problems are scored, and some have few rows left, others decode: so there are four times as many as would
     reach the floor at their widest.
     """
-    width = max(_widths(plan.ops, 1.0, _defaults(plan)), default=1.0)
+    width = max(_widths(plan.ops, 1.0, plan.values()), default=1.0)
     problems = min(max(math.ceil(4 * FLOOR / width), _FEWEST), _MOST)
     if (plan.in_flight, plan.floor) == (problems, FLOOR):
         return plan
     return replace(plan, in_flight=problems, floor=FLOOR)
 
 
-def _widths(chain: Chain, rounds: float, defaults: Scope) -> Iterator[float]:
+def _widths(chain: Chain, rounds: float, values: Scope) -> Iterator[float]:
     """The samples that each `generate` makes in a round; one where that is not known."""
     for node in chain:
         if isinstance(node.op, ops.Generate):
             yield max(node.rows / rounds, 1.0) if node.rows is not None else 1.0
         inside = rounds
         if isinstance(node.op, ops.Repeat):
-            limit = evaluate(node.op.limit, defaults)
+            limit = evaluate(node.op.limit, values)
             inside *= max(limit, 1) if isinstance(limit, (int, float)) else 1
-        for inner in (node.body, *node.arms):
-            yield from _widths(inner, inside, defaults)
+        for inner in node.inside:
+            yield from _widths(inner, inside, values)
 
 
-def _defaults(plan: PhysicalPlan) -> Scope:
-    return {param.name: evaluate(param.default, {}) for param in plan.params if param.default is not None}
+def problems(plan: PhysicalPlan, ruled: PhysicalPlan, batch: int = 1) -> Iterator[Alternative]:
+    """Problems at once."""
+    if plan.in_flight is not None:
+        for most in sorted({*PROBLEMS, plan.in_flight}):
+            yield Alternative(Knob("problems at once"), str(most), replace(plan, in_flight=most))
+
+
+def floors(plan: PhysicalPlan, ruled: PhysicalPlan, batch: int = 1) -> Iterator[Alternative]:
+    """Sequences below which another problem starts, those of the best batch among them."""
+    if plan.in_flight is not None:
+        for floor in sorted({*FLOORS, max(batch, FLOORS[0]), plan.floor}):
+            yield Alternative(Knob("sequences to keep at work"), str(floor), replace(plan, floor=floor))
 
 
 RULE = Rule(
@@ -57,4 +70,5 @@ RULE = Rule(
     "exact",
     "last: it counts what the other rules left to be run",
     in_flight,
+    joint=(problems, floors),
 )

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import fields, replace
 
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import BranchStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy, everything
-from qpdsl.planner.plan.rewrite import Chain, decide, each_chain
+from qpdsl.planner.plan.rewrite import Chain, decide, map_chains
 from qpdsl.planner.rules.rule import Rule
 
 NAME = "merge_equal"
+# Parts of an operator that say nothing of what it does: the stage matters to the noise alone.
+_NOT_MEANT = ("span", "stage", "body", "arms")
 # After these a row may have another text, so that an earlier score says nothing of it.
 _CHANGES_TEXT = (ops.SetContext, ops.Generate, ops.Repeat, ops.Branch)
 
 
 def merge_equal(plan: PhysicalPlan) -> PhysicalPlan:
     """What an operator is equal to stands before it in the same chain of operators."""
-    return each_chain(plan, _merged)
+    return map_chains(plan, _merged)
 
 
 def _merged(chain: Chain) -> Chain:
@@ -29,16 +31,16 @@ def _merged(chain: Chain) -> Chain:
             known.clear()
         if isinstance(node.strategy, BranchStrategy):
             node = decide(node, BranchStrategy(_equal_arms(node)), NAME)
-        asked = _asked(node.op)
-        if asked is not None and isinstance(node.strategy, ScoreStrategy):
-            first = known.setdefault(asked, node.id)
+        question = _question(node.op)
+        if question is not None and isinstance(node.strategy, ScoreStrategy):
+            first = known.setdefault(question, node.id)
             if first != node.id:
                 node = decide(node, replace(node.strategy, same_as=first), NAME)
         merged.append(node)
     return tuple(merged)
 
 
-def _asked(op: ops.Operator) -> Hashable:
+def _question(op: ops.Operator) -> Hashable:
     """What a scorer is asked about a row: the same is answered the same, whatever is made of the answer.
 
     Models go by their names in the program, since others may be put in their places when the plan is made already.
@@ -52,16 +54,16 @@ def _asked(op: ops.Operator) -> Hashable:
 
 
 def _equal_arms(node: PhysicalOp) -> tuple[int | None, ...]:
-    """For each arm the first arm before it that does the same, where nothing in it hangs on the noise."""
-    first: dict[str, int] = {}
-    found: list[int | None] = []
+    """For each arm the first arm before it that does the same, where nothing in it depends on the noise."""
+    firsts: dict[str, int] = {}
+    same_as: list[int | None] = []
     for number, arm in enumerate(node.arms):
-        alike = first.setdefault(repr(_meaning(arm)), number) if _drawn_alike(arm) else number
-        found.append(alike if alike != number else None)
-    return tuple(found)
+        first = firsts.setdefault(repr(_meaning(arm)), number) if _ignores_noise(arm) else number
+        same_as.append(first if first != number else None)
+    return tuple(same_as)
 
 
-def _drawn_alike(arm: Chain) -> bool:
+def _ignores_noise(arm: Chain) -> bool:
     return bool(arm) and all(_is_greedy(node.op) for node in everything(arm))
 
 
@@ -85,7 +87,13 @@ def _meaning(chain: Chain) -> list[object]:
     ]
 
 
-_NOT_MEANT = ("span", "stage", "body", "arms")
+def _words(node: PhysicalOp) -> Iterator[str]:
+    match node.strategy:
+        case ScoreStrategy(same_as=str(first)):
+            yield f"as {first}"
+        case BranchStrategy(same_as=same_as):
+            yield from (f"arm {arm} as arm {same + 1}" for arm, same in enumerate(same_as, 1) if same is not None)
+
 
 RULE = Rule(
     NAME,
@@ -93,4 +101,5 @@ RULE = Rule(
     "exact",
     "before anything is decided, by which equal operators could come to differ",
     merge_equal,
+    _words,
 )

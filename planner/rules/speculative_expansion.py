@@ -8,15 +8,18 @@ enough to do without.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.rewrite import decide, each, with_inner
-from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.plan.rewrite import decide, map_operators, operator_pairs, with_inner, with_strategies
+from qpdsl.planner.rules.rule import Alternative, Knob, Rule
 
 NAME = "speculative_expansion"
+# How far the rule lets samples run ahead, and how far the choice by cost tries.
 STEPS = 1
+DEPTHS = (0, 1, 2, 3)
 # These leave a row's path and context as they are, so that the next round's samples of it are known now.
 _KEEPS_PATHS = (
     ops.Score,
@@ -34,7 +37,7 @@ _WAITS = (ops.Score, ops.Judge, ops.PythonScore)
 
 def speculative_expansion(plan: PhysicalPlan) -> PhysicalPlan:
     """Looks at every `repeat` whose body has one `generate` with a stop string, and a scorer to wait for."""
-    return each(plan, _expanded)
+    return map_operators(plan, _expanded)
 
 
 def _expanded(node: PhysicalOp) -> PhysicalOp:
@@ -54,14 +57,35 @@ def _can_run_ahead(node: PhysicalOp) -> bool:
     """Copies of one sample would each run ahead; without shared prefixes a run-ahead prompt is computed for nothing."""
     op, strategy = node.op, node.strategy
     assert isinstance(op, ops.Generate) and isinstance(strategy, GenerateStrategy)
-    drawn = op.via is None or isinstance(op.via, ops.Amortized)
-    free = op.constraint is None
-    return drawn and free and op.stop is not None and strategy.share and not strategy.collapse
+    free = strategy.decode.whole and op.constraint is None
+    return free and op.stop is not None and strategy.share and not strategy.collapse
 
 
 def _ahead(node: PhysicalOp) -> PhysicalOp:
     assert isinstance(node.strategy, GenerateStrategy)
     return decide(node, replace(node.strategy, run_ahead=STEPS), NAME)
+
+
+def _words(node: PhysicalOp) -> Iterator[str]:
+    if isinstance(node.strategy, GenerateStrategy) and node.strategy.run_ahead:
+        yield f"run-ahead {node.strategy.run_ahead}"
+
+
+def depths(plan: PhysicalPlan, ruled: PhysicalPlan, batch: int = 1) -> Iterator[Alternative]:
+    """How far samples run ahead, those of all operators alike; none runs ahead on a prefix that is not shared."""
+    strategies = {
+        node.id: node.strategy
+        for node, decided in operator_pairs(plan, ruled)
+        if isinstance(node.strategy, GenerateStrategy) and RULE.stands(decided)
+    }
+    if strategies:
+        for depth in DEPTHS:
+            changed = {
+                id: replace(strategy, run_ahead=depth)
+                for id, strategy in strategies.items()
+                if strategy.share or not depth
+            }
+            yield Alternative(Knob("steps to run ahead"), str(depth), with_strategies(plan, changed))
 
 
 RULE = Rule(
@@ -70,4 +94,6 @@ RULE = Rule(
     "exact",
     "after prefixes are shared, without which a step that ran ahead would be computed for nothing",
     speculative_expansion,
+    _words,
+    joint=(depths,),
 )

@@ -1,1 +1,9 @@
-"""The Python face: programs written as Python functions, and what is done with a program from Python."""
+"""The Python face: programs as Python objects, whichever way they were written.
+
+Open `program.py` first: `Program` is what users call, await, map and stream. `background.py` runs programs in one
+thread with an event loop of its own; `streams.py` are the results of `map` and `stream`, `binding.py` the session, the
+seed and the models that programs run with. `composition.py` is the program that a decorated function is composing,
+`call_sites.py` finds the place of each call in the Python file, and `compose/` turns the calls into syntax. From the
+syntax tree on, both faces share everything: nothing here checks or plans by itself. Importing these files must not load
+torch, so what runs a program is imported when it runs.
+"""

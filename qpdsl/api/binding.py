@@ -9,7 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qpdsl.arguments import ArgumentError, check_whole
+from qpdsl.arguments import ArgumentError
+from qpdsl.settings import check_whole
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.memory.kv_cache import KVType
@@ -28,14 +29,14 @@ class Binding:
     models: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, other: Binding) -> Binding:
-        """This binding, and of the other what this one does not say."""
+        """This binding, completed by what the other says."""
         session = self.session if self.session is not None else other.session
         seed = self.seed if self.seed is not None else other.seed
         return Binding(session, seed, {**other.models, **self.models})
 
 
 def binding(session: Session | None, seed: int | None, models: Mapping[str, str] | None) -> Binding:
-    """The binding of what a user gave. Raises ArgumentError."""
+    """The binding of a session, a seed and models that a user set. Raises ArgumentError."""
     if seed is not None:
         check_whole("seed", seed)
     if session is not None:
@@ -50,12 +51,12 @@ _bound: ContextVar[Binding] = ContextVar("bound", default=Binding())  # noqa: B0
 
 
 def bound() -> Binding:
-    """What the `with qp.using(…)` blocks around the caller say."""
+    """The binding of the `with qp.using(…)` blocks around the caller."""
     return _bound.get()
 
 
 def default_session() -> Session:
-    """The session of programs that are given none: one for all, so that models load once."""
+    """The session of all programs that have no session of their own, so that models load once."""
     global _default
     with _lock:
         if _default is None:
@@ -84,7 +85,7 @@ def using(
     A new session is made where a setting of one is given, as `qp.Session` takes them.
     A seed or models of a program's own (`program.using(…)`) go before those of the block.
     """
-    asked = {
+    known = {
         "device": device,
         "dtype": dtype,
         "kv_type": kv_type,
@@ -93,16 +94,16 @@ def using(
         "deterministic": deterministic,
         "compile": compile,
     }
-    given = {name: value for name, value in asked.items() if value is not None}
-    if given:
+    settings = {name: value for name, value in known.items() if value is not None}
+    if settings:
         from qpdsl.session import Session
 
         if session is not None:
-            raise TypeError(f"a session and `{next(iter(given))}`, which would make another")
-        session = Session(**given)  # type: ignore[arg-type]
-    found = binding(session, seed, models).over(_bound.get())
-    token = _bound.set(found)
+            raise TypeError(f"a session and `{next(iter(settings))}`, which would make another")
+        session = Session(**settings)  # type: ignore[arg-type]
+    inner = binding(session, seed, models).over(_bound.get())
+    token = _bound.set(inner)
     try:
-        yield found.session or default_session()
+        yield inner.session or default_session()
     finally:
         _bound.reset(token)

@@ -1,9 +1,7 @@
 """Where in a Python file something is written: call sites as spans of the file's text.
 
-Python keeps, for every instruction, the range of source that it came from. The range of the instruction that a frame
-stands at is looked up in the file's syntax tree, which says where each argument of a call is.
-
-MERGED: Syntax trees made outside the parser: their places filled in, their depth measured.
+For every instruction Python keeps the range of source that it came from. The range of a frame's current instruction is
+looked up in the file's syntax tree, which says where each argument of a call is.
 """
 
 from __future__ import annotations
@@ -11,18 +9,15 @@ from __future__ import annotations
 import ast as python
 import linecache
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, TypeVar
 
-from qpdsl.grammar import ast
+from qpdsl.api.syntax_trees import NOWHERE
 from qpdsl.grammar.source import Source, Span
 
-NOWHERE = Span(0, 0)
 _Range = tuple[int, int, int, int]
 
 
@@ -35,7 +30,7 @@ class PythonFile:
 
     @classmethod
     def of(cls, code: CodeType) -> PythonFile:
-        """The file of some code. Text that cannot be had stands as empty lines, so that line numbers hold."""
+        """The file that code comes from. Text that cannot be read stands as empty lines, so that line numbers hold."""
         lines = linecache.getlines(code.co_filename)
         last = max(line for *_, line in code.co_lines() if line is not None)
         text = "".join(lines) or "\n" * last
@@ -48,14 +43,14 @@ class PythonFile:
         return path.resolve().parent if path.is_file() else Path.cwd()
 
     def here(self) -> Site:
-        """Where this file's code stands now: the innermost call that is written in it."""
+        """The innermost call in this file that is running now."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != self.filename:
             frame = frame.f_back
         return Site(self, NOWHERE, None, None) if frame is None else self._site(frame)
 
     def function(self, code: CodeType) -> python.FunctionDef | python.AsyncFunctionDef | None:
-        """The definition that some code comes from, None where the text is not to be had."""
+        """The definition that code comes from, None where the text cannot be read."""
         for node in python.walk(self._tree):
             if isinstance(node, python.FunctionDef | python.AsyncFunctionDef) and node.name == code.co_name:
                 first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
@@ -68,10 +63,10 @@ class PythonFile:
         return NOWHERE if place is None else self._span(place)
 
     def _site(self, frame: FrameType) -> Site:
-        found = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
-        if found is None or None in found or not self._nodes:
+        positions = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+        if positions is None or None in positions or not self._nodes:
             return Site(self, self._line(frame.f_lineno), None, frame)
-        line, end_line, column, end_column = found
+        line, end_line, column, end_column = positions
         place = (line or 1, column or 0, end_line or 1, end_column or 0)
         return Site(self, self._span(place), self._nodes.get(place), frame)
 
@@ -105,12 +100,12 @@ class PythonFile:
     @cached_property
     def _nodes(self) -> dict[_Range, python.expr]:
         """The expressions of the file by their place; of several in one place, the outermost."""
-        found: dict[_Range, python.expr] = {}
+        nodes: dict[_Range, python.expr] = {}
         for node in python.walk(self._tree):
             place = _range(node)
             if isinstance(node, python.expr) and place is not None:
-                found.setdefault(place, node)
-        return found
+                nodes.setdefault(place, node)
+        return nodes
 
 
 @dataclass(frozen=True)
@@ -181,50 +176,3 @@ def _shown(filename: str) -> str:
     """A path from the current folder where the file is under it."""
     path = Path(filename)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
-
-
-N = TypeVar("N", bound=ast.Node)
-
-
-def placed(node: N, span: Span) -> N:
-    """The tree with `span` for every place that is not known yet."""
-    return spanned(node, lambda old: span if old == NOWHERE else old)
-
-
-def spanned(node: N, move: Callable[[Span], Span]) -> N:
-    """The tree with all its places moved."""
-    made: N = _mapped(node, lambda value: move(value) if isinstance(value, Span) else value)
-    return made
-
-
-def rewritten(node: N, change: Callable[[Any], Any]) -> N:
-    """The tree with every node put through `change`, children first."""
-    made: N = _mapped(node, lambda value: change(value) if isinstance(value, ast.Node) else value)
-    return made
-
-
-def depth(node: ast.Node, limit: int) -> int:
-    """How deep a tree nests, counted up to `limit`."""
-    level = [node]
-    for found in range(limit):
-        level = [child for parent in level for child in children(parent)]
-        if not level:
-            return found
-    return limit
-
-
-def children(node: ast.Node) -> Iterator[ast.Node]:
-    for field in fields(node):
-        value = getattr(node, field.name)
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, ast.Node):
-                yield item
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_mapped(item, change) for item in value)
-    if is_dataclass(value) and isinstance(value, ast.Node):
-        parts = {field.name: _mapped(getattr(value, field.name), change) for field in fields(value) if field.init}
-        return change(replace(value, **parts))
-    return change(value)

@@ -1,19 +1,22 @@
-"""The program that is being composed: what a function under `@qp.program` has said so far."""
+"""The program that is being composed: what the function under `@qp.program` has added to it so far."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qpdsl.api.call_sites import PythonFile, Site, placed
+from qpdsl.api.call_sites import PythonFile, Site
+from qpdsl.api.syntax_trees import placed
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
+from qpdsl.grammar.files import Files
 from qpdsl.grammar.literals import regex
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import RESERVED
@@ -21,7 +24,7 @@ from qpdsl.grammar.words import RESERVED
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
 
-# A character for private use, so that no text that people write holds it.
+# A character for private use, which no text that people write contains.
 _MARK = "\uf5b0"
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SLASH = re.compile(r"\\.|/|\n", re.DOTALL)
@@ -32,7 +35,7 @@ _current: ContextVar[Composition | None] = ContextVar("composition", default=Non
 class Composition:
     """`blocks` holds the open blocks' stages, the program's own first; `texts` the files that are in no folder.
 
-    `faults` are the findings that leave the rest worth checking; `unopened` are blocks that no `with` has opened.
+    `faults` are errors after which the rest can still be checked; `unopened` are blocks that no `with` has opened.
     """
 
     file: PythonFile
@@ -52,12 +55,12 @@ class Composition:
         self.blocks[-1].append(stage)
 
     def refuse(self, code: str, message: str, span: Span | None = None, *, help: str | None = None) -> QpError:
-        """The error that ends the composition, at the place that the function's code is at unless one is given."""
+        """The error that ends the composition, at `span` or else where the function's code is running."""
         at = self.file.here().whole if span is None else span
         return QpError([*self.faults, Diagnostic(code, message, at, help=help)], self.file.source)
 
     def name(self, text: object, span: Span, what: str) -> str:
-        """A name that the language takes for one."""
+        """A name that the language allows; `what` says in messages what it names. Raises QpError."""
         if not isinstance(text, str):
             raise self.refuse("QP502", f"{what} is a name, not {shown(text)}", span)
         if text in RESERVED:
@@ -68,7 +71,7 @@ class Composition:
         return text
 
     def regex(self, pattern: str, site: Site, span: Span) -> ast.Regex:
-        """A regex as the language spells it; what is wrong with it is marked inside it where it is spelt out."""
+        """A regex as the language spells it. A fault is marked inside it, where the regex is a literal in the file."""
         text = self.plain(pattern, span, "a regex")
         inside = site.inside(span, text)
         fault = regex.check(text, (inside or span).start)
@@ -90,7 +93,7 @@ class Composition:
             raise self.refuse("QP502", "this text holds half of a character", span)
 
     def mark(self, node: ast.Expr) -> str:
-        """What stands for a name in a Python string until the string is turned into a template."""
+        """Characters that stand for a name in a Python string, until `template` turns the string into a template."""
         if not isinstance(node, ast.Name):
             message = "only a parameter or a column by itself can stand in a text"
             raise self.refuse("QP502", message, help="work it out in a stage, or make it a parameter")
@@ -98,7 +101,7 @@ class Composition:
         return f"{_MARK}{self._nonce}:{len(self._marks) - 1}{_MARK}"
 
     def template(self, text: str, span: Span) -> ast.Template:
-        """A Python string as the language's, the marks in it as names."""
+        """A Python string as a template of the language, with names in the place of marks."""
         self._whole(text, span)
         parts: list[str | ast.Name] = []
         for index, piece in enumerate(re.split(f"{_MARK}{self._nonce}:([0-9]+){_MARK}", text)):
@@ -112,7 +115,7 @@ class Composition:
         return ast.Template(tuple(parts), span=span)
 
     def file_of(self, kind: str, ending: str, text: str) -> str:
-        """The name of a file of the program's that is kept in memory; equal texts have equal names."""
+        """Keeps the text of a file in memory, and returns the file's name. Equal texts have equal names."""
         path = f"{kind}-{blake2b(text.encode(), digest_size=4).hexdigest()}.{ending}"
         self.texts[path] = text
         return path
@@ -124,6 +127,23 @@ class Composition:
             yield
         finally:
             _current.reset(token)
+
+
+@dataclass(frozen=True)
+class PythonFiles(Files):
+    """The files of a program written in Python: `texts` are in memory only, all others are read from disk.
+
+    Every file may be read, since Python code can read them all anyway.
+    """
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def beside(cls, folder: Path, texts: Mapping[str, str]) -> PythonFiles:
+        return cls(folder, (Path(folder.anchor),), texts)
+
+    def read(self, path: str) -> str:
+        return self.texts[path] if path in self.texts else super().read(path)
 
 
 def current() -> Composition | None:

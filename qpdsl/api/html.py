@@ -1,4 +1,4 @@
-"""Programs and plans as a notebook shows them: trees that fold, without scripts, in the page's own colours."""
+"""Programs and plans as HTML for notebooks: trees that fold, without scripts, in the colours of the page."""
 
 from __future__ import annotations
 

@@ -52,10 +52,11 @@ def parse(
     source, files = Source("text.qp", text), Files(None if folder is None else Path(folder))
     if not _is_pipeline(text):
         return _loaded(parse_file(source), program, files, functions)
-    made = _loaded(parse_pipeline(source), program, files, functions, composed=True)
+    pipeline = _loaded(parse_pipeline(source), program, files, functions, composed=True)
     # The text declares none, so the program has those that it uses.
-    made.file = replace(made.file, models=tuple(m for m in made.file.models if m.name in made.logical.models))
-    return made
+    models = tuple(model for model in pipeline.file.models if model.name in pipeline.logical.models)
+    pipeline.file = replace(pipeline.file, models=models)
+    return pipeline
 
 
 def _loaded(
@@ -66,6 +67,6 @@ def _loaded(
 
 
 def _is_pipeline(text: str) -> bool:
-    """Whether a text starts with a stage, and not with a declaration; a slip of the pen in it is told as what it is."""
+    """Whether a text starts with a stage, spelt right or nearly so, and not with a declaration."""
     word = _FIRST_WORD.match(text)
     return word is not None and closest(word[1], (*DECLARATIONS, *STAGES)) in STAGES

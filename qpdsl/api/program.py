@@ -1,7 +1,4 @@
-"""A program in Python's hands, whichever face it came from: to be called, awaited, mapped, streamed, shown.
-
-MERGED: A plan to look at.
-"""
+"""A program as a Python object, written in Python or in `.qp` text: to be called, awaited, mapped, streamed, shown."""
 
 from __future__ import annotations
 
@@ -17,7 +14,8 @@ from typing import Literal as OneOf
 from qpdsl.api.binding import Binding, binding, bound, default_session
 from qpdsl.api.composition import current
 from qpdsl.api.results import Result
-from qpdsl.arguments import ArgumentError, bind, check_options, from_json, shorten, unknown, with_defaults
+from qpdsl.arguments import ArgumentError, bind, from_json, with_defaults
+from qpdsl.errors import shorten, unknown
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
@@ -29,12 +27,18 @@ from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.logical import LogicalProgram, Parameter
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planning.plan import Target, chosen
+from qpdsl.planning.planning import with_choice
+from qpdsl.planning.target import Target
+from qpdsl.stage_options import check_options
 
 if TYPE_CHECKING:
     from qpdsl.api.streams import Map, Stream
-    from qpdsl.dataset.admission import Gate
+    from qpdsl.dataset.admission import Admission
     from qpdsl.session import Session
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Plan:
@@ -58,12 +62,8 @@ class Plan:
         return plan_html(str(self).splitlines()[0], self.to_json())
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
 class QpWarning(UserWarning):
-    """What the checker minds about a program that it lets pass."""
+    """A warning of the checker about a program that is valid."""
 
 
 class Program(Generic[P, R]):
@@ -84,9 +84,10 @@ class Program(Generic[P, R]):
         *,
         composed: bool = False,
     ) -> None:
-        """Raises QpError. `functions` are those that the program may name; `result` makes its value Python's.
+        """`functions` are those that the program may name; `result` turns its value into one of Python.
 
-        `composed` says that the file's source is not its text: it is Python, or stages alone.
+        `composed` says that the file's source is not the text of the program: it is Python, or stages alone. Raises
+        QpError.
         """
         self.environment = environment or Environment()
         self.functions = dict(functions or {})
@@ -109,11 +110,11 @@ class Program(Generic[P, R]):
         return self.logical.params
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the program, and gives its value. Raises RunError where it comes to none, and ArgumentError."""
+        """Runs the program and returns its value. Raises RunError where it has none, and ArgumentError."""
         return self.run(*args, **kwargs).value
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
-        """Runs the program, and gives its value with the final rows and what they cost. Raises ArgumentError."""
+        """Runs the program and returns its value, with the final rows and their costs. Raises ArgumentError."""
         from qpdsl.api.background import submit
 
         _not_in_a_loop()
@@ -125,11 +126,11 @@ class Program(Generic[P, R]):
             future.cancel()
 
     async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """As calling it, in an event loop."""
+        """The same as calling the program, in an event loop."""
         return (await self.arun(*args, **kwargs)).value
 
     async def arun(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
-        """As `run`, in an event loop."""
+        """The same as `run`, in an event loop."""
         from qpdsl.api.background import submit
 
         result: Result[R] = await asyncio.wrap_future(submit(self.work(args, kwargs)()))
@@ -141,9 +142,9 @@ class Program(Generic[P, R]):
         """Runs the program for many rows of arguments: a Result of each as it finishes.
 
         `concurrency` rows run at a time; by default as many as the plan says, which keeps the engine at work.
-        For `for` and `async for`; rows that come asynchronously are for `async for`. A row's field `id` names it,
-        unless it is a parameter; other fields are left alone. A row that comes to no value says so in its result; one
-        that cannot be run raises ArgumentError.
+        The results are for `for` and `async for`; rows that come asynchronously need `async for`. A row's field `id`
+        names it, unless it is a parameter; other fields are ignored. The result of a row without a value says why; a
+        row that cannot be run raises ArgumentError.
         """
         from qpdsl.api.streams import Map
 
@@ -167,10 +168,10 @@ class Program(Generic[P, R]):
         """How the program will run, without loading a model; `values` are those to estimate with."""
         if form not in ("text", "json"):
             raise ArgumentError(f"`form` is `text` or `json`, not `{shorten(str(form))}`")
-        given = self._given((), values)
+        arguments = self._arguments((), values)
         target = _target(self._binding.over(bound()))
-        shown = Plan(_chosen(with_defaults(self._bound_logical, given), target))
-        return shown.to_json() if form == "json" else str(shown)
+        plan = Plan(_physical_plan(with_defaults(self._bound_logical, arguments), target))
+        return plan.to_json() if form == "json" else str(plan)
 
     @property
     def plan(self) -> Plan:
@@ -190,9 +191,9 @@ class Program(Generic[P, R]):
         for name in models or ():
             if name not in self.logical.models:
                 raise ArgumentError(unknown(name, self.logical.models, f"program `{self.name}` uses no model"))
-        made = copy.copy(self)
-        made._binding = binding(session, seed, models).over(self._binding)
-        return made
+        program = copy.copy(self)
+        program._binding = binding(session, seed, models).over(self._binding)
+        return program
 
     def work(
         self,
@@ -200,30 +201,30 @@ class Program(Generic[P, R]):
         kwargs: Mapping[str, Any],
         id: str = "",
         index: int = 0,
-        gate: Gate | None = None,
+        admission: Admission | None = None,
     ) -> partial[Any]:
-        """One run: what makes its coroutine, when it is called, to start when `gate` lets it. Raises ArgumentError."""
+        """One run, as a function that makes its coroutine. `admission` says when it may start. Raises ArgumentError."""
         from qpdsl.api.background import run
 
         composition = current()
         if composition is not None:
             message = f"`{self.name}` cannot run while another program is composed"
             raise composition.refuse("QP504", message, help="write `rows.call(…)` for its stages")
-        given = self._binding.over(bound())
-        physical = self._physical(given)
-        arguments = bind(physical.params, self._given(tuple(args), kwargs))
+        run_binding = self._binding.over(bound())
+        physical = self._physical(run_binding)
+        arguments = bind(physical.params, self._arguments(tuple(args), kwargs))
         check_options(physical, arguments)
         return partial(
             run,
-            given.session or default_session(),
+            run_binding.session or default_session(),
             physical,
             arguments,
-            given.seed or 0,
+            run_binding.seed or 0,
             self.functions,
             self._result,
             id,
             index,
-            gate=gate,
+            admission=admission,
         )
 
     def __str__(self) -> str:
@@ -241,19 +242,19 @@ class Program(Generic[P, R]):
 
         return program_html(repr(self)[1:-1], str(self), self.explain("json"))
 
-    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Value]:
+    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Value]:
         """The arguments by name, checked. Raises ArgumentError."""
         params = {param.name: param for param in self.params}
         if len(args) > len(params):
             raise ArgumentError(f"program `{self.name}` takes {len(params)} arguments, not {len(args)}")
-        given = dict(zip(params, args, strict=False))
+        arguments = dict(zip(params, args, strict=False))
         for name, value in kwargs.items():
             if name not in params:
                 raise ArgumentError(unknown(name, params, f"program `{self.name}` has no parameter"))
-            if name in given:
+            if name in arguments:
                 raise ArgumentError(f"two values for `{name}`")
-            given[name] = value
-        return {name: from_json(params[name], value) for name, value in given.items()}
+            arguments[name] = value
+        return {name: from_json(params[name], value) for name, value in arguments.items()}
 
     @property
     def _bound_logical(self) -> LogicalProgram:
@@ -265,7 +266,7 @@ class Program(Generic[P, R]):
         target = _target(binding)
         key = (target, tuple(models.items()))
         if key not in self._plans:
-            self._plans[key] = _chosen(replace(self.logical, models=models), target)
+            self._plans[key] = _physical_plan(replace(self.logical, models=models), target)
         return self._plans[key]
 
     def _models(self, binding: Binding) -> dict[str, str]:
@@ -273,14 +274,14 @@ class Program(Generic[P, R]):
 
 
 def _target(binding: Binding) -> Target:
-    """What programs of a binding run on: its session's device, else that of the session for all."""
+    """What programs of a binding run on: the device of its session, else that of the default session."""
     session = binding.session
     return Target() if session is None else Target(session.device, session.dtype, session.threads)
 
 
-def _chosen(logical: LogicalProgram, target: Target) -> PhysicalPlan:
-    """The plan by all rules, what they left open chosen by cost; a session keeps keys and values as it was told to."""
-    return chosen(optimize(plan(logical)), target, kv_types=False).plan
+def _physical_plan(logical: LogicalProgram, target: Target) -> PhysicalPlan:
+    """The plan by all rules, with what they left open chosen by cost, but for the KV type, which the session sets."""
+    return with_choice(optimize(plan(logical)), target, kv_types=False).plan
 
 
 def _warn(diagnostic: Diagnostic, file: ast.File) -> None:

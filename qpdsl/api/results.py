@@ -1,4 +1,4 @@
-"""What a program gives: a value and how it came about, or why there is none; and what a stream tells on the way.
+"""What a run of a program gives: its value and costs, or why there is no value; and the events of a stream.
 
 Exception
 └── RunError    a run that gave no value
@@ -47,10 +47,10 @@ class Result(Generic[R]):
     _value: R | None = None
 
     def __repr__(self) -> str:
-        came = f"value={self._value!r}" if self.error is None else f"error={self.error!r}"
+        value = f"value={self._value!r}" if self.error is None else f"error={self.error!r}"
         rows = f"{len(self.rows)} row{'' if len(self.rows) == 1 else 's'}"
         named = f"id={self.id!r}, " if self.id else ""
-        return f"<result {named}{came}, score={self.score}, {rows}, {self.tokens}, seconds={self.seconds:.2f}>"
+        return f"<result {named}{value}, score={self.score}, {rows}, {self.tokens}, seconds={self.seconds:.2f}>"
 
     @property
     def value(self) -> R:

@@ -1,4 +1,4 @@
-"""Results of many runs as they finish, and the text of one run as it is generated: for `for` and for `async for`."""
+"""The results of many runs as they finish, and the text of one run as it is generated, to be iterated over."""
 
 from __future__ import annotations
 
@@ -12,101 +12,101 @@ from typing import Any, Generic, TypeVar
 
 from qpdsl.api.background import submit
 from qpdsl.api.results import Finished, Result, TextPiece
-from qpdsl.arguments import ArgumentError, check_whole
-from qpdsl.dataset.admission import Gate
+from qpdsl.arguments import ArgumentError
+from qpdsl.dataset.admission import Admission
+from qpdsl.settings import check_whole
 
 R = TypeVar("R")
 Put = Callable[[Any], object]
 Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-# One run of a program from its arguments, the row's id and index, and what lets it start.
-Work = Callable[[Mapping[str, Any], str, int, Gate | None], partial[Any]]
+# One run of a program from its arguments, the row's id and index, and what says when it may start.
+RowRun = Callable[[Mapping[str, Any], str, int, Admission | None], partial[Any]]
 
 
 class Map(Generic[R]):
-    """The results of a program over rows of arguments, each as soon as it is there.
+    """The results of a program over rows of arguments, each as soon as its run ends.
 
-    Rows are taken from the input as there is room for them, in the caller's own thread or event loop. Without a
-    `concurrency` the plan says how many there are at once, and when each of them starts.
+    A row is taken from the input when it can be started, in the caller's own thread or event loop. Without a
+    `concurrency` the plan says how many rows run at once, and when each of them starts.
     """
 
     def __init__(
-        self, work: Work, params: Collection[str], admission: tuple[int, int], rows: Rows, concurrency: int | None
+        self, run: RowRun, params: Collection[str], limits: tuple[int, int], rows: Rows, concurrency: int | None
     ) -> None:
-        """`work` starts a row, `params` are the parameters by name; `admission` as in `Program.admission`."""
+        """`run` makes a row's run, `params` are the parameters by name, `limits` are those of `Program.admission`."""
         if concurrency is not None:
             check_whole("concurrency", concurrency, 1)
         if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable | AsyncIterable):
             raise ArgumentError(f"`map` takes many rows, each a mapping of arguments, not a {type(rows).__name__}")
-        self._work, self._params, self._rows = work, frozenset(params), rows
-        most, floor = admission if concurrency is None else (concurrency, 0)
-        self._concurrency, self._floor = most, floor
+        self._run, self._params, self._rows = run, frozenset(params), rows
+        self._concurrency, self._floor = limits if concurrency is None else (concurrency, 0)
 
     def __iter__(self) -> Iterator[Result[R]]:
         if not isinstance(self._rows, Iterable):
             raise TypeError("these rows come asynchronously: write `async for` over the results")
         done: SimpleQueue[Future[Result[R]]] = SimpleQueue()
-        rows, gate = enumerate(self._rows), self._gate()
-        flying: set[Future[Result[R]]] = set()
+        rows, admission = enumerate(self._rows), self._admission()
+        running: set[Future[Result[R]]] = set()
         try:
             while True:
-                for index, row in islice(rows, self._concurrency - len(flying)):
-                    flying.add(self._started(index, row, gate, done.put))
-                if not flying:
+                for index, row in islice(rows, self._concurrency - len(running)):
+                    running.add(self._started(index, row, admission, done.put))
+                if not running:
                     return
                 finished = done.get()
-                flying.remove(finished)
+                running.remove(finished)
                 yield finished.result()
         finally:
-            _cancel(flying)
+            _cancel(running)
 
     async def __aiter__(self) -> AsyncIterator[Result[R]]:
-        # A wait for the next row must not keep a result back, so rows are taken in a task of their own.
+        # Waiting for the next row must not delay a result, so rows are taken in a task of their own.
         loop = asyncio.get_running_loop()
         done: asyncio.Queue[Future[Result[R]] | None] = asyncio.Queue()
-        room, gate = asyncio.Semaphore(self._concurrency), self._gate()
-        flying: set[Future[Result[R]]] = set()
+        room, admission = asyncio.Semaphore(self._concurrency), self._admission()
+        running: set[Future[Result[R]]] = set()
 
-        def put(run: Future[Result[R]]) -> None:
-            loop.call_soon_threadsafe(done.put_nowait, run)
+        def put(future: Future[Result[R]]) -> None:
+            loop.call_soon_threadsafe(done.put_nowait, future)
 
         async def feed() -> None:
             index = 0
             await room.acquire()
             async for row in _asynchronous(self._rows):
-                flying.add(self._started(index, row, gate, put))
+                running.add(self._started(index, row, admission, put))
                 index += 1
                 await room.acquire()
 
         feeding = asyncio.create_task(feed())
         feeding.add_done_callback(lambda _: done.put_nowait(None))
         try:
-            while flying or not feeding.done():
+            while running or not feeding.done():
                 finished = await done.get()
                 if finished is None:
                     feeding.result()
                     continue
-                flying.remove(finished)
+                running.remove(finished)
                 yield finished.result()
                 room.release()
             feeding.result()
         finally:
             feeding.cancel()
-            _cancel(flying)
+            _cancel(running)
 
-    def _gate(self) -> Gate | None:
-        return Gate(self._floor) if self._floor else None
+    def _admission(self) -> Admission | None:
+        return Admission(self._floor) if self._floor else None
 
-    def _started(self, index: int, row: Mapping[str, Any], gate: Gate | None, put: Put) -> Future[Result[R]]:
-        """The run of a row, which is put where it is waited for when it is done. Raises ArgumentError."""
+    def _started(self, index: int, row: Mapping[str, Any], admission: Admission | None, put: Put) -> Future[Result[R]]:
+        """Starts the run of a row; `put` gets its future when it is done. Raises ArgumentError."""
         if not isinstance(row, Mapping):
             raise ArgumentError(f"row {index}: a row is a mapping of arguments, not a {type(row).__name__}")
         arguments = {name: value for name, value in row.items() if name in self._params}
         id_ = str(row["id"]) if "id" in row and "id" not in self._params else str(index)
         try:
-            work = self._work(arguments, id_, index, gate)
+            run = self._run(arguments, id_, index, admission)
         except ArgumentError as error:
             raise ArgumentError(f"row {id_}: {error}") from error
-        future: Future[Result[R]] = submit(work())
+        future: Future[Result[R]] = submit(run())
         future.add_done_callback(put)
         return future
 
@@ -120,16 +120,16 @@ async def _asynchronous(rows: Rows) -> AsyncIterator[Mapping[str, Any]]:
             yield row
 
 
-def _cancel(flying: set[Future[Result[R]]]) -> None:
-    for future in flying:
+def _cancel(running: set[Future[Result[R]]]) -> None:
+    for future in running:
         future.cancel()
 
 
 class Stream(Generic[R]):
-    """One run of a program: the pieces of text that it generates, each as soon as it is there, then its result."""
+    """One run of a program: the pieces of its text as they are generated, then its result."""
 
-    def __init__(self, work: partial[Any]) -> None:
-        self._work = work
+    def __init__(self, run: partial[Any]) -> None:
+        self._run = run
 
     def __iter__(self) -> Iterator[TextPiece | Finished[R]]:
         events: SimpleQueue[TextPiece | Future[Result[R]]] = SimpleQueue()
@@ -156,6 +156,6 @@ class Stream(Generic[R]):
         def on_token(path: tuple[int, ...], stage: int, text: str) -> None:
             put(TextPiece(path, stage, text))
 
-        future: Future[Result[R]] = submit(self._work(on_token=on_token))
+        future: Future[Result[R]] = submit(self._run(on_token=on_token))
         future.add_done_callback(put)
         return future

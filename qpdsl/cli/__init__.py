@@ -1,4 +1,10 @@
-"""The command line. Every command lives in a file of its own, imported when it is called."""
+"""The command line.
+
+Open `app.py` first: it lists the commands, which lie in `commands/`, and turns errors into one line and an exit code
+(`exits.py`). `shared_options.py` holds the options that several commands take, `proposals.py` and `shells.py` complete
+command lines. The kinds of run lie in `runs/`. stdout is for data, stderr for notes and diagnostics; no command shows a
+traceback. Modules here are imported by every command, so they import little.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
-            from qpdsl.arguments import unknown
+            from qpdsl.errors import unknown
 
             ctx.fail(unknown(args[0], _COMMANDS, "there is no command"))
         return super().resolve_command(ctx, args)
@@ -83,7 +83,7 @@ def dispatch(argv: Sequence[str]) -> int:
             # A terminal that cannot show a character shows its escape instead of failing.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if instruction := os.environ.get("_QPDSL_COMPLETE"):
-        from qpdsl.cli.shell import complete
+        from qpdsl.cli.shells import complete
 
         return complete(cli, instruction)
     try:
@@ -148,7 +148,7 @@ def _say_usage(error: click.ClickException) -> None:
         say(error.format_message())
         return
     if isinstance(error, click.NoSuchOption) and ctx is not None:
-        from qpdsl.arguments import unknown
+        from qpdsl.errors import unknown
 
         options = [name for param in ctx.command.get_params(ctx) for name in param.opts if name.startswith("--")]
         message = unknown(error.option_name, options, "there is no option")

@@ -18,7 +18,7 @@ def show(diagnostics: Iterable[Diagnostic], source: Source | None = None) -> Non
     `source` is the text of those that do not name theirs.
     """
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    text = "\n\n".join(render(one, _text_of(one, source), colour=colour) for one in diagnostics)
+    text = "\n\n".join(render(diagnostic, _text_of(diagnostic, source), colour=colour) for diagnostic in diagnostics)
     if text:
         click.echo(text, err=True, color=colour)
 

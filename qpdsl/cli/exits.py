@@ -1,7 +1,4 @@
-"""The exit codes of every command.
-
-MERGED: Notes to the user: stdout is for data.
-"""
+"""How a command reports: its exit code, and notes on stderr, since stdout is for data."""
 
 from __future__ import annotations
 

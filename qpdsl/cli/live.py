@@ -1,4 +1,4 @@
-"""Runs that are going on: each listens on a socket in a folder that only its user can enter."""
+"""Runs that are going on: each serves its events on a socket, in a folder that only its user can enter."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _SECONDS_FOR_A_SLOW_CLIENT = 5.0
 
 
 def folder() -> Path:
-    """Where the sockets lie, made if need be: mode 0700 and the user's own. Raises UsageError where it is not."""
-    given = os.environ.get("QPDSL_RUNTIME_DIR")
+    """The folder of the sockets, created if missing. Raises UsageError unless it is the user's own, mode 0700."""
+    chosen = os.environ.get("QPDSL_RUNTIME_DIR")
     base = os.environ.get("XDG_RUNTIME_DIR")
-    if given:
-        path = Path(given)
+    if chosen:
+        path = Path(chosen)
     elif base and os.path.isdir(base):
         path = Path(base) / "qpdsl"
     else:
         path = Path(tempfile.gettempdir()) / f"qpdsl-{os.getuid()}"
     try:
-        path.mkdir(mode=0o700, parents=given is not None, exist_ok=True)
-        found = path.lstat()
+        path.mkdir(mode=0o700, parents=chosen is not None, exist_ok=True)
+        status = path.lstat()
     except OSError as error:
         raise UsageError(f"cannot use the folder `{path}`: {reason(error)}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise UsageError(
             f"`{path}` is not a folder of yours alone (mode 0700)", "QPDSL_RUNTIME_DIR names another one to use"
         )
@@ -53,16 +53,16 @@ class LiveRun:
     started: float
 
 
-def runs() -> list[LiveRun]:
-    """The runs that go on, latest first; what dead ones left behind is taken away. Raises UsageError."""
-    found = []
+def live_runs() -> list[LiveRun]:
+    """The runs that are going on, latest first. Sockets of runs that died are removed. Raises UsageError."""
+    runs = []
     for path in folder().glob("*.sock"):
         if path.stem.isdigit():
             if _answers(path):
-                found.append(LiveRun(int(path.stem), path, path.stat().st_mtime))
+                runs.append(LiveRun(int(path.stem), path, path.stat().st_mtime))
             elif not _alive(int(path.stem)):
                 path.unlink(missing_ok=True)
-    return sorted(found, key=lambda run: -run.started)
+    return sorted(runs, key=lambda run: -run.started)
 
 
 class Server:
@@ -87,7 +87,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Sends what the clients have not had yet, and goes."""
+        """Sends the clients the events that they have not had yet, and closes."""
         self._closing = True
         self.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one ends a run in good order, the second one at once."""
+"""Ctrl-C and SIGTERM: the first signal lets a run end in good order, the second one ends it at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the next row of a `map` may start: as `qpdsl.batch.run_rows` has it for the command line."""
+"""When the next row may start: one always, another while the engine has fewer sequences than a floor."""
 
 from __future__ import annotations
 
@@ -12,52 +12,61 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Gate:
-    """Lets rows start one after another, each while fewer sequences than `floor` are at work.
+class Admission:
+    """Lets the rows of a data set start one after another, in the order in which they ask.
 
-    One row is always let in, whatever else the session does. Everything happens in the thread that runs programs.
+    One row always runs, whatever else the session does. Another starts while fewer than `in_flight` run (None: any
+    number) and the engine has fewer sequences than `floor` to work at (0: any number). Everything happens in one event
+    loop.
     """
 
-    def __init__(self, floor: int) -> None:
+    def __init__(self, floor: int, in_flight: int | None = None) -> None:
         self._floor = floor
+        self._in_flight = in_flight
         self._turn = asyncio.Lock()
-        self._empty = asyncio.Event()
-        self._empty.set()
-        self._inside = 0
-        self._released: asyncio.Task[None] | None = None
+        self._running = 0
+        self._ended = asyncio.Event()
+        self._release: asyncio.Task[None] | None = None
 
-    async def run(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a row when it may start, while the session's engine steps."""
+    async def run(self, session: Session, row: Coroutine[Any, Any, T]) -> T:
+        """Runs a row once it may start, while the session's engine steps."""
         try:
-            await self._turn.acquire()
-            try:
-                await self._wait(session)
-                self._inside += 1
-                self._empty.clear()
-            finally:
-                # The next one looks when this one has shown what it asks of the engine.
-                self._released = asyncio.create_task(self._release(session))
+            await self.enter(session)
         except BaseException:
-            work.close()
+            row.close()
             raise
         try:
-            return await work
+            return await row
         finally:
-            self._inside -= 1
-            if not self._inside:
-                self._empty.set()
+            self.leave()
+
+    async def enter(self, session: Session) -> None:
+        """Waits until a row may start. It counts as running until `leave` is called for it."""
+        await self._turn.acquire()
+        try:
+            await self._wait(session)
+            self._running += 1
+        finally:
+            # The next row looks once this one has asked the engine for what it needs first.
+            self._release = asyncio.create_task(self._pass_on(session))
+
+    def leave(self) -> None:
+        """Says that a row has ended."""
+        self._running -= 1
+        self._ended.set()
 
     async def _wait(self, session: Session) -> None:
-        if self._empty.is_set():
-            return
         async with session.below(self._floor) as below:
-            waiting = [asyncio.ensure_future(event.wait()) for event in (below, self._empty)]
-            try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in waiting:
-                    each.cancel()
+            while self._running and (self._running == self._in_flight or not below.is_set()):
+                self._ended.clear()
+                changes = [self._ended] if self._running == self._in_flight else [self._ended, below]
+                waits = [asyncio.ensure_future(change.wait()) for change in changes]
+                try:
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
 
-    async def _release(self, session: Session) -> None:
+    async def _pass_on(self, session: Session) -> None:
         await session.settled()
         self._turn.release()

@@ -1,4 +1,4 @@
-"""The input data: JSON lines, one row of arguments each, read and checked as a whole before anything runs."""
+"""The rows of a data set: JSON lines with the arguments of one run each, all read and checked before anything runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from qpdsl.arguments import ArgumentError, bind, check_options, from_json, shorten
-from qpdsl.errors import DataError, reason
+from qpdsl.arguments import ArgumentError, bind, from_json
+from qpdsl.errors import DataError, reason, shorten
 from qpdsl.planner.plan.evaluate import Value, format_value
 from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.stage_options import check_options
 
 MAX_FINDINGS = 10
 Reference = str | dict[str, Any]
@@ -36,10 +37,10 @@ class InputData:
     digest: str
 
 
-def read_rows(path: Path | None, plan: PhysicalPlan, given: Mapping[str, Value]) -> InputData:
+def read_rows(path: Path | None, plan: PhysicalPlan, defaults: Mapping[str, Value]) -> InputData:
     """Reads JSON lines, each the arguments of one run of `plan`; a `path` of None means standard input.
 
-    `given` holds values for rows that do not have their own. Raises DataError.
+    `defaults` are the values of parameters that a row does not set. Raises DataError.
     """
     name = "standard input" if path is None else str(path)
     try:
@@ -52,7 +53,7 @@ def read_rows(path: Path | None, plan: PhysicalPlan, given: Mapping[str, Value])
     first_lines: dict[str, int] = {}
     for number, line in _lines(name, data):
         try:
-            row = _row(number, line, plan, given)
+            row = _row(number, line, plan, defaults)
             if row.id in first_lines:
                 raise ValueError(f"the id `{shorten(row.id)}` stands on line {first_lines[row.id]} already")
             first_lines[row.id] = number
@@ -77,13 +78,13 @@ def _lines(name: str, data: bytes) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _row(number: int, line: bytes, plan: PhysicalPlan, given: Mapping[str, Value]) -> InputRow:
+def _row(number: int, line: bytes, plan: PhysicalPlan, defaults: Mapping[str, Value]) -> InputRow:
     """Raises ValueError with what is wrong with the line."""
     fields = _object(line)
     params = plan.params
     own = {param.name: from_json(param, fields[param.name]) for param in params if param.name in fields}
     try:
-        arguments = bind(params, {**given, **own})
+        arguments = bind(params, {**defaults, **own})
     except ArgumentError as error:
         near = f"; the fields here are {', '.join(f'`{shorten(name, 24)}`' for name in list(fields)[:8])}"
         raise ArgumentError(f"{error}{near if fields else ''}") from error

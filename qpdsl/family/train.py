@@ -2,10 +2,9 @@
 
     python -m qpdsl.family.train --out DIR
 
-The stages follow one another, each from what the ones before it left under DIR: `solver` (which leaves
-`DIR/counting` on its way), `samples`, `mini`, `prm`, `cards`. Run again after an interruption, training goes on from
-the last checkpoint; a finished stage is not repeated. `--only` runs one stage, so that `mini` and `prm` can share a
-machine.
+The stages run in order, each from what the earlier ones left under DIR: `solver` (which also leaves `DIR/counting`),
+`samples`, `mini`, `prm`, `cards`. After an interruption, training continues from the last checkpoint; a finished stage
+is not repeated. `--only` runs one stage, so that `mini` and `prm` can share a machine.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from qpdsl.family.stages import STAGES, Family, Steps
 from qpdsl.family.training.loop import Settings
+from qpdsl.family.training_stages import STAGES, FamilyFolder, Steps
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,13 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=0.5,
         help="stop `counting` at this greedy share on held-out problems (default 0.5)",
     )
-    chosen = parser.parse_args(arguments)
-    if chosen.threads is not None:
-        torch.set_num_threads(chosen.threads)
-    settings = Settings(seed=chosen.seed, device=chosen.device, compiled=chosen.compile)
-    steps = Steps(solver=chosen.solver_steps, mini=chosen.mini_steps, prm=chosen.prm_steps, samples=chosen.samples)
-    family = Family(chosen.out, settings, steps, chosen.until)
-    for stage in [chosen.only] if chosen.only else STAGES:
+    options = parser.parse_args(arguments)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    settings = Settings(seed=options.seed, device=options.device, compiled=options.compile)
+    steps = Steps(solver=options.solver_steps, mini=options.mini_steps, prm=options.prm_steps, samples=options.samples)
+    family = FamilyFolder(options.out, settings, steps, options.until)
+    for stage in [options.only] if options.only else STAGES:
         STAGES[stage](family)
 
 

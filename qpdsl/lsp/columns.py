@@ -1,10 +1,11 @@
-"""The columns after every stage of a file, as far as they can be told: for editors, also where there are errors."""
+"""The columns after every stage of a file, as far as they are known, also in a file with errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import blocks
 from qpdsl.grammar.diagnostic import Diagnostic, in_order
 from qpdsl.grammar.source import Span
 from qpdsl.planner.check.lower import lower_all
@@ -12,28 +13,28 @@ from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.ops import LogicalPlan
 
-Relations = Mapping[Span, Mapping[str, str]]
+ColumnTypes = Mapping[str, str]
 
 
-def relations(file: ast.File, environment: Environment) -> tuple[tuple[Diagnostic, ...], Relations]:
-    """All that is wrong with the file, and name → type of the columns after each stage, by the stage's span."""
-    lowered, found = lower_all(file, environment)
-    columns: dict[Span, Mapping[str, str]] = {}
+def check_columns(
+    file: ast.File, environment: Environment
+) -> tuple[tuple[Diagnostic, ...], Mapping[Span, ColumnTypes]]:
+    """All diagnostics of the file, and the types of the columns after each stage, by the stage's span."""
+    lowered, diagnostics = lower_all(file, environment)
+    columns: dict[Span, ColumnTypes] = {}
     for program in lowered:
         if program.syntax is not None:
-            columns.update(_after(program.syntax.body, program.plan))
-    return in_order(found), columns
+            columns.update(_columns_after(program.syntax.body, program.plan))
+    return in_order(diagnostics), columns
 
 
-def _after(stages: tuple[ast.Stage, ...], plan: LogicalPlan) -> Iterator[tuple[Span, Mapping[str, str]]]:
-    """The operators of a block stand in the order of its stages; those of a called program in the place of `call`."""
+def _columns_after(stages: tuple[ast.Stage, ...], plan: LogicalPlan) -> Iterator[tuple[Span, ColumnTypes]]:
+    """The operators of a block are in the order of its stages; those of a called program are in the place of `call`."""
     nodes = list(plan.order())
-    own = [stage.span for stage in stages if not isinstance(stage, ast.Call)]
+    spans = [stage.span for stage in stages if not isinstance(stage, ast.Call)]
     for stage in stages:
         if isinstance(stage, ast.Call):
-            while (
-                len(nodes) > 1 and plan.op(nodes[1]).span not in own and not isinstance(plan.op(nodes[1]), ops.Return)
-            ):
+            while len(nodes) > 1 and not _is_of_another_stage(plan.op(nodes[1]), spans):
                 nodes.pop(0)
             yield stage.span, plan.columns(nodes[0])
             continue
@@ -41,13 +42,20 @@ def _after(stages: tuple[ast.Stage, ...], plan: LogicalPlan) -> Iterator[tuple[S
         if index is None:
             continue
         del nodes[:index]
-        op = plan.op(nodes[0])
         yield stage.span, plan.columns(nodes[0])
-        match stage, op:
-            case ast.Repeat(), ops.Repeat():
-                yield from _after(stage.body, op.body)
-            case ast.Peek(), ops.Peek():
-                yield from _after(stage.body, op.body)
-            case ast.Branch(), ops.Branch():
-                for arm, inner in zip(stage.arms, op.arms, strict=True):
-                    yield from _after(arm, inner)
+        for block, inner in zip(blocks(stage), _inner_plans(plan.op(nodes[0])), strict=True):
+            yield from _columns_after(block, inner)
+
+
+def _is_of_another_stage(op: ops.Operator, spans: list[Span]) -> bool:
+    """Whether an operator after those of a `call` belongs to a stage with one of these spans, or ends the program."""
+    return op.span in spans or isinstance(op, ops.Return)
+
+
+def _inner_plans(op: ops.Operator) -> tuple[LogicalPlan, ...]:
+    match op:
+        case ops.Repeat(body=body) | ops.Peek(body=body):
+            return (body,)
+        case ops.Branch(arms=arms):
+            return arms
+    return ()

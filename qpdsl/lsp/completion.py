@@ -1,4 +1,8 @@
-"""What may come next at a point of a program, which mostly does not parse there."""
+"""Completion: what may come next at a point of a program, which usually does not parse there.
+
+The words before the point are tokens; the columns there come from checking the text before the statement, with the
+open blocks closed.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from qpdsl.grammar.words import (
     DECLARATIONS,
     EQUALITIES,
     FUNCTIONS,
-    KINDS,
     REDUCES,
     STAGES,
     SYSTEMS,
     TARGETS,
     TYPE_FORMS,
     TYPES,
+    VERIFIER_KINDS,
     VIAS,
 )
 from qpdsl.lsp.definitions import declarations
@@ -31,8 +35,8 @@ from qpdsl.lsp.hover import signature
 
 Kind = lsp.CompletionItemKind
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
-_PARTERS = ("{", "|", "}")
-# The words after which a value of a row is read, and the options that read one.
+_SEPARATORS = ("{", "|", "}")
+# The words after which a value of a row is read, and the options that read a value of a row.
 _ROW_WORDS = {"by", "where", "until", "return", "vote", "per", "and", "or", "not", "matches"}
 _ROW_OPTIONS = {"weight"}
 _CLAUSES = {
@@ -49,7 +53,10 @@ _COUNTED = ("keep", "split", "repeat")
 
 @dataclass(frozen=True)
 class _Point:
-    """The words of the statement up to the point, the unfinished one left out, and the open brackets around it."""
+    """The words of the statement up to the point, without the unfinished one, and the open brackets around it.
+
+    `start` is the offset of the statement.
+    """
 
     words: tuple[Token, ...]
     start: int
@@ -74,17 +81,17 @@ def complete(document: Document, offset: int) -> list[lsp.CompletionItem]:
     if last and last[0].kind == "comment" and last[0].end == len(text):
         return []
     point = _point(text)
-    sound = _up_to(document, point)
+    prefix = _up_to(document, point)
     if "{" not in point.open:
         return list(_outside(document, point))
     if point.open.count("{") == 1 and _block_word(text) == "schema":
         return list(_types(document)) if point.last in (":", "[") else []
-    return list(_in_stage(document, sound, point))
+    return list(_in_stage(document, prefix, point))
 
 
 def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
     if point.head == "model" and point.last == "=" and point.words[-2].text == "kind":
-        yield from (_item(word, Kind.EnumMember) for word in KINDS)
+        yield from (_item(word, Kind.EnumMember) for word in VERIFIER_KINDS)
     elif not point.words:
         yield from (_item(word, Kind.Keyword, form) for word, form in DECLARATIONS.items())
     elif point.head == "program":
@@ -105,7 +112,7 @@ def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
             )
 
 
-def _in_stage(document: Document, sound: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
+def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
     last, before = point.last, point.words[-2].text if len(point.words) > 1 else ""
     if not point.words:
         yield from (_item(word, Kind.Keyword, form.usage) for word, form in STAGES.items())
@@ -132,19 +139,19 @@ def _in_stage(document: Document, sound: Document, point: _Point) -> Iterator[ls
         names = document.environment.extractors
         yield from (_item(name, Kind.Function, "Python extractor") for name in sorted(names))
     elif last in _ROW_WORDS or (last == "=" and before in _ROW_OPTIONS) or _reads_row(point):
-        yield from _row(sound, point)
+        yield from _row(prefix, point)
         if last != "vote" and last != "per":
             yield from (_item(name, Kind.Function) for name in FUNCTIONS)
     elif last == "=" or point.open[-1:] in "([" or (last in _COUNTED and len(point.words) == 1):
-        yield from (_item(name, Kind.Variable, detail) for name, detail in _params(sound, point))
+        yield from (_item(name, Kind.Variable, detail) for name, detail in _params(prefix, point))
     else:
         form = STAGES.get(point.head)
-        given = {token.text for token in point.words}
+        present = {token.text for token in point.words}
         for option in form.options if form else ():
-            if option not in given or point.head == "chat":
+            if option not in present or point.head == "chat":
                 yield _item(f"{option}=", Kind.Property)
         for clause in _CLAUSES.get(point.head, ()):
-            if clause not in given:
+            if clause not in present:
                 yield _item(clause, Kind.Keyword, CLAUSE_FORMS.get(clause, ""))
 
 
@@ -160,18 +167,18 @@ def _reads_row(point: _Point) -> bool:
     )
 
 
-def _row(sound: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
-    program = sound.program_at(point.start)
+def _row(prefix: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
+    program = prefix.program_at(point.start)
     if program is None:
         return
-    for name, type_ in sound.columns_before(program, point.start).items():
+    for name, type_ in prefix.columns_before(program, point.start).items():
         yield _item(name, Kind.Field, type_)
     if point.last not in ("vote", "per"):
-        yield from (_item(name, Kind.Variable, detail) for name, detail in _params(sound, point))
+        yield from (_item(name, Kind.Variable, detail) for name, detail in _params(prefix, point))
 
 
-def _params(sound: Document, point: _Point) -> Iterator[tuple[str, str]]:
-    program = sound.program_at(point.start)
+def _params(prefix: Document, point: _Point) -> Iterator[tuple[str, str]]:
+    program = prefix.program_at(point.start)
     for param in program.params if program else ():
         yield param.name, f"parameter: {param.type.name}"
 
@@ -191,19 +198,19 @@ def _in_string(document: Document, text: str, start: int) -> Iterator[lsp.Comple
         yield from (_item(model.name, Kind.Module, model.description) for model in zoo.BUILTIN)
     elif re.search(r"(?<!\\)\{\w*$", text[start:]):
         point = _point(text[:start])
-        sound = _up_to(document, point)
-        yield from _row(sound, replace(point, words=()))
+        prefix = _up_to(document, point)
+        yield from _row(prefix, replace(point, words=()))
 
 
 def _declared(document: Document, kind: type[ast.Node]) -> Iterator[lsp.CompletionItem]:
-    seen: set[str] = set()
-    for place in declarations(document):
-        node = place.node
+    names: set[str] = set()
+    for declared in declarations(document):
+        node = declared.node
         if not isinstance(node, kind) or not isinstance(node, ast.Model | ast.Schema | ast.Program):
             continue
-        if node.name in seen:
+        if node.name in names:
             continue
-        seen.add(node.name)
+        names.add(node.name)
         match node:
             case ast.Model(name=name, id=id_):
                 yield _item(name, Kind.Module, id_)
@@ -222,7 +229,7 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _inside_string(text: str) -> int | None:
-    """Where the string that is open at the end of a text begins, behind its quote."""
+    """The offset behind the quote of the string that is open at the end of a text; None where none is open."""
     for token in _tokens(text):
         if token.kind != "string":
             continue
@@ -247,7 +254,7 @@ def _point(text: str) -> _Point:
         elif token.text in _CLOSERS.values() and brackets:
             brackets.pop()
         ends = token.kind == "newline" and not (brackets and brackets[-1] in "([")
-        if ends or token.text in _PARTERS:
+        if ends or token.text in _SEPARATORS:
             words = []
         elif token.kind != "newline":
             words.append(token)
@@ -257,24 +264,24 @@ def _point(text: str) -> _Point:
 
 
 def _up_to(document: Document, point: _Point) -> Document:
-    """The document as it is before the statement at the point: what stands after it is left out, blocks are closed."""
+    """The document up to the statement at the point, with the open blocks closed."""
     text = document.source.text[: point.start]
-    closers = "".join(_CLOSERS[bracket] for bracket in reversed(_open_braces(text)))
+    closers = "".join(_CLOSERS[bracket] for bracket in reversed(_open_brackets(text)))
     return read(Source(document.source.name, f"{text}\n{closers}\n"), document.environment, document.path)
 
 
-def _open_braces(text: str) -> list[str]:
-    found: list[str] = []
+def _open_brackets(text: str) -> list[str]:
+    brackets: list[str] = []
     for token in _tokens(text):
         if token.text in _CLOSERS:
-            found.append(token.text)
-        elif token.text in _CLOSERS.values() and found:
-            found.pop()
-    return found
+            brackets.append(token.text)
+        elif token.text in _CLOSERS.values() and brackets:
+            brackets.pop()
+    return brackets
 
 
 def _block_word(text: str) -> str:
-    """The word that the declaration begins with in which a text ends."""
+    """The first word of the declaration in which a text ends."""
     depth, word, fresh = 0, "", True
     for token in _tokens(text):
         if depth == 0 and fresh and token.kind == "word":

@@ -1,4 +1,4 @@
-"""What stands under the pointer: a stage's form and the columns after it, or what a name means."""
+"""Hover texts: the form of a stage and the columns after it, or what a name means."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import COLUMNS, STAGES
-from qpdsl.lsp.definitions import Place, caret, definition
+from qpdsl.lsp.definitions import Definition, caret, definition
 from qpdsl.lsp.document import Document
 from qpdsl.planner.names.scope import stage_word
 
-_ABOUT = {
+_DESCRIPTIONS = {
     "text": "all that was generated since the last `chat` or `prompt`",
     "step": "the last stage's piece, without the stop string",
     "finish": "why it ended: `eos`, `stop`, `length` or `match`",
@@ -28,32 +28,32 @@ def hover(document: Document, offset: int) -> tuple[str, Span] | None:
     offset = caret(document, offset)
     nodes = document.nodes_at(offset)
     stages = [node for node in nodes if isinstance(node, ast.Stage)]
-    place = definition(document, offset)
+    target = definition(document, offset)
     if isinstance(nodes[-1] if nodes else None, ast.Name):
         name = nodes[-1]
         assert isinstance(name, ast.Name)
-        return _row_name(document, name, stages[-1] if stages else None, place), name.span
-    if place is not None and place.node is not None:
-        return _declared(place), nodes[-1].span
+        return _name_in_row(document, name, stages[-1] if stages else None, target), name.span
+    if target is not None and target.node is not None:
+        return _declared(target), nodes[-1].span
     if stages:
         return _stage(document, stages[-1]), stages[-1].span
     return None
 
 
-def _row_name(document: Document, name: ast.Name, stage: ast.Stage | None, place: Place | None) -> str:
-    if place is not None and isinstance(place.node, ast.Param):
-        return _declared(place)
-    columns = document.relations.get(stage.span, {}) if stage else {}
+def _name_in_row(document: Document, name: ast.Name, stage: ast.Stage | None, target: Definition | None) -> str:
+    if target is not None and isinstance(target.node, ast.Param):
+        return _declared(target)
+    columns = document.columns_after.get(stage.span, {}) if stage else {}
     type_ = columns.get(name.id) or COLUMNS.get(name.id, "unknown")
-    about = _ABOUT.get(name.id, "")
-    if place is not None and place.node is not None:
-        line, _ = place.source.position(place.node.span.start)
-        about = f"made on line {line}: `{_line(place.source, place.node.span)}`"
-    return f"column `{name.id}`: {type_}" + (f"\n\n{about}" if about else "")
+    description = _DESCRIPTIONS.get(name.id, "")
+    if target is not None and target.node is not None:
+        line, _ = target.source.position(target.node.span.start)
+        description = f"made on line {line}: `{_line(target.source, target.node.span)}`"
+    return f"column `{name.id}`: {type_}" + (f"\n\n{description}" if description else "")
 
 
-def _declared(place: Place) -> str:
-    match place.node:
+def _declared(target: Definition) -> str:
+    match target.node:
         case ast.Model(name=name, id=id_, kind=kind):
             return f'```qp\nmodel {name} = "{id_}"{f" kind={kind}" if kind else ""}\n```'
         case ast.Param(name=name, type=type_, default=default):
@@ -61,7 +61,7 @@ def _declared(place: Place) -> str:
         case ast.Program() as program:
             return f"```qp\n{signature(program)}\n```"
         case ast.Schema() as schema:
-            return f"```qp\n{place.source.text[schema.span.start : schema.span.end]}\n```"
+            return f"```qp\n{target.source.text[schema.span.start : schema.span.end]}\n```"
     return ""
 
 
@@ -76,7 +76,7 @@ def signature(program: ast.Program) -> str:
 
 def _stage(document: Document, stage: ast.Stage) -> str:
     parts = [f"```qp\n{STAGES[stage_word(stage)].usage}\n```"]
-    columns = document.relations.get(stage.span)
+    columns = document.columns_after.get(stage.span)
     if columns:
         parts.append(f"columns after this stage:\n\n{_table(columns)}")
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""Places in a text as the protocol counts them: lines from 0, columns in UTF-16 code units."""
+"""Positions in a text as the protocol counts them: lines from 0, columns in UTF-16 code units."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def whole(source: Source) -> lsp.Range:
     return range_of(source, Span(0, len(source.text)))
 
 
-def offset_at(source: Source, place: lsp.Position) -> int:
+def offset_at(source: Source, cursor: lsp.Position) -> int:
     """The offset of a position; one past the end of its line, or of the text, counts as the end."""
     lines = source.text.split("\n")
-    if place.line >= len(lines):
+    if cursor.line >= len(lines):
         return len(source.text)
-    start = sum(len(line) + 1 for line in lines[: place.line])
+    start = sum(len(line) + 1 for line in lines[: cursor.line])
     units = 0
-    for index, char in enumerate(lines[place.line]):
-        if units >= place.character:
+    for index, char in enumerate(lines[cursor.line]):
+        if units >= cursor.character:
             return start + index
         units += 2 if ord(char) > 0xFFFF else 1
-    return start + len(lines[place.line])
+    return start + len(lines[cursor.line])

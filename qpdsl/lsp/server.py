@@ -1,4 +1,4 @@
-"""The server over stdio: requests of the editor, answered from the documents it has open."""
+"""The server over stdio: it answers the requests of an editor from the documents that are open there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.source import Source
 from qpdsl.lsp.completion import complete
 from qpdsl.lsp.definitions import definition
-from qpdsl.lsp.diagnostics import fixes, shown
+from qpdsl.lsp.diagnostics import lsp_diagnostics, quick_fixes
 from qpdsl.lsp.document import Document, read
 from qpdsl.lsp.hover import hover
 from qpdsl.lsp.positions import offset_at, range_of, whole
@@ -24,88 +24,88 @@ EnvironmentOf = Callable[[Path | None], Environment]
 
 
 class Documents:
-    """The documents that are open, read anew where their text has changed."""
+    """The open documents. One whose text has changed is parsed and checked again."""
 
     def __init__(self, server: LanguageServer, environment: EnvironmentOf) -> None:
         self._server = server
         self._environment = environment
-        self._read: dict[str, Document] = {}
+        self._by_uri: dict[str, Document] = {}
 
     def get(self, uri: str) -> Document:
         text = self._server.workspace.get_text_document(uri).source.replace("\r\n", "\n")
-        known = self._read.get(uri)
-        if known is None or known.source.text != text:
-            known = self._read[uri] = self._fresh(uri, text)
-        return known
+        document = self._by_uri.get(uri)
+        if document is None or document.source.text != text:
+            document = self._by_uri[uri] = self._read(uri, text)
+        return document
 
     def refresh(self, uri: str) -> Document:
-        """Files that the document reads may have changed."""
-        self._read.pop(uri, None)
+        """The document read again, because files that it uses may have changed."""
+        self._by_uri.pop(uri, None)
         return self.get(uri)
 
     def close(self, uri: str) -> None:
-        self._read.pop(uri, None)
+        self._by_uri.pop(uri, None)
 
-    def _fresh(self, uri: str, text: str) -> Document:
-        path = to_fs_path(uri) if uri.startswith("file:") else None
-        where = Path(path) if path else None
-        return read(Source(path or uri, text), self._environment(where.parent if where else None), where)
+    def _read(self, uri: str, text: str) -> Document:
+        name = to_fs_path(uri) if uri.startswith("file:") else None
+        path = Path(name) if name else None
+        return read(Source(name or uri, text), self._environment(path.parent if path else None), path)
 
 
 def make_server(environment: EnvironmentOf) -> LanguageServer:
-    """A server whose programs are checked against what `environment` gives for their folders."""
+    """A server that checks programs against the environment of their folder, which `environment` returns."""
     server = LanguageServer("qpdsl", __version__, text_document_sync_kind=lsp.TextDocumentSyncKind.Incremental)
     documents = Documents(server, environment)
 
     def publish(uri: str, document: Document) -> None:
-        found = shown(document, uri)
-        server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, found))
+        diagnostics = lsp_diagnostics(document, uri)
+        server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, diagnostics))
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
-    def opened(params: lsp.DidOpenTextDocumentParams) -> None:
+    def did_open(params: lsp.DidOpenTextDocumentParams) -> None:
         publish(params.text_document.uri, documents.get(params.text_document.uri))
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
-    def changed(params: lsp.DidChangeTextDocumentParams) -> None:
+    def did_change(params: lsp.DidChangeTextDocumentParams) -> None:
         publish(params.text_document.uri, documents.get(params.text_document.uri))
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
-    def saved(params: lsp.DidSaveTextDocumentParams) -> None:
+    def did_save(params: lsp.DidSaveTextDocumentParams) -> None:
         publish(params.text_document.uri, documents.refresh(params.text_document.uri))
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
-    def closed(params: lsp.DidCloseTextDocumentParams) -> None:
+    def did_close(params: lsp.DidCloseTextDocumentParams) -> None:
         documents.close(params.text_document.uri)
         server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(params.text_document.uri, []))
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
-    def hovered(params: lsp.HoverParams) -> lsp.Hover | None:
+    def show_hover(params: lsp.HoverParams) -> lsp.Hover | None:
         document = documents.get(params.text_document.uri)
-        found = hover(document, offset_at(document.source, params.position))
-        if found is None:
+        markdown = hover(document, offset_at(document.source, params.position))
+        if markdown is None:
             return None
-        text, span = found
+        text, span = markdown
         return lsp.Hover(lsp.MarkupContent(lsp.MarkupKind.Markdown, text), range_of(document.source, span))
 
     @server.feature(
         lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=[" ", "=", "(", "{", '"', ":"])
     )
-    def completed(params: lsp.CompletionParams) -> lsp.CompletionList:
+    def list_completions(params: lsp.CompletionParams) -> lsp.CompletionList:
         document = documents.get(params.text_document.uri)
         items = complete(document, offset_at(document.source, params.position))
         return lsp.CompletionList(is_incomplete=False, items=items)
 
     @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
-    def defined(params: lsp.DefinitionParams) -> lsp.Location | None:
+    def go_to_definition(params: lsp.DefinitionParams) -> lsp.Location | None:
         document = documents.get(params.text_document.uri)
-        place = definition(document, offset_at(document.source, params.position))
-        if place is None:
+        target = definition(document, offset_at(document.source, params.position))
+        if target is None:
             return None
-        uri = place.path.as_uri() if place.path is not None else params.text_document.uri
-        return lsp.Location(uri, range_of(place.source, place.span))
+        uri = target.path.as_uri() if target.path is not None else params.text_document.uri
+        return lsp.Location(uri, range_of(target.source, target.span))
 
     @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
-    def formatted(params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
+    def format_document(params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
         from qpdsl.grammar.format.formatter import format_source
 
         document = documents.get(params.text_document.uri)
@@ -118,7 +118,7 @@ def make_server(environment: EnvironmentOf) -> LanguageServer:
     @server.feature(
         lsp.TEXT_DOCUMENT_CODE_ACTION, lsp.CodeActionOptions(code_action_kinds=[lsp.CodeActionKind.QuickFix])
     )
-    def mended(params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-        return fixes(documents.get(params.text_document.uri), params.text_document.uri, params.range)
+    def list_code_actions(params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+        return quick_fixes(documents.get(params.text_document.uri), params.text_document.uri, params.range)
 
     return server

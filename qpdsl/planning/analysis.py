@@ -1,4 +1,4 @@
-"""One run, watched: what was expected of it, what it came to, and what is remembered of it."""
+"""The analysis of a run: what was estimated, what was measured, and what the statistics learn from it."""
 
 from __future__ import annotations
 
@@ -6,40 +6,44 @@ from dataclasses import replace
 
 import torch
 
-from qpdsl.executor.measure.run import Measuring
+from qpdsl.executor.measure.run import RunMeter
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.estimate import Estimate, estimate_cost
 from qpdsl.planner.cost.statistics import Statistics, clock_key
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.explain.analyze import Analysis
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planning.store import changing_statistics, read_device, read_statistics
+from qpdsl.planning.user_cache import changing_statistics, read_device, read_statistics
 from qpdsl.session import Session
 
-# Fewer problems say nothing about how fast a device is: loading and warming up show in their seconds.
+# The seconds of fewer problems say nothing about the device: they include the time that it takes to warm up.
 _CLOCKED = 8
 
 
-class Analyzing:
-    """From before a plan runs, its models loaded, until it has. `in_flight` None: as many problems as the plan says."""
+class RunAnalysis:
+    """Measures a run. It is made before the plan runs, when its models are loaded.
+
+    `problems` is how many the run has; `in_flight` is how many run at once, None for as many as the plan says.
+    """
 
     def __init__(self, session: Session, plan: PhysicalPlan, problems: int, in_flight: int | None = None) -> None:
         self.plan = plan
         self._device = device_of(session)
         self._load = load_of(session, problems, in_flight)
         self._estimate = estimate_cost(plan, self._device, read_statistics(), self._load)
-        self._measuring = Measuring(session.kv_page_bytes, session.kv_budget)
+        self._measuring = RunMeter(session.kv_page_bytes, session.kv_budget)
         session.events.subscribe(self._measuring.see)
 
     def done(self) -> Analysis:
-        """What it came to."""
+        """The figures so far, with the estimate beside them."""
         return Analysis(self.plan, self._measuring.figures(), self._estimate)
 
     def remember(self, *, alone: bool, wanted: bool = False) -> None:
-        """Has the statistics take in the problems that have ended, of a run that may have been cut short.
+        """Adds the problems that have ended to the statistics; the run may have been cut short.
 
-        `alone` says that the session ran nothing else meanwhile, so that the seconds are the plan's own; `wanted`, that
-        somebody asked for them, so that they count for few problems too. Raises UserError where nothing can be kept.
+        `alone` says that the session ran nothing else meanwhile, so that the seconds are those of the plan; `wanted`
+        that the user asked for an analysis, so that the seconds of few problems count too. Raises UserError where the
+        statistics cannot be written.
         """
         analysis = self.done()
         figures = analysis.figures
@@ -51,7 +55,11 @@ class Analyzing:
 
 
 def learn(statistics: Statistics, analysis: Analysis, device: Device, load: Load, *, clocked: bool = True) -> None:
-    """Takes a run into the statistics; `clocked`, also by how much the seconds would be off knowing what it came to."""
+    """Adds a run to the statistics.
+
+    With `clocked` they also learn the factor between the seconds measured and the seconds estimated from the run's own
+    figures.
+    """
     plan, figures = analysis.plan, analysis.figures
     statistics.add(plan, figures)
     if not clocked:
@@ -68,6 +76,6 @@ def device_of(session: Session) -> Device:
 
 
 def load_of(session: Session, problems: int, in_flight: int | None = None) -> Load:
-    """What a session can hold and do at once."""
+    """How much a session has to do, and how much it can hold and do at once."""
     limits = session.limits
     return Load(problems, in_flight, session.kv_budget, limits.max_sequences, limits.token_budget)

@@ -1,4 +1,4 @@
-"""Measuring the device and models on it, and keeping what was measured."""
+"""The profile of a device: measured with models on it, and kept for later plans."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 
 from qpdsl.executor.measure.device import measure_device, measure_model
 from qpdsl.executor.models.load import load
+from qpdsl.model_location import locate
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.statistics import clock_key
-from qpdsl.planning.store import changing_statistics, check_devices_kept, read_device, write_device
-from qpdsl.session import locate, usual_threads
+from qpdsl.planning.user_cache import changing_statistics, check_devices_kept, read_device, write_device
+from qpdsl.threads import usual_threads
 
 
-def measured(
+def measure_models(
     models: Sequence[str],
     device: str = "cpu",
     dtype: str | None = None,
@@ -25,30 +26,31 @@ def measured(
     force: bool = False,
     tell: Callable[[str], None] = lambda model: None,
 ) -> Device:
-    """The device with these models on it; what is known already is measured anew with `force` only.
+    """The device with the profiles of these models on it. What was measured before is measured again with `force` only.
 
-    `tell` is called with each model before it is measured. Raises ModelError, and UsageError where nothing can be kept.
+    `tell` is called with the id of each model before it is measured.
+    Raises ModelError, and UsageError where the profile cannot be written.
     """
-    found: Device | None = None
+    profile: Device | None = None
     for model in models:
         loaded = load(model, locate(model), device, dtype)
         # Small models take one thread (see Session); a device is known by the threads that it was measured with.
-        wanted = threads or usual_threads(loaded.paged.parameters)
-        if wanted is not None:
-            torch.set_num_threads(wanted)
-        short = str(loaded.paged.dtype).removeprefix("torch.")
-        known = read_device(device, short, torch.get_num_threads())
-        if not known.measured or (force and found is None):
+        count = threads or usual_threads(loaded.paged.parameters)
+        if count is not None:
+            torch.set_num_threads(count)
+        type_name = str(loaded.paged.dtype).removeprefix("torch.")
+        known = read_device(device, type_name, torch.get_num_threads())
+        if not known.measured or (force and profile is None):
             known = measure_device(device, loaded.paged.dtype)
         if force or model not in known.models:
             check_devices_kept()
             tell(model)
-            again = partial(load, model, locate(model), device, dtype) if tables else None
-            known = known.with_model(model, measure_model(loaded, tables=tables, again=again))
+            reload = partial(load, model, locate(model), device, dtype) if tables else None
+            known = known.with_model(model, measure_model(loaded, tables=tables, reload=reload))
             write_device(known)
-            # By how much the figures of before were off says nothing of these.
+            # The clocks of the old figures do not hold for the new ones.
             with changing_statistics() as statistics:
                 statistics.forget_clock(clock_key(known))
-        found = known
-    assert found is not None
-    return found
+        profile = known
+    assert profile is not None
+    return profile

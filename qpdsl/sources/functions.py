@@ -1,8 +1,8 @@
 """Python functions that programs use: scorers and extractors.
 
-A function asks by the names of its parameters for what it wants of a row: `text`, `problem`, `row` (the columns); any
-other first parameter gets the text. With `batched=True` it gets lists, one entry a row, and gives a list. It may be
-`async`.
+The names of a function's parameters say what it gets of a row: `text`, `problem` or `row` (all columns). A first
+parameter of any other name gets the text. With `batched=True` the function gets lists with an entry for each row, and
+returns a list. It may be `async`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 _COLUMN_TYPES = {str: "text", int: "int", float: "float", bool: "bool"}
 
-# The event loop that a program was called in, if it was in one: an `async` function belongs there.
-home: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("home", default=None)
+# The event loop that a program was called in, None if there was none. Its `async` functions run there.
+caller_loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("caller_loop", default=None)
 
 
 class Registered(Generic[P, R]):
@@ -85,7 +85,7 @@ def scorer(call: Any = None, /, *, batched: bool = False, name: str | None = Non
     """Registers a function that gives a number for a row."""
 
     def register(call: Callable[P, R]) -> Scorer[P, R]:
-        return Scorer(call, PythonFunction(_name(call, name), _at_home(call), batched, "scorer"))
+        return Scorer(call, PythonFunction(_name(call, name), _in_caller_loop(call), batched, "scorer"))
 
     return register if call is None else register(call)
 
@@ -103,7 +103,7 @@ def extractor(call: Any = None, /, *, batched: bool = False, name: str | None = 
 
     def register(call: Callable[..., Any]) -> Extractor[..., Any, Any]:
         returns = _returned(call, batched)
-        return Extractor(call, PythonFunction(_name(call, name), _at_home(call), batched, "extractor", returns))
+        return Extractor(call, PythonFunction(_name(call, name), _in_caller_loop(call), batched, "extractor", returns))
 
     return register if call is None else register(call)
 
@@ -131,19 +131,19 @@ def load_functions(path: str | Path) -> tuple[PythonFunction, ...]:
 
 def by_name(functions: Iterable[Registered[..., Any] | PythonFunction]) -> dict[str, PythonFunction]:
     """The functions by name. Raises UsageError where two have one name."""
-    found: dict[str, PythonFunction] = {}
-    for given in functions:
-        function = given.function if isinstance(given, Registered) else given
-        if found.setdefault(function.name, function) is not function:
+    named: dict[str, PythonFunction] = {}
+    for registered in functions:
+        function = registered.function if isinstance(registered, Registered) else registered
+        if named.setdefault(function.name, function) is not function:
             raise UsageError(f"two functions are called `{function.name}`", "give one another name: `name=…`")
-    return found
+    return named
 
 
 def _name(call: Callable[..., Any], name: str | None) -> str:
-    found = call.__name__ if name is None else name
-    if not found.isidentifier() or not found.isascii() or found in RESERVED:
-        raise UsageError(f"`{found}` cannot be the name of a function in a program", "give it one: `name=…`")
-    return found
+    name = call.__name__ if name is None else name
+    if not name.isidentifier() or not name.isascii() or name in RESERVED:
+        raise UsageError(f"`{name}` cannot be the name of a function in a program", "give it one: `name=…`")
+    return name
 
 
 def _returned(call: Callable[..., Any], batched: bool) -> str:
@@ -154,15 +154,15 @@ def _returned(call: Callable[..., Any], batched: bool) -> str:
     if annotation is None:
         return "text"
     items = get_args(annotation) if batched else ()
-    wanted = without_none(items[0] if items else annotation)
-    if wanted not in _COLUMN_TYPES:
+    value_type = without_none(items[0] if items else annotation)
+    if value_type not in _COLUMN_TYPES:
         message = f"extractor `{call.__name__}` gives {annotation}; a column holds `str`, `int`, `float` or `bool`"
         raise UsageError(message, "annotate what it returns with one of them" + (" in a `list[…]`" if batched else ""))
-    return _COLUMN_TYPES[wanted]
+    return _COLUMN_TYPES[value_type]
 
 
 def evaluated(annotation: str, scope: dict[str, Any]) -> Any:
-    """What an annotation means. Raises UsageError where a name in it is not known."""
+    """The value of an annotation that is text. Raises UsageError where a name in it is not known."""
     try:
         return eval(annotation, scope)
     except NameError as error:
@@ -170,22 +170,23 @@ def evaluated(annotation: str, scope: dict[str, Any]) -> Any:
 
 
 def without_none(annotation: Any) -> Any:
+    """The type `T` of an annotation `T | None`; any other annotation as it is."""
     if get_origin(annotation) not in (Union, types.UnionType):
         return annotation
     rest = [item for item in get_args(annotation) if item is not type(None)]
     return rest[0] if len(rest) == 1 else annotation
 
 
-def _at_home(call: Callable[..., Any]) -> Callable[..., Any]:
-    """An `async` function, to be run in the loop that the program was called in; any other as it is."""
+def _in_caller_loop(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An `async` function, made to run in the event loop that the program was called in; any other as it is."""
     if not inspect.iscoroutinefunction(call):
         return call
 
     @wraps(call)
-    async def there(*args: Any, **kwargs: Any) -> Any:
-        loop = home.get()
+    async def moved(*args: Any, **kwargs: Any) -> Any:
+        loop = caller_loop.get()
         if loop is None or loop is asyncio.get_running_loop():
             return await call(*args, **kwargs)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(*args, **kwargs), loop))
 
-    return there
+    return moved

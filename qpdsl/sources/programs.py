@@ -1,4 +1,4 @@
-"""Finding a program: a file, a shipped program by its name, or a pipeline on the command line."""
+"""Programs and data that the command line names: files, what is shipped, and pipelines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from importlib.abc import Traversable
 from importlib.resources import files
 from pathlib import Path
 
-from qpdsl.arguments import shorten, unknown
-from qpdsl.errors import DataError, UsageError, reason
+from qpdsl.errors import DataError, UsageError, reason, shorten, unknown
 from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source
 from qpdsl.grammar.suggest import closest, listed
@@ -21,31 +20,32 @@ _NOTHING = Surroundings()
 
 
 def load_program(
-    target: str | None, pipeline: str | None, program: str | None, given: Surroundings = _NOTHING
+    target: str | None, pipeline: str | None, program: str | None, surroundings: Surroundings = _NOTHING
 ) -> LogicalProgram:
-    """The program that the command line means, checked, with its warnings. Raises UsageError and QpError."""
+    """The program that the command line names, checked, with its warnings. Raises UsageError and QpError."""
     if (target is None) == (pipeline is None):
         raise UsageError(
             "give a program: a FILE, the NAME of a shipped one, or `-e` and a pipeline, and one of them only"
         )
     if pipeline is not None:
-        file = parse_pipeline(Source("-e", pipeline), given.models)
-        lowered = lower(file, program, given.environment(None))
+        file = parse_pipeline(Source("-e", pipeline), surroundings.models)
+        lowered = lower(file, program, surroundings.environment(None))
         what = "the pipeline uses no model"
     else:
         assert target is not None
         file = parse_file(find_source(target))
-        lowered = lower(file, program, given.environment(folder_of(target)))
+        lowered = lower(file, program, surroundings.environment(folder_of(target)))
         what = f"`{file.source.name}` declares no model"
     declared = {*lowered.models} if pipeline is not None else {*lowered.models, *(model.name for model in file.models)}
-    for name in given.models:
+    for name in surroundings.models:
         if name not in declared:
             raise UsageError(f"`--model`: {unknown(name, sorted(declared), what)}")
-    return replace(lowered, warnings=tuple(replace(one, source=one.source or file.source) for one in lowered.warnings))
+    warnings = (replace(warning, source=warning.source or file.source) for warning in lowered.warnings)
+    return replace(lowered, warnings=tuple(warnings))
 
 
 def folder_of(target: str) -> Path:
-    """The folder that a program found by `find_source` lies in, and reads under."""
+    """The folder of a program that `find_source` finds, which the program may read."""
     path = Path(target)
     shipped = shipped_programs()
     return Path(str(shipped[target])).parent if target in shipped and not path.is_file() else path.parent
@@ -64,14 +64,14 @@ def find_source(target: str) -> Source:
 
 def shipped_programs() -> dict[str, Traversable]:
     """The programs that come with the package, by name."""
-    found = {entry.name: entry for entry in files("qpdsl.programs").iterdir() if entry.name.endswith(".qp")}
-    return {name.removesuffix(".qp"): found[name] for name in sorted(found)}
+    programs = {entry.name: entry for entry in files("qpdsl.programs").iterdir() if entry.name.endswith(".qp")}
+    return {name.removesuffix(".qp"): programs[name] for name in sorted(programs)}
 
 
 def shipped_data() -> list[str]:
     """The names of the sets of rows that come with the package."""
-    found = (files("qpdsl.programs") / "data").iterdir()
-    return sorted(entry.name.removesuffix(".jsonl") for entry in found if entry.name.endswith(".jsonl"))
+    entries = (files("qpdsl.programs") / "data").iterdir()
+    return sorted(entry.name.removesuffix(".jsonl") for entry in entries if entry.name.endswith(".jsonl"))
 
 
 def input_path(name: str) -> Path | None:

@@ -1,6 +1,7 @@
-"""What the command line gives a program besides its parameters: folders to read, Python functions, models.
+"""What a program may use besides its own text and its parameters: folders to read, Python functions, models.
 
-MERGED: What a program is checked against besides its own text; apart, since a check needs nothing that runs functions.
+A check of a program needs its surroundings too, and loads nothing that runs functions: what does is imported only where
+Python files are given.
 """
 
 from __future__ import annotations
@@ -13,23 +14,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qpdsl.errors import UsageError, shorten
 from qpdsl.grammar.files import Files
 from qpdsl.planner.names.modules import Environment
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
-    from qpdsl.planner.names.modules import Environment
-
-
-def environment(
-    files: Files, functions: Mapping[str, PythonFunction], models: Mapping[str, str] | None = None
-) -> Environment:
-    """What a program that may name these functions is checked against; `models` as `Environment` has them."""
-    extractors: dict[str, Any] = {}
-    for name, function in functions.items():
-        if function.kind == "extractor":
-            extractors[name] = function.returns
-    return Environment(files, frozenset(functions.keys() - extractors.keys()), extractors, models or {})
 
 
 @dataclass(frozen=True)
@@ -43,17 +33,16 @@ class Surroundings:
 
     def environment(self, folder: Path | None) -> Environment:
         """What a program in `folder` is checked against. A pipeline has no folder and reads nothing."""
-        from qpdsl.grammar.files import Files
-
         return environment(Files(folder, self.allowed), self.functions, self.models)
 
 
-def surroundings(
+def read_surroundings(
     allow_read: Sequence[str] = (), python: Sequence[str] = (), models: Sequence[str] = ()
 ) -> Surroundings:
-    """What the options give: folders, Python files, and `NAME=ID` for models. Raises UsageError."""
-    from qpdsl.errors import UsageError
+    """The surroundings that options of the command line name: folders, Python files, and `NAME=ID` for models.
 
+    Raises UsageError.
+    """
     for folder in allow_read:
         if not Path(folder).is_dir():
             raise UsageError(f"`--allow-read`: there is no folder `{folder}`")
@@ -71,22 +60,29 @@ def surroundings(
     )
 
 
-def _replacements(models: Sequence[str]) -> dict[str, str]:
-    from qpdsl.arguments import shorten
-    from qpdsl.errors import UsageError
+def environment(
+    files: Files, functions: Mapping[str, PythonFunction], models: Mapping[str, str] | None = None
+) -> Environment:
+    """What a program that may name these functions is checked against; `models` as `Environment` has them."""
+    extractors: dict[str, Any] = {}
+    for name, function in functions.items():
+        if function.kind == "extractor":
+            extractors[name] = function.returns
+    return Environment(files, frozenset(functions.keys() - extractors.keys()), extractors, models or {})
 
-    found = {}
+
+def _replacements(models: Sequence[str]) -> dict[str, str]:
+    ids = {}
     for setting in models:
         name, sign, id_ = (part.strip() for part in setting.partition("="))
         if not sign or not name or not id_:
             raise UsageError(f"`--model` takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
-        found[name] = id_
-    return found
+        ids[name] = id_
+    return ids
 
 
 def _load(file: str) -> Sequence[PythonFunction]:
-    """The functions of a Python file; what goes wrong in it is told in one line."""
-    from qpdsl.errors import UsageError
+    """The functions of a Python file. Raises UsageError, also for any exception of the file itself."""
     from qpdsl.sources.functions import load_functions
 
     try:
@@ -94,14 +90,14 @@ def _load(file: str) -> Sequence[PythonFunction]:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
+        message = " ".join(f"{type(error).__name__}: {error}".split())
         lines = [
             frame.lineno
             for frame in traceback.extract_tb(error.__traceback__)
             if frame.filename == os.path.abspath(file)
         ]
         place = f"{file}:{lines[-1]}" if lines else file
-        raise UsageError(f"`--python`: `{place}` failed: {what}") from error
+        raise UsageError(f"`--python`: `{place}` failed: {message}") from error
     if not functions:
         raise UsageError(
             f"`--python`: `{file}` registers no function", "`@qpdsl.scorer` and `@qpdsl.extractor` register one"

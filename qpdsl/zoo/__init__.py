@@ -1,6 +1,7 @@
-"""The built-in model family: tiny real models, trained by this package, ready to load from disk.
+"""The built-in model family: small real models that ship with the package, ready to load from disk.
 
-`path("zoo/counting")` is an ordinary Hugging Face folder. Importing this package loads neither torch nor transformers.
+`path("zoo/counting")` is an ordinary Hugging Face folder. This folder holds weights, cards and names only; the models
+are made by `qpdsl/family`. Importing it loads neither torch nor transformers.
 """
 
 from __future__ import annotations

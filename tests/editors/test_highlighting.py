@@ -35,13 +35,13 @@ def rules(node: Any) -> Iterator[dict[str, Any]]:
 
 def scopes(name: str, line: str) -> set[str]:
     """What one rule of the repository, or one within it, gives to a line."""
-    found = set()
+    names = set()
     for rule in rules(GRAMMAR["repository"][name]):
         for match in re.finditer(rule.get("match") or rule.get("begin") or "(?!)", line):
-            found |= {rule["name"]} if "name" in rule else set()
+            names |= {rule["name"]} if "name" in rule else set()
             groups = rule.get("captures", {}).items()
-            found |= {group["name"] for index, group in groups if match[int(index)] and "name" in group}
-    return found
+            names |= {group["name"] for index, group in groups if match[int(index)] and "name" in group}
+    return names
 
 
 def test_patterns_compile_and_refer_to_what_is_there() -> None:
@@ -76,7 +76,7 @@ def test_other_words(rule: str, words: set[str], line: str) -> None:
         assert scopes(rule, line.format(word)), word
 
 
-@pytest.mark.parametrize(("line", "wanted"), LINES)
-def test_lines(line: str, wanted: list[str]) -> None:
+@pytest.mark.parametrize(("line", "expected"), LINES)
+def test_lines(line: str, expected: list[str]) -> None:
     included = [rule["include"].removeprefix("#") for rule in GRAMMAR["repository"]["code"]["patterns"]]
-    assert set(wanted) <= set().union(*(scopes(name, line) for name in included))
+    assert set(expected) <= set().union(*(scopes(name, line) for name in included))

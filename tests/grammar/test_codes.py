@@ -15,14 +15,14 @@ def test_retired_codes_are_not_given_to_anything_else() -> None:
 def test_every_code_is_listed_and_has_an_example() -> None:
     code = re.compile(r'"(QP\d{3})"')
     raised = {
-        found
+        match
         for folder in ("grammar", "planner", "qpdsl/api")
         for path in (ROOT / folder).rglob("*.py")
         if path.name != "codes.py"
-        for found in code.findall(path.read_text("utf-8"))
+        for match in code.findall(path.read_text("utf-8"))
     }
     assert raised == set(CODES)
-    shown = {found for path in ERRORS for found in re.findall(r"\[(QP\d{3})\]", path.read_text("utf-8"))}
+    shown = {match for path in ERRORS for match in re.findall(r"\[(QP\d{3})\]", path.read_text("utf-8"))}
     refused = {"QP101", "QP102", "QP103", "QP202"}
-    in_python = {found for found in raised if found.startswith("QP5")}
+    in_python = {code for code in raised if code.startswith("QP5")}
     assert raised - shown <= refused | in_python

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpdsl.dataset.journal import model_digest
-from qpdsl.dataset.outcome import Outcome, same_answer
+from qpdsl.dataset.fingerprint import model_digest
 from qpdsl.dataset.progress import Rate
+from qpdsl.dataset.row_outcome import Outcome, same_answer
 from qpdsl.output import OrderedLines, check_writable, write_whole
 from qpdsl.planner.plan.evaluate import Value
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from qpdsl.session import collector_seldom
+from qpdsl.garbage_collector import collections_seldom
 
 
 @pytest.mark.parametrize("before", [700, 0, 50_000])
@@ -14,7 +14,7 @@ def test_the_collector_comes_by_less_often_and_then_as_before(before: int) -> No
     own = gc.get_threshold()
     gc.set_threshold(before, 5, 5)
     try:
-        with pytest.raises(KeyError), collector_seldom(20_000):
+        with pytest.raises(KeyError), collections_seldom(20_000):
             assert gc.get_threshold() == ((20_000 if before == 700 else before), 5, 5)
             raise KeyError
         assert gc.get_threshold() == (before, 5, 5)

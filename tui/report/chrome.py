@@ -11,28 +11,28 @@ from typing import Any
 
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
-from qpdsl.tui.state.run import RunState
+from qpdsl.tui.state.run_state import RunState
 
 _MODELS, _ROWS = 1, 2
 
 
-def chrome_trace(some: Sequence[Event]) -> Iterator[str]:
+def chrome_trace(recording: Sequence[Event]) -> Iterator[str]:
     """The lines of the file: one JSON array, an event a line."""
-    records = list(_records(some))
+    records = list(_records(recording))
     yield "["
     for number, record in enumerate(records):
         yield json.dumps(record, ensure_ascii=False) + ("," if number + 1 < len(records) else "")
     yield "]"
 
 
-def _records(some: Sequence[Event]) -> Iterator[dict[str, Any]]:
+def _records(recording: Sequence[Event]) -> Iterator[dict[str, Any]]:
     yield _name("process_name", _MODELS, 0, "models")
     yield _name("process_name", _ROWS, 0, "rows")
     lanes = _Lanes()
     state = RunState()
     models: dict[str, int] = {}
     started: dict[tuple[str, str], list[float]] = {}
-    for event in some:
+    for event in recording:
         state.add(event)
         if isinstance(event, events.EngineStepped):
             model = event.report.model
@@ -48,8 +48,8 @@ def _records(some: Sequence[Event]) -> Iterator[dict[str, Any]]:
         elif isinstance(event, events.OperatorStarted):
             started.setdefault((event.instance, event.operator), []).append(event.at)
         elif isinstance(event, events.OperatorDone) and not event.baseline:
-            begun = started.get((event.instance, event.operator))
-            at = begun.pop() if begun else event.at - event.seconds
+            starts = started.get((event.instance, event.operator))
+            at = starts.pop() if starts else event.at - event.seconds
             lane, _ = lanes.take(event.instance)
             yield _span(_text(state, event.operator), _ROWS, lane, at, event.at - at, _operator(event))
         elif isinstance(event, events.InstanceDone) and not event.baseline:
@@ -118,7 +118,7 @@ def _micro(seconds: float) -> float:
 
 
 class _Lanes:
-    """Rows that run side by side stand in lanes; one that ends makes room for the next."""
+    """The lanes of rows that run side by side. A row that ends frees its lane for the next."""
 
     def __init__(self) -> None:
         self._of: dict[str, int] = {}

@@ -9,8 +9,8 @@ from typing import Any
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.tui.screens.plan import estimate, time_share
-from qpdsl.tui.state.run import RunState
-from qpdsl.tui.state.search import Node, SearchTree
+from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.state.search import CandidateNode, SearchTree
 from qpdsl.tui.widgets import figures
 
 _TREES = 24
@@ -19,10 +19,10 @@ _STEPS = 4000
 _ROWS = 2000
 
 
-def report_data(some: Sequence[Event], notes: Sequence[str]) -> dict[str, Any]:
+def report_data(recording: Sequence[Event], notes: Sequence[str]) -> dict[str, Any]:
     """Everything that the page draws."""
     state = RunState()
-    for event in some:
+    for event in recording:
         state.add(event)
     begun = state.begun
     return {
@@ -33,7 +33,7 @@ def report_data(some: Sequence[Event], notes: Sequence[str]) -> dict[str, Any]:
         "notes": list(notes),
         "facts": _facts(state),
         "plan": _plan(state),
-        "steps": _steps(some),
+        "steps": _steps(recording),
         "models": _models(state),
         "rows": _rows(state),
         "accuracy": _accuracy(state),
@@ -44,23 +44,23 @@ def report_data(some: Sequence[Event], notes: Sequence[str]) -> dict[str, Any]:
 def _facts(state: RunState) -> list[tuple[str, str]]:
     begun, plan = state.begun, state.plan
     rows = [row for row in state.rows.values() if row.ended is not None]
-    found = [("rows", f"{len(rows):,} of {state.total:,}")]
+    facts = [("rows", f"{len(rows):,} of {state.total:,}")]
     if state.failed:
-        found.append(("failed", f"{state.failed:,}"))
+        facts.append(("failed", f"{state.failed:,}"))
     if state.judged:
-        found.append(("right", f"{state.right:,} of {state.judged:,} ({figures.share(state.right / state.judged)})"))
+        facts.append(("right", f"{state.right:,} of {state.judged:,} ({figures.share(state.right / state.judged)})"))
         if any(row.greedy_correct is not None for row in rows):
             share = figures.share(state.greedy_right / state.judged)
-            found.append(("greedy", f"{state.greedy_right:,} of {state.judged:,} ({share})"))
+            facts.append(("greedy", f"{state.greedy_right:,} of {state.judged:,} ({share})"))
     prompt, sampled = sum(row.prompt_tokens for row in rows), sum(row.sampled_tokens for row in rows)
-    found.append(("tokens", f"{prompt:,} in, {sampled:,} out"))
-    found.append(("time", figures.clock(state.now)))
+    facts.append(("tokens", f"{prompt:,} in, {sampled:,} out"))
+    facts.append(("time", figures.clock(state.now)))
     if plan is not None:
-        found += [(f"model {name}", model) for name, model in plan.models.items()]
-        found.append(("within", plan.within))
+        facts += [(f"model {name}", model) for name, model in plan.models.items()]
+        facts.append(("within", plan.within))
     if begun is not None:
-        found += [("seed", str(begun.seed)), ("device", begun.device), ("version", begun.version)]
-    return found
+        facts += [("seed", str(begun.seed)), ("device", begun.device), ("version", begun.version)]
+    return facts
 
 
 def _plan(state: RunState) -> list[dict[str, Any]]:
@@ -85,20 +85,20 @@ def _plan(state: RunState) -> list[dict[str, Any]]:
     return lines
 
 
-def _steps(some: Sequence[Event]) -> list[list[Any]]:
+def _steps(recording: Sequence[Event]) -> list[list[Any]]:
     """Steps as (model, begin, seconds, prefill, decode, sequences); of too many, neighbours become one."""
-    found: list[list[Any]] = []
-    for event in some:
+    steps: list[list[Any]] = []
+    for event in recording:
         if isinstance(event, events.EngineStepped):
             report = event.report
             assert isinstance(report, EngineFigures)
             seconds = report.others.get("seconds", 0.0)
             sequences = report.others.get("sequences", 0.0)
             step = [report.model, event.at - seconds, seconds, report.prefill_tokens, report.decode_tokens, sequences]
-            found.append(step)
-    while len(found) > _STEPS:
-        found = _merged(found)
-    return [[model, round(at, 4), round(seconds, 5), *rest] for model, at, seconds, *rest in found]
+            steps.append(step)
+    while len(steps) > _STEPS:
+        steps = _merged(steps)
+    return [[model, round(at, 4), round(seconds, 5), *rest] for model, at, seconds, *rest in steps]
 
 
 def _merged(steps: list[list[Any]]) -> list[list[Any]]:
@@ -106,18 +106,25 @@ def _merged(steps: list[list[Any]]) -> list[list[Any]]:
     by_model: dict[str, list[list[Any]]] = {}
     for step in steps:
         by_model.setdefault(step[0], []).append(step)
-    found = []
+    merged = []
     for own in by_model.values():
         for at in range(0, len(own), 2):
-            one, other = own[at], own[min(at + 1, len(own) - 1)]
-            if one is other:
-                found.append(one)
+            first, second = own[at], own[min(at + 1, len(own) - 1)]
+            if first is second:
+                merged.append(first)
             else:
-                end = other[1] + other[2]
-                found.append(
-                    [one[0], one[1], end - one[1], one[3] + other[3], one[4] + other[4], max(one[5], other[5])]
+                end = second[1] + second[2]
+                merged.append(
+                    [
+                        first[0],
+                        first[1],
+                        end - first[1],
+                        first[3] + second[3],
+                        first[4] + second[4],
+                        max(first[5], second[5]),
+                    ]
                 )
-    return sorted(found, key=lambda step: step[1])
+    return sorted(merged, key=lambda step: step[1])
 
 
 def _models(state: RunState) -> list[dict[str, Any]]:
@@ -146,31 +153,31 @@ def _rows(state: RunState) -> list[list[Any]]:
 def _accuracy(state: RunState) -> list[dict[str, Any]]:
     """Rows with a right answer in up to ten groups by the tokens sampled for them."""
     rows = sorted((row for row in state.rows.values() if row.correct is not None), key=lambda row: row.sampled_tokens)
-    groups = min(10, max(len(rows) // 8, min(len(rows), 1)))
-    found = []
-    for at in range(groups):
-        part = rows[at * len(rows) // groups : (at + 1) * len(rows) // groups]
-        found.append(
+    count = min(10, max(len(rows) // 8, min(len(rows), 1)))
+    groups = []
+    for at in range(count):
+        group = rows[at * len(rows) // count : (at + 1) * len(rows) // count]
+        groups.append(
             {
-                "tokens": statistics.mean(row.sampled_tokens for row in part),
-                "right": sum(row.correct is True for row in part) / len(part),
-                "greedy": sum(row.greedy_correct is True for row in part) / len(part)
-                if any(row.greedy_correct is not None for row in part)
+                "tokens": statistics.mean(row.sampled_tokens for row in group),
+                "right": sum(row.correct is True for row in group) / len(group),
+                "greedy": sum(row.greedy_correct is True for row in group) / len(group)
+                if any(row.greedy_correct is not None for row in group)
                 else None,
-                "rows": len(part),
+                "rows": len(group),
             }
         )
-    return found
+    return groups
 
 
 def _trees(state: RunState) -> list[dict[str, Any]]:
     """First those of rows that failed or are wrong: they are what somebody looks for."""
     order = {"failed": 0, "wrong": 1}
     names = sorted(state.trees, key=lambda name: order.get(state.rows[name].status if name in state.rows else "", 2))
-    found = []
+    trees = []
     for name in names[:_TREES]:
         row = state.rows.get(name)
-        found.append(
+        trees.append(
             {
                 "row": name,
                 "status": row.status if row else "",
@@ -180,13 +187,13 @@ def _trees(state: RunState) -> list[dict[str, Any]]:
                 "nodes": _nodes(state.trees[name]),
             }
         )
-    return found
+    return trees
 
 
 def _nodes(tree: SearchTree) -> list[list[Any]]:
     """Nodes as (path, round, score, fate, text), parents first."""
 
-    def shown(node: Node) -> list[Any]:
-        return [list(node.path), node.round, node.score, node.fate, node.made.step.strip()]
+    def shown(node: CandidateNode) -> list[Any]:
+        return [list(node.path), node.round, node.score, node.fate, node.candidate.step.strip()]
 
     return [shown(node) for node in sorted(tree.nodes(), key=lambda node: (len(node.path), node.path))[:_NODES]]

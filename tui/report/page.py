@@ -11,9 +11,9 @@ from qpdsl.executor.events.events import Event
 from qpdsl.tui.report.data import report_data
 
 
-def page(some: Sequence[Event], notes: Sequence[str], name: str) -> str:
+def page(events: Sequence[Event], notes: Sequence[str], name: str) -> str:
     """One HTML file that loads nothing."""
-    data = report_data(some, notes)
+    data = report_data(events, notes)
     parts = files("qpdsl.tui.report")
     # No text of a model may end the script that it stands in.
     embedded = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "")

@@ -8,10 +8,11 @@ from rich.text import Text
 
 from qpdsl.tui.state.flat import Ranking, ranking_of
 from qpdsl.tui.state.plan import PlanTree
-from qpdsl.tui.state.search import Fate, Node, SearchTree
+from qpdsl.tui.state.search import CandidateNode, Fate, SearchTree
 from qpdsl.tui.widgets import figures
-from qpdsl.tui.widgets.columns import cell, harmless, one_line
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.safe_text import harmless, one_line
+from qpdsl.tui.widgets.table_columns import cell
 
 # Sign, word, and the palette's colour: the sign says it without colour.
 FATES: dict[Fate, tuple[str, str, str]] = {
@@ -26,8 +27,8 @@ AHEAD = "»"
 _UNSURE = 0.9
 
 
-def sign(node: Node) -> str:
-    return (AHEAD if node.made.ahead else "") + FATES[node.fate][0]
+def sign(node: CandidateNode) -> str:
+    return (AHEAD if node.candidate.ahead else "") + FATES[node.fate][0]
 
 
 def legend(palette: Palette) -> Text:
@@ -37,7 +38,7 @@ def legend(palette: Palette) -> Text:
     return text.append(f"{AHEAD} ", palette.second).append("run ahead", palette.muted)
 
 
-def fate_line(tree: SearchTree, node: Node, plan: PlanTree | None, palette: Palette) -> Text:
+def fate_line(tree: SearchTree, node: CandidateNode, plan: PlanTree | None, palette: Palette) -> Text:
     """What became of it, in one sentence."""
     _, word, colour = FATES[node.fate]
     colour = "muted" if colour == "faint" else colour
@@ -59,13 +60,13 @@ def operator_text(plan: PlanTree | None, operator: str) -> str:
     return one_line(next((f"`{line.text}`" for line in lines if line.id == operator), ""))
 
 
-def step_text(node: Node, palette: Palette) -> Text:
+def step_text(node: CandidateNode, palette: Palette) -> Text:
     """The step's text, each token in the colour of its probability where that is known."""
-    made = node.made
-    if not made.pieces:
-        return Text(harmless(made.step.strip("\n")), style=palette.text)
+    candidate = node.candidate
+    if not candidate.pieces:
+        return Text(harmless(candidate.step.strip("\n")), style=palette.text)
     text = Text()
-    for piece, logprob in zip(made.pieces, made.logprobs, strict=False):
+    for piece, logprob in zip(candidate.pieces, candidate.logprobs, strict=False):
         shown = harmless(piece.replace("\n", "⏎"))
         sure = math.exp(min(logprob, 0.0))
         style = palette.scale(sure) if sure < _UNSURE else palette.text
@@ -73,15 +74,15 @@ def step_text(node: Node, palette: Palette) -> Text:
     return text
 
 
-def sureness(node: Node, palette: Palette) -> Text:
+def sureness(node: CandidateNode, palette: Palette) -> Text:
     """Tokens and their probability, the least sure named."""
-    made = node.made
-    text = Text(f"{made.tokens} tokens", style=palette.muted)
-    if made.finish:
-        text.append(f"  ended by {made.finish}", palette.muted)
-    if made.logprobs:
-        text.append(f"  log p {sum(made.logprobs):.2f}", palette.muted)
-        unsure = sorted(zip(made.logprobs, made.pieces, strict=False))[:3]
+    candidate = node.candidate
+    text = Text(f"{candidate.tokens} tokens", style=palette.muted)
+    if candidate.finish:
+        text.append(f"  ended by {candidate.finish}", palette.muted)
+    if candidate.logprobs:
+        text.append(f"  log p {sum(candidate.logprobs):.2f}", palette.muted)
+        unsure = sorted(zip(candidate.logprobs, candidate.pieces, strict=False))[:3]
         shown = [(piece, math.exp(min(logprob, 0.0))) for logprob, piece in unsure]
         for piece, sure in shown:
             if sure < _UNSURE:
@@ -90,12 +91,12 @@ def sureness(node: Node, palette: Palette) -> Text:
     return text
 
 
-def token_table(node: Node, width: int, palette: Palette) -> Text:
+def token_table(node: CandidateNode, width: int, palette: Palette) -> Text:
     """Every token with its probability, as many columns as there is room for."""
-    made = node.made
+    candidate = node.candidate
     cells_each = 22
     columns = max(width // cells_each, 1)
-    pairs = list(zip(made.pieces, made.logprobs, strict=False))
+    pairs = list(zip(candidate.pieces, candidate.logprobs, strict=False))
     height = -(-len(pairs) // columns) if pairs else 0
     text = Text()
     for line in range(height):
@@ -110,42 +111,43 @@ def token_table(node: Node, width: int, palette: Palette) -> Text:
     return text
 
 
-def solution(tree: SearchTree, node: Node, palette: Palette) -> Text:
+def solution(tree: SearchTree, node: CandidateNode, palette: Palette) -> Text:
     """All steps up to this one, with their scores."""
     text = Text()
     for step in tree.line_of(node):
-        shown = harmless(step.made.step.strip("\n")) or " ".join(map(str, step.path[-1:]))
+        shown = harmless(step.candidate.step.strip("\n")) or " ".join(map(str, step.path[-1:]))
         text.append(f"{figures.score(step.score):>6} ", palette.scale(step.score))
         text.append(shown.replace("\n", "\n       "), palette.text if step is not node else f"bold {palette.text}")
         text.append("\n")
     return text
 
 
-def values(node: Node, palette: Palette) -> Text:
+def values(node: CandidateNode, palette: Palette) -> Text:
     text = Text()
     for name, value in node.values.items():
         text.append(f"{name} ", palette.muted).append(f"{one_line(str(value))}  ", f"bold {palette.text}")
     return text
 
 
-def ranking_table(ranking: Ranking, chosen: Node, width: int, palette: Palette, most: int) -> Text:
+def ranking_table(ranking: Ranking, chosen: CandidateNode, width: int, palette: Palette, most: int) -> Text:
     """The round's candidates by rank, and a line where the cut was."""
     text = Text()
     shown = ranking.ranked[:most]
-    for place, each in enumerate(shown, 1):
+    for place, candidate in enumerate(shown, 1):
         if place - 1 == ranking.kept and ranking.kept:
             text.append("╌" * 12 + " cut ".ljust(width - 12, "╌")[: max(width - 12, 0)] + "\n", palette.warn)
-        node, score = each.node, each.node.score
+        node, score = candidate.node, candidate.node.score
         here = node is chosen
         line = Text(f"{'▸' if here else ' '}{place:>3} ", style=palette.accent if here else palette.muted)
         line.append(
-            f"{('★' if node.answer else '●') if each.kept else '✕'} ", palette.text if each.kept else palette.faint
+            f"{('★' if node.answer else '●') if candidate.kept else '✕'} ",
+            palette.text if candidate.kept else palette.faint,
         )
         line.append(f"{figures.score(score):>6} ", palette.scale(score))
         line.append_text(cell(Text(figures.bar(score or 0.0, 8), style=palette.scale(score)), 9))
-        colour = palette.text if each.kept else palette.muted
+        colour = palette.text if candidate.kept else palette.muted
         line.append_text(
-            cell(Text(one_line(node.made.step), style=f"bold {colour}" if here else colour), max(width - 23, 8))
+            cell(Text(one_line(node.candidate.step), style=f"bold {colour}" if here else colour), max(width - 23, 8))
         )
         text.append_text(line).append("\n")
     if len(ranking.ranked) > most:

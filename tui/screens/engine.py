@@ -9,10 +9,10 @@ from textual.widget import Widget
 
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.engine import Bucket, ModelState, Series
-from qpdsl.tui.state.run import RunState
+from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
-from qpdsl.tui.widgets.columns import cell
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.table_columns import cell
 
 _LEAST = 8
 _WIDEST = 4
@@ -167,11 +167,11 @@ def _graphs(model: ModelState, width: int, height: int, palette: Palette) -> lis
         ("KV pages", [float(bucket.pages) for bucket in buckets], palette.warn, None, _top(model.most_pages or pages)),
     ]
     # A verifier decodes nothing.
-    shown = [each for each in shown if any(each[1])] or shown
-    each, spare = divmod(height, len(shown))
+    shown = [series for series in shown if any(series[1])] or shown
+    share, spare = divmod(height, len(shown))
     lines: list[Text] = []
     for number, (title, values, colour, top, most) in enumerate(shown):
-        tall = max(each - 1 + (number < spare), 1)
+        tall = max(share - 1 + (number < spare), 1)
         lines.append(_title(title, most, width, palette))
         lines += [Text(line, style=colour) for line in figures.graph(values, width, tall, top)]
     return lines + [Text()] * (height - len(lines))

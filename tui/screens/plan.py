@@ -11,32 +11,33 @@ from textual.widgets import Static
 
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.plan import PlanLine, Totals
-from qpdsl.tui.state.run import RunState
+from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
-from qpdsl.tui.widgets.columns import Column, fitted, one_line, row
 from qpdsl.tui.widgets.details import Details, Facts
-from qpdsl.tui.widgets.line_list import Lines
+from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.safe_text import one_line
+from qpdsl.tui.widgets.table_columns import TableColumn, fitted, row
 from qpdsl.tui.widgets.table_heading import Heading
 
 _BAR = 6
 _ROOM_FOR_HOW = 128
 COLUMNS = (
-    Column("text", "operator", 0, right=False, weight=100, least=27),
-    Column("now", "now", 4, weight=6),
-    Column("rows", "rows", 7, weight=90),
-    Column("estimate", "est ≤", 7, weight=60),
-    Column("tokens", "tokens", 7, weight=70),
-    Column("cached", "cached", 6, weight=50),
-    Column("time", "time", 5, weight=80),
-    Column("bar", "", _BAR, right=False, weight=55),
-    Column("rule", "rule", 14, right=False, weight=3),
-    Column("choice", "choice", 16, right=False, weight=4),
-    Column("how", "how", 28, right=False, weight=2),
+    TableColumn("text", "operator", 0, right=False, weight=100, least=27),
+    TableColumn("now", "now", 4, weight=6),
+    TableColumn("rows", "rows", 7, weight=90),
+    TableColumn("estimate", "est ≤", 7, weight=60),
+    TableColumn("tokens", "tokens", 7, weight=70),
+    TableColumn("cached", "cached", 6, weight=50),
+    TableColumn("time", "time", 5, weight=80),
+    TableColumn("bar", "", _BAR, right=False, weight=55),
+    TableColumn("rule", "rule", 14, right=False, weight=3),
+    TableColumn("choice", "choice", 16, right=False, weight=4),
+    TableColumn("how", "how", 28, right=False, weight=2),
 )
 
 
-class PlanLines(Lines):
+class PlanLines(LineList):
     """The tree with its figures."""
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class PlanLines(Lines):
         self.state = RunState()
 
     @property
-    def columns(self) -> Sequence[Column]:
+    def columns(self) -> Sequence[TableColumn]:
         """Those that have something to show."""
         lines = self.state.plan.lines if self.state.plan else ()
         empty = set()
@@ -113,10 +114,10 @@ class PlanView(View):
     def take_focus(self) -> None:
         self.query_one(PlanLines).focus()
 
-    def on_lines_moved(self) -> None:
+    def on_line_list_moved(self) -> None:
         self._show_side()
 
-    def on_lines_chosen(self, event: Lines.Chosen) -> None:
+    def on_line_list_chosen(self, event: LineList.Chosen) -> None:
         facts = self._facts(event.index)
         if facts is not None:
             self.app.push_screen(Details(facts))
@@ -155,7 +156,7 @@ def time_share(state: RunState, line: PlanLine) -> float | None:
         return None
     assert state.plan is not None
     own = state.operators[line.id].seconds
-    inner = (state.operators.get(each.id) for each in state.plan.lines if each.id and not each.holds)
+    inner = (state.operators.get(other.id) for other in state.plan.lines if other.id and not other.holds)
     total = sum(totals.seconds for totals in inner if totals is not None)
     return own / total if total else None
 
@@ -169,7 +170,7 @@ def estimate(state: RunState, line: PlanLine) -> str:
 
 def operator_facts(state: RunState, line: PlanLine) -> Facts:
     totals = state.operators.get(line.id, Totals())
-    part, begun = time_share(state, line), estimate(state, line)
+    part, expected = time_share(state, line), estimate(state, line)
     facts = Facts(one_line(line.text))
     facts.add("operator", f"{line.operator} {line.id}")
     facts.add("how", line.implementation)
@@ -180,7 +181,7 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
     facts.gap()
     facts.add("runs", f"{totals.runs:,}" + (f", {totals.now} now" if totals.now else ""))
     facts.add("rows in", f"{totals.rows_in:,}")
-    facts.add("rows out", f"{totals.rows_out:,}  of at most {begun}")
+    facts.add("rows out", f"{totals.rows_out:,}  of at most {expected}")
     if totals.rows_in:
         facts.add("out per in", f"{totals.rows_out / totals.rows_in:.2f}")
     facts.gap()

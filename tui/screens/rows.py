@@ -13,25 +13,26 @@ from textual.widgets import Input, Static
 
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.rows import STATUSES, RowState, Status
-from qpdsl.tui.state.run import RunState
+from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
-from qpdsl.tui.widgets.columns import Column, fitted, one_line, row
 from qpdsl.tui.widgets.details import Details, Facts
-from qpdsl.tui.widgets.line_list import Lines
+from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.safe_text import one_line
+from qpdsl.tui.widgets.table_columns import TableColumn, fitted, row
 from qpdsl.tui.widgets.table_heading import Heading
 
 COLUMNS = (
-    Column("number", "#", 6, weight=40),
-    Column("id", "id", 14, right=False, weight=85),
-    Column("status", "status", 9, right=False, weight=100),
-    Column("answer", "answer", 0, right=False, weight=95, least=12),
-    Column("reference", "right answer", 13, right=False, weight=30),
-    Column("greedy", "greedy", 10, right=False, weight=10),
-    Column("score", "score", 6, weight=70),
-    Column("tokens", "tokens", 7, weight=65),
-    Column("seconds", "time", 7, weight=60),
-    Column("asked", "asked", 0, right=False, weight=5, least=50),
+    TableColumn("number", "#", 6, weight=40),
+    TableColumn("id", "id", 14, right=False, weight=85),
+    TableColumn("status", "status", 9, right=False, weight=100),
+    TableColumn("answer", "answer", 0, right=False, weight=95, least=12),
+    TableColumn("reference", "right answer", 13, right=False, weight=30),
+    TableColumn("greedy", "greedy", 10, right=False, weight=10),
+    TableColumn("score", "score", 6, weight=70),
+    TableColumn("tokens", "tokens", 7, weight=65),
+    TableColumn("seconds", "time", 7, weight=60),
+    TableColumn("asked", "asked", 0, right=False, weight=5, least=50),
 )
 SIGNS: dict[Status, tuple[str, str]] = {
     "waiting": ("·", "faint"),
@@ -42,21 +43,21 @@ SIGNS: dict[Status, tuple[str, str]] = {
     "failed": ("!", "bad"),
 }
 _KEYS: dict[str, Callable[[RowState], Any]] = {
-    "number": lambda each: each.number,
-    "id": lambda each: each.id,
-    "status": lambda each: STATUSES.index(each.status),
-    "answer": lambda each: each.answer,
-    "reference": lambda each: each.reference,
-    "greedy": lambda each: each.greedy,
-    "score": lambda each: each.score,
-    "tokens": lambda each: each.tokens or None,
-    "seconds": lambda each: each.seconds,
-    "asked": lambda each: each.asked,
+    "number": lambda row_state: row_state.number,
+    "id": lambda row_state: row_state.id,
+    "status": lambda row_state: STATUSES.index(row_state.status),
+    "answer": lambda row_state: row_state.answer,
+    "reference": lambda row_state: row_state.reference,
+    "greedy": lambda row_state: row_state.greedy,
+    "score": lambda row_state: row_state.score,
+    "tokens": lambda row_state: row_state.tokens or None,
+    "seconds": lambda row_state: row_state.seconds,
+    "asked": lambda row_state: row_state.asked,
 }
 _CYCLE = ("number", "status", "score", "tokens", "seconds", "answer")
 
 
-class RowLines(Lines):
+class RowLines(LineList):
     """The rows, filtered and sorted."""
 
     def __init__(self) -> None:
@@ -68,9 +69,9 @@ class RowLines(Lines):
         before = self.row
         self.rows = rows
         if before is not None and (self.row is None or self.row.id != before.id):
-            at = next((at for at, each in enumerate(rows) if each.id == before.id), None)
+            at = next((at for at, row_state in enumerate(rows) if row_state.id == before.id), None)
             if at is not None:
-                self.set_reactive(Lines.cursor, at)
+                self.set_reactive(LineList.cursor, at)
         self.set_count(len(rows))
 
     @property
@@ -78,21 +79,29 @@ class RowLines(Lines):
         return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
-        each = self.rows[index]
-        sign, colour = SIGNS[each.status]
+        row_state = self.rows[index]
+        sign, colour = SIGNS[row_state.status]
         style = getattr(palette, colour)
-        answer = Text(one_line(each.error), style=palette.bad) if each.error else Text(one_line(each.answer or ""))
+        answer = (
+            Text(one_line(row_state.error), style=palette.bad)
+            if row_state.error
+            else Text(one_line(row_state.answer or ""))
+        )
         values = {
-            "number": Text(f"{each.number:,}", style=palette.muted),
-            "id": Text(one_line(each.id), style=palette.text),
-            "status": Text(f"{sign} {each.status}", style=style),
+            "number": Text(f"{row_state.number:,}", style=palette.muted),
+            "id": Text(one_line(row_state.id), style=palette.text),
+            "status": Text(f"{sign} {row_state.status}", style=style),
             "answer": answer,
-            "reference": Text(one_line(each.reference or ""), style=palette.muted),
-            "greedy": Text(one_line(each.greedy or ""), style=palette.muted),
-            "score": Text("" if each.score is None else figures.score(each.score), style=palette.scale(each.score)),
-            "tokens": Text(figures.count(each.tokens) if each.tokens else "", style=palette.text),
-            "seconds": Text("" if each.seconds is None else figures.seconds(each.seconds), style=palette.muted),
-            "asked": Text(one_line(each.asked), style=palette.muted),
+            "reference": Text(one_line(row_state.reference or ""), style=palette.muted),
+            "greedy": Text(one_line(row_state.greedy or ""), style=palette.muted),
+            "score": Text(
+                "" if row_state.score is None else figures.score(row_state.score), style=palette.scale(row_state.score)
+            ),
+            "tokens": Text(figures.count(row_state.tokens) if row_state.tokens else "", style=palette.text),
+            "seconds": Text(
+                "" if row_state.seconds is None else figures.seconds(row_state.seconds), style=palette.muted
+            ),
+            "asked": Text(one_line(row_state.asked), style=palette.muted),
         }
         return row(fitted(COLUMNS, width), values)
 
@@ -138,7 +147,7 @@ class RowsView(View):
 
     def draw(self) -> None:
         state = self.state
-        rows = [each for each in state.rows.values() if matches(each, self.wanted)]
+        rows = [row_state for row_state in state.rows.values() if matches(row_state, self.wanted)]
         self.query_one(RowLines).show(ordered(rows, self.sorted_by, downwards=self.downwards))
         self.query_one(Heading).show(COLUMNS, self.sorted_by, downwards=self.downwards)
         self.query_one("#row-foot", Static).update(self._foot(len(rows), state))
@@ -147,13 +156,13 @@ class RowsView(View):
     def take_focus(self) -> None:
         self.query_one(RowLines).focus()
 
-    def on_lines_moved(self) -> None:
+    def on_line_list_moved(self) -> None:
         self._show_row()
 
-    def on_lines_chosen(self) -> None:
-        found = self.query_one(RowLines).row
-        if found is not None:
-            self.post_message(self.Opened(found.id))
+    def on_line_list_chosen(self) -> None:
+        row_state = self.query_one(RowLines).row
+        if row_state is not None:
+            self.post_message(self.Opened(row_state.id))
 
     def on_heading_clicked(self, event: Heading.Clicked) -> None:
         self.downwards = not self.downwards if event.column == self.sorted_by else False
@@ -189,15 +198,15 @@ class RowsView(View):
         self.draw()
 
     def action_details(self) -> None:
-        found = self.query_one(RowLines).row
-        if found is not None:
-            self.app.push_screen(Details(row_facts(found)))
+        row_state = self.query_one(RowLines).row
+        if row_state is not None:
+            self.app.push_screen(Details(row_facts(row_state)))
 
     def _foot(self, shown: int, state: RunState) -> Text:
         palette = Palette.of(self.app)
         counts = dict.fromkeys(STATUSES, 0)
-        for each in state.rows.values():
-            counts[each.status] += 1
+        for row_state in state.rows.values():
+            counts[row_state.status] += 1
         text = Text(" ")
         if self.wanted:
             text.append(f"{shown:,} of {len(state.rows):,} shown  ", palette.warn)
@@ -211,56 +220,59 @@ class RowsView(View):
 
     def _show_row(self) -> None:
         palette = Palette.of(self.app)
-        found = self.query_one(RowLines).row
+        row_state = self.query_one(RowLines).row
         panel = self.query_one("#row-panel", Static)
-        if found is None:
+        if row_state is None:
             panel.update(Text("nothing matches" if self.wanted else "no rows yet", style=palette.muted))
             return
         text = Text()
-        if found.error is not None:
-            text.append(f"✖ {one_line(found.error)}", palette.bad)
+        if row_state.error is not None:
+            text.append(f"✖ {one_line(row_state.error)}", palette.bad)
         else:
-            text.append("answer ", palette.muted).append(one_line(found.answer or figures.NONE), f"bold {palette.text}")
-            for name, value in (("right", found.reference), ("greedy", found.greedy)):
+            text.append("answer ", palette.muted).append(
+                one_line(row_state.answer or figures.NONE), f"bold {palette.text}"
+            )
+            for name, value in (("right", row_state.reference), ("greedy", row_state.greedy)):
                 if value is not None:
                     text.append(f"   {name} ", palette.muted).append(one_line(value), palette.text)
-        panel.update(text.append("\n").append(one_line(found.asked), palette.muted))
+        panel.update(text.append("\n").append(one_line(row_state.asked), palette.muted))
 
 
-def row_facts(found: RowState) -> Facts:
-    facts = Facts(f"{found.id}  {SIGNS[found.status][0]} {found.status}")
-    facts.add("asked", found.asked)
-    facts.add("error", found.error)
-    facts.add("answer", found.answer)
-    facts.add("right answer", found.reference)
-    facts.add("greedy", found.greedy)
+def row_facts(row_state: RowState) -> Facts:
+    facts = Facts(f"{row_state.id}  {SIGNS[row_state.status][0]} {row_state.status}")
+    facts.add("asked", row_state.asked)
+    facts.add("error", row_state.error)
+    facts.add("answer", row_state.answer)
+    facts.add("right answer", row_state.reference)
+    facts.add("greedy", row_state.greedy)
     facts.gap()
-    facts.add("score", None if found.score is None else figures.score(found.score))
-    facts.add("tokens", f"{found.prompt_tokens:,} in, {found.sampled_tokens:,} out")
-    facts.add("time", figures.seconds(found.seconds))
+    facts.add("score", None if row_state.score is None else figures.score(row_state.score))
+    facts.add("tokens", f"{row_state.prompt_tokens:,} in, {row_state.sampled_tokens:,} out")
+    facts.add("time", figures.seconds(row_state.seconds))
     return facts
 
 
-def matches(found: RowState, wanted: str) -> bool:
+def matches(row_state: RowState, wanted: str) -> bool:
     """Every word stands somewhere in the row; `status:` asks for that alone."""
     for word in wanted.lower().split():
         if word.startswith("status:"):
-            if not found.status.startswith(word.removeprefix("status:")):
+            if not row_state.status.startswith(word.removeprefix("status:")):
                 return False
         elif not any(
-            word in (text or "").lower() for text in (found.id, found.asked, found.answer, found.error, found.status)
+            word in (text or "").lower()
+            for text in (row_state.id, row_state.asked, row_state.answer, row_state.error, row_state.status)
         ):
             return False
     return True
 
 
 def ordered(rows: list[RowState], by: str, *, downwards: bool) -> list[RowState]:
-    """What has no value comes last either way; texts that are numbers go by their value."""
+    """The rows sorted by a column: those without a value come last either way, texts that are numbers sort by value."""
     key = _KEYS[by]
-    some = [each for each in rows if key(each) is not None]
-    none = [each for each in rows if key(each) is None]
-    some.sort(key=lambda each: _comparable(key(each)), reverse=downwards)
-    return some + none
+    with_value = [row_state for row_state in rows if key(row_state) is not None]
+    without = [row_state for row_state in rows if key(row_state) is None]
+    with_value.sort(key=lambda row_state: _comparable(key(row_state)), reverse=downwards)
+    return with_value + without
 
 
 def _comparable(value: Any) -> tuple[int, float, str]:

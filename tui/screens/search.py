@@ -14,25 +14,26 @@ from textual.widgets import Static
 from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.flat import TreeLine, flattened, ranking_of
-from qpdsl.tui.state.search import Node, Path, SearchTree
+from qpdsl.tui.state.search import CandidateNode, Path, SearchTree
 from qpdsl.tui.widgets import figures
-from qpdsl.tui.widgets.columns import Column, fitted, one_line, row
 from qpdsl.tui.widgets.details import Details, Facts
-from qpdsl.tui.widgets.line_list import Lines
+from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.safe_text import one_line
+from qpdsl.tui.widgets.table_columns import TableColumn, fitted, row
 from qpdsl.tui.widgets.table_heading import Heading
 
 _BAR = 6
 COLUMNS = (
-    Column("round", "round", 5, weight=20),
-    Column("score", "score", 6, weight=90),
-    Column("bar", "", _BAR, right=False, weight=30),
-    Column("text", "candidate", 0, right=False, weight=100, least=24),
-    Column("tokens", "tok", 4, weight=10),
+    TableColumn("round", "round", 5, weight=20),
+    TableColumn("score", "score", 6, weight=90),
+    TableColumn("bar", "", _BAR, right=False, weight=30),
+    TableColumn("text", "candidate", 0, right=False, weight=100, least=24),
+    TableColumn("tokens", "tok", 4, weight=10),
 )
 
 
-class TreeLines(Lines):
+class TreeLines(LineList):
     """The candidates; a node that is folded hides those made from it."""
 
     def __init__(self) -> None:
@@ -47,11 +48,11 @@ class TreeLines(Lines):
         if before is not None and (self.node is None or self.node.path != before.path):
             at = next((at for at, line in enumerate(self.lines) if line.node.path == before.path), None)
             if at is not None:
-                self.set_reactive(Lines.cursor, at)
+                self.set_reactive(LineList.cursor, at)
         self.set_count(len(self.lines))
 
     @property
-    def node(self) -> Node | None:
+    def node(self) -> CandidateNode | None:
         return self.lines[self.cursor].node if self.cursor < len(self.lines) else None
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
@@ -63,7 +64,7 @@ class TreeLines(Lines):
             strokes = "‥" + strokes[len(strokes) - room + 1 :]
         colour = getattr(palette, candidate.FATES[node.fate][2])
         text = Text(strokes, style=palette.faint).append(f"{candidate.sign(node)} ", f"bold {colour}")
-        shown = one_line(node.made.step) or _name(node)
+        shown = one_line(node.candidate.step) or _name(node)
         text.append(shown, palette.muted if node.fate == "dropped" else palette.text)
         if node.path in self.folded:
             text.append(f"  +{len(node.children)}", palette.second)
@@ -72,13 +73,13 @@ class TreeLines(Lines):
             "score": Text(figures.score(node.score) if node.scores else "", style=palette.scale(node.score)),
             "bar": Text(figures.bar(node.score or 0.0, _BAR) if node.scores else "", style=palette.scale(node.score)),
             "text": text,
-            "tokens": Text(str(node.made.tokens or ""), style=palette.muted),
+            "tokens": Text(str(node.candidate.tokens or ""), style=palette.muted),
         }
         return row(fitted(COLUMNS, width), values)
 
 
 class SearchView(View):
-    """`row` is the row of the input that is shown; None follows the one that was told of last."""
+    """`row` is the row of the input that is shown; None follows the row of the latest event."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "row(-1)", "Row", key_display="[ ]"),
@@ -119,7 +120,7 @@ class SearchView(View):
         self.row = row
         lines = self.query_one(TreeLines)
         lines.folded.clear()
-        lines.set_reactive(Lines.cursor, 0)
+        lines.set_reactive(LineList.cursor, 0)
         lines.by_hand = False
         self.draw()
 
@@ -135,10 +136,10 @@ class SearchView(View):
     def take_focus(self) -> None:
         self.query_one(TreeLines).focus()
 
-    def on_lines_moved(self) -> None:
+    def on_line_list_moved(self) -> None:
         self._show_candidate()
 
-    def on_lines_chosen(self, event: Lines.Chosen) -> None:
+    def on_line_list_chosen(self, event: LineList.Chosen) -> None:
         lines = self.query_one(TreeLines)
         tree, node = self.searched, lines.node
         if tree is not None and node is not None:
@@ -188,26 +189,31 @@ class SearchView(View):
         instance = self.instance
         if instance is None:
             return Text(" no candidates yet", style=palette.muted)
-        found = self.state.rows.get(instance)
+        row_state = self.state.rows.get(instance)
         text = Text.assemble((f" {one_line(instance)}", f"bold {palette.accent}"))
         text.append(" following " if self.row is None else " ", palette.muted)
         tree = self.searched
         if tree is None:
-            why = "waits for its turn" if found is None or found.started is None else "began before anybody watched"
+            why = (
+                "waits for its turn"
+                if row_state is None or row_state.started is None
+                else "began before anybody watched"
+            )
             return text.append(f" {why}", palette.muted)
         dropped = sum(node.dropped_by is not None for node in tree.nodes())
         text.append(f" {len(tree)} candidates, {dropped} pruned", palette.muted)
-        if found is not None and found.answer is not None:
-            mark = {True: "✔ ", False: "✖ ", None: ""}[found.correct]
+        if row_state is not None and row_state.answer is not None:
+            mark = {True: "✔ ", False: "✖ ", None: ""}[row_state.correct]
             text.append(
-                f"  {mark}{one_line(found.answer)}", f"bold {palette.bad if found.correct is False else palette.good}"
+                f"  {mark}{one_line(row_state.answer)}",
+                f"bold {palette.bad if row_state.correct is False else palette.good}",
             )
-            if found.correct is False and found.reference is not None:
-                text.append(f" (right: {one_line(found.reference)})", palette.muted)
-        if found is not None and found.error is not None:
-            text.append(f"  ✖ {one_line(found.error)}", palette.bad)
-        if found is not None and found.asked:
-            text.append(f"  {one_line(found.asked)}", palette.muted)
+            if row_state.correct is False and row_state.reference is not None:
+                text.append(f" (right: {one_line(row_state.reference)})", palette.muted)
+        if row_state is not None and row_state.error is not None:
+            text.append(f"  ✖ {one_line(row_state.error)}", palette.bad)
+        if row_state is not None and row_state.asked:
+            text.append(f"  {one_line(row_state.asked)}", palette.muted)
         text.truncate(max(self.size.width, 20), overflow="ellipsis")
         return text
 
@@ -223,7 +229,7 @@ class SearchView(View):
         else:
             panel.update(self._panel(tree, node, palette))
 
-    def _panel(self, tree: SearchTree, node: Node, palette: Palette) -> Text:
+    def _panel(self, tree: SearchTree, node: CandidateNode, palette: Palette) -> Text:
         width = max(self.size.width - 2, 20)
         ranking = ranking_of(tree, node)
         if self.ranking and ranking is not None:
@@ -237,12 +243,12 @@ class SearchView(View):
         )
         return Text("\n").join(lines)
 
-    def _side(self, tree: SearchTree, node: Node, palette: Palette) -> Text:
+    def _side(self, tree: SearchTree, node: CandidateNode, palette: Palette) -> Text:
         width = max(self.query_one("#search-side", Static).size.width, 40)
         text = candidate.fate_line(tree, node, self.state.plan, palette).append("\n\n")
-        found = self.state.rows.get(self.instance or "")
-        if found is not None and found.asked:
-            text.append(one_line(found.asked), palette.muted).append("\n\n")
+        row_state = self.state.rows.get(self.instance or "")
+        if row_state is not None and row_state.asked:
+            text.append(one_line(row_state.asked), palette.muted).append("\n\n")
         text.append_text(candidate.solution(tree, node, palette)).append("\n")
         shown = candidate.values(node, palette)
         if shown:
@@ -253,12 +259,12 @@ class SearchView(View):
             text.append(f"{'round ' + str(ranking.round) if ranking.round else 'ranking'}", f"bold {palette.text}")
             text.append(f"  {ranking.kept} of {len(ranking.ranked)} kept  {where}\n", palette.muted)
             text.append_text(candidate.ranking_table(ranking, node, width, palette, 24)).append("\n")
-        if node.made.pieces:
+        if node.candidate.pieces:
             text.append("tokens", f"bold {palette.text}").append("  and their probabilities\n", palette.muted)
             text.append_text(candidate.token_table(node, width, palette))
         return text
 
-    def _facts(self, tree: SearchTree, node: Node) -> Facts:
+    def _facts(self, tree: SearchTree, node: CandidateNode) -> Facts:
         palette = Palette.of(self.app)
         width = max(min(self.app.size.width - 12, 96), 30)
         facts = Facts(candidate.fate_line(tree, node, self.state.plan, palette).plain)
@@ -269,12 +275,12 @@ class SearchView(View):
         ranking = ranking_of(tree, node)
         if ranking is not None:
             facts.add("ranking", Text("\n").append_text(candidate.ranking_table(ranking, node, width, palette, 64)))
-        if node.made.pieces:
+        if node.candidate.pieces:
             facts.add("tokens", Text("\n").append_text(candidate.token_table(node, width, palette)))
         return facts
 
 
-def ranking_table(tree: SearchTree, node: Node, width: int, palette: Palette, most: int) -> Text:
+def ranking_table(tree: SearchTree, node: CandidateNode, width: int, palette: Palette, most: int) -> Text:
     """The ranking around the node's place, as many lines as the small panel has."""
     ranking = ranking_of(tree, node)
     assert ranking is not None
@@ -284,6 +290,6 @@ def ranking_table(tree: SearchTree, node: Node, width: int, palette: Palette, mo
     return Text("\n").join(lines[first : first + most])
 
 
-def _name(node: Node) -> str:
+def _name(node: CandidateNode) -> str:
     """What a node without a text of its own is called."""
     return f"[{'.'.join(map(str, node.path))}]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.containers import Vertical
 from textual.geometry import Size
 
-from qpdsl.tui.state.run import RunState
+from qpdsl.tui.state.run_state import RunState
 
 
 class View(Vertical):

@@ -49,11 +49,11 @@ class Series:
         self.width *= 2
         self.buckets = [
             Bucket(
-                sum(each.prefill for each in pair),
-                sum(each.decode for each in pair),
-                sum(each.steps for each in pair),
-                sum(each.sequences for each in pair),
-                sum(each.seconds for each in pair),
+                sum(bucket.prefill for bucket in pair),
+                sum(bucket.decode for bucket in pair),
+                sum(bucket.steps for bucket in pair),
+                sum(bucket.sequences for bucket in pair),
+                sum(bucket.seconds for bucket in pair),
                 pair[-1].pages,
                 pair[-1].waiting,
             )

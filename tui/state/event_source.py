@@ -10,14 +10,14 @@ from typing import Protocol
 
 from qpdsl.executor.events.trace import LineReader, TraceError
 from qpdsl.tui.state.player import Player
-from qpdsl.tui.state.run import RunState
+from qpdsl.tui.state.run_state import RunState
 
 _LINE_LIMIT = 64 << 20
 _RETRY = 0.05
 _TAKEN_AT_ONCE = 500
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """`state` may become another object; `elapsed` is the run's time; `notes` say what was odd about the events."""
 
     @property
@@ -38,7 +38,7 @@ class Source(Protocol):
 
 
 class SocketSource:
-    """A run that goes on. `expected` says whether a socket that is not there yet may still come."""
+    """A run that is going on. `expected` says whether a socket that is not there yet may still come."""
 
     def __init__(self, path: Path, expected: Callable[[], bool] = lambda: False) -> None:
         self.state = RunState()

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qpdsl.executor.events.events import Selected
-from qpdsl.tui.state.search import Node, Path, SearchTree
+from qpdsl.tui.state.search import CandidateNode, Path, SearchTree
 
 
 @dataclass(frozen=True, slots=True)
 class TreeLine:
     """A node and the strokes before it."""
 
-    node: Node
+    node: CandidateNode
     strokes: str
 
 
 def flattened(tree: SearchTree, folded: frozenset[Path] | set[Path], *, living: bool) -> list[TreeLine]:
-    """The nodes, parents before children; `living` leaves out those that were dropped with all that is below them."""
+    """The nodes, parents before children. `living` leaves out nodes that were dropped with all nodes below them."""
     lines: list[TreeLine] = []
     lives = _living(tree) if living else None
     # From the last to the first, as a stack gives them back.
@@ -30,29 +30,31 @@ def flattened(tree: SearchTree, folded: frozenset[Path] | set[Path], *, living: 
     return lines
 
 
-def _pushed(node: Node, rest: str, lives: set[Path] | None, *, top: bool = False) -> list[tuple[Node, str, str]]:
+def _pushed(
+    node: CandidateNode, rest: str, lives: set[Path] | None, *, top: bool = False
+) -> list[tuple[CandidateNode, str, str]]:
     children = [child for child in node.children if lives is None or child.path in lives]
-    found = []
+    entries = []
     for index, child in enumerate(children):
         closes = index == len(children) - 1
         lead, under = ("", "") if top else ("└ ", "  ") if closes else ("├ ", "│ ")
-        found.append((child, rest + lead, rest + under))
-    return found[::-1]
+        entries.append((child, rest + lead, rest + under))
+    return entries[::-1]
 
 
 def _living(tree: SearchTree) -> set[Path]:
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for node in tree.nodes():
         if node.dropped_by is None:
-            found.update(node.path[:end] for end in range(1, len(node.path) + 1))
-    return found
+            paths.update(node.path[:end] for end in range(1, len(node.path) + 1))
+    return paths
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A candidate's place in one selection."""
 
-    node: Node
+    node: CandidateNode
     kept: bool
 
 
@@ -66,25 +68,26 @@ class Ranking:
 
     @property
     def kept(self) -> int:
-        return sum(each.kept for each in self.ranked)
+        return sum(candidate.kept for candidate in self.ranked)
 
     def place(self, path: Path) -> int | None:
-        return next((place for place, each in enumerate(self.ranked, 1) if each.node.path == path), None)
+        ranked = enumerate(self.ranked, 1)
+        return next((place for place, candidate in ranked if candidate.node.path == path), None)
 
 
-def ranking_of(tree: SearchTree, node: Node) -> Ranking | None:
-    """The latest selection that let the node go, or else the first that it came through."""
-    meant = None
+def ranking_of(tree: SearchTree, node: CandidateNode) -> Ranking | None:
+    """The selection that dropped the node, else the first of several candidates that kept it, else None."""
+    passed = None
     for selection in tree.selections:
         if node.path in selection.dropped:
             return _ranking(tree, selection)
-        if meant is None and node.path in selection.kept and len(selection.kept) + len(selection.dropped) > 1:
-            meant = selection
-    return None if meant is None else _ranking(tree, meant)
+        if passed is None and node.path in selection.kept and len(selection.kept) + len(selection.dropped) > 1:
+            passed = selection
+    return None if passed is None else _ranking(tree, passed)
 
 
 def _ranking(tree: SearchTree, selection: Selected) -> Ranking:
     kept = [Ranked(tree.node(path), True) for path in selection.kept]
     dropped = [Ranked(tree.node(path), False) for path in selection.dropped]
-    dropped.sort(key=lambda each: -(each.node.score if each.node.score is not None else float("-inf")))
+    dropped.sort(key=lambda candidate: -(float("-inf") if candidate.node.score is None else candidate.node.score))
     return Ranking(selection.operator, selection.rounds[-1] + 1 if selection.rounds else 0, (*kept, *dropped))

@@ -67,9 +67,9 @@ class PlanTree:
     def of(cls, plan: Mapping[str, Any]) -> PlanTree:
         operators = [op for op in plan.get("operators", ()) if isinstance(op, dict)]
         parameters = tuple(
-            (str(each.get("name")), "given" if each.get("value") is None else str(each.get("value")))
-            for each in plan.get("parameters", ())
-            if isinstance(each, dict)
+            (str(parameter.get("name")), "given" if parameter.get("value") is None else str(parameter.get("value")))
+            for parameter in plan.get("parameters", ())
+            if isinstance(parameter, dict)
         )
         return cls(
             str(plan.get("program", "")),

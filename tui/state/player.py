@@ -12,10 +12,10 @@ from pathlib import Path
 
 from qpdsl.executor.events.events import Event
 from qpdsl.executor.events.trace import Findings, LineReader, TraceError, read_trace
-from qpdsl.tui.state.run import RunState
+from qpdsl.tui.state.run_state import RunState
 
 SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 1000.0)
-# How long the player may work before a key is looked at again, and how often it looks at the clock.
+# Seconds that the player may work before keys are read again, and events between two looks at the clock.
 _SLICE = 0.02
 _BATCH = 64
 _LOADED_AT_ONCE = 2000
@@ -24,8 +24,8 @@ _LOADED_AT_ONCE = 2000
 class Player:
     """Plays the events of a file, which it reads in a thread of its own.
 
-    `position` is the time on the run's clock. `state` is what the events up to there add up to; a jump back builds it
-    anew beside the old one, in slices, and then puts it in its place.
+    `position` is the time on the run's clock, `state` the sum of the events up to that time. A jump back builds a new
+    state beside the old one, in slices of time, and then replaces the old one.
     """
 
     def __init__(self, path: Path, *, speed: float = 1.0, paused: bool = False, end: bool = False) -> None:
@@ -42,7 +42,7 @@ class Player:
         self._times: list[float] = []
         self._done = 0
         self._target = 0
-        self._anew: RunState | None = None
+        self._rebuilt: RunState | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._load, name="qpdsl replay", daemon=True)
         self._thread.start()
@@ -62,7 +62,7 @@ class Player:
     @property
     def busy(self) -> bool:
         """Whether the state is still on its way to the position."""
-        return self._done < self._target or self._anew is not None
+        return self._done < self._target or self._rebuilt is not None
 
     @property
     def event_number(self) -> tuple[int, int]:
@@ -91,7 +91,7 @@ class Player:
         self.position = self._times[self._target - 1] if self._target else 0.0
 
     def toggle(self) -> None:
-        """Pauses or goes on; at the end it begins again."""
+        """Pauses or continues; at the end it starts from the beginning."""
         if self.paused and self.ended and not self._wants_end:
             self.seek(0.0)
         self.paused = not self.paused
@@ -116,14 +116,14 @@ class Player:
 
     def _aim_at(self, target: int) -> None:
         if target < self._done:
-            self._anew = RunState()
+            self._rebuilt = RunState()
             self._done = 0
         self._target = target
 
     def _work(self) -> None:
         """Takes events up to the target, for one slice of time."""
         until = time.perf_counter() + _SLICE
-        state = self._anew if self._anew is not None else self.state
+        state = self._rebuilt if self._rebuilt is not None else self.state
         while self._done < self._target:
             end = min(self._done + _BATCH, self._target)
             for event in self._events[self._done : end]:
@@ -131,8 +131,8 @@ class Player:
             self._done = end
             if time.perf_counter() > until:
                 return
-        if self._anew is not None:
-            self.state, self._anew = self._anew, None
+        if self._rebuilt is not None:
+            self.state, self._rebuilt = self._rebuilt, None
 
     def _load(self) -> None:
         try:
@@ -142,7 +142,7 @@ class Player:
                 if self._stopped:
                     return
                 if number % _LOADED_AT_ONCE == 0:
-                    # What is loaded stays; a collector that walks it over and over would hold up the keys.
+                    # Events that are loaded stay. A collector that walks them again and again would delay the keys.
                     gc.freeze()
                     # The screen's thread gets its turn.
                     time.sleep(0.001)
@@ -152,7 +152,7 @@ class Player:
         self.loaded = True
 
     def _monotonic(self) -> Iterator[Event]:
-        """The events in the order of their times: some are told a moment after they happened."""
+        """The events with times that never decrease: some events are emitted a moment after they happened."""
         latest = 0.0
         for event in read_trace(self.path, self._reader):
             if event.at < latest:

@@ -13,18 +13,18 @@ Fate = OneOf["open", "kept", "dropped", "finished", "answer"]
 
 
 @dataclass(slots=True)
-class Node:
-    """One candidate. `score` is the last one given; `dropped_by` is the operator that let it go."""
+class CandidateNode:
+    """One candidate. `score` is its latest score, `dropped_by` the operator that dropped it."""
 
     path: Path
-    made: Candidate
+    candidate: Candidate
     round: int = 0
     scores: dict[str, float | None] = field(default_factory=dict)
     values: dict[str, str | float | bool | None] = field(default_factory=dict)
     kept: bool = False
     dropped_by: str | None = None
     answer: bool = False
-    children: list[Node] = field(default_factory=list)
+    children: list[CandidateNode] = field(default_factory=list)
 
     @property
     def score(self) -> float | None:
@@ -34,8 +34,8 @@ class Node:
     def fate(self) -> Fate:
         if self.answer:
             return "answer"
-        # A solution that got through the rounds and was outdone at the end is not the same as one pruned on its way.
-        if self.made.finished and (self.kept or self.dropped_by is None):
+        # A finished solution that lost at the end is shown otherwise than one that was pruned on its way.
+        if self.candidate.finished and (self.kept or self.dropped_by is None):
             return "finished"
         if self.dropped_by is not None:
             return "dropped"
@@ -46,28 +46,28 @@ class SearchTree:
     """All candidates of one instance, and the selections among them in order."""
 
     def __init__(self) -> None:
-        self.root = Node((), Candidate(path=()))
+        self.root = CandidateNode((), Candidate(path=()))
         self.selections: list[Selected] = []
-        self._nodes: dict[Path, Node] = {(): self.root}
+        self._nodes: dict[Path, CandidateNode] = {(): self.root}
 
     def __len__(self) -> int:
         return len(self._nodes) - 1
 
-    def node(self, path: Path) -> Node:
-        """The node of a path, made where it was not told of, such as the arm of a branch."""
-        found = self._nodes.get(path)
-        if found is None:
-            found = self._nodes[path] = Node(path, Candidate(path=path))
-            self.node(path[:-1]).children.append(found)
-        return found
+    def node(self, path: Path) -> CandidateNode:
+        """The node of a path. It is created where no event was about it, as for the arm of a branch."""
+        node = self._nodes.get(path)
+        if node is None:
+            node = self._nodes[path] = CandidateNode(path, Candidate(path=path))
+            self.node(path[:-1]).children.append(node)
+        return node
 
-    def get(self, path: Path) -> Node | None:
+    def get(self, path: Path) -> CandidateNode | None:
         return self._nodes.get(path)
 
     def expanded(self, event: Expanded) -> None:
         for candidate in event.candidates:
             node = self.node(candidate.path)
-            node.made = candidate
+            node.candidate = candidate
             node.round = event.rounds[-1] + 1 if event.rounds else 0
 
     def valued(self, event: Valued) -> None:
@@ -91,13 +91,13 @@ class SearchTree:
         if path in self._nodes and path:
             self._nodes[path].answer = True
 
-    def line_of(self, node: Node) -> list[Node]:
+    def line_of(self, node: CandidateNode) -> list[CandidateNode]:
         """The nodes from the first step to this one."""
         return [self._nodes[node.path[:end]] for end in range(1, len(node.path) + 1)]
 
-    def lives(self, node: Node) -> bool:
-        """Whether the node or anything below it is still in the running, or was at the end."""
+    def lives(self, node: CandidateNode) -> bool:
+        """Whether the node or a node below it was not dropped."""
         return node.dropped_by is None or any(self.lives(child) for child in node.children)
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[CandidateNode]:
         return (node for path, node in self._nodes.items() if path)

@@ -13,8 +13,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from qpdsl.grammar.width import shorten
-from qpdsl.tui.widgets.columns import cell, harmless
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.safe_text import harmless
+from qpdsl.tui.widgets.table_columns import cell
 
 _LABEL = 16
 
@@ -50,7 +51,7 @@ class Facts:
         return Text("\n").join(lines)
 
     def render(self, palette: Palette, width: int = 88) -> Text:
-        """All of it; a value that is too long for its line goes on below itself."""
+        """All facts. A value that is too long for its line continues below."""
         text = Text.assemble((self.title, "bold"), "\n")
         for part in self._parts:
             text.append("\n")

@@ -66,13 +66,13 @@ def resampled(values: Sequence[float], width: int, *, most: bool = False) -> lis
     """As many values as there are cells: means, or the greatest, of neighbours; fewer are left as they are."""
     if len(values) <= width:
         return list(values)
-    found = []
+    samples = []
     for cell in range(width):
         part = values[
             cell * len(values) // width : max((cell + 1) * len(values) // width, cell * len(values) // width + 1)
         ]
-        found.append(max(part) if most else sum(part) / len(part))
-    return found
+        samples.append(max(part) if most else sum(part) / len(part))
+    return samples
 
 
 def graph(values: Sequence[float], width: int, height: int, top: float | None = None) -> list[str]:

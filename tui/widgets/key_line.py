@@ -1,4 +1,4 @@
-"""The keys of the screen in sight, on one line; a click on one is as good as the key."""
+"""The keys of the current screen, on one line; a click on a key works like the key."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class KeyLine(Widget):
 
     def _shown(self) -> list[ActiveBinding]:
         """Each action once: first what every screen has, the way out at the front."""
-        found: dict[str, ActiveBinding] = {}
+        bindings: dict[str, ActiveBinding] = {}
         for active in self.screen.active_bindings.values():
             if active.binding.show and active.enabled:
-                found.setdefault(active.binding.action, active)
-        return list(found.values())
+                bindings.setdefault(active.binding.action, active)
+        return list(bindings.values())

@@ -1,4 +1,4 @@
-"""A list of lines of which only those in sight are made, with a cursor: as quick over 20,000 lines as over 20."""
+"""A list of lines with a cursor. Only lines in sight are drawn, so 20,000 lines are as quick as 20."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from textual.strip import Strip
 from qpdsl.tui.widgets.palette import Palette
 
 
-class Lines(ScrollView, can_focus=True):
+class LineList(ScrollView, can_focus=True):
     """Subclasses say how many lines there are (`set_count`) and what one looks like (`line`)."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -35,12 +35,12 @@ class Lines(ScrollView, can_focus=True):
     class Moved(Message):
         """The cursor stands on another line."""
 
-        def __init__(self, lines: Lines, index: int) -> None:
+        def __init__(self, lines: LineList, index: int) -> None:
             super().__init__()
             self.lines, self.index = lines, index
 
         @property
-        def control(self) -> Lines:
+        def control(self) -> LineList:
             return self.lines
 
     class Chosen(Moved):

@@ -77,7 +77,7 @@ class Palette:
 
     @classmethod
     def of(cls, app: App[object]) -> Palette:
-        """The colours of the theme that is on; one of Textual's own has no shades of ours, so others stand in."""
+        """The colours of the current theme. A theme of Textual's own has other colours in place of our shades."""
         known = app.theme_variables
         return cls(
             text=known["foreground"],

@@ -9,25 +9,25 @@ from textual import events
 from textual.message import Message
 from textual.widget import Widget
 
-from qpdsl.tui.widgets.columns import Column, fitted, row
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.table_columns import TableColumn, fitted, row
 
 
 class Heading(Widget):
-    """One line over a `Lines`."""
+    """One line over a `LineList`."""
 
     class Clicked(Message):
         def __init__(self, column: str) -> None:
             super().__init__()
             self.column = column
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[TableColumn]) -> None:
         super().__init__()
         self.columns = columns
         self.sorted_by: str | None = None
         self.downwards = False
 
-    def show(self, columns: Sequence[Column], sorted_by: str | None = None, *, downwards: bool = False) -> None:
+    def show(self, columns: Sequence[TableColumn], sorted_by: str | None = None, *, downwards: bool = False) -> None:
         if (columns, sorted_by, downwards) != (self.columns, self.sorted_by, self.downwards):
             self.columns, self.sorted_by, self.downwards = columns, sorted_by, downwards
             self.refresh()
@@ -44,7 +44,7 @@ class Heading(Widget):
                 self.post_message(self.Clicked(column.name))
             at += width + 1
 
-    def _title(self, column: Column, palette: Palette) -> Text:
+    def _title(self, column: TableColumn, palette: Palette) -> Text:
         if column.name != self.sorted_by:
             return Text(column.title, style=palette.muted)
         return Text(f"{column.title}{'▾' if self.downwards else '▴'}", style=f"bold {palette.accent}")

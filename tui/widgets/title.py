@@ -1,4 +1,4 @@
-"""The two lines at the top: what runs and how far it is, and the screens by number."""
+"""The two lines at the top: the program and its progress, and the screens by number."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from textual.message import Message
 from textual.widget import Widget
 
 from qpdsl.grammar.width import cells
-from qpdsl.tui.state.run import RunState
+from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
-from qpdsl.tui.widgets.columns import one_line
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.safe_text import one_line
 
 SCREENS = ("plan", "search", "engine", "rows")
 # Sign, word, and the palette's colour.
@@ -26,7 +26,7 @@ _PHASES = {
 }
 
 
-class Head(Widget):
+class Title(Widget):
     """A click on a screen's name opens it."""
 
     class Picked(Message):

@@ -7,21 +7,22 @@ of its first row, so layer l of page p is row p + l.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
-from qpdsl.executor.kernels.data.kv_rows import Kind, Rows, row_bytes
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 
 # Keys and values in eight bits with a float32 scale for each token and head; None: in the model's own type.
 KVType = Literal["int8", "fp8"]
+KV_TYPES: tuple[KVType, ...] = get_args(KVType)
 
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
     """The geometry of a model's KV: a row holds [page_size, 2, kv_heads, head_dim], key and then value, in `dtype`.
 
-    With `kv_type` a row holds those numbers in eight bits each, and then their scales (see `Rows`).
+    With `kv_type` a row holds those numbers in eight bits each, and then their scales (see `KVRows`).
     """
 
     layers: int
@@ -32,7 +33,7 @@ class KVLayout:
     kv_type: KVType | None = None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RowKind:
         return self.kv_type or "plain"
 
     @property
@@ -61,9 +62,9 @@ class KVCache:
         used = buffer[: count * layout.row_bytes]
         size, heads, dim = layout.page_size, layout.kv_heads, layout.head_dim
         if layout.kv_type is None:
-            self.rows = Rows.plain(used.view(layout.dtype).view(count, size, 2, heads, dim))
+            self.rows = KVRows.plain(used.view(layout.dtype).view(count, size, 2, heads, dim))
         else:
-            self.rows = Rows.quantized(used.view(count, -1), layout.kv_type, size, heads, dim)
+            self.rows = KVRows.quantized(used.view(count, -1), layout.kv_type, size, heads, dim)
         self.layout = layout
         self.scratch = scratch
         # The same memory by tokens, for copies too small to be worth a call of torch.

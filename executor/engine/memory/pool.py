@@ -13,7 +13,7 @@ class PagePool:
     """Hands out pages; one more, `scratch`, is where padding rows write.
 
     A page is free (no references) or held by one or more owners: sequences, and the prefix tree. A slab with no page
-    held goes back to the arena at once. `on_single(page)` is called when all owners but one have let a page go.
+    held goes back to the arena at once. `on_unshared(page)` is called when all owners but one have released a page.
     Raises ValueError where the arena could not hold a page beside scratch, IndexError where no slab is free.
     """
 
@@ -21,14 +21,14 @@ class PagePool:
         self.arena = arena
         self.owner = owner
         self.layout = layout
-        self.on_single: Callable[[int], None] = lambda page: None
+        self.on_unshared: Callable[[int], None] = lambda page: None
         self._references: dict[int, int] = {}
-        # Slabs with a free page, and those pages; `_slab_of` knows every page of the leased slabs.
+        # Slabs with a free page, and those pages; `_slab_of` has every page of the leased slabs.
         self._free: dict[int, list[int]] = {}
         self._slab_of: dict[int, int] = {}
         self._pages_of: dict[int, list[int]] = {}
-        # Slabs in which a page was let go since somebody asked.
-        self._loosened: set[int] = set()
+        # Slabs in which a page was released since the last call of `releasing_slabs`.
+        self._releasing: set[int] = set()
         self._fewest = arena.fewest_pages(layout)
         self.capacity = arena.all_pages(layout) - 1
         if self.capacity < 1 or self._fewest < 1:
@@ -38,7 +38,7 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """Pages that can be taken without anybody giving one up."""
+        """Pages that can be taken without evicting or preempting anything."""
         return self._free_pages + self.arena.free * self._fewest
 
     @property
@@ -101,10 +101,10 @@ class PagePool:
             self._references[page] = count - 1
             return
         slab = self._slab_of[page]
-        self._loosened.add(slab)
+        self._releasing.add(slab)
         if count == 2:
             self._references[page] = 1
-            self.on_single(page)
+            self.on_unshared(page)
             return
         del self._references[page]
         pages = self._free.setdefault(slab, [])
@@ -124,9 +124,9 @@ class PagePool:
         """The pages in use of a slab; none where it is not leased."""
         return [page for page in self._pages_of.get(slab, ()) if page in self._references]
 
-    def loosened(self) -> set[int]:
-        """The slabs in which an owner has let a page go since the last call."""
-        slabs, self._loosened = self._loosened, set()
+    def releasing_slabs(self) -> set[int]:
+        """The slabs in which an owner has released a page since the last call."""
+        slabs, self._releasing = self._releasing, set()
         return slabs
 
     def _lease(self) -> None:
@@ -144,21 +144,20 @@ class PagePool:
         for page in pages:
             del self._slab_of[page]
         self._free_pages -= len(pages)
-        self._loosened.discard(slab)
+        self._releasing.discard(slab)
         self.arena.give_back(slab)
 
     def check_integrity(self, owners: dict[int, int]) -> None:
         """Compares the counts with those of all known owners (page → references); AssertionError on a leak."""
         expected = {**owners, self.scratch: owners.get(self.scratch, 0) + 1}
         for page in self._references.keys() | expected.keys():
-            count, wanted = self._references.get(page, 0), expected.get(page, 0)
-            assert count == wanted, f"page {page}: {count} references, {wanted} owners"
+            count, owned = self._references.get(page, 0), expected.get(page, 0)
+            assert count == owned, f"page {page}: {count} references, {owned} owners"
         free = [page for pages in self._free.values() for page in pages]
         assert len(set(free)) == len(free) == self._free_pages, "a page is free twice"
         assert set(free).isdisjoint(self._references) and set(free) | set(self._references) == set(self._slab_of)
         assert sorted(self._pages_of) == self.arena.leased(self.owner), (
             "a slab is leased and unknown, or known and lost"
         )
-        rows = sorted(self._slab_of)
         layers = self.layout.layers
-        assert all(b - a >= layers for a, b in pairwise(rows)), "pages overlap"
+        assert all(after - page >= layers for page, after in pairwise(sorted(self._slab_of))), "pages overlap"

@@ -1,12 +1,12 @@
-"""The prefix tree: finished KV pages, found again by the tokens they hold (the idea of SGLang's RadixAttention).
+"""The prefix tree: KV pages that are computed, found again by the tokens they hold (SGLang's RadixAttention).
 
-One node is one page. A node with fewer tokens than a page holds is a leaf; a request that goes on from it takes a copy.
-Pages in the tree are never written.
+A node is a page. A node with fewer tokens than a page holds is a leaf; a request that continues it takes a copy. Pages
+in the tree are never written.
 
-What is worth keeping is decided by GreedyDual-Size (Cao and Irani, 1997): a page is worth the clock at its last touch
-plus what computing it again costs a byte, and the clock stands at the worth of the last page that was evicted. So cheap
-pages go before dear ones of the same age, and dear ones go as well once they have not been touched for long enough.
-Pages of like worth go by least recent use.
+Which pages to keep is decided by GreedyDual-Size (Cao and Irani, 1997). A page's worth is the clock at its last touch
+plus the cost, per byte, of computing it again; the clock is the worth of the page that was evicted last. So of pages of
+the same age those that cost less go first, and the others go too once they have not been touched for long enough. Pages
+of equal worth go by least recent use.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from heapq import heappop, heappush, heapreplace
 from qpdsl.executor.engine.memory.pool import PagePool
 
 Tokens = tuple[int, ...]
-# What a page is worth, and when it was touched last: the smallest goes first.
+# A page's worth, and the number of its last touch: the smallest goes first.
 Worth = tuple[float, int]
 
-_FEWEST_GHOSTS = 1024
+# Digests of evicted pages that are remembered, at least.
+_LEAST_GHOSTS = 1024
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class PrefixNode:
     """A page in the tree. `digest` hashes all tokens from the root to its end."""
 
     tokens: Tokens
     page: int
-    parent: Node | None
+    parent: PrefixNode | None
     digest: int
     worth: Worth = (0.0, 0)
     queued: bool = False
-    children: dict[Tokens, Node] = field(default_factory=dict)
+    children: dict[Tokens, PrefixNode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """Whole pages that hold the prefix, then the page to copy for the rest: `length` tokens in all.
+class PrefixMatch:
+    """Whole pages that hold the prefix, then the page to copy for the rest of it: `length` tokens in all.
 
     `node` is that of the last whole page, or the root.
     """
@@ -48,11 +49,11 @@ class Match:
     pages: tuple[int, ...]
     partial: int | None
     length: int
-    node: Node
+    node: PrefixNode
 
 
 @dataclass(slots=True)
-class Clock:
+class EvictionClock:
     """The clock of GreedyDual-Size, and a count of touches; all trees of an engine share one."""
 
     now: float = 0.0
@@ -60,42 +61,42 @@ class Clock:
 
 
 def digests(tokens: Sequence[int], page_size: int) -> list[int]:
-    """A hash of the prefix at the end of each whole page. Good for hints: equal hashes prove nothing."""
-    made: list[int] = []
+    """A hash of all tokens up to the end of each whole page. Only a hint: different tokens may have equal hashes."""
+    hashes: list[int] = []
     digest = 0
     for start in range(0, len(tokens) - page_size + 1, page_size):
         digest = hash((digest, *tokens[start : start + page_size]))
-        made.append(digest)
-    return made
+        hashes.append(digest)
+    return hashes
 
 
 class PrefixTree:
     """Holds one reference to every page in it. `cost`: operations to compute a token again, for each byte of its KV.
 
-    A sequence that holds a page of the tree holds the pages of all its ancestors: `insert` puts the tree's pages in
-    place of equal ones. So nothing that a sequence holds can be lost by evicting what none holds.
+    A sequence that holds a page of the tree holds the pages of all its ancestors, since `insert` replaces equal pages
+    by the tree's. So evicting pages that no sequence holds takes none that one does.
     """
 
-    def __init__(self, pool: PagePool, page_size: int, clock: Clock | None = None, cost: float = 1.0) -> None:
-        self.root = Node((), 0, None, 0)
+    def __init__(self, pool: PagePool, page_size: int, clock: EvictionClock | None = None, cost: float = 1.0) -> None:
+        self.root = PrefixNode((), 0, None, 0)
         self.evictions = 0
         self.thrashed = 0
         self.tokens = 0
         self._pool = pool
         self._page_size = page_size
-        self._clock = clock or Clock()
+        self._clock = clock or EvictionClock()
         self._cost = cost / page_size
-        self._nodes: dict[int, Node] = {}
-        self._digests: dict[int, Node] = {}
-        # Leaves that only the tree holds are in the heap, with a worth of their own or an older, smaller one.
-        self._heap: list[tuple[Worth, Node]] = []
+        self._nodes: dict[int, PrefixNode] = {}
+        self._digests: dict[int, PrefixNode] = {}
+        # Leaves that only the tree holds, each with its worth, or a smaller one that it had before.
+        self._heap: list[tuple[Worth, PrefixNode]] = []
         self._ghosts: OrderedDict[int, None] = OrderedDict()
-        pool.on_single = self._single
+        pool.on_unshared = self._queue
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def match(self, tokens: Sequence[int], limit: int) -> Match:
+    def match(self, tokens: Sequence[int], limit: int) -> PrefixMatch:
         """The longest stored prefix of `tokens`, at most `limit` tokens of it. Takes no references."""
         node, pages, start = self.root, [], 0
         while start + self._page_size <= limit:
@@ -105,38 +106,40 @@ class PrefixTree:
             node = child
             pages.append(child.page)
             start += self._page_size
-        # The rest fills no stored page whole; a stored page that it begins with can be copied.
+        # No stored page is a whole page of the rest; a stored page that the rest begins with can be copied.
         if node.children:
             for stop in range(min(limit, start + self._page_size), start, -1):
                 leaf = node.children.get(tuple(tokens[start:stop]))
                 if leaf is not None:
                     self._touch(leaf)
-                    return Match(tuple(pages), leaf.page, stop, node)
+                    return PrefixMatch(tuple(pages), leaf.page, stop, node)
         self._touch(node)
-        return Match(tuple(pages), None, start, node)
+        return PrefixMatch(tuple(pages), None, start, node)
 
     def stored(self, digests: Sequence[int]) -> int:
         """How many of the leading pages with these digests are stored. Touches nothing."""
         low, high = 0, len(digests)
         while low < high:
-            middle = (low + high) // 2
-            if digests[middle] in self._digests:
-                low = middle + 1
+            index = (low + high) // 2
+            if digests[index] in self._digests:
+                low = index + 1
             else:
-                high = middle
+                high = index
         return low
 
-    def insert(self, tokens: Sequence[int], pages: list[int], node: Node | None = None, start: int = 0) -> Node:
-        """Stores the pages that hold `tokens`, from page `start` on, which comes after `node`; returns the last node.
+    def insert(
+        self, tokens: Sequence[int], pages: list[int], node: PrefixNode | None = None, start: int = 0
+    ) -> PrefixNode:
+        """Stores the pages that hold `tokens`, from page `start` on, the child of `node`; returns the last node.
 
-        Where the same tokens are stored already, their page takes the place of the caller's in `pages`.
+        Where the same tokens are stored already, their page replaces the caller's in `pages`.
         """
         node = node or self.root
         for index in range(start, -(-len(tokens) // self._page_size)):
             key = tuple(tokens[index * self._page_size : (index + 1) * self._page_size])
             child = node.children.get(key)
             if child is None:
-                child = self._grow(node, key, pages[index])
+                child = self._add(node, key, pages[index])
             elif child.page != pages[index]:
                 self._pool.retain(child.page)
                 self._pool.release(pages[index])
@@ -146,7 +149,7 @@ class PrefixTree:
         return node
 
     def cheapest(self) -> Worth | None:
-        """What the page is worth that `evict` would free; None where it could free none."""
+        """The worth of the page that `evict` would free; None where it could free none."""
         heap = self._heap
         while heap:
             worth, node = heap[0]
@@ -160,31 +163,31 @@ class PrefixTree:
         return None
 
     def evict(self) -> bool:
-        """Frees the page that is worth least; False where there is none that nobody else holds."""
+        """Frees the page of least worth that only the tree holds; False where there is none."""
         worth = self.cheapest()
         if worth is None:
             return False
         _, leaf = heappop(self._heap)
         leaf.queued = False
         self._clock.now = max(self._clock.now, worth[0])
-        self._lose(leaf)
+        self._evict_leaf(leaf)
         return True
 
     def worth(self, page: int) -> Worth | None:
-        """What a page is worth; None where it is not in the tree."""
+        """A page's worth; None where it is not in the tree."""
         node = self._nodes.get(page)
         return None if node is None else node.worth
 
     def evict_page(self, page: int) -> None:
-        """Takes a page out, and everything that builds on it."""
-        found = [self._nodes[page]]
-        for node in found:
-            found.extend(node.children.values())
-        for node in reversed(found):
-            self._lose(node)
+        """Evicts a page and all its descendants."""
+        subtree = [self._nodes[page]]
+        for node in subtree:
+            subtree.extend(node.children.values())
+        for node in reversed(subtree):
+            self._evict_leaf(node)
 
     def forget(self, page: int) -> bool:
-        """Takes a page out that nothing in the tree builds on; False where it is not in the tree, or built on."""
+        """Takes a leaf's page out of the tree; False where it is not in the tree, or not a leaf's."""
         node = self._nodes.get(page)
         if node is None or node.children:
             return False
@@ -192,7 +195,7 @@ class PrefixTree:
         return True
 
     def missed(self, digests: Sequence[int]) -> int:
-        """Counts, as thrashed, the pages with these digests that were evicted not long ago; returns how many."""
+        """Counts as thrashed the leading pages with these digests that were evicted lately; returns how many."""
         count = 0
         for digest in digests:
             if self._ghosts.pop(digest, self) is self:
@@ -204,8 +207,8 @@ class PrefixTree:
     def pages(self) -> Iterator[int]:
         return iter(self._nodes)
 
-    def _grow(self, parent: Node, tokens: Tokens, page: int) -> Node:
-        node = Node(tokens, page, parent, hash((parent.digest, *tokens)))
+    def _add(self, parent: PrefixNode, tokens: Tokens, page: int) -> PrefixNode:
+        node = PrefixNode(tokens, page, parent, hash((parent.digest, *tokens)))
         parent.children[tokens] = node
         self._nodes[page] = node
         self._digests[node.digest] = node
@@ -213,14 +216,14 @@ class PrefixTree:
         self.tokens += len(tokens)
         return node
 
-    def _lose(self, leaf: Node) -> None:
+    def _evict_leaf(self, leaf: PrefixNode) -> None:
         self.evictions += 1
         self._ghosts[leaf.digest] = None
-        if len(self._ghosts) > max(_FEWEST_GHOSTS, 2 * self._pool.capacity):
+        if len(self._ghosts) > max(_LEAST_GHOSTS, 2 * self._pool.capacity):
             self._ghosts.popitem(last=False)
         self._remove(leaf)
 
-    def _remove(self, leaf: Node) -> None:
+    def _remove(self, leaf: PrefixNode) -> None:
         parent = leaf.parent
         assert parent is not None and not leaf.children
         del parent.children[leaf.tokens]
@@ -230,10 +233,10 @@ class PrefixTree:
         self.tokens -= len(leaf.tokens)
         self._pool.release(leaf.page)
         if parent is not self.root and not self._pool.shared(parent.page):
-            self._single(parent.page)
+            self._queue(parent.page)
 
-    def _single(self, page: int) -> None:
-        """Queues a page for eviction that none but the tree may hold now."""
+    def _queue(self, page: int) -> None:
+        """Queues a page for eviction, where it is a leaf's. Only the tree holds it now."""
         node = self._nodes.get(page)
         if node is None or node.queued or node.children:
             return
@@ -243,8 +246,8 @@ class PrefixTree:
         node.queued = True
         heappush(self._heap, (node.worth, node))
 
-    def _touch(self, node: Node | None) -> None:
-        """From the node up, so that none is worth less than what builds on it."""
+    def _touch(self, node: PrefixNode | None) -> None:
+        """Touches the node and its ancestors, so that none has less worth than its descendants."""
         clock = self._clock
         while node is not None and node is not self.root:
             clock.touches += 1

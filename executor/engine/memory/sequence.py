@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from qpdsl.executor.engine.memory.prefix_tree import PrefixNode
 from qpdsl.executor.requests.request import Finish, GenerateRequest, Mask, Request, Sample, Watch
 from qpdsl.executor.requests.ticket import Ticket
-
-if TYPE_CHECKING:
-    from qpdsl.executor.engine.memory.prefix_tree import Node
-    from qpdsl.executor.requests.ticket import Ticket
 
 
 @dataclass(eq=False, slots=True)
 class Sequence:
     """`tokens[:computed]` have their KV in `pages`; the rest waits to be computed.
 
-    A prompt stands for `copies` samples of its request, from number `index` on, until it is forked.
+    Where the request samples (`generates`), a prompt stands for `copies` samples of it, from number `index` on, until
+    it is forked. A request that only reads is one sequence, whose `values` are those read so far, one tuple a position.
 
-    The scheduler fills `pages` and `computed`, the engine appends `tokens`. A sequence that has lost its pages
+    The scheduler fills `pages` and `computed`, the model runner appends `tokens`. A sequence that has lost its pages
     (preempted) starts over with `computed` 0 and the tokens it had sampled: prefill and decode differ only in how many
     tokens are missing.
 
     `rank` orders all sequences of an engine, the first served first: priority, number of arrival, index. `overtaken`
-    counts the younger ones that were admitted before it. `Memory` keeps the rest: tokens below `limit` may be written
-    without asking it; `published` pages are in the prefix tree, the last of them at `node`; `digests` of the prompt's
-    whole pages serve as hints.
+    counts the younger ones that were admitted before it. `KVManager` keeps the rest: tokens below `limit` may be
+    written without asking it; `published` pages are in the prefix tree, the last of them at `node`; `digests` of the
+    prompt's whole pages serve as hints.
     """
 
     ticket: Ticket
@@ -47,20 +44,26 @@ class Sequence:
     overtaken: int = 0
     limit: int = 0
     published: int = 0
-    node: Node | None = None
+    node: PrefixNode | None = None
     digests: list[int] = field(default_factory=list)
-    read: list[tuple[float, ...]] = field(default_factory=list)
+    values: list[tuple[float, ...]] = field(default_factory=list)
+    generates: bool = field(init=False)
     prompt_length: int = field(init=False)
 
     def __post_init__(self) -> None:
-        request = self.request
-        self.prompt_length = len(request.prompt if isinstance(request, GenerateRequest) else request.tokens)
+        self.generates = self.request.samples > 0
+        self.prompt_length = len(self.request.tokens)
 
     @classmethod
     def of(cls, ticket: Ticket, request: Request) -> Sequence:
-        if isinstance(request, GenerateRequest):
-            return cls(ticket, request, list(request.prompt), copies=len(request.keys))
-        return cls(ticket, request, list(request.tokens))
+        """The sequence of a request that has just come."""
+        return cls(ticket, request, list(request.tokens), copies=max(1, request.samples))
+
+    @property
+    def generation(self) -> GenerateRequest:
+        """The request of a sequence that `generates`."""
+        assert isinstance(self.request, GenerateRequest)
+        return self.request
 
     @property
     def missing(self) -> int:
@@ -75,40 +78,39 @@ class Sequence:
     @property
     def cacheable(self) -> int:
         """How many leading tokens may come from the prefix cache: one at least must be computed to read anything."""
-        if isinstance(self.request, GenerateRequest):
-            return len(self.tokens) - 1
-        return self.request.positions[0]
+        return len(self.tokens) - 1 if self.generates else self.request.positions[0]
 
     @property
     def unforked(self) -> bool:
         """True for a prompt that has not been split into its samples yet."""
-        return len(self.tokens) == self.prompt_length and isinstance(self.request, GenerateRequest)
+        return self.generates and len(self.tokens) == self.prompt_length
 
     def fork(self, count: int) -> tuple[list[Sequence], Sequence | None]:
         """The next `count` samples of this prompt, itself the first, and a prompt for the rest where there is one.
 
         The samples have no pages yet, nor has the rest: the scheduler shares them.
         """
-        assert isinstance(self.request, GenerateRequest) and 1 <= count <= self.copies
-
-        def copy(index: int, copies: int) -> Sequence:
-            made = Sequence(self.ticket, self.request, list(self.tokens), index, copies, cached=self.cached)
-            made.admitted, made.digests = True, self.digests
-            made.rank = (*self.rank[:2], index)
-            return made
-
-        samples = [self, *(copy(self.index + offset, 1) for offset in range(1, count))]
-        rest = copy(self.index + count, self.copies - count) if count < self.copies else None
+        assert 1 <= count <= self.copies
+        request = self.generation
+        samples = [self, *(self._copy(self.index + offset, 1) for offset in range(1, count))]
+        rest = self._copy(self.index + count, self.copies - count) if count < self.copies else None
         self.copies = 1
         for sample in samples:
             sample.computed = self.computed
-            sample.watch = self.request.watch(sample.index) if self.request.watch else None
-            sample.mask = self.request.mask() if self.request.mask else None
+            sample.watch = request.watch(sample.index) if request.watch else None
+            sample.mask = request.mask() if request.mask else None
         return samples, rest
 
     def sample(self, finish: Finish) -> Sample:
-        drawn = tuple(self.tokens[self.prompt_length :])
-        return Sample(drawn, finish, self.logprob, self.near_ties, self.watch, tuple(self.logprobs))
+        """What a sample has come to."""
+        tokens = tuple(self.tokens[self.prompt_length :])
+        return Sample(tokens, finish, self.logprob, self.near_ties, self.watch, tuple(self.logprobs))
+
+    def _copy(self, index: int, copies: int) -> Sequence:
+        copy = Sequence(self.ticket, self.request, list(self.tokens), index, copies, cached=self.cached)
+        copy.admitted, copy.digests = True, self.digests
+        copy.rank = (*self.rank[:2], index)
+        return copy
 
 
 @dataclass(eq=False, slots=True)
@@ -117,3 +119,12 @@ class Chunk:
 
     sequence: Sequence
     count: int
+
+    @property
+    def read_positions(self) -> list[int]:
+        """Where in the chunk a hidden state is read: at the request's positions, or at the last token before a draw."""
+        sequence, start = self.sequence, self.sequence.computed
+        end = start + self.count
+        if sequence.generates:
+            return [end - 1] if end == len(sequence.tokens) else []
+        return [position for position in sequence.request.positions if start <= position < end]

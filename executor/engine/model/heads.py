@@ -1,7 +1,4 @@
-"""The output head: hidden states to logits, of all ids or of a few.
-
-MERGED: Heads that are not the language model's own: what a reward model reads off a hidden state.
-"""
+"""Output heads: hidden states to logits of all ids or of a few, or to the values of a reward model."""
 
 from __future__ import annotations
 
@@ -14,8 +11,10 @@ from transformers import PreTrainedModel
 from qpdsl.executor.kernels.plain.linear import PADDED_ROWS, PackedLinear
 from qpdsl.executor.requests.errors import UnsupportedModel
 
-# The rows of the head stay as they are, for the embedding and for `gather`: packing makes a second copy.
+# Bytes of the second copy that packing makes. The weights stay as they are, for the embedding and for `gather`.
 _MAX_COPY = 1 << 30
+# A linear layer: weight [out, in], and bias [out] or None.
+Layer = tuple[torch.Tensor, torch.Tensor | None]
 
 
 class LogitHead:
@@ -34,7 +33,7 @@ class LogitHead:
         self.scale /= getattr(config, "logits_scaling", None) or 1.0
 
     def pack(self) -> None:
-        """Lays a copy of the head out for the CPU, unless it would take more than a gigabyte."""
+        """Makes a copy of the head in a layout for the CPU, unless it would take more than a gigabyte."""
         weight = self.projection.weight
         if weight.numel() * weight.itemsize <= _MAX_COPY:
             self.packed = PackedLinear(weight, self.projection.bias)
@@ -52,7 +51,7 @@ class LogitHead:
     def gather(self, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Logits float32 [N, K] of the given ids int64 [K] only.
 
-        A sum of products a pair rather than a matrix product, so that a score's bits do not depend on N.
+        Each logit is a sum of products, not part of a matrix product, so its bits do not depend on N.
         """
         logits = (hidden[:, None, :].float() * self.projection.weight[ids].float()).sum(dim=-1)
         if self.projection.bias is not None:
@@ -66,14 +65,10 @@ class LogitHead:
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
 
-# A linear layer: weight [out, in], and bias [out] or None.
-Layer = tuple[torch.Tensor, torch.Tensor | None]
-
-
 class ValueHead:
     """Hidden states [N, d] to values float32 [N, K]: linear layers with ReLU between them, computed in float32.
 
-    It stands where a `LogitHead` does, and a `ReadRequest.ids` numbers its outputs.
+    It takes the place of a `LogitHead`; the ids of a `ReadRequest` are then the numbers of its outputs.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:

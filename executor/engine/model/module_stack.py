@@ -1,9 +1,8 @@
-"""The middle layer of a model, where `via amortized` may leave it.
+"""A transformers model's own layers, with attention replaced.
 
-MERGED: A transformers model's own layers, with attention replaced.
-
-Attention is registered through transformers' attention interface and handed the batch as a keyword argument of the
-forward, so nothing is process-wide but a stateless function.
+Attention is registered through transformers' attention interface and given the batch as a keyword argument of the
+forward, so the only thing that is process-wide is a function without state. A forward can also keep the hidden states
+after the exit layer, the middle one, where `via amortized` may exit early.
 """
 
 from __future__ import annotations
@@ -23,46 +22,13 @@ from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.requests.errors import UnsupportedModel
 
-
-@dataclass(frozen=True, slots=True)
-class MiddleLayer:
-    """The layer in the middle of a model, with `depth` layers up to it, and the norm that stands before its head."""
-
-    depth: int
-    layer: torch.nn.Module
-    norm: torch.nn.Module
-
-    @classmethod
-    def of(cls, inner: torch.nn.Module, layers: int) -> MiddleLayer | None:
-        """None where the model names its parts as no family known here does."""
-        stack = getattr(inner, "layers", None)
-        norm = getattr(inner, "norm", None) or getattr(inner, "final_layer_norm", None)
-        if not isinstance(stack, torch.nn.ModuleList) or len(stack) != layers or layers < 2 or norm is None:
-            return None
-        return cls(layers // 2, stack[layers // 2 - 1], norm)
-
-    @contextmanager
-    def kept(self) -> Iterator[list[torch.Tensor]]:
-        """A list that receives what the layer puts out [1, T, d] in a forward inside the block."""
-        kept: list[torch.Tensor] = []
-
-        def keep(module: torch.nn.Module, given: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
-            kept.append(output[0] if isinstance(output, tuple) else output)
-
-        handle = self.layer.register_forward_hook(keep)
-        try:
-            yield kept
-        finally:
-            handle.remove()
-
-
 ATTENTION = "qpdsl_paged"
 
 _log = logging.getLogger(__name__)
 
 
-class Attending(Protocol):
-    """A batch as the layers see it: `tokens`, `positions` int64 [T], and attention over its sequences' pages."""
+class AttentionBatch(Protocol):
+    """A batch as the layers use it: `tokens`, `positions` int64 [T], and attention over its sequences' pages."""
 
     @property
     def tokens(self) -> torch.Tensor: ...
@@ -83,13 +49,45 @@ class Attending(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ExitLayer:
+    """The layer in the middle of a model, the `depth`-th, and the norm before the model's head."""
+
+    depth: int
+    layer: torch.nn.Module
+    norm: torch.nn.Module
+
+    @classmethod
+    def of(cls, inner: torch.nn.Module, layers: int) -> ExitLayer | None:
+        """None where the model's parts do not have the names that the known families give them."""
+        stack = getattr(inner, "layers", None)
+        norm = getattr(inner, "norm", None) or getattr(inner, "final_layer_norm", None)
+        if not isinstance(stack, torch.nn.ModuleList) or len(stack) != layers or layers < 2 or norm is None:
+            return None
+        return cls(layers // 2, stack[layers // 2 - 1], norm)
+
+    @contextmanager
+    def outputs(self) -> Iterator[list[torch.Tensor]]:
+        """A list that receives the layer's output [1, T, d] in a forward inside the block."""
+        outputs: list[torch.Tensor] = []
+
+        def keep(module: torch.nn.Module, inputs: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
+            outputs.append(output[0] if isinstance(output, tuple) else output)
+
+        handle = self.layer.register_forward_hook(keep)
+        try:
+            yield outputs
+        finally:
+            handle.remove()
+
+
 @dataclass(slots=True)
 class _Call:
-    """What one forward hands to each attention layer. `seen` records what the calls were given, at load time."""
+    """What one forward gives to each attention layer. `record`, at load time, gets the arguments of each call."""
 
     cache: KVCache
-    batch: Attending
-    seen: list[dict[str, Any]] | None = None
+    batch: AttentionBatch
+    record: list[dict[str, Any]] | None = None
 
 
 def _attend(
@@ -113,9 +111,9 @@ def _attend(
         raise UnsupportedModel("its layers do not hand a forward's keyword arguments on to attention")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if qpdsl.seen is not None:
+    if qpdsl.record is not None:
         known = {"layer": layer, "mask": attention_mask, "scaling": scale, "window": sliding_window, "softcap": softcap}
-        qpdsl.seen.append({**others, **known, "sinks": s_aux})
+        qpdsl.record.append({**others, **known, "sinks": s_aux})
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
     scoring = Scoring(scale, sliding_window, softcap, s_aux)
     return qpdsl.batch.attend(qpdsl.cache, query, key, value, layer, scoring)[None], None
@@ -125,9 +123,9 @@ AttentionInterface.register(ATTENTION, _attend)
 
 
 class ModuleStack:
-    """Everything of a model but its head, as transformers wrote it. Raises UnsupportedModel where that cannot be.
+    """A model without its head, run by transformers' modules. `is_base`: it never had a head.
 
-    With `is_base` the model has no head to begin with.
+    Raises UnsupportedModel where its attention cannot be replaced.
     """
 
     def __init__(self, model: PreTrainedModel, layers: int, *, is_base: bool = False) -> None:
@@ -139,13 +137,13 @@ class ModuleStack:
         if inner is model and not is_base:
             raise UnsupportedModel("it has no inner model apart from its head")
         self.inner: torch.nn.Module = inner
-        self._middle = MiddleLayer.of(inner, layers)
+        self._exit = ExitLayer.of(inner, layers)
         self._compiled: Callable[..., Any] | None = None
 
     @property
-    def middle(self) -> int:
-        """The number of layers in the first half, after which `via amortized` may leave; 0 where it cannot."""
-        return 0 if self._middle is None else self._middle.depth
+    def exit_depth(self) -> int:
+        """The number of layers up to the exit layer; 0 where the model has none."""
+        return 0 if self._exit is None else self._exit.depth
 
     def compile(self, backend: str = "inductor") -> None:
         """Compiles the layers, when they first run. Without a compiler, or where it fails, they run as they are."""
@@ -156,45 +154,47 @@ class ModuleStack:
     def compiled(self) -> bool:
         return self._compiled is not None
 
-    def probe(self, batch: Attending, cache: KVCache) -> tuple[torch.Tensor, list[dict[str, Any]]]:
-        """The hidden states [T, d] of a forward, and what each call of attention was given."""
-        seen: list[dict[str, Any]] = []
-        return self._run(batch, _Call(cache, batch, seen)), seen
+    def probe(self, batch: AttentionBatch, cache: KVCache) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+        """The hidden states [T, d] of a forward, and the arguments of each call of attention."""
+        record: list[dict[str, Any]] = []
+        return self._run(batch, _Call(cache, batch, record)), record
 
-    def forward(self, batch: Attending, cache: KVCache, middle: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hidden states [T, d] after the last norm; with `middle`, also those of the middle layer after that norm."""
+    def forward(
+        self, batch: AttentionBatch, cache: KVCache, early_exit: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Hidden states [T, d] after the last norm; with `early_exit`, also those of the exit layer after that norm."""
         call = _Call(cache, batch)
-        if not middle or self._middle is None:
+        if not early_exit or self._exit is None:
             return self._run(batch, call, compiled=True), None
-        with self._middle.kept() as kept:
+        with self._exit.outputs() as outputs:
             hidden = self._run(batch, call)
-        return hidden, self._middle.norm(kept[0][0])
+        return hidden, self._exit.norm(outputs[0][0])
 
-    def _run(self, batch: Attending, call: _Call, compiled: bool = False) -> torch.Tensor:
-        given = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
+    def _run(self, batch: AttentionBatch, call: _Call, compiled: bool = False) -> torch.Tensor:
+        inputs = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
         if compiled and self._compiled is not None:
             try:
-                return self._hidden(self._compiled, given, call)
+                return self._hidden(self._compiled, inputs, call)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever a compiler may raise
                 if batch.tokens.is_cuda and torch.cuda.is_current_stream_capturing():
-                    # What a graph does not take says nothing against the compiled layers.
+                    # The layers compile; it is the graph that cannot capture them.
                     raise
-                # What of the step was stored is stored again.
+                # Keys and values that the failed forward stored are stored again.
                 self._compiled = None
                 _log.warning("the layers run uncompiled: %s: %s", type(error).__name__, error)
-        return self._hidden(self.inner, given, call)
+        return self._hidden(self.inner, inputs, call)
 
     @staticmethod
-    def _hidden(inner: Callable[..., Any], given: dict[str, torch.Tensor], call: _Call) -> torch.Tensor:
-        hidden: torch.Tensor = inner(**given, use_cache=False, qpdsl=call)[0]
+    def _hidden(inner: Callable[..., Any], inputs: dict[str, torch.Tensor], call: _Call) -> torch.Tensor:
+        hidden: torch.Tensor = inner(**inputs, use_cache=False, qpdsl=call)[0]
         return hidden[0]
 
 
 def _has_compiler() -> bool:
-    """True where the C compiler is found that generated code needs."""
-    found = any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang"))
-    if not found:
+    """Whether there is the C compiler that generated code needs."""
+    has_compiler = any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang"))
+    if not has_compiler:
         _log.warning("the layers run uncompiled: no C compiler was found")
-    return found
+    return has_compiler

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from qpdsl.executor.engine.batch.kernel import KernelBatch
+from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.model.lean_stack import LeanLayer, LeanStack, pieces
 from qpdsl.executor.kernels.llvm.cache import HeadShape
@@ -47,81 +47,80 @@ class NativeStack:
                 activation,
                 lean.norm.epsilon,
                 first.head_epsilon,
-                tuple((layer.scored.scaling, layer.scored.window) for layer in layers),
+                tuple((layer.scale.scaling, layer.scale.window) for layer in layers),
             )
         )
-        self._room = _Room(first, 0, lean.norm.weight.numel())
+        self._workspace = _Workspace(first, 0, lean.norm.weight.numel())
 
     @property
-    def middle(self) -> int:
-        """The number of layers in the first half, after which `via amortized` may leave; 0 where there is none."""
-        return self._lean.middle
+    def exit_depth(self) -> int:
+        """See `LeanStack.exit_depth`."""
+        return self._lean.exit_depth
 
     @property
     def linears(self) -> Iterator[PackedLinear]:
         return self._lean.linears
 
-    def forward(self, batch: KernelBatch, cache: KVCache, middle: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hidden states [T, d] after the last norm; with `middle`, also those of the middle layer after that norm."""
+    def forward(self, batch: KernelBatch, cache: KVCache, early_exit: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Hidden states [T, d] after the last norm; with `early_exit`, also those of the exit layer after that norm."""
         lean = self._lean
-        turns = lean.turns(batch.paged.longest)
-        hidden = lean.embed(batch.tokens)
-        count = hidden.shape[0]
-        if self._room.rows != count:
-            self._room = _Room(lean.layers[0], count, hidden.shape[1])
-        kept = None
+        rotations = lean.rotations(batch.paged.longest)
+        residual = lean.embed(batch.tokens)
+        count = residual.shape[0]
+        if self._workspace.rows != count:
+            self._workspace = _Workspace(lean.layers[0], count, residual.shape[1])
+        exit_hidden = None
         for index, layer in enumerate(lean.layers):
-            self._run(layer, hidden, turns, index, batch, cache)
-            if middle and index + 1 == lean.middle:
-                kept = self._normed(hidden)
-        return self._normed(hidden), kept
+            self._run(layer, residual, rotations, index, batch, cache)
+            if early_exit and index + 1 == lean.exit_depth:
+                exit_hidden = self._normed(residual)
+        return self._normed(residual), exit_hidden
 
-    def _normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        out = torch.empty_like(hidden)
-        self._kernels.norm(hidden, self._lean.norm.weight, out)
-        return out
+    def _normed(self, residual: torch.Tensor) -> torch.Tensor:
+        hidden = torch.empty_like(residual)
+        self._kernels.norm(residual, self._lean.norm.weight, hidden)
+        return hidden
 
     def _run(
         self,
         layer: LeanLayer,
-        hidden: torch.Tensor,
-        turns: torch.Tensor,
+        residual: torch.Tensor,
+        rotations: torch.Tensor,
         index: int,
         batch: KernelBatch,
         cache: KVCache,
     ) -> None:
-        """One decoder layer over hidden states [T, d], which it changes in place."""
-        kernels, room, rows = self._kernels, self._room, cache.rows.data
-        kernels.norm(hidden, layer.before_attention.weight, room.normed)
-        layer.qkv.into(room.normed, room.joined)
-        kernels.store(room.joined, turns, batch.positions, batch.paged, rows, layer.head_norms, index)
-        kernels.attend(room.joined, batch.paged, rows, room.attended, index)
-        layer.out.add_to(hidden, room.attended)
-        for part, normed, widened, gated in room.mlp(hidden):
-            kernels.norm(part, layer.before_mlp.weight, normed)
+        """One decoder layer over the residual stream [T, d], which it changes in place."""
+        kernels, space, rows = self._kernels, self._workspace, cache.rows.data
+        kernels.norm(residual, layer.before_attention.weight, space.normed)
+        layer.qkv.into(space.normed, space.qkv)
+        kernels.store(space.qkv, rotations, batch.positions, batch.paged, rows, layer.head_norms, index)
+        kernels.attend(space.qkv, batch.paged, rows, space.attended, index)
+        layer.out.add_to(residual, space.attended)
+        for piece, normed, widened, gated in space.mlp(residual):
+            kernels.norm(piece, layer.before_mlp.weight, normed)
             layer.gate_up.into(normed, widened)
             kernels.gate(widened, gated)
-            layer.down.add_to(part, gated)
+            layer.down.add_to(piece, gated)
 
 
-class _Room:
-    """What a step of `rows` rows computes between one product and the next; steps of as many rows use it again."""
+class _Workspace:
+    """Buffers for what a step of `rows` rows computes between the products; steps of as many rows use them again."""
 
     def __init__(self, layer: LeanLayer, rows: int, size: int) -> None:
         self.rows = rows
-        queries = layer.out.in_features
         self.normed = torch.empty(rows, size)
-        self.joined = torch.empty(rows, layer.qkv.out_features)
-        # Attention leaves padding rows alone: whatever finite numbers they hold, nobody reads what becomes of them.
-        self.attended = torch.zeros(rows, queries)
+        self.qkv = torch.empty(rows, layer.qkv.out_features)
+        # Attention does not write padding rows: they hold finite numbers, and no result of them is read.
+        self.attended = torch.zeros(rows, layer.out.in_features)
         most = pieces(self.normed)[0].shape[0]
         self._widened = torch.empty(most, 2 * layer.intermediate)
         self._gated = torch.empty(most, layer.intermediate)
 
-    def mlp(self, hidden: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Pieces of `hidden` [T, d], each with room for its norm, for gate and up, and for what becomes of them."""
-        found = []
-        for part, normed in zip(pieces(hidden), pieces(self.normed), strict=True):
-            count = part.shape[0]
-            found.append((part, normed, self._widened[:count], self._gated[:count]))
-        return found
+    def mlp(self, residual: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Pieces of `residual` [T, d], each with the buffers of its norm, of gate and up, and of their product."""
+        buffers = []
+        for piece, normed in zip(pieces(residual), pieces(self.normed), strict=True):
+            count = piece.shape[0]
+            buffers.append((piece, normed, self._widened[:count], self._gated[:count]))
+        return buffers

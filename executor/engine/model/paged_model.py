@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from qpdsl.executor.engine.batch.grouped import Batch
-from qpdsl.executor.engine.batch.kernel import KernelBatch
+from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
+from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, KVType
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
-from qpdsl.executor.engine.model.lean_stack import LeanStack, Scored
+from qpdsl.executor.engine.model.lean_stack import AttentionScale, LeanStack
 from qpdsl.executor.engine.model.module_stack import ModuleStack
 from qpdsl.executor.engine.model.probe import Probe, check_calls, check_windows, refuse_batch_dependent
 from qpdsl.executor.kernels.plain.linear import PADDED_ROWS, safe_rows
+from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
+from qpdsl.executor.requests.request import Feature
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.model.native_stack import NativeStack
@@ -32,9 +34,9 @@ class PagedModel:
     """A loaded model behind paged attention. Raises UnsupportedModel where that cannot reproduce it.
 
     Its KV lies in pages of `page_size` tokens, in whichever `KVCache` of `layout` a forward is given, in the model's
-    type or in eight bits (`kv_type`). The model is taken over: on a CPU in float32 its weights may be laid out anew,
-    and then its own modules are empty. `kernels`: whether attention is by kernels; by default on CUDA, where there is
-    nothing else. Elsewhere their interpreter or their torch twins stand in for them. `native`: whether layers run
+    type or in eight bits (`kv_type`). The model must not be used elsewhere afterwards: on a CPU in float32 its weights
+    may be laid out anew, and then its own modules are empty. `kernels`: whether attention runs by the Triton kernels;
+    always on CUDA, and elsewhere, for tests, by their interpreter or their torch twins. `native`: whether layers run
     code compiled for this CPU where they can. With a `head`, `model` is a base model, which has none of its own, and
     nothing can be generated with it.
     """
@@ -64,38 +66,42 @@ class PagedModel:
         probe = Probe(model, self.max_positions, head)
         self._stack: ModuleStack | LeanStack | NativeStack = ModuleStack(model, layers, is_base=head is not None)
         with working_on(self.device):
-            scored = _probed(self._stack, self.head, probe, plain, config, self.kernels)
+            scales = _probed(self._stack, self.head, probe, plain, config, self.kernels)
         # True where the layers run code compiled for this CPU; `forward` then takes a `KernelBatch`.
         self.native = False
-        # What each token's experts compute together depends on the other tokens.
+        # Experts compute several tokens together, so a token's bits depend on the others.
         self.mixes_rows: bool = any(getattr(config, name, None) for name in _EXPERTS)
         if self.device == "cpu" and self.dtype == torch.float32 and not self.kernels:
-            lean = _lean(self._stack, self.head, probe, plain, config, scored)
+            lean = _lean(self._stack, self.head, probe, plain, config, scales)
             if lean is not None:
                 self._stack = lean
-                made = _native(lean, self.head, probe, plain, self.layout) if native else None
-                if made is not None:
-                    self._stack, self.native = made, True
+                compiled = _native(lean, self.head, probe, plain, self.layout) if native else None
+                if compiled is not None:
+                    self._stack, self.native = compiled, True
             if isinstance(self.head, LogitHead):
                 self.head.pack()
         self._least: dict[int, int] = {}
 
     @property
-    def has_middle(self) -> bool:
-        """True where `forward` can return the hidden states after the middle layer."""
-        return self._stack.middle > 0
+    def capabilities(self) -> Capabilities:
+        """What the model can be asked for: a value head has no vocabulary, so it is only read."""
+        features: set[Feature] = {"logits", "forks"}
+        if isinstance(self.head, LogitHead):
+            features |= {"sampling", "seeds", "masks", "logprobs"}
+            features |= {"early_exit"} if self._stack.exit_depth > 0 else set()
+        return Capabilities(frozenset(features))
 
     @property
     def sampler(self) -> RowSampler | None:
-        """What draws rows of logits where that is compiled, too."""
+        """The compiled kernel that samples from rows of logits; None where there is none."""
         return None if isinstance(self._stack, ModuleStack | LeanStack) else self._stack.sampler
 
     @property
     def least_rows(self) -> int:
-        """How many rows a forward must have for a row's bits not to depend on their number, at this thread count."""
+        """The rows that a forward must have, at this thread count, so that a row's bits do not depend on their number."""
         threads = torch.get_num_threads()
         if threads not in self._least:
-            self._least[threads] = self._measured()
+            self._least[threads] = self._measure_least_rows()
         return self._least[threads]
 
     def compile(self) -> None:
@@ -105,21 +111,22 @@ class PagedModel:
 
     @torch.inference_mode()
     def forward(
-        self, batch: Batch | KernelBatch, cache: KVCache, *, middle: bool = False
+        self, batch: GroupedBatch | KernelBatch, cache: KVCache, *, early_exit: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Runs one batch and returns the hidden states [W, d] of its wanted rows; their KV is in `cache` after it.
+        """Runs one batch and returns the hidden states [W, d] of the rows that are read; its KV is in `cache` after it.
 
-        With `middle`, also those after the middle layer, with the last norm over them.
+        With `early_exit`, also those after the exit layer, with the last norm over them.
         """
-        if isinstance(batch, Batch):
+        if isinstance(batch, GroupedBatch):
             assert isinstance(self._stack, ModuleStack | LeanStack)
-            hidden, early = self._stack.forward(batch, cache, middle)
+            hidden, exit_hidden = self._stack.forward(batch, cache, early_exit)
         else:
             assert not isinstance(self._stack, LeanStack)
-            hidden, early = self._stack.forward(batch, cache, middle)
-        if batch.wanted is None:
-            return hidden, early
-        return hidden.index_select(0, batch.wanted), None if early is None else early.index_select(0, batch.wanted)
+            hidden, exit_hidden = self._stack.forward(batch, cache, early_exit)
+        rows = batch.read_rows
+        if rows is None:
+            return hidden, exit_hidden
+        return hidden.index_select(0, rows), None if exit_hidden is None else exit_hidden.index_select(0, rows)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -127,7 +134,7 @@ class PagedModel:
         assert isinstance(self.head, LogitHead), "a reward model's head has no vocabulary"
         return self.head.dense(hidden, self.least_rows)
 
-    def _measured(self) -> int:
+    def _measure_least_rows(self) -> int:
         if isinstance(self._stack, ModuleStack):
             return PADDED_ROWS
         linears = self._stack.linears
@@ -155,8 +162,8 @@ def _probed(
     layout: KVLayout,
     config: PretrainedConfig,
     kernels: bool,
-) -> list[Scored] | None:
-    """Refuses the model unless paged attention reproduces its logits. How each layer scores; None with soft-caps."""
+) -> list[AttentionScale] | None:
+    """Refuses the model unless paged attention reproduces its logits. The scale of each layer; None with soft-caps."""
     try:
         hidden, calls = stack.probe(*(probe.kernel_batch(layout) if kernels else probe.batch(layout)))
     except UnsupportedModel:
@@ -170,7 +177,9 @@ def _probed(
     check_windows(config, calls)
     if any(call["softcap"] is not None for call in calls):
         return None
-    return [Scored(call["scaling"], call["window"]) for call in sorted(calls, key=lambda call: int(call["layer"]))]
+    return [
+        AttentionScale(call["scaling"], call["window"]) for call in sorted(calls, key=lambda call: int(call["layer"]))
+    ]
 
 
 @torch.inference_mode()
@@ -180,17 +189,17 @@ def _lean(
     probe: Probe,
     layout: KVLayout,
     config: PretrainedConfig,
-    scored: list[Scored] | None,
+    scales: list[AttentionScale] | None,
 ) -> LeanStack | None:
     """The model's layers without its modules, where they give its logits; None where they do not."""
-    if scored is None:
+    if scales is None:
         return None
     batch, cache = probe.batch(layout)
     try:
-        lean = LeanStack(stack.inner, config, scored)
+        lean = LeanStack(stack.inner, config, scales)
         hidden = lean.check(batch, cache)
     except (LookupError, AttributeError, RuntimeError, TypeError):
-        # Some part of it is not what the family has.
+        # Some part of the model is not what its family has.
         return None
     if not _agrees(probe, head.dense(hidden)):
         return None
@@ -204,16 +213,16 @@ def _native(
 ) -> NativeStack | None:
     """The layers with compiled kernels, where that can be and they give the model's logits; None where not."""
     try:
-        # A machine that runs kernels of another kind need not have the compiler.
+        # The compiler need not be installed where other kernels run.
         from qpdsl.executor.engine.model.native_stack import NativeStack
 
-        # In eight bits the logits are not the model's own, so it is the same code over plain rows that is checked.
+        # In eight bits the logits are not the model's own, so the same code is checked over plain rows.
         vocabulary = head.width if isinstance(head, LogitHead) else None
         checked = NativeStack(lean, plain, vocabulary)
         native = checked if layout == plain else NativeStack(lean, layout, vocabulary)
     except (ImportError, LookupError, RuntimeError):
         return None
-    hidden, _ = checked.forward(*probe.kernel_batch(plain), middle=False)
+    hidden, _ = checked.forward(*probe.kernel_batch(plain), early_exit=False)
     return native if _agrees(probe, head.dense(hidden)) else None
 
 

@@ -1,4 +1,4 @@
-"""What a model must show at load before it may run on the paged engine."""
+"""The checks that a model must pass at load before it may run on the paged engine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from qpdsl.executor.engine.batch.grouped import Batch
-from qpdsl.executor.engine.batch.kernel import KernelBatch
+from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
+from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.kernels.packed import Sizes, pack
-from qpdsl.executor.kernels.plain.grouped_attention import Group
+from qpdsl.executor.kernels.plain.grouped_attention import AttentionGroup
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 _TOKENS = 64
@@ -28,23 +28,23 @@ class Probe:
         rows = torch.arange(min(_TOKENS, max_positions), device=model.device)
         self.tokens: torch.Tensor = (rows * 7 + 3) % model.config.get_text_config().vocab_size
         try:
-            made = model(input_ids=self.tokens[None], use_cache=False)
+            output = model(input_ids=self.tokens[None], use_cache=False)
         except Exception as error:  # whatever a model's own forward may raise
             raise UnsupportedModel(f"a trial run failed: {type(error).__name__}: {error}") from error
-        self.logits: torch.Tensor = made.logits[0].float() if head is None else head.dense(made[0][0])
+        self.logits: torch.Tensor = output.logits[0].float() if head is None else head.dense(output[0][0])
         self.tolerance = (1e-3 if model.dtype == torch.float32 else 0.1) * max(1.0, self.logits.abs().max().item())
 
-    def batch(self, layout: KVLayout) -> tuple[Batch, KVCache]:
+    def batch(self, layout: KVLayout) -> tuple[GroupedBatch, KVCache]:
         """The tokens as one chunk, and room for their KV."""
         count, device = len(self.tokens), self.tokens.device
         pages, cache = self._cache(layout)
         rows = torch.arange(count, device=device)
         starts = torch.arange(pages, device=device) * layout.layers
         slots = starts[rows // layout.page_size] * layout.page_size + rows % layout.page_size
-        each = range(layout.layers)
-        group = Group(1, count, rows[None], tuple(starts + layer for layer in each), 0)
-        by_layer = tuple(slots + layer * layout.page_size for layer in each)
-        return Batch(self.tokens, rows, by_layer, [group], None, [], count), cache
+        layers = range(layout.layers)
+        group = AttentionGroup(1, count, rows[None], tuple(starts + layer for layer in layers), 0)
+        by_layer = tuple(slots + layer * layout.page_size for layer in layers)
+        return GroupedBatch(self.tokens, rows, by_layer, [group], None, [], count), cache
 
     def kernel_batch(self, layout: KVLayout) -> tuple[KernelBatch, KVCache]:
         """The same for the attention kernels."""
@@ -64,13 +64,13 @@ class Probe:
         return pages, KVCache(buffer, layout, 0)
 
     def distance(self, logits: torch.Tensor) -> float:
-        """The largest difference from the model's own logits; infinite where something is no number."""
+        """The largest difference from the model's own logits; infinite where a logit is no number."""
         worst = (logits - self.logits).abs().max().item()
         return worst if worst == worst else float("inf")
 
 
 def refuse_batch_dependent(config: PretrainedConfig) -> None:
-    """Refuses position encodings that look at the longest sequence of a forward: rows would depend on each other."""
+    """Refuses position encodings that depend on a forward's longest sequence: rows would depend on each other."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
     if any(kind.get("rope_type", kind.get("type")) == "longrope" for kind in kinds):
@@ -78,7 +78,7 @@ def refuse_batch_dependent(config: PretrainedConfig) -> None:
 
 
 def check_calls(calls: list[dict[str, Any]], layers: int, kernels: bool) -> None:
-    """Refuses a model whose attention did more, or less, than paged attention, by `kernels` or not, will do."""
+    """Refuses a model whose attention does more, or less, than paged attention does, by `kernels` or not."""
     if sorted(call["layer"] for call in calls) != [*range(layers)]:
         reached = len({call["layer"] for call in calls})
         raise UnsupportedModel(f"paged attention reaches {reached} of its {layers} layers")
@@ -92,7 +92,7 @@ def check_calls(calls: list[dict[str, Any]], layers: int, kernels: bool) -> None
 
 
 def check_windows(config: PretrainedConfig, calls: list[dict[str, Any]]) -> None:
-    """Refuses a model whose layers slide a window and do not tell attention; the probe is too short to see it."""
+    """Refuses a model whose sliding windows are not given to attention; the probe is too short to show it."""
     if "chunked_attention" in (getattr(config, "layer_types", None) or []):
         raise UnsupportedModel("its layers attend within chunks, which paged attention does not")
     window = getattr(config, "sliding_window", None)

@@ -1,1 +1,10 @@
-"""One step: forward, read, draw."""
+"""One step of one model: the forward, then what is read off it.
+
+Open `backends.py` first: a `Backend` lays a step's chunks out and runs the model, in torch, by compiled code on a CPU
+or by Triton kernels on a GPU. `readout.py` computes logits from its hidden states, masks them and reads or samples;
+`sampler.py` draws the tokens: filters, noise, near ties. `graphs.py` captures decode steps as CUDA graphs.
+
+A token is the argmax of the filtered logits plus Gumbel noise, and the noise is a function of the sample's key, the
+number of tokens drawn under it and the token's id. Nothing in this folder may let a row's result depend on the other
+rows of its batch.
+"""

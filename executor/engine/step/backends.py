@@ -1,9 +1,4 @@
-"""How one model's steps are laid out and run: what differs between attention in torch and attention by kernels.
-
-MERGED: Steps through the attention kernels: on CUDA; on a CPU, for tests, through their interpreter or their torch twins.
-
-MERGED: Steps of a model whose layers are compiled for this CPU.
-"""
+"""How a model's steps are laid out and run: in torch, by code compiled for this CPU, or by the attention kernels."""
 
 from __future__ import annotations
 
@@ -12,67 +7,70 @@ from typing import Protocol
 
 import torch
 
-from qpdsl.executor.engine.batch.grouped import build, wanted_rows
-from qpdsl.executor.engine.batch.kernel import Assembled, Assembler, KernelBatch, PlainAssembler
+from qpdsl.executor.engine.batch.assembler import DirectAssembler, GraphAssembler, PackedStep
+from qpdsl.executor.engine.batch.grouped_batch import build
+from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import Staging
 from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.memory.sequence import Chunk
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step import sampler
 from qpdsl.executor.engine.step.graphs import CudaRecorder, DecodeGraphs, Recorder
-from qpdsl.executor.engine.step.readout import Drawer, Sampler
-from qpdsl.executor.engine.step.sampler import KernelSampler
+from qpdsl.executor.engine.step.readout import Readout
+from qpdsl.executor.engine.step.sampler import KernelSampler, Sampler
 from qpdsl.executor.kernels.packed import Sizes
 from qpdsl.executor.kernels.paged_attention import on_device
-
-
-@dataclass(frozen=True, slots=True)
-class Forwarded:
-    """What a forward leaves: hidden states [W, d] of the wanted rows in the order of `readers` (chunk, rows of it).
-
-    `middle` [W, d]: the same after the middle layer, where it was asked for. Good until the next forward.
-    """
-
-    readers: list[tuple[Chunk, int]]
-    hidden: torch.Tensor
-    middle: torch.Tensor | None
-
-    @classmethod
-    def first(cls, readers: list[tuple[Chunk, int]], hidden: torch.Tensor, middle: torch.Tensor | None) -> Forwarded:
-        """Where the wanted rows are the first ones of `hidden` and `middle`, and padding may follow."""
-        count = sum(rows for _, rows in readers)
-        return cls(readers, hidden[:count], None if middle is None else middle[:count])
-
-
-class Backend(Protocol):
-    """Runs the steps of one model over one cache. `drawer` reads what a forward leaves."""
-
-    drawer: Drawer
-
-    def forward(self, chunks: list[Chunk], middle: bool) -> Forwarded:
-        """One forward over the chunks; the KV of their tokens is in the cache after it."""
-        ...
-
-
-class GroupedBackend:
-    """Attention in torch over groups of like sequences, on a CPU that nothing is compiled for."""
-
-    def __init__(self, model: PagedModel, cache: KVCache) -> None:
-        self._model = model
-        self._cache = cache
-        self.drawer = Drawer(model, Staging(model.device), sampler.sample)
-
-    def forward(self, chunks: list[Chunk], middle: bool) -> Forwarded:
-        model, cache = self._model, self._cache
-        batch = build(chunks, model.layout, model.fold, cache.scratch, model.device, model.least_rows)
-        return Forwarded(batch.readers, *model.forward(batch, cache, middle=middle))
-
 
 # Rows of every forward where bits must not depend on the batch: up to about so many, reading the weights is what takes
 # the time on a GPU, so padding to them is nearly free.
 FIXED_ROWS = 128
 # Rows of every product with the head there.
-_FIXED_READS = 64
+_FIXED_HEAD_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOutput:
+    """Hidden states [W, d] of the rows that are read. `readers`: their chunks, in order, and how many rows of each.
+
+    `exit_hidden` [W, d]: the same after the exit layer, where a request has an exit margin. Both are overwritten by the
+    next forward.
+    """
+
+    readers: list[tuple[Chunk, int]]
+    hidden: torch.Tensor
+    exit_hidden: torch.Tensor | None
+
+    @classmethod
+    def unpadded(
+        cls, readers: list[tuple[Chunk, int]], hidden: torch.Tensor, exit_hidden: torch.Tensor | None
+    ) -> ForwardOutput:
+        """Where the rows that are read come first, and padding may follow."""
+        count = sum(rows for _, rows in readers)
+        return cls(readers, hidden[:count], None if exit_hidden is None else exit_hidden[:count])
+
+
+class Backend(Protocol):
+    """Runs the steps of one model over one cache. `readout` reads the hidden states of a forward."""
+
+    readout: Readout
+
+    def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
+        """One forward over the chunks; the KV of their tokens is in the cache after it."""
+        ...
+
+
+class GroupedBackend:
+    """Attention in torch over groups of sequences, on a CPU for which the model has no compiled kernels."""
+
+    def __init__(self, model: PagedModel, cache: KVCache) -> None:
+        self._model = model
+        self._cache = cache
+        self.readout = Readout(model, Staging(model.device), sampler.sample)
+
+    def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
+        model, cache = self._model, self._cache
+        batch = build(chunks, model.layout, model.fold, cache.scratch, model.device, model.least_rows)
+        return ForwardOutput(batch.readers, *model.forward(batch, cache, early_exit=early_exit))
 
 
 def fixed_rows(max_sequences: int) -> int:
@@ -81,10 +79,11 @@ def fixed_rows(max_sequences: int) -> int:
 
 
 class KernelBackend:
-    """Nothing here waits for the device but what is drawn or read.
+    """Steps through the attention kernels: on CUDA; on a CPU, for tests, by their interpreter or their torch twins.
 
-    `rows`: every forward has so many, and all attention goes through the one kernel whose bits depend on nothing else;
-    None where speed goes first. `recorder` captures decode steps; None runs them as they are.
+    Nothing waits for the device but the results. With `rows`, every forward has so many rows, and all attention goes
+    through the one kernel whose bits do not depend on the batch; None where speed goes first. `recorder` captures
+    decode steps; with None they run as they are.
     """
 
     def __init__(
@@ -94,29 +93,26 @@ class KernelBackend:
         self._cache = cache
         self._deterministic = rows is not None
         self._staging = Staging(model.device)
-        self._assembler = Assembler(model.layout.page_size, cache.scratch, rows)
+        self._assembler = GraphAssembler(model.layout.page_size, cache.scratch, rows)
         self.graphs = None if recorder is None else DecodeGraphs(self._captured, self._allocate, recorder)
         sample: Sampler = _kernel_sampler(self._staging) if on_device(cache.rows.data) else sampler.sample
-        self.drawer = Drawer(model, self._staging, sample, None if rows is None else _FIXED_READS)
+        self.readout = Readout(model, self._staging, sample, None if rows is None else _FIXED_HEAD_ROWS)
 
-    def forward(self, chunks: list[Chunk], middle: bool) -> Forwarded:
-        if not all(chunk.count == 1 and wanted_rows(chunk) for chunk in chunks):
-            step = self._assembler.mixed(chunks)
-            return self._eager(step, middle)
+    def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
+        if not all(chunk.count == 1 and chunk.read_positions for chunk in chunks):
+            return self._eager(self._assembler.mixed(chunks), early_exit)
         step = self._assembler.decode(chunks)
-        if middle or self.graphs is None:
-            return self._eager(step, middle)
+        if early_exit or self.graphs is None:
+            return self._eager(step, early_exit)
         hidden = self.graphs.run(step.sizes, lambda inputs: self._fill(step, inputs))
-        return Forwarded(step.readers, hidden[: len(chunks)], None)
+        return ForwardOutput(step.readers, hidden[: len(chunks)], None)
 
-    def _eager(self, step: Assembled, middle: bool) -> Forwarded:
+    def _eager(self, step: PackedStep, early_exit: bool) -> ForwardOutput:
         (numbers,) = self._staging.send([step.numbers])
         batch = KernelBatch.of(numbers, step.sizes, self._deterministic)
-        hidden, early = self._model.forward(batch, self._cache, middle=middle)
-        # Rows that are not picked are the first ones, before any padding.
-        return Forwarded.first(step.readers, hidden, early)
+        return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, early_exit=early_exit))
 
-    def _fill(self, step: Assembled, inputs: torch.Tensor) -> None:
+    def _fill(self, step: PackedStep, inputs: torch.Tensor) -> None:
         self._staging.send([step.numbers], into=inputs.view(torch.uint8))
 
     def _captured(self, inputs: torch.Tensor, sizes: Sizes) -> torch.Tensor:
@@ -126,36 +122,41 @@ class KernelBackend:
         return torch.zeros(sum(sizes.room), dtype=torch.int32, device=self._model.device)
 
 
-def _kernel_sampler(staging: Staging) -> KernelSampler:
-    # Triton is there where a device is.
-    from qpdsl.executor.kernels.triton import sample as triton_sample
-
-    return KernelSampler(staging, triton_sample.sample)
-
-
-def kernel_backend(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> KernelBackend:
-    """The backend of a model on its own device."""
-    recorder = CudaRecorder() if graphs and cache.rows.data.is_cuda else None
-    return KernelBackend(model, cache, rows, recorder)
-
-
 class NativeBackend:
-    """Kernels read each sequence's pages in place; nothing is gathered, and only the least rows are padded."""
+    """Layers compiled for this CPU. Their kernels read each sequence's pages in place, so nothing is gathered."""
 
     def __init__(self, model: PagedModel, cache: KVCache) -> None:
-        """Raises ValueError where the cache does not lie as the kernels were compiled for."""
+        """Raises ValueError where the kernels were compiled for another layout of the cache."""
         if cache.layout != model.layout:
             raise ValueError("the model's kernels were compiled for another layout of keys and values")
         self._model = model
         self._cache = cache
-        self._assembler = PlainAssembler(model.layout.page_size, cache.scratch)
+        self._assembler = DirectAssembler(model.layout.page_size, cache.scratch)
         staging = Staging(model.device)
         sample: Sampler = sampler.sample if model.sampler is None else KernelSampler(staging, model.sampler)
-        self.drawer = Drawer(model, staging, sample)
+        self.readout = Readout(model, staging, sample)
 
-    def forward(self, chunks: list[Chunk], middle: bool) -> Forwarded:
+    def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
         step = self._assembler.step(chunks, self._model.least_rows)
         batch = KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
-        hidden, early = self._model.forward(batch, self._cache, middle=middle)
-        # Rows that are not picked are the first ones, before any padding.
-        return Forwarded.first(step.readers, hidden, early)
+        return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, early_exit=early_exit))
+
+
+def backend_of(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> Backend:
+    """The backend that suits a model. `rows`: see `KernelBackend`; with `graphs`, its decode steps may be captured."""
+    if model.native:
+        return NativeBackend(model, cache)
+    return kernel_backend(model, cache, rows, graphs) if model.kernels else GroupedBackend(model, cache)
+
+
+def kernel_backend(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> KernelBackend:
+    """The kernels' backend on the model's own device. Graphs are captured on CUDA alone."""
+    recorder = CudaRecorder() if graphs and cache.rows.data.is_cuda else None
+    return KernelBackend(model, cache, rows, recorder)
+
+
+def _kernel_sampler(staging: Staging) -> KernelSampler:
+    # A machine without a GPU need not have Triton.
+    from qpdsl.executor.kernels.triton import sample as triton_sample
+
+    return KernelSampler(staging, triton_sample.sample)

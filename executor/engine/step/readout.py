@@ -1,4 +1,8 @@
-"""What is read off a step's hidden states: the next token of each sample, logits and log-probabilities."""
+"""What is read off a step's hidden states: the next token of each sample, logits and log-probabilities.
+
+This is the logits processor of other engines: it computes logits, masks what a constraint forbids, takes the early exit
+where the exit layer is confident, and samples.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,15 @@ from torch.nn.functional import pad
 from qpdsl.executor.engine.batch.staging import Staging
 from qpdsl.executor.engine.memory.sequence import Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.step.sampler import NEAR_CUT_PROBABILITY, Draw
-from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, Mask, ReadRequest, SamplingParams
+from qpdsl.executor.engine.step.sampler import NEAR_CUT_PROBABILITY, SampledTokens, Sampler
+from qpdsl.executor.requests.request import LogProbRequest, Mask, ReadRequest, SamplingParams
 
 # Dense logits of a long prompt would take gigabytes at once.
 _ROWS_AT_ONCE = 64
 
-# As `sampler.sample`.
-Sampler = Callable[[torch.Tensor, list[SamplingParams], list[int], list[int]], Draw]
 
-
-class Drawn(NamedTuple):
-    """A `Draw` on the host."""
+class HostTokens(NamedTuple):
+    """`SampledTokens` on the host."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -31,58 +32,60 @@ class Drawn(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Hidden states [N, d] at the next N positions of a request, of which `done` were read before."""
+    """Hidden states [N, d] at the next N positions of a request; `done` positions were read before."""
 
     hidden: torch.Tensor
     request: ReadRequest | LogProbRequest
     done: int
 
 
-class Drawer:
+class Readout:
     """Reads one model's hidden states. It waits for the device once a call, for the results.
 
-    `rows`: every product with the head is padded to so many rows, for a row's bits not to depend on their number;
-    None where they do not, or where it does not matter.
+    With `rows`, every product with the head is padded to so many rows, so that a row's bits do not depend on their
+    number; None where they do not, or where it does not matter.
     """
 
-    def __init__(self, model: PagedModel, staging: Staging, sample: Sampler, rows: int | None = None) -> None:
+    def __init__(self, model: PagedModel, staging: Staging, sampler: Sampler, rows: int | None = None) -> None:
         self._model = model
         self._staging = staging
-        self._sample = sample
+        self._sampler = sampler
         self._rows = rows
 
-    def draw(
-        self, hidden: torch.Tensor, middle: torch.Tensor | None, rows: list[int], sequences: list[Sequence]
-    ) -> Drawn:
+    def sample(
+        self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, rows: list[int], sequences: list[Sequence]
+    ) -> HostTokens:
         """One token for each sequence; `rows` says which hidden state each reads (forks share one).
 
-        `middle` are the hidden states after the middle layer, where a sequence asks for them.
+        `exit_hidden` are the hidden states after the exit layer, where a sequence has an exit margin.
         """
-        drawn = self._drawn(hidden, middle, rows, sequences)
-        if not drawn.tokens.is_cuda:
-            return Drawn(drawn.tokens.tolist(), drawn.logprobs.tolist(), drawn.near_ties.tolist())
-        # Every one of them is exact in double.
-        together = torch.stack((drawn.tokens.double(), drawn.logprobs.double(), drawn.near_ties.double()))
-        tokens, logprobs, near = self._staging.fetch(together).tolist()
-        return Drawn([int(token) for token in tokens], logprobs, [each > 0 for each in near])
+        sampled = self._sampled(hidden, exit_hidden, rows, sequences)
+        if not sampled.tokens.is_cuda:
+            return HostTokens(sampled.tokens.tolist(), sampled.logprobs.tolist(), sampled.near_ties.tolist())
+        # All of them are exact in double.
+        columns = torch.stack((sampled.tokens.double(), sampled.logprobs.double(), sampled.near_ties.double()))
+        tokens, logprobs, near_ties = self._staging.fetch(columns).tolist()
+        return HostTokens([int(token) for token in tokens], logprobs, [near_tie > 0 for near_tie in near_ties])
 
     def read(self, readings: list[Reading]) -> list[list[tuple[float, ...]]]:
-        """What each request reads at its positions: the logits of its ids, or a log-probability."""
-        values = [self._read(*reading) for reading in readings]
-        if not values:
+        """For each reading, what it reads at each of its positions: the logits of its ids, or a log-probability."""
+        tables = [self._read(*reading) for reading in readings]
+        if not tables:
             return []
-        flat = self._staging.fetch(torch.cat([each.flatten().double() for each in values])).tolist()
-        found, at = [], 0
-        for each in values:
-            count, width = each.shape
-            found.append([tuple(flat[row : row + width]) for row in range(at, at + count * width, width)])
-            at += count * width
-        return found
+        flat = self._staging.fetch(torch.cat([table.flatten().double() for table in tables])).tolist()
+        values: list[list[tuple[float, ...]]] = []
+        start = 0
+        for table in tables:
+            count, width = table.shape
+            end = start + count * width
+            values.append([tuple(flat[row : row + width]) for row in range(start, end, width)])
+            start = end
+        return values
 
-    def _drawn(
-        self, hidden: torch.Tensor, middle: torch.Tensor | None, rows: list[int], sequences: list[Sequence]
-    ) -> Draw:
-        logits = self._chosen(hidden, rows)
+    def _sampled(
+        self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, rows: list[int], sequences: list[Sequence]
+    ) -> SampledTokens:
+        logits = self._logits_of(hidden, rows)
         allowed = self._allowed(sequences, logits.shape[-1])
         if allowed is not None:
             logits = logits.masked_fill(~allowed, float("-inf"))
@@ -90,51 +93,50 @@ class Drawer:
         keys: list[int] = []
         positions: list[int] = []
         for sequence in sequences:
-            request = sequence.request
-            assert isinstance(request, GenerateRequest)
+            request = sequence.generation
             params.append(request.sampling)
             keys.append(request.keys[sequence.index])
             positions.append(request.drawn + sequence.drawn)
-        if middle is None:
-            return self._sample(logits, params, keys, positions)
-        early = self._chosen(middle, rows)
+        if exit_hidden is None:
+            return self._sampler(logits, params, keys, positions)
+        exit_logits = self._logits_of(exit_hidden, rows)
         if allowed is not None:
-            early = early.masked_fill(~allowed, float("-inf"))
-        leaves, near = self._leaves(early, sequences)
-        drawn = self._sample(torch.where(leaves[:, None], early, logits), params, keys, positions)
-        # In double, so that how the sum is parted among threads does not show.
+            exit_logits = exit_logits.masked_fill(~allowed, float("-inf"))
+        exits, near_margin = self._exits(exit_logits, sequences)
+        sampled = self._sampler(torch.where(exits[:, None], exit_logits, logits), params, keys, positions)
+        # In double, so that the result does not depend on how threads split the sum.
         wide = logits.double()
-        logprobs = (wide.gather(1, drawn.tokens[:, None])[:, 0] - wide.logsumexp(dim=-1)).float()
-        return Draw(drawn.tokens, logprobs, drawn.near_ties | near)
+        logprobs = (wide.gather(1, sampled.tokens[:, None])[:, 0] - wide.logsumexp(dim=-1)).float()
+        return SampledTokens(sampled.tokens, logprobs, sampled.near_ties | near_margin)
 
     def _read(self, hidden: torch.Tensor, request: ReadRequest | LogProbRequest, done: int) -> torch.Tensor:
         """[N, K], a row for each hidden state."""
         if isinstance(request, ReadRequest):
             (ids,) = self._staging.send([np.array(request.ids)])
             return self._padded(hidden, lambda piece: self._model.head.gather(piece, ids))
-        wanted = request.read[done : done + len(hidden)]
+        read_ids = request.read_ids[done : done + len(hidden)]
         values: list[torch.Tensor] = []
         for start in range(0, len(hidden), _ROWS_AT_ONCE):
             end = start + _ROWS_AT_ONCE
-            some = wanted[start:end]
-            width = max(map(len, some))
-            # A row's ids, filled up with one that does not count.
-            table = [[*ids, *[ids[0]] * (width - len(ids))] for ids in some]
-            counts = [[place < len(ids) for place in range(width)] for ids in some]
-            ids, counted = self._staging.send([np.array(table), np.array(counts)])
+            rows = read_ids[start:end]
+            width = max(map(len, rows))
+            # A row's ids, padded with one that does not count.
+            padded = [[*ids, *[ids[0]] * (width - len(ids))] for ids in rows]
+            counts = [[place < len(ids) for place in range(width)] for ids in rows]
+            ids, counted = self._staging.send([np.array(padded), np.array(counts)])
             logits = self._logits(hidden[start:end]).double()
             chosen = logits.gather(1, ids).masked_fill(~counted, float("-inf"))
             values.append(chosen.logsumexp(dim=-1) - logits.logsumexp(dim=-1))
         return torch.cat(values)[:, None]
 
-    def _chosen(self, hidden: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    def _logits_of(self, hidden: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Logits [B, V] of the hidden states `rows`, each computed once."""
         if rows == list(range(len(hidden))):
             return self._logits(hidden)
-        unique = sorted(set(rows))
-        place = {row: index for index, row in enumerate(unique)}
-        some, places = self._staging.send([np.array(unique), np.array([place[row] for row in rows])])
-        return self._logits(hidden.index_select(0, some)).index_select(0, places)
+        distinct = sorted(set(rows))
+        place = {row: index for index, row in enumerate(distinct)}
+        selected, places = self._staging.send([np.array(distinct), np.array([place[row] for row in rows])])
+        return self._logits(hidden.index_select(0, selected)).index_select(0, places)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._padded(hidden, self._model.logits)
@@ -148,15 +150,15 @@ class Drawer:
         return torch.cat([compute(piece) for piece in pieces])[:count]
 
     def _allowed(self, sequences: list[Sequence], vocabulary: int) -> torch.Tensor | None:
-        """The ids that each sequence may draw, bool [B, V]; None where nothing is masked."""
-        kinds: dict[type[Mask], list[int]] = {}
+        """The ids that may come next in each sequence, bool [B, V]; None where nothing is masked."""
+        rows_by_class: dict[type[Mask], list[int]] = {}
         for row, sequence in enumerate(sequences):
             if sequence.mask is not None:
-                kinds.setdefault(type(sequence.mask), []).append(row)
-        if not kinds:
+                rows_by_class.setdefault(type(sequence.mask), []).append(row)
+        if not rows_by_class:
             return None
         words = np.full((len(sequences), -(-vocabulary // 32)), -1, dtype=np.int32)
-        for rows in kinds.values():
+        for rows in rows_by_class.values():
             masks = [mask for row in rows if (mask := sequences[row].mask) is not None]
             bits = np.zeros((len(rows), words.shape[1]), dtype=np.int32)
             masks[0].fill(masks, bits)
@@ -165,13 +167,10 @@ class Drawer:
         shifts = torch.arange(32, dtype=torch.int32, device=packed.device)
         return ((packed[:, :, None] >> shifts) & 1).flatten(1)[:, :vocabulary].bool()
 
-    def _leaves(self, early: torch.Tensor, sequences: list[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which sequences leave at the middle layer, bool [B], and whether rounding could have decided it."""
-        margins = []
-        for sequence in sequences:
-            assert isinstance(sequence.request, GenerateRequest)
-            margins.append(float("inf") if sequence.request.early is None else sequence.request.early)
-        (least,) = self._staging.send([np.array(margins)])
-        top = early.double().softmax(dim=-1).topk(2, dim=-1).values
-        surplus = top[:, 0] - top[:, 1] - least
+    def _exits(self, exit_logits: torch.Tensor, sequences: list[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which sequences exit early, bool [B], and whether rounding could have decided it, bool [B]."""
+        exit_margins = [sequence.request.exit_margin for sequence in sequences]
+        (margins,) = self._staging.send([np.array([float("inf") if m is None else m for m in exit_margins])])
+        top = exit_logits.double().softmax(dim=-1).topk(2, dim=-1).values
+        surplus = top[:, 0] - top[:, 1] - margins
         return surplus >= 0, surplus.abs() < NEAR_CUT_PROBABILITY

@@ -1,16 +1,14 @@
-"""Drawing tokens from logits: Gumbel-max with noise that is a pure function of key, position and token id.
+"""Sampling tokens from logits: Gumbel-max with noise that is a pure function of key, position and token id.
 
-Source of the method: Gumbel-max sampling is exact for the softmax (Gumbel, 1954; Maddison et al., 2014), and a noise
-that does not depend on the batch makes a row's tokens its own.
-
-MERGED: Sampling by a kernel: what `sampler.sample` draws, with nothing that waits for a device.
+Gumbel-max sampling is exact for the softmax (Gumbel, 1954; Maddison et al., 2014). Since the noise does not depend on
+the batch, a row's tokens do not either. `sample` runs in torch; `KernelSampler` draws the same tokens by one kernel and
+never waits for the device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,27 +17,34 @@ from qpdsl.executor.engine.batch.staging import Numbers, Staging
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel, philox4x32
 from qpdsl.executor.requests.request import SamplingParams
 
-# A draw that floating point could have decided (see the language reference, "What a plan may change").
+# A near tie: a draw that rounding could have decided (see the language reference, "What a plan may change"). The two
+# best scores are nearer than the gap, or a probability is nearer to a cut than the other bound.
 NEAR_TIE_GAP = 1e-4
 NEAR_CUT_PROBABILITY = 1e-6
 
 
-_Bounds = np.ndarray[Any, np.dtype[Any]]
-
-
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """Per row: the token int64 [B], its log-probability at temperature 1 float32 [B], near tie or not bool [B]."""
+class SampledTokens:
+    """For each row the token int64 [B], its log-probability at temperature 1 float32 [B], near tie or not bool [B]."""
 
     tokens: torch.Tensor
     logprobs: torch.Tensor
     near_ties: torch.Tensor
 
 
-def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], positions: list[int]) -> Draw:
+# As `sample`.
+Sampler = Callable[[torch.Tensor, list[SamplingParams], list[int], list[int]], SampledTokens]
+# Logits float32 [B, V], temperature float32 [B], 0 where the largest logit wins, keys and positions int64 [B]: to
+# tokens int64, log-probabilities at temperature 1 and gaps to the runner-up float32 [B].
+Kernel = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+]
+
+
+def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], positions: list[int]) -> SampledTokens:
     """Draws one token for each row of `logits` (float32 [B, V]).
 
-    `keys`: 64-bit noise keys; `positions`: tokens that the row has drawn under its key so far.
+    `keys`: 64-bit noise keys; `positions`: how many tokens were drawn before under each row's key.
     """
     scores = logits
     if not all(p.greedy for p in params):
@@ -61,46 +66,48 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], 
     tokens, gap = _best(scores)
     near |= gap < NEAR_TIE_GAP
     logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
-    return Draw(tokens, logprobs, near)
+    return SampledTokens(tokens, logprobs, near)
 
 
-def _best(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The id of each row's largest score, the first of equal ones, and how far the next is behind: int64, float32 [B].
+class KernelSampler:
+    """Samples by one kernel on the logits' device; rows with filters are cut in torch before it."""
 
-    `scores` is as it was afterwards. On a CPU numpy's argmax and two maxima take a fifth of the time of torch's argmax
-    and `topk`.
-    """
-    if scores.is_cuda or scores.shape[-1] < 2:
-        top = scores.topk(min(2, scores.shape[-1]), dim=-1).values
-        gap = top[:, 0] - top[:, 1] if top.shape[-1] > 1 else torch.full_like(top[:, 0], float("inf"))
-        return scores.argmax(dim=-1), gap
-    tokens = torch.from_numpy(scores.numpy().argmax(axis=-1))
-    first = scores.gather(1, tokens[:, None])
-    scores.scatter_(1, tokens[:, None], float("-inf"))
-    gap = first[:, 0] - scores.amax(dim=-1)
-    scores.scatter_(1, tokens[:, None], first)
-    return tokens, gap
+    def __init__(self, staging: Staging, kernel: Kernel) -> None:
+        self._staging = staging
+        self._kernel = kernel
+
+    def __call__(
+        self, logits: torch.Tensor, params: list[SamplingParams], keys: list[int], positions: list[int]
+    ) -> SampledTokens:
+        """See `sample`."""
+        rows = [row for row, p in enumerate(params) if p.filtered and not p.greedy]
+        arrays: list[Numbers] = [
+            np.array([0.0 if p.greedy else p.temperature for p in params], dtype=np.float32),
+            np.array(keys, dtype=np.uint64).view(np.int64),
+            np.array(positions, dtype=np.int64),
+        ]
+        if rows:
+            arrays += [np.array(rows, dtype=np.int64), *cuts([params[row] for row in rows], logits.shape[-1])]
+        temperature, key, position, *cut = self._staging.send(arrays)
+        if not cut:
+            tokens, logprobs, gaps = self._kernel(logits, temperature, key, position)
+            return SampledTokens(tokens, logprobs, gaps < NEAR_TIE_GAP)
+        index, *bounds = cut
+        raw = logits.index_select(0, index)
+        kept, near_cut = filtered_scores(raw / temperature.index_select(0, index)[:, None], *bounds)
+        scores = logits.index_copy(0, index, kept)
+        tokens, logprobs, gaps = self._kernel(scores, temperature.index_fill(0, index, 1.0), key, position)
+        near = gaps < NEAR_TIE_GAP
+        near.index_copy_(0, index, near.index_select(0, index) | near_cut)
+        # In double, so that the result does not depend on how threads split the sum.
+        wide = raw.double()
+        chosen = wide.gather(1, tokens.index_select(0, index)[:, None])[:, 0]
+        logprobs.index_copy_(0, index, (chosen - wide.logsumexp(dim=-1)).float())
+        return SampledTokens(tokens, logprobs, near)
 
 
-def _perturb(scores: torch.Tensor, keys: list[int], positions: list[int]) -> torch.Tensor:
-    """Adds Gumbel noise where it can win; ids too far below the row's maximum become −inf."""
-    batch, vocabulary = scores.shape
-    padding = -vocabulary % 4
-    if padding:
-        scores = torch.nn.functional.pad(scores, (0, padding), value=float("-inf"))
-    threshold = scores.amax(dim=-1, keepdim=True) - (GUMBEL_MAX - GUMBEL_MIN)
-    blocks = scores.view(batch, -1, 4)
-    rows, at = ((blocks >= threshold[:, :, None]).any(dim=-1)).nonzero(as_tuple=True)
-    key = torch.tensor([k - (1 << 64) if k >> 63 else k for k in keys], device=scores.device)
-    position = torch.tensor(positions, device=scores.device)
-    noise = gumbel(philox4x32(key[rows], at, position[rows]))
-    perturbed = torch.full_like(blocks, float("-inf"))
-    perturbed[rows, at] = (blocks[rows, at].double() + noise).to(scores.dtype)
-    return perturbed.view(batch, -1)[:, :vocabulary]
-
-
-def cuts(params: list[SamplingParams], vocabulary: int) -> tuple[_Bounds, _Bounds, _Bounds]:
-    """Top-k int64, top-p and min-p float64 [F] of rows with filters, such that nothing is cut where one is off."""
+def cuts(params: list[SamplingParams], vocabulary: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Top-k int64, top-p and min-p float64 [F] of rows with filters; a filter that is off cuts nothing."""
     top_k = np.array([min(p.top_k or vocabulary, vocabulary) for p in params], dtype=np.int64)
     top_p = np.array([2.0 if p.top_p in (None, 1) else p.top_p for p in params], dtype=np.float64)
     return top_k, top_p, np.array([p.min_p or 0.0 for p in params], dtype=np.float64)
@@ -109,16 +116,16 @@ def cuts(params: list[SamplingParams], vocabulary: int) -> tuple[_Bounds, _Bound
 def filtered_scores(
     scores: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Top-k, top-p and min-p of rows [F, V], each over what the one before left; ids that fall out become −inf.
+    """Applies top-k, top-p and min-p to rows [F, V], each to what the one before left; ids that are cut become −inf.
 
-    The bounds are those of `cuts`. Also says (bool [F]) whether a probability lies so close to a cut that rounding
-    could have moved it.
+    The bounds are those of `cuts`. The second result, bool [F], is true where a probability lies so close to a cut that
+    rounding could have moved it.
     """
     vocabulary = scores.shape[-1]
     top_k, top_p, min_p = top_k[:, None], top_p[:, None], min_p[:, None]
     ordered, order = scores.sort(dim=-1, descending=True, stable=True)
 
-    # Equal scores at the top-k cut all stay, so that the kept set does not hang on the order of a sort.
+    # Equal scores at the top-k cut all stay, so that the kept set does not depend on the order of a sort.
     last, next_ = ordered.gather(1, top_k - 1), ordered.gather(1, top_k.clamp(max=vocabulary - 1))
     near = (top_k < vocabulary) & (last != next_) & (last - next_ < NEAR_TIE_GAP)
     ordered = ordered.masked_fill(ordered < last, float("-inf"))
@@ -135,45 +142,36 @@ def filtered_scores(
     return torch.empty_like(scores).scatter_(1, order, ordered), near[:, 0]
 
 
-# Logits float32 [B, V], temperature float32 [B], 0 where the largest logit wins, keys and positions int64 [B]: to
-# tokens int64, log-probabilities at temperature 1 and gaps to the runner-up float32 [B].
-Kernel = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-]
+def _best(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The id of each row's largest score, the first of equal ones, and how far the next is behind: int64, float32 [B].
+
+    `scores` is changed meanwhile, and restored. On a CPU numpy's argmax and two maxima take a fifth of the time of
+    torch's argmax and `topk`.
+    """
+    if scores.is_cuda or scores.shape[-1] < 2:
+        top = scores.topk(min(2, scores.shape[-1]), dim=-1).values
+        gap = top[:, 0] - top[:, 1] if top.shape[-1] > 1 else torch.full_like(top[:, 0], float("inf"))
+        return scores.argmax(dim=-1), gap
+    tokens = torch.from_numpy(scores.numpy().argmax(axis=-1))
+    first = scores.gather(1, tokens[:, None])
+    scores.scatter_(1, tokens[:, None], float("-inf"))
+    gap = first[:, 0] - scores.amax(dim=-1)
+    scores.scatter_(1, tokens[:, None], first)
+    return tokens, gap
 
 
-class KernelSampler:
-    """Draws by a kernel where the logits are; rows with filters are cut in torch before it."""
-
-    def __init__(self, staging: Staging, kernel: Kernel) -> None:
-        self._staging = staging
-        self._kernel = kernel
-
-    def __call__(
-        self, logits: torch.Tensor, params: list[SamplingParams], keys: list[int], positions: list[int]
-    ) -> Draw:
-        """See `sampler.sample`."""
-        rows = [row for row, p in enumerate(params) if p.filtered and not p.greedy]
-        arrays: list[Numbers] = [
-            np.array([0.0 if p.greedy else p.temperature for p in params], dtype=np.float32),
-            np.array(keys, dtype=np.uint64).view(np.int64),
-            np.array(positions, dtype=np.int64),
-        ]
-        if rows:
-            arrays += [np.array(rows, dtype=np.int64), *cuts([params[row] for row in rows], logits.shape[-1])]
-        temperature, key, position, *cut = self._staging.send(arrays)
-        if not cut:
-            tokens, logprobs, gaps = self._kernel(logits, temperature, key, position)
-            return Draw(tokens, logprobs, gaps < NEAR_TIE_GAP)
-        index, *bounds = cut
-        raw = logits.index_select(0, index)
-        kept, near_cut = filtered_scores(raw / temperature.index_select(0, index)[:, None], *bounds)
-        scores = logits.index_copy(0, index, kept)
-        tokens, logprobs, gaps = self._kernel(scores, temperature.index_fill(0, index, 1.0), key, position)
-        near = gaps < NEAR_TIE_GAP
-        near.index_copy_(0, index, near.index_select(0, index) | near_cut)
-        # In double, so that how the sum is parted among threads does not show.
-        wide = raw.double()
-        chosen = wide.gather(1, tokens.index_select(0, index)[:, None])[:, 0]
-        logprobs.index_copy_(0, index, (chosen - wide.logsumexp(dim=-1)).float())
-        return Draw(tokens, logprobs, near)
+def _perturb(scores: torch.Tensor, keys: list[int], positions: list[int]) -> torch.Tensor:
+    """Adds Gumbel noise to the ids that can win with it; those too far below the row's maximum become −inf."""
+    batch, vocabulary = scores.shape
+    padding = -vocabulary % 4
+    if padding:
+        scores = torch.nn.functional.pad(scores, (0, padding), value=float("-inf"))
+    threshold = scores.amax(dim=-1, keepdim=True) - (GUMBEL_MAX - GUMBEL_MIN)
+    blocks = scores.view(batch, -1, 4)
+    rows, places = ((blocks >= threshold[:, :, None]).any(dim=-1)).nonzero(as_tuple=True)
+    key = torch.tensor([k - (1 << 64) if k >> 63 else k for k in keys], device=scores.device)
+    position = torch.tensor(positions, device=scores.device)
+    noise = gumbel(philox4x32(key[rows], places, position[rows]))
+    perturbed = torch.full_like(blocks, float("-inf"))
+    perturbed[rows, places] = (blocks[rows, places].double() + noise).to(scores.dtype)
+    return perturbed.view(batch, -1)[:, :vocabulary]

@@ -1,11 +1,10 @@
-"""Keys and values in eight bits: int8 or e4m3, with one float32 scale for each token and head.
+"""How the KV cache of one model lies in memory: rows, each of which is one page of one layer.
 
-The scale maps the largest magnitude of a head's vector to the largest number of the format (as in KVQuant, Hooper et
-al., NeurIPS 2024, section 3, and vLLM's per-head scales; a scale per token needs no calibration and no second pass).
+A page is `layers` consecutive rows, and its id is the index of its first row: layer l of page p is row p + l.
 
-MERGED: How one model's KV cache lies in memory: rows, each one page of one layer.
-
-A page is `layers` consecutive rows; its id is the index of its first, so layer l of page p is row p + l.
+Keys and values may be kept in eight bits, int8 or e4m3, with one float32 scale for each token and head. The scale maps
+the largest magnitude of a head's vector to the largest number of the format, as in KVQuant (Hooper et al., NeurIPS
+2024, section 3) and vLLM's per-head scales. A scale per token needs no calibration and no second pass.
 """
 
 from __future__ import annotations
@@ -15,16 +14,21 @@ from typing import Literal
 
 import torch
 
-Kind = Literal["plain", "int8", "fp8"]
+# What the elements of a row are: numbers of the model's type, or of one of the two eight-bit formats.
+RowKind = Literal["plain", "int8", "fp8"]
+# The largest magnitudes. e4m3 has no infinity; 448 is its largest finite number.
+LARGEST = {"int8": 127.0, "fp8": 448.0}
+# A vector without a larger magnitude counts as zero: the reciprocal of its scale would overflow.
+SMALLEST = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class KVRows:
     """A model's view of the arena. Build it with `plain` or `quantized`.
 
     data:    plain: [R, page_size, 2, KV, D] of the model's dtype (0: key, 1: value); quantized: uint8 [R, bytes a row],
              the int8 or e4m3 data [page_size, 2, KV, D] first, then float32 scales [page_size, 2, KV]
-    scales:  the same memory as float32 [R, bytes a row / 4]; of plain rows `data` itself, which nobody reads as scales
+    scales:  the same memory as float32 [R, bytes a row / 4]; for plain rows `data` itself, which is not read as scales
     kind:    what an element is
     """
 
@@ -33,17 +37,17 @@ class Rows:
     page_size: int
     kv_heads: int
     dim: int
-    kind: Kind
+    kind: RowKind
 
     @classmethod
-    def plain(cls, data: torch.Tensor) -> Rows:
+    def plain(cls, data: torch.Tensor) -> KVRows:
         """Rows [R, page_size, 2, KV, D] in float32, bfloat16 or float16. Raises ValueError for another shape."""
         if data.dim() != 5 or data.shape[2] != 2 or not data.is_contiguous():
             raise ValueError(f"rows are contiguous [R, page_size, 2, KV, D], not {list(data.shape)}")
         return cls(data, data, data.shape[1], data.shape[3], data.shape[4], "plain")
 
     @classmethod
-    def quantized(cls, data: torch.Tensor, kind: Kind, page_size: int, kv_heads: int, dim: int) -> Rows:
+    def quantized(cls, data: torch.Tensor, kind: RowKind, page_size: int, kv_heads: int, dim: int) -> KVRows:
         """Rows uint8 [R, row_bytes(...)]. Raises ValueError for another size or a row that float32 cannot divide."""
         values, scales = page_size * 2 * kv_heads * dim, page_size * 2 * kv_heads * 4
         if data.dim() != 2 or data.shape[1] != values + scales or not data.is_contiguous() or values % 4:
@@ -62,25 +66,19 @@ class Rows:
         return self.data[:, :values].view(shape), self.scales[:, values // 4 :].view(shape[:4])
 
 
-def row_bytes(kind: Kind, dtype: torch.dtype, page_size: int, kv_heads: int, dim: int) -> int:
-    """Bytes of one row. `dtype` counts for plain rows only."""
+def row_bytes(kind: RowKind, dtype: torch.dtype, page_size: int, kv_heads: int, dim: int) -> int:
+    """Bytes of one row. `dtype` matters for plain rows only."""
     heads = page_size * 2 * kv_heads
     return heads * dim * dtype.itemsize if kind == "plain" else heads * (dim + 4)
 
 
-# The largest magnitudes. e4m3 has no infinity; 448 is its largest finite number.
-LARGEST = {"int8": 127.0, "fp8": 448.0}
-# Below this a vector is taken for zero: the reciprocal of its scale would overflow.
-SMALLEST = 1e-30
-
-
-def encode(values: torch.Tensor, kind: Kind) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize(values: torch.Tensor, kind: RowKind) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantizes `values` [..., D]: bytes uint8 [..., D] and scales float32 [...], rounding half to even."""
     wide = values.float()
     largest = wide.abs().amax(dim=-1)
     zero = largest < SMALLEST
     safe = torch.where(zero, torch.ones_like(largest), largest)
-    # Tensors, both: with a number on one side torch may multiply by a reciprocal, which rounds twice.
+    # Both are tensors: with a number on one side torch may multiply by a reciprocal, which rounds twice.
     bound = torch.full_like(safe, LARGEST[kind])
     scale = torch.where(zero, torch.zeros_like(largest), safe / bound)
     inverse = torch.where(zero, torch.zeros_like(largest), bound / safe)
@@ -90,7 +88,7 @@ def encode(values: torch.Tensor, kind: Kind) -> tuple[torch.Tensor, torch.Tensor
     return scaled.to(torch.float8_e4m3fn).view(torch.uint8), scale
 
 
-def decode(data: torch.Tensor, scale: torch.Tensor, kind: Kind) -> torch.Tensor:
-    """What `encode` stored, as float32 [..., D]."""
+def dequantize(data: torch.Tensor, scale: torch.Tensor, kind: RowKind) -> torch.Tensor:
+    """The values [..., D] float32 of what `quantize` gave."""
     wide = data.view(torch.int8 if kind == "int8" else torch.float8_e4m3fn).float()
     return wide * scale[..., None]

@@ -1,4 +1,7 @@
-"""What the paged kernels know about a step: built once, on the host, and shared by all layers."""
+"""The metadata of a step for paged attention: page tables, contexts and shared prefixes, the same for all layers.
+
+The host builds it once a step (`executor/engine/batch/`).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """Shared prefixes among the decoding sequences. `cascade_plan.plan` builds it.
+    """Shared prefixes among the decoding sequences. `shared_prefixes.plan` builds it.
 
-    members: int32 [N], sequence numbers; a tile's sequences are neighbours here
+    A tile is a run of sequences that share a range of tokens; a range that lies behind another is a level deeper.
+
+    members: int32 [N], sequence numbers; the sequences of a tile are neighbours here
     tiles:   int32 [tiles, 5], each row (first, last, begin, end, level): the sequences members[first:last] share the
-             tokens begin to end, whose pages stand in the page table of each of them; first == last is padding. A
-             sequence is in at most one tile a level, its levels count from 0 without a gap, and their token ranges
-             follow each other from token 0
+             tokens from begin to end, whose pages are in the page table of each of them; first == last is padding. A
+             sequence is in at most one tile of each level, its levels count from 0 without a gap, and their token
+             ranges follow each other from token 0
     start:   int32 [B], where a sequence's own tokens begin: the end of its deepest shared range, 0 without one
     levels:  int32 [B], how many levels a sequence is in
     width:   no tile has more sequences than this
@@ -36,15 +41,16 @@ class Cascade:
 
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
-    """T new tokens of B sequences: first those of one token each that decode, then the chunks of prompts.
+    """T new tokens of B sequences: first the sequences that decode, with one token each, then the chunks of prompts.
 
-    pages:         int32 [B, P], page ids, last dimension contiguous; what lies past a context is never read
-    context:       int32 [B], tokens of each sequence with this step's; 0 is a padding row, its output is zero
-    slots:         int64 [T], where each new token's key and value of layer 0 go
+    pages:         int32 [B, P], the page table: page ids, last dimension contiguous; ids after a context's last page
+                   are never read
+    context:       int32 [B], tokens of each sequence including this step's; 0 is a padding row, whose output is zero
+    slots:         int64 [T], the slot of each new token's key and value in layer 0: page id · page_size + place
     query_start:   int32 [B+1], the first new token of each sequence; rows after the last are padding
-    decodes:       how many sequences come first that have one token each
+    decodes:       how many of the first sequences have one token each
     longest:       no context is longer (an upper bound: a captured graph gives the model's limit)
-    longest_query: no sequence has more new tokens
+    longest_query: no sequence has more new tokens than this
     cascade:       shared prefixes among the first `decodes` sequences, if any
     """
 
@@ -64,20 +70,15 @@ class PagedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How a layer turns q·k into weights.
+    """How a layer turns q·k into attention weights.
 
     scale:   multiplies q·k
     window:  a query sees the last `window` tokens, itself included; None for all
-    softcap: c bends scores s to c·tanh(s/c) (Gemma 2, section 2); None for none
-    sinks:   [H], a score for each head that takes weight and gives no value (gpt-oss); None for none
+    softcap: c maps scores s to c·tanh(s/c) (Gemma 2, section 2); None for none
+    sinks:   [H], attention sinks: a score for each head that takes weight and gives no value (gpt-oss); None for none
     """
 
     scale: float
     window: int | None = None
     softcap: float | None = None
     sinks: torch.Tensor | None = None
-
-
-def power_of_two(count: int) -> int:
-    """The smallest power of two that is no smaller than `count`."""
-    return 1 << max(count - 1, 0).bit_length()

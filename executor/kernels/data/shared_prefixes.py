@@ -1,6 +1,6 @@
 """Finds the prefixes that decoding sequences share, from their page tables alone.
 
-Sequences sorted by their pages stand beside those that share most with them, so every shared prefix is a run of
+Sorting by page ids puts each sequence next to those that share most with it. So every shared prefix is a run of
 neighbours, and runs nest as the prefixes do.
 """
 
@@ -14,11 +14,12 @@ import torch
 
 from qpdsl.executor.kernels.data.paged_batch import Cascade
 
-# A level costs a launch's share and a merge; ranges shorter than this are read by each sequence for itself.
+# A level costs part of a launch and a merge, so each sequence reads shorter ranges by itself.
 LEAST_TOKENS = 128
-# Each level adds partial results to every sequence.
+# The most levels: each adds partial results to every sequence.
 DEEPEST = 3
 
+# (first, last, begin, end, level) as in `Cascade.tiles`.
 Tile = tuple[int, int, int, int, int]
 
 
@@ -32,23 +33,24 @@ def plan(
 ) -> Cascade | None:
     """The cascade of sequences with page ids `tables` and `contexts` tokens (the new one included); None without one.
 
-    Only whole pages before the new token are shared. About 4 µs a sequence on the host, so keep the result until a
-    sequence joins or leaves: contexts grow outside the shared ranges (only `suffix` must grow with them).
+    Shared ranges have `least` tokens or more, in at most `deepest` levels. Only whole pages before the new token are
+    shared. It takes about 4 µs a sequence on the host, so keep the result until a sequence joins or leaves: contexts
+    grow outside the shared ranges, and only `suffix` must grow with them.
     """
-    lines = [
+    prefixes = [
         np.asarray(table[: max(length - 1, 0) // page_size], dtype=np.int32)
         for table, length in zip(tables, contexts, strict=True)
     ]
-    order = sorted(range(len(lines)), key=lambda index: lines[index].tobytes())
-    common = [_common(lines[a], lines[b]) for a, b in pairwise(order)]
+    order = sorted(range(len(prefixes)), key=lambda index: prefixes[index].tobytes())
+    common = [_common(prefixes[a], prefixes[b]) for a, b in pairwise(order)]
     tiles: list[Tile] = []
     _nest(common, 0, len(order), 0, 0, max(1, -(-least // page_size)), deepest, tiles)
     if not tiles:
         return None
-    start, levels = [0] * len(lines), [0] * len(lines)
+    start, levels = [0] * len(prefixes), [0] * len(prefixes)
     for first, last, _, end, level in tiles:
         for sequence in order[first:last]:
-            # A deeper range comes after the one that holds it.
+            # A deeper range comes after the one that contains it.
             start[sequence], levels[sequence] = end * page_size, level + 1
     scaled = [(first, last, begin * page_size, end * page_size, level) for first, last, begin, end, level in tiles]
     return Cascade(
@@ -64,7 +66,7 @@ def plan(
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:
-    """How many leading pages two lines share."""
+    """How many leading pages two prefixes share."""
     length = min(len(a), len(b))
     differ = a[:length] != b[:length]
     return int(differ.argmax()) if differ.any() else length
@@ -73,7 +75,7 @@ def _common(a: np.ndarray, b: np.ndarray) -> int:
 def _nest(
     common: list[int], low: int, high: int, depth: int, level: int, least: int, deepest: int, tiles: list[Tile]
 ) -> None:
-    """Adds the tiles (in pages) among neighbours low to high, who share `depth` pages that are spoken for."""
+    """Adds the tiles (in pages) among the neighbours low to high, which share `depth` pages of tiles above."""
     if level == deepest:
         return
     first = low

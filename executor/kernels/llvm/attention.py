@@ -1,46 +1,54 @@
 """Paged attention on a CPU as LLVM code.
 
-Nothing is gathered and nothing padded: a query reads the pages of its sequence where they lie. What is computed for a
-query hangs on its own position alone, so its bits are the same in any batch, however a prompt is cut into chunks.
+Nothing is gathered or padded: a query reads the pages of its sequence where they lie. Its result depends on its own
+position and context only, so the bits are the same in any batch and however a prompt is cut into chunks.
 
-The scores of one vector are those of `width / heads` tokens for a block of heads that share a key; sums over the head's
-width are made by transposing (`Code.sums`), the softmax runs over such vectors, and the values are added up token by
-token. Softmax in two passes, over scores that are kept: Dao et al., FlashAttention (2022) discusses the online one,
-which saves memory traffic that a core's own cache does not feel.
+A vector holds the scores of `width / heads` tokens for a block of query heads that share a KV head. Sums over the
+dimensions of a head are made by transposing (`KernelCode.sums`), the softmax runs over the vectors of scores, and the
+values are added up token by token. The softmax takes two passes over stored scores. The online softmax of
+FlashAttention (Dao et al., 2022) would save memory traffic, which does not matter while scores stay in a core's cache.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.builder import I32, Code, Value
+from qpdsl.executor.kernels.llvm.builder import I32, KernelCode, Value
 from qpdsl.executor.kernels.llvm.cache import I8, KEY, VALUE, Cache, HeadShape, spread
 
 _LINE_BYTES = 64
-# A larger page would push out of a core's own cache what is being read.
-_ASKED_BYTES = 1 << 16
+# A larger page would push the page that is being read out of a core's cache.
+_PREFETCH_BYTES = 1 << 16
 # Vector registers that hold sums while values are added up.
-_SUMS = 16
+_SUM_REGISTERS = 16
 
 
 def emit_attend(module: ir.Module, name: str, shape: HeadShape, width: int, scaling: float, window: int | None) -> None:
-    """Causal attention of turned queries over the pages of a layer, within the last `window` positions where given.
+    """Causal attention of rotated queries over the pages of a layer, within the last `window` positions unless None.
 
-    Arguments: joined float32 [T, joined], of which the queries are read; the cache's rows; pages int32 [B, table];
-    context int32 [B], tokens of each sequence with its queries; start int32 [B + 1], where its queries begin; out
-    float32 [T, fold, kv_heads, dim]; scratch float32 [table * page_size * block]; the width of a page table; the layer;
-    B; the first query to compute and the one to stop before.
+    Arguments of the function, in order:
+    joined     float32 [T, joined], of which the queries are read
+    rows       the rows of the cache
+    pages      int32 [B, table], the page table
+    context    int32 [B], the tokens of each sequence including its queries
+    start      int32 [B + 1], where its queries begin
+    out        float32 [T, fold, kv_heads, dim]
+    scratch    float32 [table * page_size * block]
+    table      the pages of a sequence in the page table
+    layer
+    sequences  B
+    from, to   the first query to compute, and the query to stop before
     """
     addresses = ("joined", "rows", "pages", "context", "start", "out", "scratch")
     numbers = ("@table", "@layer", "@sequences", "@from", "@to")
-    code = Code(module, name, (*addresses, *numbers), width)
-    given = code.given
-    with code.loop(0, given["sequences"]) as sequence:
-        first = code.integer(given["start"], sequence, I32)
-        last = code.integer(given["start"], code.add(sequence, 1), I32)
-        context = code.integer(given["context"], sequence, I32)
-        pages = code.at(given["pages"], code.times(sequence, given["table"]), I32)
-        begin, end = code.most(first, given["from"]), code.least(last, given["to"])
+    code = KernelCode(module, name, (*addresses, *numbers), width)
+    arguments = code.arguments
+    with code.loop(0, arguments["sequences"]) as sequence:
+        first = code.integer(arguments["start"], sequence, I32)
+        last = code.integer(arguments["start"], code.add(sequence, 1), I32)
+        context = code.integer(arguments["context"], sequence, I32)
+        pages = code.at(arguments["pages"], code.times(sequence, arguments["table"]), I32)
+        begin, end = code.most(first, arguments["from"]), code.least(last, arguments["to"])
         with code.loop(0, shape.kv_heads) as head, code.loop(begin, end) as row:
             count = code.builder.sub(context, code.add(code.builder.sub(last, row), -1))
             for fold in range(0, shape.fold, shape.block(width)):
@@ -50,11 +58,11 @@ def emit_attend(module: ir.Module, name: str, shape: HeadShape, width: int, scal
 
 
 class _Query:
-    """The code for one query's block of heads that share KV head `head`; it sees `count` tokens."""
+    """The code for one query and a block of its heads that share KV head `head`; it sees `count` tokens."""
 
     def __init__(
         self,
-        code: Code,
+        code: KernelCode,
         shape: HeadShape,
         heads: range,
         scaling: float,
@@ -67,15 +75,15 @@ class _Query:
         self._code, self._shape, self._heads = code, shape, heads
         self._scaling, self._window = scaling, window
         self._count, self._pages = count, pages
-        given, offset = code.given, code.times(head, shape.dim)
+        arguments, offset = code.arguments, code.times(head, shape.dim)
         joined, out = code.times(row, shape.joined), code.times(row, shape.queries)
-        self._queries = code.at(given["joined"], code.add(joined, offset))
-        self._out = code.at(given["out"], code.add(out, offset))
-        self._scratch = given["scratch"]
+        self._queries = code.at(arguments["joined"], code.add(joined, offset))
+        self._out = code.at(arguments["out"], code.add(out, offset))
+        self._scratch = arguments["scratch"]
         self._block = shape.block(code.width)
         self._tile = code.width // self._block
         self._head = head
-        self._cache = Cache(code, shape.cache, given["rows"])
+        self._cache = Cache(code, shape.cache, arguments["rows"])
         zero = code.number(0)
         self._least = zero if window is None else code.most(code.add(count, -window), 0)
         self._first = code.builder.sdiv(self._least, code.number(shape.page_size))
@@ -89,10 +97,10 @@ class _Query:
 
     def _page(self, page: Value) -> Value:
         """The address of this layer of a page of the sequence."""
-        return self._cache.page(self._code.integer(self._pages, page, I32), self._code.given["layer"])
+        return self._cache.page(self._code.integer(self._pages, page, I32), self._code.arguments["layer"])
 
     def _kept(self, page: Value, token: int | Value = 0) -> Value:
-        """Where the scores of a token of a page are kept, one for each head of the block."""
+        """The address of the scores of a token of a page, one for each head of the block."""
         code = self._code
         place = code.times(code.builder.sub(page, self._first), self._shape.page_size)
         return code.at(self._scratch, code.times(code.add(place, token), self._block))
@@ -102,28 +110,28 @@ class _Query:
         return code.load(code.at(self._queries, head * self._shape.kv_heads * self._shape.dim + part))
 
     def _scores(self) -> Value:
-        """Keeps the scores of all pages, -inf where a token is not to be seen. Their maximum, lane by lane."""
+        """Stores the scores of all pages, -inf where a token is not visible. Returns their maximum, lane by lane."""
         code, shape, builder = self._code, self._shape, self._code.builder
         lowest = code.constant(float("-inf"))
         highest = code.variable(code.vector, lowest)
         token = ir.Constant(code.integers, [lane // self._block for lane in range(code.width)])
-        seen = code.splat(builder.trunc(self._count, I32))
+        count = code.splat(builder.trunc(self._count, I32))
         least = code.splat(builder.trunc(self._least, I32))
         first_head = builder.icmp_signed("==", self._head, code.number(0))
         with code.loop(self._first, self._last) as page:
-            here = self._page(page)
-            ahead = self._page(code.least(code.add(page, 1), code.add(self._last, -1)))
+            address = self._page(page)
+            following = self._page(code.least(code.add(page, 1), code.add(self._last, -1)))
             with code.loop(0, shape.page_size, self._tile) as at:
-                # Pages lie scattered, where the hardware does not look ahead: the next one is asked for meanwhile.
-                if shape.page_size * shape.cache.token_bytes <= _ASKED_BYTES:
+                # Pages are scattered, so the hardware does not prefetch the next one: this does.
+                if shape.page_size * shape.cache.token_bytes <= _PREFETCH_BYTES:
                     with builder.if_then(first_head):
-                        next_tile = self._cache.head(ahead, at, KEY, code.number(0))
+                        next_tile = self._cache.head(following, at, KEY, code.number(0))
                         for line in range(0, self._tile * shape.cache.token_bytes, _LINE_BYTES):
                             code.prefetch(code.at(next_tile, line, I8))
-                scores = builder.fmul(code.sums(self._products(here, at)), self._factors(here, at))
+                scores = builder.fmul(code.sums(self._products(address, at)), self._factors(address, at))
                 place = code.add(code.times(page, shape.page_size), at)
                 places = builder.add(code.splat(builder.trunc(place, I32)), token)
-                visible = builder.icmp_signed("<", places, seen)
+                visible = builder.icmp_signed("<", places, count)
                 if self._window is not None:
                     visible = builder.and_(visible, builder.icmp_signed(">=", places, least))
                 scores = builder.select(visible, scores, lowest)
@@ -132,30 +140,30 @@ class _Query:
         return highest.get()
 
     def _products(self, page: Value, at: Value) -> list[Value]:
-        """For each token of a tile and each head of the block the products of query and key, a vector to be summed."""
+        """The products of query and key for each token of a tile and head of the block, each a vector to be summed."""
         code, shape = self._code, self._shape
         tile = self._cache.head(page, at, KEY, self._head)
         products: list[Value] = []
         for token in range(self._tile):
             key_head = code.at(tile, token * shape.cache.token_bytes, I8)
-            found: list[Value | None] = [None] * self._block
+            sums: list[Value | None] = [None] * self._block
             for part in range(0, shape.dim, code.width):
                 key = self._cache.load(key_head, part)
                 for index, head in enumerate(self._heads):
-                    query, before = self._query(head, part), found[index]
-                    found[index] = code.builder.fmul(query, key) if before is None else code.fma(query, key, before)
-            products += [code.constant(0.0) if each is None else each for each in found]
+                    query, before = self._query(head, part), sums[index]
+                    sums[index] = code.builder.fmul(query, key) if before is None else code.fma(query, key, before)
+            products += [code.constant(0.0) if product is None else product for product in sums]
         return products
 
     def _factors(self, page: Value, at: Value) -> Value:
-        """What the sums of a tile are multiplied by."""
+        """The factors of the sums of a tile: the scaling, and the scales of the keys where they are quantized."""
         code = self._code
         scaling = code.constant(self._scaling)
         scales = [self._cache.scale(page, code.add(at, token), KEY, self._head) for token in range(self._tile)]
         return scaling if scales[0] is None else code.builder.fmul(spread(code, scales), scaling)
 
     def _exponentials(self, highest: Value) -> Value:
-        """Turns the kept scores to weights e^(score - highest). Their sums, lane by lane."""
+        """Turns the stored scores into weights e^(score - highest). Returns their sums, lane by lane."""
         code, builder = self._code, self._code.builder
         sums = code.variable(code.vector, code.constant(0.0))
         pages = builder.sub(self._last, self._first)
@@ -167,21 +175,21 @@ class _Query:
         return sums.get()
 
     def _values(self, scale: Value) -> None:
-        """Adds up the values by their weights, times each head's `scale`."""
+        """Writes the sums of the values by their weights, times the `scale` of each head."""
         code, shape = self._code, self._shape
-        at_once = max(1, _SUMS // len(self._heads)) * code.width
+        at_once = max(1, _SUM_REGISTERS // len(self._heads)) * code.width
         for begin in range(0, shape.dim, at_once):
             parts = range(begin, min(begin + at_once, shape.dim), code.width)
             sums = {(h, p): code.variable(code.vector, code.constant(0.0)) for h in self._heads for p in parts}
             with code.loop(self._first, self._last) as page:
-                here = self._page(page)
+                address = self._page(page)
                 before = code.times(page, shape.page_size)
                 start = code.most(code.builder.sub(self._least, before), 0)
                 stop = code.least(code.builder.sub(self._count, before), shape.page_size)
                 with code.loop(start, stop) as token:
-                    place = self._cache.head(here, token, VALUE, self._head)
-                    found = {part: self._cache.load(place, part) for part in parts}
-                    factor = self._cache.scale(here, token, VALUE, self._head)
+                    value_head = self._cache.head(address, token, VALUE, self._head)
+                    values = {part: self._cache.load(value_head, part) for part in parts}
+                    factor = self._cache.scale(address, token, VALUE, self._head)
                     kept = self._kept(page, token)
                     for index, head in enumerate(self._heads):
                         weight = code.broadcast(code.at(kept, index))
@@ -189,7 +197,7 @@ class _Query:
                             weight = code.builder.fmul(weight, code.splat(factor))
                         for part in parts:
                             total = sums[head, part]
-                            total.set(code.fma(weight, found[part], total.get()))
+                            total.set(code.fma(weight, values[part], total.get()))
             for index, head in enumerate(self._heads):
                 factor = code.splat(code.lane(scale, index))
                 for part in parts:

@@ -1,6 +1,6 @@
 """A small vocabulary over LLVM's builder: loops, variables, vectors of float32.
 
-Kernels are written with it once the shapes of a model are known, so that every bound but the number of rows and the
+Kernels are written with it when the shapes of a model are known, so that every bound except the number of rows and the
 length of a context is a constant of the code.
 """
 
@@ -23,6 +23,7 @@ _LOG2_E = 1.4426950408889634
 _LN_2_HIGH, _LN_2_LOW = 0.693359375, -2.12194440e-4
 # exp(r) - 1 - r over r² for |r| ≤ ln(2) / 2 (Cephes, expf), highest power first.
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+# The range of `KernelCode.exp`.
 _EXP_LEAST, _EXP_MOST = -87.0, 88.0
 # (ln(1 + r) - r + r²/2) / r³ for sqrt(1/2) ≤ 1 + r ≤ sqrt(2) (Cephes, logf), highest power first.
 _LOG = (
@@ -33,9 +34,9 @@ _ROOT_OF_HALF_BITS = 0x3F3504F3
 
 
 class Variable:
-    """A place for a value that loops change; the optimizer makes a register of it."""
+    """A value that loops change; the optimizer makes a register of it."""
 
-    def __init__(self, code: Code, kind: ir.Type, initial: Value) -> None:
+    def __init__(self, code: KernelCode, kind: ir.Type, initial: Value) -> None:
         self._builder = code.builder
         with code.builder.goto_entry_block():
             self._place = code.builder.alloca(kind)
@@ -49,7 +50,7 @@ class Variable:
         self._builder.store(value, self._place)
 
 
-class Code:
+class KernelCode:
     """The body of one function `name` of pointers and 64-bit numbers; `width` floats make a vector.
 
     `arguments`: names; those that begin with "@" are numbers, the others pointers.
@@ -63,7 +64,7 @@ class Code:
         self.width = width
         self.vector = ir.VectorType(F32, width)
         self.integers = ir.VectorType(I32, width)
-        self.given = {name.lstrip("@"): value for name, value in zip(arguments, self.function.args, strict=True)}
+        self.arguments = {name.lstrip("@"): value for name, value in zip(arguments, self.function.args, strict=True)}
 
     def end(self) -> None:
         self.builder.ret_void()
@@ -95,8 +96,8 @@ class Code:
 
     def integer(self, pointer: Value, index: Value, kind: ir.Type) -> Value:
         """An element of an array of int32 or int64, as a number."""
-        found = self.builder.load(self.at(pointer, index, kind), typ=kind)
-        return found if kind is I64 else self.builder.sext(found, I64)
+        number = self.builder.load(self.at(pointer, index, kind), typ=kind)
+        return number if kind is I64 else self.builder.sext(number, I64)
 
     @contextmanager
     def loop(self, start: int | Value, stop: int | Value, step: int = 1) -> Iterator[Value]:
@@ -122,9 +123,9 @@ class Code:
     # Vectors
 
     def constant(self, values: float | Sequence[float]) -> Value:
-        """A vector of one number, or of `width` of them."""
-        each = [float(values)] * self.width if isinstance(values, (int, float)) else [*values]
-        return ir.Constant(self.vector, each)
+        """A vector of one number in every lane, or of `width` numbers."""
+        lanes = [float(values)] * self.width if isinstance(values, (int, float)) else [*values]
+        return ir.Constant(self.vector, lanes)
 
     def load(self, pointer: Value) -> Value:
         return self.builder.load(pointer, typ=self.vector, align=4)
@@ -133,20 +134,20 @@ class Code:
         self.builder.store(value, pointer, align=4)
 
     def splat(self, value: Value) -> Value:
-        """A vector of one scalar."""
+        """A vector of one scalar in every lane."""
         kind = ir.VectorType(value.type, self.width)
         first = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(I32, 0))
         zeros = ir.Constant(self.integers, [0] * self.width)
         return self.builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
 
     def prefetch(self, pointer: Value) -> None:
-        """Asks for a cache line that will be read soon."""
+        """Prefetches a cache line that will be read soon."""
         name = "llvm.prefetch.p0"
-        found = self.module.globals.get(name)
-        if found is None:
-            found = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32]), name)
+        intrinsic = self.module.globals.get(name)
+        if intrinsic is None:
+            intrinsic = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32]), name)
         read, near, data = 0, 2, 1
-        self.builder.call(found, [pointer, *(ir.Constant(I32, value) for value in (read, near, data))])
+        self.builder.call(intrinsic, [pointer, *(ir.Constant(I32, value) for value in (read, near, data))])
 
     def broadcast(self, pointer: Value) -> Value:
         return self.splat(self.builder.load(pointer, typ=F32, align=4))
@@ -167,10 +168,10 @@ class Code:
     def _call(self, name: str, *values: Value) -> Value:
         """An intrinsic over vectors, lane by lane."""
         full = f"{name}.v{self.width}f32"
-        found = self.module.globals.get(full)
-        if found is None:
-            found = ir.Function(self.module, ir.FunctionType(self.vector, [self.vector] * len(values)), full)
-        return self.builder.call(found, values)
+        intrinsic = self.module.globals.get(full)
+        if intrinsic is None:
+            intrinsic = ir.Function(self.module, ir.FunctionType(self.vector, [self.vector] * len(values)), full)
+        return self.builder.call(intrinsic, values)
 
     def maximum(self, first: Value, second: Value) -> Value:
         return self.builder.select(self.builder.fcmp_ordered(">", first, second), first, second)
@@ -186,7 +187,7 @@ class Code:
         return self.builder.fptosi(self._call("llvm.rint", value), self.integers)
 
     def folded(self, value: Value, period: int, combine: Any) -> Value:
-        """Combines all lanes that lie a multiple of `period` apart; each of them holds the result."""
+        """Combines all lanes that are a multiple of `period` apart; each of them then holds the result."""
         distance = self.width // 2
         while distance >= period:
             order = [(lane + distance) % self.width for lane in range(self.width)]
@@ -199,11 +200,11 @@ class Code:
         return self.folded(value, 1, self.builder.fadd)
 
     def sums(self, vectors: Sequence[Value]) -> Value:
-        """The sum of the lanes of each of `width` vectors, as one vector: transposing and adding by halves."""
-        found = [*vectors]
+        """The sums of the lanes of each of `width` vectors, as one vector: transposed and added by halves."""
+        partial = [*vectors]
         half = 1
-        while len(found) > 1:
-            # Lanes come in runs of `half` that belong to one vector; two vectors' runs are interleaved and added.
+        while len(partial) > 1:
+            # Lanes come in runs of `half` that belong to one vector; the runs of two vectors are interleaved and added.
             low, high = [], []
             for lane in range(0, self.width, 2 * half):
                 low += [*range(lane, lane + half), *range(self.width + lane, self.width + lane + half)]
@@ -211,15 +212,18 @@ class Code:
                     *range(lane + half, lane + 2 * half),
                     *range(self.width + lane + half, self.width + lane + 2 * half),
                 ]
-            found = [
+            partial = [
                 self.builder.fadd(self.shuffle(first, second, low), self.shuffle(first, second, high))
-                for first, second in zip(found[::2], found[1::2], strict=True)
+                for first, second in zip(partial[::2], partial[1::2], strict=True)
             ]
             half *= 2
-        return found[0]
+        return partial[0]
 
     def exp(self, value: Value) -> Value:
-        """e to each lane within two units in the last place; 0 below -87, where it would be denormal, e^88 above 88."""
+        """e to the power of each lane, within two units in the last place.
+
+        It is 0 below -87, where it would be denormal, and e^88 above 88.
+        """
         builder = self.builder
         vanishes = builder.fcmp_ordered("<", value, self.constant(_EXP_LEAST))
         above = self.maximum(value, self.constant(_EXP_LEAST))
@@ -238,13 +242,13 @@ class Code:
         return builder.select(builder.fcmp_unordered("uno", value, value), value, power)
 
     def log(self, value: Value) -> Value:
-        """The natural logarithm of each lane within two units in the last place, of normal positive numbers only."""
+        """The natural logarithm of each lane, within two units in the last place; for normal positive numbers only."""
         builder = self.builder
 
         def bits(number: int) -> Value:
             return ir.Constant(self.integers, [number] * self.width)
 
-        # Mantissas from sqrt(1/2) to sqrt(2), so that the series converges on either side of 1.
+        # Mantissas are from sqrt(1/2) to sqrt(2), so that the series converges on either side of 1.
         raw = builder.sub(builder.bitcast(value, self.integers), bits(_ROOT_OF_HALF_BITS))
         exponent = builder.sitofp(builder.ashr(raw, bits(23)), self.vector)
         mantissa = builder.add(builder.and_(raw, bits(0x7FFFFF)), bits(_ROOT_OF_HALF_BITS))

@@ -1,4 +1,4 @@
-"""How LLVM code reads and writes the rows of a KV cache (see `Rows`): float32, or eight bits with scales."""
+"""LLVM code that reads and writes the rows of a KV cache (see `KVRows`): float32, or eight bits with scales."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, Kind, row_bytes
-from qpdsl.executor.kernels.llvm.builder import F32, I32, Code, Value
+from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, RowKind, row_bytes
+from qpdsl.executor.kernels.llvm.builder import F32, I32, KernelCode, Value
 
 I8 = ir.IntType(8)
 # Keys come first in a row, then values.
@@ -28,7 +28,7 @@ class CacheShape:
     kv_heads: int
     dim: int
     page_size: int
-    kind: Kind = "plain"
+    kind: RowKind = "plain"
 
     @property
     def row_bytes(self) -> int:
@@ -40,7 +40,7 @@ class CacheShape:
 
     @property
     def token_bytes(self) -> int:
-        """From one token's key to the next one's, without scales."""
+        """Bytes from a token's key to the next token's, without scales."""
         return 2 * self.kv_heads * self.dim * self.element_bytes
 
 
@@ -48,15 +48,15 @@ class CacheShape:
 class HeadShape:
     """The heads of a model: `fold` query heads for each of `kv_heads`, `dim` wide, KV in pages of `page_size` tokens.
 
-    A row of the joined product is [fold, kv_heads, dim] of queries, then the keys and the values [kv_heads, dim] each.
-    `kind`: what the cache holds.
+    A row of the joined projection has the queries [fold, kv_heads, dim], then the keys and then the values, both
+    [kv_heads, dim]. `kind`: what the cache holds.
     """
 
     fold: int
     kv_heads: int
     dim: int
     page_size: int
-    kind: Kind = "plain"
+    kind: RowKind = "plain"
 
     @property
     def cache(self) -> CacheShape:
@@ -71,14 +71,14 @@ class HeadShape:
         return (self.fold + 2) * self.kv_heads * self.dim
 
     def block(self, width: int) -> int:
-        """Query heads that are scored together: a power of two, `fold` and what pads it, at most a vector's width."""
+        """How many query heads are scored together: `fold` rounded up to a power of two, at most a vector's width."""
         return min(width, 1 << (self.fold - 1).bit_length())
 
 
 class Cache:
     """Code over the rows at an address."""
 
-    def __init__(self, code: Code, shape: CacheShape, rows: Value) -> None:
+    def __init__(self, code: KernelCode, shape: CacheShape, rows: Value) -> None:
         self._code, self._shape, self._rows = code, shape, rows
 
     def page(self, page: Value, layer: Value) -> Value:
@@ -95,27 +95,27 @@ class Cache:
         return code.at(page, code.add(place, code.times(code.number(token), shape.token_bytes)), I8)
 
     def load(self, head: Value, part: int) -> Value:
-        """A vector of the numbers of a head from `part` on, still to be multiplied by `scale`."""
+        """A vector of the numbers of a head from `part` on, not yet multiplied by `scale`."""
         code, builder, kind = self._code, self._code.builder, self._shape.kind
         if kind == "plain":
             return code.load(code.at(head, part))
-        found = builder.load(code.at(head, part, I8), typ=ir.VectorType(I8, code.width), align=1)
+        stored = builder.load(code.at(head, part, I8), typ=ir.VectorType(I8, code.width), align=1)
         if kind == "int8":
-            return builder.sitofp(builder.sext(found, code.integers), code.vector)
-        wide = builder.zext(found, code.integers)
+            return builder.sitofp(builder.sext(stored, code.integers), code.vector)
+        wide = builder.zext(stored, code.integers)
         sign = builder.shl(builder.and_(wide, self._bits(_SIGN)), self._bits(24))
         rest = builder.shl(builder.and_(wide, self._bits(_SIGN - 1)), self._bits(_SHIFT))
         magnitude = builder.fmul(builder.bitcast(rest, code.vector), code.constant(2.0**_BIAS))
         return builder.bitcast(builder.or_(builder.bitcast(magnitude, code.integers), sign), code.vector)
 
     def scale(self, page: Value, token: Value, which: int, head: Value) -> Value | None:
-        """What the numbers of a head are multiplied by; None where nothing."""
+        """The factor of the numbers of a head; None for rows that have no scales."""
         if self._shape.kind == "plain":
             return None
         return self._code.builder.load(self._scale(page, token, which, head), typ=F32, align=4)
 
     def store(self, page: Value, token: Value, which: int, head: Value, values: Sequence[Value]) -> None:
-        """Keeps the vectors of one head; in eight bits as `quantize.encode` does, of finite numbers to the bit."""
+        """Stores the vectors of one head; eight-bit rows get the bits of `kv_rows.quantize` for finite numbers."""
         code, builder, kind = self._code, self._code.builder, self._shape.kind
         target = self.head(page, token, which, head)
         if kind == "plain":
@@ -130,7 +130,7 @@ class Cache:
         vanishes = builder.fcmp_ordered("<", largest, code.constant(SMALLEST))
         scale = builder.select(vanishes, zero, builder.fdiv(largest, bound))
         inverse = builder.select(vanishes, zero, builder.fdiv(bound, largest))
-        # What is no number leaves none: comparisons drop it, a product with zero does not.
+        # A NaN must stay one: comparisons drop it, but a product with zero does not.
         poison = builder.fmul(values[0], zero)
         for value in values[1:]:
             poison = builder.fadd(poison, builder.fmul(value, zero))
@@ -148,14 +148,14 @@ class Cache:
         return code.at(code.at(page, shape.page_size * shape.token_bytes, I8), place)
 
     def _e4m3(self, value: Value) -> Value:
-        """The bits of e4m3 of each lane, half to even, of magnitudes up to 448."""
+        """The e4m3 bits of each lane, rounded half to even; for magnitudes up to 448."""
         code, builder = self._code, self._code.builder
         magnitude = code.magnitude(value)
         raw = builder.bitcast(magnitude, code.integers)
         even = builder.and_(builder.lshr(raw, self._bits(_SHIFT)), self._bits(1))
         carried = builder.add(builder.add(raw, self._bits((1 << (_SHIFT - 1)) - 1)), even)
         normal = builder.sub(builder.lshr(carried, self._bits(_SHIFT)), self._bits(_BIAS << 3))
-        # Below the least normal number they are multiples of 2^-9.
+        # Below the least normal number the bits count multiples of 2^-9.
         small = code.rounded(builder.fmul(magnitude, code.constant(2.0**9)))
         is_small = builder.fcmp_ordered("<", magnitude, code.constant(_LEAST_NORMAL))
         sign = builder.lshr(builder.bitcast(value, code.integers), self._bits(24))
@@ -165,10 +165,10 @@ class Cache:
         return ir.Constant(self._code.integers, [number] * self._code.width)
 
 
-def spread(code: Code, scalars: Sequence[Value]) -> Value:
-    """A vector in which each of the scalars fills as many lanes."""
-    each = code.width // len(scalars)
-    found = ir.Constant(code.vector, ir.Undefined)
+def spread(code: KernelCode, scalars: Sequence[Value]) -> Value:
+    """A vector in which each of the scalars fills the same number of lanes."""
+    lanes = code.width // len(scalars)
+    vector = ir.Constant(code.vector, ir.Undefined)
     for index, scalar in enumerate(scalars):
-        found = code.builder.insert_element(found, scalar, ir.Constant(I32, index))
-    return code.shuffle(found, found, [lane // each for lane in range(code.width)])
+        vector = code.builder.insert_element(vector, scalar, ir.Constant(I32, index))
+    return code.shuffle(vector, vector, [lane // lanes for lane in range(code.width)])

@@ -1,4 +1,4 @@
-"""Compiles LLVM kernels for the machine they run on, and makes functions of them."""
+"""Compiles LLVM kernels for the machine that they run on, and makes functions of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import binding, ir
 
-# Called with addresses and numbers; nothing is checked, and the interpreter's lock is released meanwhile.
+# Called with addresses and numbers. Nothing is checked, and the interpreter's lock is released during the call.
 Function = Callable[..., None]
 
 
@@ -25,10 +25,10 @@ def vector_width() -> int:
 
 
 class Library:
-    """Kernels compiled together. Their functions are good for as long as it lives."""
+    """Kernels compiled together. Their functions may be called only as long as the library lives."""
 
     def __init__(self, emitters: dict[str, Callable[[ir.Module, str], None]]) -> None:
-        """Each emitter adds a function of the given name to a module."""
+        """Each emitter adds a function of its name to a module."""
         module = ir.Module("qpdsl")
         for name, emit in emitters.items():
             emit(module, name)

@@ -1,7 +1,7 @@
 """Gumbel-max sampling on a CPU as LLVM code: the token, its log-probability and the gap to the runner-up.
 
-The noise is that of `philox.py`, word for word. All ids get it in float32 first, within `_SLACK`; only those that could
-still be first or second get it in float64, as it is defined. So a row costs some fifty operations of a vector for
+The noise has the random words of `plain/philox.py`. All ids get it in float32 first, within `_SLACK`. Only those that
+could still be first or second get it in float64, as it is defined. So a row costs some fifty vector operations for
 sixteen ids, and a handful of logarithms in float64.
 """
 
@@ -13,17 +13,17 @@ from functools import cache, partial
 import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.builder import F32, I32, I64, Code, Value, Variable
+from qpdsl.executor.kernels.llvm.builder import F32, I32, I64, KernelCode, Value, Variable
 from qpdsl.executor.kernels.llvm.compile import Library, vector_width
 from qpdsl.executor.kernels.plain.philox import MULTIPLIERS, ROUNDS, WEYL
 
 F64 = ir.DoubleType()
 
-# More than what the float32 noise can be off, twice, and the gap that counts as near.
+# More than twice the error of the float32 noise, plus the gap that counts as a near tie.
 _SLACK = 2e-2
-# Of a large score: what float32 loses of it when the noise is added.
+# The part of a large score that float32 loses when the noise is added.
 _ROUNDING = 2.0**-22
-# Below it -ln(1 - u) is a series; above, 1 - u has bits enough for a logarithm.
+# Below this u, -ln(1 - u) is computed as a series; above, 1 - u has bits enough for a logarithm.
 _SERIES = 0.25
 
 
@@ -42,17 +42,18 @@ class RowSampler:
     def __call__(
         self, logits: torch.Tensor, temperature: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Draws a token for each row of `logits` float32 [B, V]: `triton_sample.sample` on a CPU.
+        """Draws a token for each row of `logits` float32 [B, V], as `triton/sample.py` does on a GPU.
 
-        `temperature` float32 [B], 0 where the largest logit wins; `keys` and `positions` int64 [B], keys of 64 bits.
-        Returns tokens int64, log-probabilities at temperature 1 float32, and gaps float32, each [B].
+        `temperature` float32 [B], 0 for the largest logit; `keys` and `positions` int64 [B], keys of 64 bits. Returns
+        tokens int64, log-probabilities at temperature 1 float32, and the gaps between the best and the second best
+        perturbed score float32, each [B].
         """
         logits = logits.contiguous()
         count = logits.shape[0]
         tokens = torch.empty(count, dtype=torch.int64)
         logprobs, gaps = torch.empty(count), torch.empty(count)
-        given = (logits, temperature, keys, positions, tokens, logprobs, gaps, self._scratch)
-        self._function(*(each.data_ptr() for each in given), count)
+        tensors = (logits, temperature, keys, positions, tokens, logprobs, gaps, self._scratch)
+        self._function(*(tensor.data_ptr() for tensor in tensors), count)
         return tokens, logprobs, gaps
 
 
@@ -64,8 +65,8 @@ def _library(vocabulary: int, width: int) -> Library:
 def emit_sample(module: ir.Module, name: str, vocabulary: int, width: int) -> None:
     """Arguments: those of `RowSampler` and its results, scratch float32 [V rounded up to four vectors], and B."""
     addresses = ("logits", "temperature", "keys", "positions", "tokens", "logprobs", "gaps", "scratch")
-    code = Code(module, name, (*addresses, "@count"), width)
-    with code.loop(0, code.given["count"]) as row:
+    code = KernelCode(module, name, (*addresses, "@count"), width)
+    with code.loop(0, code.arguments["count"]) as row:
         _Row(code, vocabulary, row).emit()
     code.end()
 
@@ -73,17 +74,17 @@ def emit_sample(module: ir.Module, name: str, vocabulary: int, width: int) -> No
 class _Row:
     """The code for one row."""
 
-    def __init__(self, code: Code, vocabulary: int, row: Value) -> None:
+    def __init__(self, code: KernelCode, vocabulary: int, row: Value) -> None:
         self._code, self._vocabulary, self._row = code, vocabulary, row
-        self._logits = code.at(code.given["logits"], code.times(row, vocabulary))
-        self._scratch = code.given["scratch"]
+        self._logits = code.at(code.arguments["logits"], code.times(row, vocabulary))
+        self._scratch = code.arguments["scratch"]
         self._size = -(-vocabulary // (4 * code.width)) * 4 * code.width
         builder = code.builder
-        temperature = builder.load(code.at(code.given["temperature"], row), typ=F32)
+        temperature = builder.load(code.at(code.arguments["temperature"], row), typ=F32)
         self._noisy = builder.fcmp_ordered(">", temperature, ir.Constant(F32, 0.0))
         self._divisor = builder.select(self._noisy, temperature, ir.Constant(F32, 1.0))
-        key = code.integer(code.given["keys"], row, I64)
-        self._position = builder.trunc(code.integer(code.given["positions"], row, I64), I32)
+        key = code.integer(code.arguments["keys"], row, I64)
+        self._position = builder.trunc(code.integer(code.arguments["positions"], row, I64), I32)
         halves = (builder.trunc(key, I32), builder.trunc(builder.lshr(key, code.number(32)), I32))
         pairs = list(zip(halves, WEYL, strict=True))
         self._round_keys = [
@@ -103,7 +104,7 @@ class _Row:
         self._choose(code.builder.fsub(highest, slack), log_total)
 
     def _copied(self) -> Value:
-        """Copies the logits to the scratch, -inf after them. Their maximum, in every lane."""
+        """Copies the logits to the scratch, with -inf after them. Returns their maximum, in every lane."""
         code, builder = self._code, self._code.builder
         lowest = code.constant(float("-inf"))
         whole = self._vocabulary // code.width * code.width
@@ -113,9 +114,9 @@ class _Row:
             builder.store(builder.load(code.at(self._logits, at), typ=F32), code.at(self._scratch, at))
         peak = code.variable(code.vector, lowest)
         with code.loop(0, whole, code.width) as at:
-            found = code.load(code.at(self._logits, at))
-            code.store(found, code.at(self._scratch, at))
-            peak.set(code.maximum(peak.get(), found))
+            values = code.load(code.at(self._logits, at))
+            code.store(values, code.at(self._scratch, at))
+            peak.set(code.maximum(peak.get(), values))
         with code.loop(whole, self._size, code.width) as at:
             peak.set(code.maximum(peak.get(), code.load(code.at(self._scratch, at))))
         return code.folded(peak.get(), 1, code.maximum)
@@ -125,10 +126,10 @@ class _Row:
         code, builder = self._code, self._code.builder
         total = code.variable(code.vector, code.constant(0.0))
         with code.loop(0, self._size, code.width) as at:
-            found = code.exp(builder.fsub(code.load(code.at(self._scratch, at)), peak))
-            total.set(builder.fadd(total.get(), found))
-        under = builder.fpext(code.lane(code.total(total.get()), 0), F64)
-        return builder.fadd(builder.fpext(code.lane(peak, 0), F64), self._log(under))
+            powers = code.exp(builder.fsub(code.load(code.at(self._scratch, at)), peak))
+            total.set(builder.fadd(total.get(), powers))
+        rest = builder.fpext(code.lane(code.total(total.get()), 0), F64)
+        return builder.fadd(builder.fpext(code.lane(peak, 0), F64), self._log(rest))
 
     def _log(self, value: Value) -> Value:
         """The natural logarithm of a float64."""
@@ -137,7 +138,7 @@ class _Row:
         return builder.call(intrinsic, [value])
 
     def _perturbed(self) -> Value:
-        """Puts the scores with their noise into the scratch, within the slack. Their maximum, lane by lane."""
+        """Writes the perturbed scores to the scratch, within the slack. Returns their maximum, lane by lane."""
         code, builder, width = self._code, self._code.builder, self._code.width
         top = code.variable(code.vector, code.constant(float("-inf")))
         divisor = code.splat(self._divisor)
@@ -153,7 +154,7 @@ class _Row:
         return top.get()
 
     def _noise(self, word: Value) -> Value:
-        """Gumbel variates of words, float32 within the slack."""
+        """Gumbel variates float32 of random words, within the slack."""
         code, builder = self._code, self._code.builder
         ones = ir.Constant(code.integers, [-1] * code.width)
 
@@ -170,7 +171,7 @@ class _Row:
         return builder.fneg(code.log(inner))
 
     def _choose(self, least: Value, log_total: Value) -> None:
-        """Goes through the ids that could be first or second, in their order, and leaves the results of the row."""
+        """Compares the ids that could be first or second, in their order, and stores the results of the row."""
         code, builder, row = self._code, self._code.builder, self._row
         lowest = ir.Constant(F32, float("-inf"))
         best, second = code.variable(F32, lowest), code.variable(F32, lowest)
@@ -178,32 +179,32 @@ class _Row:
         with code.loop(0, self._size, code.width) as first:
             near = builder.fcmp_ordered(">=", code.load(code.at(self._scratch, first)), least)
             mask = builder.bitcast(near, ir.IntType(code.width))
-            some = builder.icmp_unsigned("!=", mask, ir.Constant(mask.type, 0))
+            any_near = builder.icmp_unsigned("!=", mask, ir.Constant(mask.type, 0))
             last = code.least(code.add(first, code.width), self._vocabulary)
-            with builder.if_then(some, likely=False), code.loop(first, last) as at:
-                there = builder.load(code.at(self._scratch, at), typ=F32)
-                with builder.if_then(builder.fcmp_ordered(">=", there, code.lane(least, 0))):
-                    self._meet(at, best, second, token)
+            with builder.if_then(any_near, likely=False), code.loop(first, last) as at:
+                score = builder.load(code.at(self._scratch, at), typ=F32)
+                with builder.if_then(builder.fcmp_ordered(">=", score, code.lane(least, 0))):
+                    self._compare(at, best, second, token)
         chosen = builder.fpext(builder.load(code.at(self._logits, token.get()), typ=F32), F64)
         logprob = builder.fptrunc(builder.fsub(chosen, log_total), F32)
-        builder.store(token.get(), code.at(code.given["tokens"], row, I64))
-        builder.store(logprob, code.at(code.given["logprobs"], row))
-        builder.store(builder.fsub(best.get(), second.get()), code.at(code.given["gaps"], row))
+        builder.store(token.get(), code.at(code.arguments["tokens"], row, I64))
+        builder.store(logprob, code.at(code.arguments["logprobs"], row))
+        builder.store(builder.fsub(best.get(), second.get()), code.at(code.arguments["gaps"], row))
 
-    def _meet(self, at: Value, best: Variable, second: Variable, token: Variable) -> None:
-        """Holds the id `at` against the best and the second so far; of equal ones the first stays."""
+    def _compare(self, at: Value, best: Variable, second: Variable, token: Variable) -> None:
+        """Compares the id `at` with the best and the second best so far; of equal ids the first wins."""
         code, builder = self._code, self._code.builder
         raw = builder.load(code.at(self._logits, at), typ=F32)
         score = code.variable(F32, builder.fdiv(raw, self._divisor))
         with builder.if_then(self._noisy):
             noise = self._exact_noise(builder.trunc(at, I32))
             score.set(builder.fptrunc(builder.fadd(builder.fpext(score.get(), F64), noise), F32))
-        found, before = score.get(), best.get()
-        wins = builder.fcmp_ordered(">", found, before)
-        runner = builder.select(wins, before, found)
+        perturbed, before = score.get(), best.get()
+        wins = builder.fcmp_ordered(">", perturbed, before)
+        runner = builder.select(wins, before, perturbed)
         higher = builder.fcmp_ordered(">", runner, second.get())
         second.set(builder.select(higher, runner, second.get()))
-        best.set(builder.select(wins, found, before))
+        best.set(builder.select(wins, perturbed, before))
         token.set(builder.select(wins, at, token.get()))
 
     def _exact_noise(self, token: Value) -> Value:
@@ -240,12 +241,12 @@ class _Row:
         return [c0, c1, c2, c3]
 
 
-def _in_order(code: Code, words: Sequence[Value]) -> list[Value]:
-    """Vectors of the words of neighbouring ids, from vectors of each block's first, second, third and fourth word."""
+def _in_order(code: KernelCode, words: Sequence[Value]) -> list[Value]:
+    """Vectors of the words of neighbouring ids, from vectors of each block's first, second, third and fourth words."""
 
     def interleaved(first: Value, second: Value) -> list[Value]:
         pairs = [lane for index in range(code.width) for lane in (index, code.width + index)]
         return [code.shuffle(first, second, pairs[: code.width]), code.shuffle(first, second, pairs[code.width :])]
 
     even, odd = interleaved(words[0], words[2]), interleaved(words[1], words[3])
-    return [each for low, high in zip(even, odd, strict=True) for each in interleaved(low, high)]
+    return [vector for low, high in zip(even, odd, strict=True) for vector in interleaved(low, high)]

@@ -1,7 +1,7 @@
 """Paged attention in torch: write the new keys and values to their slots, gather whole pages, attend.
 
-Rows are grouped by query length and context length, so one call serves many sequences. Grouped queries are folded into
-the query length, which on a CPU is several times faster than `enable_gqa`.
+Sequences are grouped by query length and context length, so one call serves many of them. Query heads that share a KV
+head are folded into the query length, which on a CPU is several times faster than `enable_gqa`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from qpdsl.executor.kernels.data import kv_rows
-from qpdsl.executor.kernels.data.kv_rows import Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows
 
 
 @dataclass(slots=True)
-class Group:
+class AttentionGroup:
     """Sequences that attend in one call: B of them, Q query rows each (padded), P pages of context each (padded).
 
-    `pages`: for each layer the cache rows int64 [B*P] of those pages. `positions` int64 [B, Q]: the queries' places in
-    the sequence, 0 where padded. `first`: the first of the batch rows where they are all real and neighbours, so that a
-    slice serves. Where it is None, `rows` int64 [B*Q] says the batch row of each query, 0 where padded, and `valid`
-    int64 which of the B*Q are real.
+    batch, queries: B and Q
+    positions: int64 [B, Q], the queries' positions in their sequences, 0 where padded
+    pages:     for each layer the cache rows int64 [B*P] of the pages
+    first:     the first batch row, where the batch rows are all real and consecutive, so that a slice serves; else None
+    rows:      without `first`, int64 [B*Q], the batch row of each query, 0 where padded
+    valid:     without `first`, int64, which of the B*Q queries are real
     """
 
     batch: int
@@ -42,10 +44,10 @@ class Group:
         mask = self._masks.get(window)
         if mask is None:
             keys = torch.arange(length, device=self.positions.device)
-            behind = self.positions[:, :, None] - keys
-            hidden = behind < 0
+            distance = self.positions[:, :, None] - keys
+            hidden = distance < 0
             if window is not None:
-                hidden |= behind >= window
+                hidden |= distance >= window
             mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
             mask.masked_fill_(hidden, float("-inf"))
             if self.queries > 1:
@@ -55,28 +57,28 @@ class Group:
         return mask
 
 
-def write_kv(rows: Rows, new: torch.Tensor, slots: torch.Tensor) -> None:
+def write_kv(rows: KVRows, new: torch.Tensor, slots: torch.Tensor) -> None:
     """Stores keys and values `new` [T, 2, KV, D] at `slots` int64 [T], in place; quantizes where the rows are."""
     if rows.kind == "plain":
         rows.data.view(-1, *rows.data.shape[2:]).index_copy_(0, slots, new)
         return
     row, place = slots // rows.page_size, slots % rows.page_size
     data, scales = rows.split()
-    data[row, place], scales[row, place] = kv_rows.encode(new, rows.kind)
+    data[row, place], scales[row, place] = kv_rows.quantize(new, rows.kind)
 
 
 def paged_attention(
     query: torch.Tensor,
-    rows: Rows,
+    rows: KVRows,
     layer: int,
-    groups: list[Group],
+    groups: list[AttentionGroup],
     scaling: float,
     window: int | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Causal attention of `query` [T, H, D], heads that share a KV head side by side, over one layer's pages.
+    """Causal attention of `query` [T, H, D], with heads that share a KV head as neighbours, over one layer's pages.
 
-    Returns [T, H, D]; rows that are in no group are zero. `softcap` c bends scores s to c·tanh(s/c) (Gemma 2).
+    Returns [T, H, D]; rows that are in no group are zero. `softcap` c maps scores s to c·tanh(s/c) (Gemma 2).
     """
     count, heads, dim = query.shape
     folded = query.view(count, rows.kv_heads, heads // rows.kv_heads, dim).transpose(1, 2)
@@ -85,9 +87,9 @@ def paged_attention(
 
 def folded_attention(
     query: torch.Tensor,
-    rows: Rows,
+    rows: KVRows,
     layer: int,
-    groups: list[Group],
+    groups: list[AttentionGroup],
     scaling: float,
     window: int | None = None,
     softcap: float | None = None,
@@ -122,14 +124,14 @@ def folded_attention(
     return torch.zeros_like(query, memory_format=torch.contiguous_format) if out is None else out
 
 
-def _gather(rows: Rows, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _gather(rows: KVRows, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The rows `pages` int64 [N], decoded: [N, page_size, 2, KV, D] in memory."""
-    found = rows.data.flatten(1).index_select(0, pages)
+    stored = rows.data.flatten(1).index_select(0, pages)
     if rows.kind == "plain":
-        return found
+        return stored
     values = rows.page_size * 2 * rows.kv_heads * rows.dim
-    data = found[:, :values].view(len(found), -1, rows.dim)
-    return kv_rows.decode(data, found.view(torch.float32)[:, values // 4 :], rows.kind).to(dtype)
+    data = stored[:, :values].view(len(stored), -1, rows.dim)
+    return kv_rows.dequantize(data, stored.view(torch.float32)[:, values // 4 :], rows.kind).to(dtype)
 
 
 def _mix(

@@ -1,8 +1,8 @@
 """Linear layers laid out for a CPU's matrix kernels.
 
-A weight is kept transposed, [in, out] in memory: BLAS then takes a kernel that is up to three times faster for few rows
-than the one for [out, in], and that sums a row in the same order for any number of rows from 2 on, as long as there are
-not too many. So rows go through in pieces of at most `ROWS`, and `safe_rows` tests how few are enough.
+A weight is kept transposed, [in, out] in memory. BLAS then uses a kernel that is up to three times faster for few rows
+than the one for [out, in], and that sums a row in the same order for any number of rows from 2 up to some limit. So
+rows are computed in pieces of at most `ROWS`, and `safe_rows` tests how few rows are enough.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Iterable
 
 import torch
 
-# Larger pieces are no faster, and from somewhere above 100 rows on BLAS parts the sums of wide layers.
+# Larger pieces are no faster, and somewhere above 100 rows BLAS starts to split the sums of wide layers.
 ROWS = 64
-# Of a wide layer BLAS would step through memory a whole row at a time, so its outputs are stored in blocks: narrow ones
-# read a weight that comes from memory some 20% faster; where it stays in a cache, fewer calls do.
+# In a wide layer BLAS would step through memory a whole row at a time, so the outputs are stored in blocks of columns.
+# Narrow blocks are some 20% faster where the weight comes from memory; where it stays in a cache, fewer calls are.
 _SMALL_INPUT = 512
 _COLUMNS = 256
 _COLUMNS_OF_SMALL = 1216
-# Enough rows for layers as they come, [out, in], on every BLAS tried.
+# Enough rows for weights [out, in], as models come with them, on every BLAS tried.
 PADDED_ROWS = 16
 _SIZES = (2, 3, 4, 5, 7, 8, 9, 11, 15, 16, 17, 24, 31, 33, 47, 48, 63)
 
 
 class PackedLinear(torch.nn.Module):
-    """y = x·Wᵀ + b with the weight transposed; no row of y hangs on how many there are, from 2 on."""
+    """y = x·Wᵀ + b with the weight transposed; from 2 rows on no row of y depends on how many there are."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """`weight` [out, in], `bias` [out]."""
@@ -43,7 +43,7 @@ class PackedLinear(torch.nn.Module):
         return out if hidden.dim() == 2 else out.view(*hidden.shape[:-1], self.out_features)
 
     def into(self, rows: torch.Tensor, out: torch.Tensor) -> None:
-        """The layer's result of `rows` [T, in] in `out` [T, out]."""
+        """Writes the layer's result for `rows` [T, in] to `out` [T, out]."""
         if rows.shape[0] <= ROWS and len(self.blocks) == 1:
             torch.mm(rows, self.blocks[0], out=out)
         else:
@@ -51,15 +51,15 @@ class PackedLinear(torch.nn.Module):
             start = 0
             for weight in self.blocks:
                 end = start + weight.shape[1]
-                for given, made in pieces:
-                    torch.mm(given, weight, out=made[:, start:end])
+                for source, target in pieces:
+                    torch.mm(source, weight, out=target[:, start:end])
                 start = end
-        # Added after the product, for any number of rows: a product that begins with it sums in another order.
+        # The bias is always added after the product: a product that begins with it sums in another order.
         if self.bias is not None:
             out += self.bias
 
     def add_to(self, total: torch.Tensor, hidden: torch.Tensor) -> None:
-        """`total` [T, out] += the layer's result of `hidden` [T, in]."""
+        """`total` [T, out] += the layer's result for `hidden` [T, in]."""
         if self.bias is None and hidden.shape[0] <= ROWS and len(self.blocks) == 1:
             total.addmm_(hidden, self.blocks[0])
             return
@@ -67,8 +67,8 @@ class PackedLinear(torch.nn.Module):
         start = 0
         for weight in self.blocks:
             end = start + weight.shape[1]
-            for given, made in pieces:
-                made[:, start:end].addmm_(given, weight)
+            for source, target in pieces:
+                target[:, start:end].addmm_(source, weight)
             start = end
         if self.bias is not None:
             total += self.bias
@@ -76,15 +76,15 @@ class PackedLinear(torch.nn.Module):
 
 def _pieces(rows: torch.Tensor) -> Iterable[torch.Tensor]:
     count = rows.shape[0]
-    # Even pieces: none is left with a single row, which would take a kernel of its own.
+    # Even pieces, so that none has a single row, for which BLAS has another kernel.
     return (rows,) if count <= ROWS else rows.tensor_split(-(-count // ROWS))
 
 
 @torch.inference_mode()
 def safe_rows(layers: Iterable[PackedLinear]) -> int:
-    """How many rows each of the layers must have for its bits not to depend on their number, at this thread count.
+    """How many rows a product must have so that its bits do not depend on their number, at this thread count.
 
-    Tested on random rows, once for each shape: 2 where all sizes agree, `PADDED_ROWS` where they do not.
+    Tested on random rows, once for each shape of the layers: 2 where all sizes agree, else `PADDED_ROWS`.
     """
     generator = torch.Generator().manual_seed(0)
     shapes = {(layer.in_features, layer.out_features, layer.bias is None): layer for layer in layers}

@@ -17,10 +17,10 @@ _MASK = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
-# Blocks at a time on a CPU: what a round reads and writes stays in a core's own cache.
-_AT_ONCE = 8192
+# Blocks at a time on a CPU, so that what a round reads and writes stays in a core's own cache.
+_CHUNK = 8192
 
-# u runs over (x + 1/2) / 2**32 for 32-bit x, so a Gumbel variate lies between these, whatever the key.
+# u is (x + 1/2) / 2**32 of a 32-bit x, so every Gumbel variate lies between these.
 GUMBEL_MIN = -3.14
 GUMBEL_MAX = 22.88
 
@@ -29,7 +29,7 @@ def philox4x32(keys: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor) -> torch.
     """Philox4x32-10 blocks with counter (c0, c1, 0, 0).
 
     Args: int64 tensors of one shape [n]; `keys` are 64-bit keys (low word first), c0 and c1 in [0, 2**32).
-    Returns int64 [n, 4], every entry in [0, 2**32). Products wrap modulo 2**64 in int64: both halves come out right.
+    Returns int64 [n, 4], every entry in [0, 2**32). Products wrap modulo 2**64 in int64, which keeps both halves right.
     """
     if not keys.is_cuda:
         return torch.from_numpy(_on_cpu(keys.numpy(), c0.numpy(), c1.numpy()))
@@ -48,12 +48,12 @@ def philox4x32(keys: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor) -> torch.
 
 
 def _on_cpu(keys: _Words, c0: _Words, c1: _Words) -> _Words:
-    """The same in numpy, in place: a third of the time of torch's operators."""
+    """`philox4x32` in numpy, in place: it takes a third of the time of torch's operators."""
     out = np.empty((len(keys), 4), dtype=np.uint64)
     mask, half = np.uint64(_MASK), np.uint64(32)
     multipliers, weyl = [np.uint64(m) for m in MULTIPLIERS], [np.uint64(w) for w in WEYL]
-    for start in range(0, len(keys), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
+    for start in range(0, len(keys), _CHUNK):
+        part = slice(start, start + _CHUNK)
         k0, k1 = keys[part].view(np.uint64) & mask, keys[part].view(np.uint64) >> half
         x0, x1 = c0[part].astype(np.uint64), c1[part].astype(np.uint64)
         x2, x3, p0, p1 = (np.zeros_like(x0) for _ in range(4))

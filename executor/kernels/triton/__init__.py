@@ -1,1 +1,8 @@
-"""Kernels for GPUs, in Triton."""
+"""A GPU's kernels, in Triton.
+
+Open `decode.py` first. `common.py` has the block of online softmax that `decode.py`, `cascade.py` and `prefill.py`
+share; `merge.py` joins the parts of a split context; `store.py` writes keys and values into pages; `sample.py` draws
+tokens where the logits are; `tuning.py` chooses block sizes and split counts on the host. Every kernel has a torch twin
+(`plain/reference.py`), with which the tests compare it under Triton's interpreter. Nothing here may wait for the
+device, and numbers that vary from step to step are arguments that Triton does not specialize on.
+"""

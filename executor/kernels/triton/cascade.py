@@ -1,9 +1,9 @@
-"""Decode attention with shared prefixes: a prefix is read once for all sequences over it.
+"""Cascade attention: decode attention in which a shared prefix is read once for all sequences over it.
 
-The queries of a group are stacked, so the prefix is a matrix product where it was one vector product a sequence; each
-sequence's own tokens are attended as in `triton_decode`, and both are merged by log-sum-exp (Juravsky et al.,
-"Hydragen", 2024; Ye et al., "Cascade Inference", FlashInfer, 2024; Ye et al., "ChunkAttention", 2024). Prefixes may
-nest, a level each.
+The queries of a tile are stacked, so that the prefix takes one matrix product in place of one vector product a
+sequence. The own tokens of each sequence are attended as in `decode.py`, and both are merged by log-sum-exp (Juravsky
+et al., "Hydragen", 2024; Ye et al., "Cascade Inference", FlashInfer, 2024; Ye et al., "ChunkAttention", 2024). Prefixes
+may nest, with a level each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from qpdsl.executor.kernels.data.kv_rows import Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
 from qpdsl.executor.kernels.triton.common import attend_range, dot_type, geometry, log_sum, part_of, sunk
 from qpdsl.executor.kernels.triton.decode import partial
@@ -83,7 +83,7 @@ def prefix_kernel(
     position = tl.load(context + sequence, mask=real, other=0) - 1
     reader = tl.load(members + first).to(tl.int64)
 
-    # The sinks are the first part's of the sequences' own tokens.
+    # Sinks belong to the first part of a sequence's own tokens.
     high, total = sunk(query, heads, real, False, M, False)
     page_row = pages + reader * stride_pages
     mean, total, high = attend_range(
@@ -97,7 +97,7 @@ def prefix_kernel(
 
 def cascade(
     query: torch.Tensor,
-    rows: Rows,
+    rows: KVRows,
     batch: PagedBatch,
     shared: Cascade,
     layer: int,
@@ -107,7 +107,7 @@ def cascade(
 ) -> None:
     """Writes `out` [B, H, D] for `query` [B, H, D] (last dimension contiguous). Twin: `reference.cascade`.
 
-    `tuning`: of the prefixes, of the sequences' own tokens.
+    `tuning`: for the prefixes, and for the sequences' own tokens.
     """
     fold = query.shape[1] // rows.kv_heads
     above, below = tuning or (for_cascade(rows, fold, shared.width), for_decode(rows, fold))

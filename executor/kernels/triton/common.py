@@ -1,7 +1,8 @@
 """What the Triton kernels share: offsets into paged rows, eight-bit elements, one block of online softmax.
 
-A block of keys is attended as in FlashAttention-2 (Dao, 2023, algorithm 1), with scores in base 2, so `exp2` serves.
-Dots run in the type `DOT`: that of the model on a device, float32 under the interpreter, whose bfloat16 is not one.
+A block of keys is attended as in FlashAttention-2 (Dao, 2023, algorithm 1), with scores in base 2, so that `exp2`
+serves. Dot products run in the type `DOT`: the model's type on a device, and float32 under the interpreter, which does
+not compute bfloat16 as a device does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from qpdsl.executor.kernels.data.kv_rows import Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows
 
 LOG2E = tl.constexpr(math.log2(math.e))
 PLAIN, INT8, FP8 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -26,8 +27,8 @@ def dot_type(query: torch.Tensor) -> tl.dtype:
     return tl.float32 if INTERPRETED else DTYPES[query.dtype]
 
 
-def geometry(rows: Rows) -> dict[str, int]:
-    """The constants of a model's rows, as `row_offsets` and its like take them."""
+def geometry(rows: KVRows) -> dict[str, int]:
+    """The constants of a model's rows, by the names that the kernels have for them."""
     return {
         "ROW": rows.row_elements,
         "PAGE": rows.page_size,
@@ -40,10 +41,10 @@ def geometry(rows: Rows) -> dict[str, int]:
 
 @triton.jit
 def widen(x, KIND: tl.constexpr, DOT: tl.constexpr):
-    """Stored elements as numbers; of e4m3 a 256th of each, which its scale makes up for.
+    """Stored elements as numbers; for e4m3 a 256th of each, which is multiplied back with its scale.
 
-    An e4m3 number moved into the low exponent bits of a float16 is itself times 2**-8, subnormal ones included, so no
-    device needs a type for it.
+    The bits of an e4m3 number, moved into the low exponent bits of a float16, are that number times 2**-8, also where
+    it is subnormal. So no device needs a type for it.
     """
     if KIND == FP8:
         bits = x.to(tl.uint16)
@@ -58,7 +59,7 @@ def widen(x, KIND: tl.constexpr, DOT: tl.constexpr):
 
 @triton.jit
 def log_sum(total, high):
-    """Log-sum-exp in base 2 of rows with the maxima `high` and the sums `total` under them; −inf where nothing was."""
+    """Log-sum-exp in base 2 of rows with maxima `high` and sums `total` relative to them; −inf for empty rows."""
     return tl.where(total > 0.0, high + tl.log2(tl.where(total > 0.0, total, 1.0)), float("-inf"))
 
 
@@ -66,7 +67,7 @@ def log_sum(total, high):
 def page_ids(page_row, token, top, PAGE: tl.constexpr):
     """The page of each token int32 [N] below `top`, from the sequence's line of the page table.
 
-    Kernels ask for the pages of a block while they attend the one before: keys whose addresses are known an iteration
+    Kernels load the pages of a block while they attend the block before: keys whose addresses are known an iteration
     ahead can be loaded ahead.
     """
     return tl.load(page_row + token // PAGE, mask=token < top, other=0)
@@ -99,8 +100,8 @@ def attend(
 ):
     """One block of keys: updates the row sums `total`, maxima `high` [M] (base 2) and unscaled means `mean` [M, D_PAD].
 
-    `queries` [M, D_PAD] in DOT; `token` int32 [N]: places in the sequence, of which `live` may be loaded, on pages
-    `page` int32 [N]; `seen` [M, N]: which a query sees.
+    `queries` [M, D_PAD] in DOT; `token` int32 [N]: positions in the sequence, of which `live` may be loaded, on the
+    pages `page` int32 [N]; `seen` [M, N]: which of them a query sees.
     """
     d = tl.arange(0, D_PAD)
     row = (page + layer).to(tl.int64)
@@ -123,7 +124,7 @@ def attend(
         scores *= scale * LOG2E
     scores = tl.where(seen, scores, float("-inf"))
     peak = tl.maximum(high, tl.max(scores, 1))
-    # A row that has seen nothing yet has the maximum −inf, and −inf less −inf is no number.
+    # A row that has seen nothing yet has the maximum −inf, and −inf − (−inf) is not a number.
     base = tl.where(peak == float("-inf"), 0.0, peak)
     weights = tl.exp2(scores - base[:, None])
     fade = tl.exp2(high - base)
@@ -143,9 +144,10 @@ def attend(
 
 @triton.jit
 def part_of(begin, end, part, parts, least, N: tl.constexpr):
-    """Where part `part` of `parts` of the tokens `begin` to `end` lies; none is shorter than `least`.
+    """The first token of part `part` of `parts` of the tokens from `begin` to `end`, and the token after its last.
 
-    Parts lie on block borders; the first may reach over `begin`, where nothing may be seen.
+    No part is shorter than `least`. Parts begin on block borders; the first may begin before `begin`, where no token
+    is visible.
     """
     base = begin // N * N
     size = tl.maximum(tl.cdiv(end - base, parts), least)
@@ -156,7 +158,7 @@ def part_of(begin, end, part, parts, least, N: tl.constexpr):
 
 @triton.jit
 def sunk(sinks, heads, real, here, M: tl.constexpr, SINKS: tl.constexpr):
-    """Row maxima and sums [M] before any key: where the part of a context is `here`, those of its heads' sinks."""
+    """Row maxima and sums [M] before any key; those of the heads' sinks where `here`, in one part of each context."""
     high = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     if SINKS:
@@ -198,9 +200,9 @@ def attend_range(
 ):
     """Attention of queries [M, D_PAD] over the keys from block border `low` to `top`.
 
-    CAUSAL: a query sees up to its own `position` [M], within WINDOW where there is one; else it sees all keys. WITHIN:
-    only keys from `begin` on, and `top` may lie below a position; else a position is all that bounds a query.
-    `page_row`: the sequence's line of the page table. Returns the means [M, D_PAD], and row sums and maxima.
+    CAUSAL: a query sees the keys up to its own `position` [M], within WINDOW if that is not 0; else it sees all keys.
+    WITHIN: only keys from `begin` on are visible, and `top` may be below a position; else only positions bound the
+    keys. `page_row`: the sequence's line of the page table. Returns the means [M, D_PAD], and row sums and maxima [M].
     """
     mean = tl.zeros([M, D_PAD], tl.float32)
     ahead = page_ids(page_row, low + tl.arange(0, N), top, PAGE)

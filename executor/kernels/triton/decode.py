@@ -1,7 +1,7 @@
-"""Decode attention over pages: one query a sequence, the context cut into parts that run side by side.
+"""Decode attention over pages, split-KV: one query a sequence, and the context split into parts that run in parallel.
 
-Each part leaves a mean and a log-sum-exp (base 2), and a merge joins them: flash-decoding (Dao, Haziza, Massa and
-Sizov, 2023). All query heads of a key head sit in one program, so a key is read once.
+Each part gives a mean and a log-sum-exp (base 2), which a merge joins: Flash-Decoding (Dao, Haziza, Massa and Sizov,
+2023). All query heads of a KV head are in one program, so a key is read once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from qpdsl.executor.kernels.data.kv_rows import Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.triton.common import attend_range, dot_type, geometry, log_sum, part_of, sunk
 from qpdsl.executor.kernels.triton.merge import Partials, merge
@@ -54,7 +54,7 @@ def decode_kernel(
     STARTS: tl.constexpr,
     DIRECT: tl.constexpr,
 ):
-    """A program for each key head (axis 0), sequence (axis 1) and part of the context (axis 2).
+    """A program for each KV head (axis 0), sequence (axis 1) and part of the context (axis 2).
 
     DIRECT: there is one part and nothing to merge, so `out` [B, H, D] is written; else slot `part` of
     `means` float32 [B, H, slots, D] and of `totals` float32 [B, H, slots].
@@ -92,7 +92,7 @@ def decode_kernel(
 
 def partial(
     query: torch.Tensor,
-    rows: Rows,
+    rows: KVRows,
     batch: PagedBatch,
     layer: int,
     scoring: Scoring,
@@ -101,9 +101,9 @@ def partial(
     tuning: Tuning,
     start: torch.Tensor | None,
 ) -> None:
-    """The first `parts.splits` slots of `parts` (or `out` where `parts` has one slot) for each query [B, H, D].
+    """Writes the first `parts.splits` slots of `parts` (or `out` where `parts` has one slot) for each query [B, H, D].
 
-    `start` int32 [B]: the first token of each sequence to look at.
+    `start` int32 [B]: the first token of each sequence to attend to; None for all.
     """
     fold = query.shape[1] // rows.kv_heads
     decode_kernel[(rows.kv_heads, query.shape[0], parts.splits)](
@@ -143,7 +143,7 @@ def partial(
 
 def decode(
     query: torch.Tensor,
-    rows: Rows,
+    rows: KVRows,
     batch: PagedBatch,
     layer: int,
     scoring: Scoring,

@@ -1,4 +1,4 @@
-"""Joins the parts of a context: softmax means weighed by their log-sum-exps."""
+"""Merges the parts of a split context: softmax means, weighted by their log-sum-exps (Flash-Decoding, 2023)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """What the parts of a context leave: means float32 [B, H, slots, D], log-sum-exps in base 2 float32 [B, H, slots].
+    """The results of the parts of a context: means float32 [B, H, slots, D], log-sum-exps float32 [B, H, slots].
 
-    Slots: `splits` of each sequence's own tokens, then `shared` for each level of a shared prefix. A part that saw
-    nothing leaves −inf, and its mean is not read. With one slot in all there is nothing to merge, and both are empty.
+    Log-sum-exps are in base 2. Slots: `splits` for each sequence's own tokens, then `shared` for each level of a shared
+    prefix. A part without a visible token has −inf, and its mean is not read. With one slot in all there is nothing to
+    merge, and both tensors are empty.
     """
 
     means: torch.Tensor
@@ -27,7 +28,7 @@ class Partials:
 
     @classmethod
     def empty(cls, query: torch.Tensor, splits: int, shared: int = 0, depth: int = 0) -> Partials:
-        """Room for the parts of `query` [B, H, D]."""
+        """Empty tensors for the parts of `query` [B, H, D]."""
         batch, heads, dim = query.shape
         slots = splits + shared * depth
         room = slots if slots > 1 else 0
@@ -79,7 +80,7 @@ def merge_kernel(
 
 
 def merge(parts: Partials, out: torch.Tensor, levels: torch.Tensor | None = None) -> None:
-    """Writes `out` [B, H, D], contiguous. `levels` int32 [B]: of how many levels the shared slots were written."""
+    """Writes `out` [B, H, D], contiguous. `levels` int32 [B]: how many levels of shared slots were written."""
     batch, heads, dim = out.shape
     merge_kernel[(heads, batch)](
         parts.means,

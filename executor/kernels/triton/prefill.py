@@ -1,8 +1,9 @@
-"""Prefill attention over pages: ragged chunks, each query over the cached prefix and its own chunk.
+"""Prefill attention over pages: chunks of different lengths, each query over the cached prefix and its own chunk.
 
-The query heads of a key head are stacked with the tokens of a block, so a key is read once for all of them. Blocks of
-keys lie at multiples of their size in the sequence, and a block that a row does not see leaves it untouched: a row's
-bits depend on its own query and context, not on how the prompt was cut or what else is in the batch.
+The query heads of a KV head are stacked with the tokens of a block, so that a key is read once for all of them (as in
+FlashAttention-2, Dao, 2023, over pages). Blocks of keys begin at multiples of their size in the sequence, and a block
+that a row does not see does not change it. So the bits of a row depend on its own query and context, not on how the
+prompt was cut into chunks or on what else is in the batch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from qpdsl.executor.kernels.data.kv_rows import Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.triton.common import attend_range, dot_type, geometry, sunk
 from qpdsl.executor.kernels.triton.tuning import Tuning, for_prefill
@@ -49,14 +50,14 @@ def prefill_kernel(
     N: tl.constexpr,
     SINKS: tl.constexpr,
 ):
-    """A program for each block of M // FOLD tokens (axis 0, the last first: they have most to do) and key head (1).
+    """A program for each block of M // FOLD tokens (axis 0, in reverse: the last have most to do) and KV head (axis 1).
 
-    `first`, `sequences`: the chunks to do are sequences first to first + sequences.
+    The chunks to compute are those of the sequences from `first` to `first + sequences`.
     """
     TOKENS: tl.constexpr = M // FOLD
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
-    # The last sequence whose first block is no later. A sequence of n tokens has room for n // TOKENS + 1 blocks.
+    # The last sequence whose first block is not after this one. A sequence of n tokens has n // TOKENS + 1 blocks.
     origin = tl.load(query_start + first)
     low = first
     high = first + sequences
@@ -100,7 +101,7 @@ def prefill_kernel(
 
 def prefill(
     query: torch.Tensor,
-    rows: Rows,
+    rows: KVRows,
     batch: PagedBatch,
     layer: int,
     scoring: Scoring,

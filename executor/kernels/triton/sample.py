@@ -1,7 +1,7 @@
 """Gumbel-max sampling in one pass over the logits: the token, its log-probability and the gap to the runner-up.
 
-The noise is that of `philox.py`, word for word: a row's token is the one the torch path draws. The logarithms are taken
-in float64 as there; two libraries' logarithms may differ in the last bit, which after rounding to float32 changes a
+The noise has the random words of `plain/philox.py`, so a row's token is the one that torch draws. The logarithms are
+taken in float64 as there. Those of two libraries may differ in the last bit: after rounding to float32 this changes a
 perturbed score in about one of ten million cases, and a token only where such a case meets a near tie.
 """
 
@@ -13,8 +13,8 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX
 
+# Ids of one block, ids of one program at least, and parts of a vocabulary at most.
 _BLOCK = 1024
-# Ids of one program, at least.
 _LEAST = 4096
 _MOST_PARTS = 64
 
@@ -46,8 +46,8 @@ def sample_kernel(
 ):
     """A program for each row (axis 0) and part of the vocabulary (axis 1).
 
-    Leaves the part's best and second best perturbed scores, the best one's id and logit, and the largest logit with
-    the sum of exponentials under it.
+    Writes the part's best and second best perturbed scores, the id and the logit of the best, and the largest logit
+    with the sum of exponentials relative to it.
     """
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     size = tl.cdiv(tl.cdiv(vocabulary, parts), BLOCK) * BLOCK
@@ -74,7 +74,7 @@ def sample_kernel(
         peak = crest
 
         scores = tl.div_rn(raw, tl.zeros([BLOCK], tl.float32) + divisor)
-        # Noise below its largest value cannot lift this block to the runner-up: most blocks end here.
+        # Where even the largest noise cannot lift this block's scores to the runner-up, the block is done: most are.
         reach = tl.max(scores, 0) + tl.where(noisy, LARGEST, 0.0)
         if tl.max(tl.where(reach >= second, 1, 0), 0) == 1:
             if noisy:
@@ -89,7 +89,7 @@ def sample_kernel(
             runner = tl.max(tl.where(index == at, float("-inf"), scores), 0)
             logit = tl.max(tl.where(index == at, raw, float("-inf")), 0)
             second = tl.maximum(tl.maximum(second, runner), tl.minimum(best, here))
-            # Of equal scores the first wins, as in `argmax`.
+            # The first of equal scores wins, as in `argmax`.
             token = tl.where(here > best, first + at, token)
             chosen = tl.where(here > best, logit, chosen)
             best = tl.maximum(best, here)
@@ -116,7 +116,7 @@ def choose_kernel(
     parts,
     PARTS: tl.constexpr,
 ):
-    """A program for each row joins its parts."""
+    """A program for each row merges its parts."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, PARTS)
     there = part < parts
@@ -142,9 +142,10 @@ def sample(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draws a token for each row of `logits` [B, V] (float32 or a 16-bit float, last dimension contiguous).
 
-    `temperatures` float32 [B], 0 for greedy; `keys` int64 [B], the noise keys' bits; `positions` int64 [B]. Returns
-    tokens int64 [B], their log-probabilities at temperature 1 float32 [B], and the gaps between the best and the second
-    best perturbed score float32 [B], infinite where only one id is possible. Twin: `sampler.sample` without filters.
+    `temperatures` float32 [B], 0 for greedy; `keys` int64 [B], the bits of the noise keys; `positions` int64 [B].
+    Returns tokens int64 [B], their log-probabilities at temperature 1 float32 [B], and the gaps between the best and
+    the second best perturbed score float32 [B], infinite where only one id is possible. Twin: `sample` of
+    `executor/engine/step/sampler.py`, without filters.
     """
     batch, vocabulary = logits.shape
     parts = max(1, min(_MOST_PARTS, vocabulary // _LEAST))

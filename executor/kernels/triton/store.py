@@ -1,4 +1,4 @@
-"""New keys and values into their rows, quantized on the way where rows are."""
+"""Writes new keys and values into their pages, and quantizes them where the rows are quantized."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import torch
 import triton
 import triton.language as tl
 
-from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, Rows
+from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, KVRows
 from qpdsl.executor.kernels.triton.common import FP8, PLAIN, geometry
 
 
 @triton.jit
 def to_e4m3(x):
-    """The bits uint8 of |x| ≤ 448 in float32, rounded half to even."""
+    """The e4m3 bits uint8 of x float32, |x| ≤ 448, rounded half to even."""
     bits = x.to(tl.uint32, bitcast=True)
     sign = (bits >> 24) & 0x80
     size = tl.abs(x)
-    # Adding 2**14 rounds to multiples of 2**-9, the step of subnormal e4m3 numbers, and leaves their count below.
+    # Adding 2**14 rounds to multiples of 2**-9, the step of subnormal e4m3 numbers; the low bits then count them.
     small = (size + 16384.0).to(tl.uint32, bitcast=True) & 0xFF
     plain = size.to(tl.uint32, bitcast=True)
-    # 20 of the 23 bits of the mantissa go; the exponent's bias falls from 127 to 7.
+    # 20 of the 23 bits of the mantissa are dropped, and the bias of the exponent goes from 127 to 7.
     normal = ((plain + 0x7FFFF + ((plain >> 20) & 1)) >> 20) - 960
     return (sign | tl.where(size < 0.015625, small, normal)).to(tl.uint8)
 
@@ -46,7 +46,7 @@ def put(
     KIND: tl.constexpr,
     KV_PAD: tl.constexpr,
 ):
-    """Stores one token's key (`which` 0) or value (1) [KV, D]."""
+    """Stores the key (`which` 0) or the value (1) [KV, D] of one token."""
     head = tl.arange(0, KV_PAD)
     d = tl.arange(0, D_PAD)
     mask = (head < KV)[:, None] & (d < D)[None, :]
@@ -99,7 +99,7 @@ def store_kernel(
     KIND: tl.constexpr,
     KV_PAD: tl.constexpr,
 ):
-    """A program for each token (axis 0), and for its key and its value (axis 1)."""
+    """A program for each token (axis 0), and each of its key and its value (axis 1)."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
     row, place = slot // PAGE + layer, slot % PAGE
@@ -115,8 +115,8 @@ def store_kernel(
         )  # fmt: skip
 
 
-def store(rows: Rows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, layer: int) -> None:
-    """Twin of `reference.store`."""
+def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, layer: int) -> None:
+    """Writes `key` and `value` [T, KV, D] of one layer, any strides, to `slots` int64 [T]. Twin: `reference.store`."""
     if not key.shape[0]:
         return
     store_kernel[(key.shape[0], 2)](

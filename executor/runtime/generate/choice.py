@@ -8,48 +8,55 @@ import torch
 
 from qpdsl.executor.engine.step.sampler import sample
 from qpdsl.executor.requests.request import LogProbRequest, Sample
-from qpdsl.executor.runtime.generate.continuation import Going
-from qpdsl.executor.runtime.generate.sampling import Drawing
+from qpdsl.executor.runtime.generate.continuation import Continuation
+from qpdsl.executor.runtime.generate.sampling import Sampling
 from qpdsl.executor.runtime.instance.instance import Submissions
-from qpdsl.planner.plan import ops
 
 
-async def choose(constraint: ops.Constraint, drawing: Drawing, going: list[Going]) -> list[tuple[Sample, ...]]:
-    """The samples of each row. An option is drawn as a token is, its number in the place of a token's id."""
-    model, options, instance = drawing.model, drawing.options, drawing.instance
-    texts: list[str] = json.loads(constraint.source)
-    spelled = [[model.encode_after(each.earlier, text) for text in texts] for each in going]
-    scores = await _scores(going, spelled, drawing)
-    drawn: list[tuple[Sample, ...]] = []
-    for each, tokens, logprobs in zip(going, spelled, scores, strict=True):
-        count = len(each.keys)
-        logits = torch.tensor([logprobs] * count, dtype=torch.float64)
-        draw = sample(logits, [options.sampling] * count, list(each.keys), [0] * count)
-        chosen, values, near = draw.tokens.tolist(), draw.logprobs.tolist(), draw.near_ties.tolist()
-        drawn.append(tuple(Sample(tokens[c], "match", v, n) for c, v, n in zip(chosen, values, near, strict=True)))
+async def choice_samples(sampling: Sampling, continuations: list[Continuation]) -> list[tuple[Sample, ...]]:
+    """The samples of each row. An option is drawn as a token is, with its number in the place of a token's id."""
+    op, model, options, instance = sampling.op, sampling.model, sampling.options, sampling.instance
+    assert op.constraint is not None
+    texts: list[str] = json.loads(op.constraint.source)
+    encoded = [[model.encode_after(row.earlier, text) for text in texts] for row in continuations]
+    all_scores = await _scores(sampling, continuations, encoded)
+    samples: list[tuple[Sample, ...]] = []
+    for row, tokens, scores in zip(continuations, encoded, all_scores, strict=True):
+        count = len(row.keys)
+        logits = torch.tensor([scores] * count, dtype=torch.float64)
+        draw = sample(logits, [options.params] * count, list(row.keys), [0] * count)
+        numbers, logprobs, near_ties = draw.tokens.tolist(), draw.logprobs.tolist(), draw.near_ties.tolist()
+        samples.append(
+            tuple(
+                Sample(tokens[number], "match", logprob, near)
+                for number, logprob, near in zip(numbers, logprobs, near_ties, strict=True)
+            )
+        )
         if instance.services.on_token is not None:
-            for path, index in zip(each.paths, chosen, strict=True):
-                instance.services.on_token(path, drawing.op.stage, texts[index])
-    return drawn
+            for path, number in zip(row.paths, numbers, strict=True):
+                instance.services.on_token(path, op.stage, texts[number])
+    return samples
 
 
-async def _scores(going: list[Going], spelled: list[list[tuple[int, ...]]], drawing: Drawing) -> list[list[float]]:
+async def _scores(
+    sampling: Sampling, continuations: list[Continuation], encoded: list[list[tuple[int, ...]]]
+) -> list[list[float]]:
     """The log-probability of each option of each row, and of the end after it.
 
-    Where prefixes are shared the first option goes ahead, so that the others find the context in the prefix cache.
+    Where prefixes are shared the first option goes first, so that the others find the context in the prefix cache.
     """
-    model, instance = drawing.model, drawing.instance
+    model, instance, share = sampling.model, sampling.instance, sampling.strategy.share
     end = tuple(sorted(model.eos))
-    scores: list[list[float]] = [[] for _ in going]
-    for some in (slice(0, 1), slice(1, None)) if drawing.strategy.share else (slice(None),):
+    scores: list[list[float]] = [[] for _ in continuations]
+    for part in (slice(0, 1), slice(1, None)) if share else (slice(None),):
         with Submissions(instance) as submissions:
             owners: list[list[float]] = []
-            for each, options, found in zip(going, spelled, scores, strict=True):
-                for tokens in options[some]:
-                    request = LogProbRequest(each.prompt, tokens, end, cached=drawing.strategy.share)
+            for row, options, own in zip(continuations, encoded, scores, strict=True):
+                for tokens in options[part]:
+                    request = LogProbRequest(row.prompt, tokens, end, cached=share)
                     submissions.submit(model.name, request)
                     instance.usage.prompt_tokens += len(request.tokens)
-                    owners.append(found)
-            for found, completion in zip(owners, await submissions.completions(), strict=True):
-                found.append(sum(completion.logprobs))
+                    owners.append(own)
+            for own, completion in zip(owners, await submissions.completions(), strict=True):
+                own.append(sum(completion.logprobs))
     return scores

@@ -15,19 +15,19 @@ from qpdsl.planner.plan import ops
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class GenerateOptions:
     """The options of a `generate` stage, evaluated."""
 
     count: int
-    sampling: SamplingParams
+    params: SamplingParams
     stop: str | None
     max_tokens: int | None
 
     @classmethod
-    def of(cls, op: ops.Generate, instance: Instance) -> Options:
+    def of(cls, op: ops.Generate, instance: Instance) -> GenerateOptions:
         """Raises RowError where a value does not do."""
         count = instance.whole("n", op.n)
-        sampling = SamplingParams(
+        params = SamplingParams(
             instance.number("temperature", op.temperature) or 0.0,
             None if op.top_k is None else instance.whole("top_k", op.top_k),
             instance.number("top_p", op.top_p),
@@ -37,11 +37,11 @@ class Options:
         if stop is not None and (not isinstance(stop, str) or not stop):
             raise RowError("`stop` must be a text that is not empty")
         bound = None if op.max_tokens is None else instance.whole("max_tokens", op.max_tokens)
-        return cls(count, sampling, stop, bound)
+        return cls(count, params, stop, bound)
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class Continuation:
     """An unfinished row: the tokens that it goes on from, how many may follow, and its samples' paths and keys.
 
     `earlier` are the last of the tokens: what was generated since the context was set, in those of the model.
@@ -55,13 +55,15 @@ class Going:
     keys: tuple[int, ...]
 
     @classmethod
-    def of(cls, op: ops.Generate, row: Row, model: TextModel, options: Options, instance: Instance) -> Going | None:
+    def of(
+        cls, op: ops.Generate, row: Row, model: TextModel, options: GenerateOptions, instance: Instance
+    ) -> Continuation | None:
         """None where the row is finished, or its context full. Raises RowError."""
         if row.generated.finished:
             return None
         earlier = _generated(row, model)
         prompt = _context(row, model, instance) + earlier
-        room = model.paged.max_positions - len(prompt)
+        room = model.max_positions - len(prompt)
         if room <= 0 and row.generated.sampled:
             return None
         paths = tuple((*row.path, index) for index in range(options.count))
@@ -109,7 +111,7 @@ class Going:
         return Row(row.context, self.paths[index], columns, generated)
 
 
-def passed(row: Row, op: ops.Generate) -> Row:
+def finished_row(row: Row, op: ops.Generate) -> Row:
     """A row that does not go on: it is finished already, or its context has no room left."""
     if not row.generated.finished:
         incomplete = op.constraint is not None

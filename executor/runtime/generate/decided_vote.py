@@ -15,14 +15,13 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from qpdsl.executor.events.events import OperatorDone
 from qpdsl.executor.requests.request import Completion, Sample
 from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.executor.runtime.generate.continuation import Going, passed
-from qpdsl.executor.runtime.generate.sampling import Drawing, Pushes
+from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row
+from qpdsl.executor.runtime.generate.sampling import Sampling, TokenCounter
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Usage
-from qpdsl.executor.runtime.instance.tell import tell_done, tell_expanded, tell_started
+from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_done, emit_expanded, emit_started
 from qpdsl.executor.runtime.operators.vote import answers_of, weight_of
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp
@@ -67,14 +66,14 @@ class Tally:
         )
 
 
-async def decided(nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance, run: Run) -> Candidates:
+async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance, run: Run) -> Candidates:
     """The rows of the vote that `nodes` end in; they begin with the `generate` that feeds it. Raises RowError."""
     accounts = [_Account() for _ in nodes]
     if instance.watched:
-        tell_started(len(rows), replace(instance, operator=nodes[0].id))
+        emit_started(len(rows), replace(instance, operator=nodes[0].id))
     vote = nodes[-1]
     assert isinstance(vote.op, ops.Vote)
-    feeding = _Feeding(nodes[0], rows, replace(instance, usage=accounts[0].usage, operator=nodes[0].id))
+    feeding = _SampleQueue(nodes[0], rows, replace(instance, usage=accounts[0].usage, operator=nodes[0].id))
     accounts[0].rows_in = len(rows)
     known: dict[int, Row] = {}
     out = set(range(feeding.slots))
@@ -100,52 +99,54 @@ async def decided(nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Ins
     given = tuple(known[slot] for slot in sorted(known))
     made = await run(vote, given, own)
     if instance.watched:
-        tell_done(vote.op, given, made, own)
+        emit_changes(vote.op, given, made, own)
     accounts[-1].rows_in, accounts[-1].rows_out = len(given), len(made)
     for node, account in zip(nodes, accounts, strict=True):
-        _report(node, account, instance)
+        own = replace(instance, usage=account.usage, operator=node.id)
+        emit_done(account.rows_in, account.rows_out, account.seconds, own)
     return made
 
 
-class _Feeding:
+class _SampleQueue:
     """The samples of a `generate` as they end. A row's place among all that it makes is its slot."""
 
     def __init__(self, node: PhysicalOp, rows: Candidates, instance: Instance) -> None:
         assert isinstance(node.op, ops.Generate) and isinstance(node.strategy, GenerateStrategy)
-        self._drawing = drawing = Drawing.of(node.op, instance, node.strategy)
+        self._sampling = sampling = Sampling.of(node.op, instance, node.strategy)
         self._ready: asyncio.Queue[tuple[int, Row] | BaseException] = asyncio.Queue()
         self._waiting: list[asyncio.Task[Completion]] = []
-        self._pushes = Pushes()
+        self._counter = TokenCounter()
         self._samples: list[Sample] = []
-        self._untold: list[tuple[Row, Sample]] = []
+        self._unreported: list[tuple[Row, Sample]] = []
         self.slots = self._drawn = 0
-        going = [drawing.going(row) for row in rows]
-        for row, each in zip(rows, going, strict=True):
-            if each is None:
-                self._ready.put_nowait((self.slots, passed(row, node.op)))
+        # All of them first: one that raises is to leave no request behind.
+        continuations = [sampling.continuation(row) for row in rows]
+        for row, continuation in zip(rows, continuations, strict=True):
+            if continuation is None:
+                self._ready.put_nowait((self.slots, finished_row(row, node.op)))
                 self.slots += 1
                 continue
-            self._submit(each)
-            self.slots += drawing.options.count
+            self._submit(continuation)
+            self.slots += sampling.options.count
 
     async def ended(self) -> list[tuple[int, Row]]:
         """The rows that are done since the last time, at least one. Raises EngineError."""
-        found = [await self._ready.get()]
+        ready = [await self._ready.get()]
         while not self._ready.empty():
-            found.append(self._ready.get_nowait())
+            ready.append(self._ready.get_nowait())
         rows: list[tuple[int, Row]] = []
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-            rows.append(one)
+        for result in ready:
+            if isinstance(result, BaseException):
+                raise result
+            rows.append(result)
         return rows
 
     def tell(self, given: Candidates) -> None:
         """Tells whoever watches of the rows that samples made since the last time."""
-        told, self._untold = self._untold, []
-        if told:
-            rows, samples = [row for row, _ in told], [sample for _, sample in told]
-            tell_expanded(rows, given, samples, self._drawing.model, self._drawing.instance)
+        fresh, self._unreported = self._unreported, []
+        if fresh:
+            rows, samples = [row for row, _ in fresh], [sample for _, sample in fresh]
+            emit_expanded(rows, given, samples, self._sampling.model, self._sampling.instance)
 
     async def close(self) -> None:
         """Gives up the samples that have not ended."""
@@ -153,38 +154,38 @@ class _Feeding:
             task.cancel()
         for completion in await asyncio.gather(*self._waiting, return_exceptions=True):
             if isinstance(completion, Completion):
-                self._drawing.instance.usage.cached_tokens += completion.cached
-        usage = self._drawing.instance.usage
-        usage.sampled_tokens += self._pushes.rest(self._samples)
+                self._sampling.instance.usage.cached_tokens += completion.cached
+        usage = self._sampling.instance.usage
+        usage.sampled_tokens += self._counter.rest(self._samples)
         usage.counts["given_up"] += self._drawn - len(self._samples)
 
-    def _submit(self, each: Going) -> None:
-        drawing, instance = self._drawing, self._drawing.instance
+    def _submit(self, continuation: Continuation) -> None:
+        sampling, instance = self._sampling, self._sampling.instance
         first = 0
-        for request in drawing.requests(each, pushes=self._pushes):
-            ticket = instance.services.engine.submit(drawing.model.name, request)
-            ticket.each = partial(self._sampled, each, self.slots, first)
+        for request in sampling.requests(continuation, counter=self._counter):
+            ticket = instance.services.engine.submit(sampling.model.name, request)
+            ticket.on_sample = partial(self._sample_ended, continuation, self.slots, first)
             instance.usage.prompt_tokens += len(request.prompt)
             first += len(request.keys)
             task = asyncio.ensure_future(_answer(ticket))
             task.add_done_callback(self._failed)
             self._waiting.append(task)
-        self._drawn += drawing.distinct
-        instance.usage.counts.update(going=1, context=len(each.prompt))
+        self._drawn += sampling.distinct
+        instance.usage.counts.update(going=1, context=len(continuation.prompt))
 
-    def _sampled(self, each: Going, slot: int, first: int, index: int, sample: Sample) -> None:
+    def _sample_ended(self, continuation: Continuation, slot: int, first: int, index: int, sample: Sample) -> None:
         """Engine side: a sample has ended; its copies have too."""
         self._samples.append(sample)
-        copies = self._drawing.copied((sample,)) if self._drawing.distinct == 1 else (sample,)
-        usage = self._drawing.instance.usage
+        copies = self._sampling.with_copies((sample,)) if self._sampling.distinct == 1 else (sample,)
+        usage = self._sampling.instance.usage
         usage.sampled_tokens += len(sample.tokens)
         usage.counts["samples"] += 1
         usage.counts["longest"] = max(usage.counts["longest"], len(sample.tokens))
         for number, copy in enumerate(copies, first + index):
             usage.near_ties += copy.near_ties
-            row = self._drawing.child(each, number, copy)
-            if self._drawing.instance.watched:
-                self._untold.append((row, copy))
+            row = self._sampling.child(continuation, number, copy)
+            if self._sampling.instance.watched:
+                self._unreported.append((row, copy))
             self._ready.put_nowait((slot + number, row))
 
     def _failed(self, task: asyncio.Task[Completion]) -> None:
@@ -218,7 +219,7 @@ async def _through(
         account.rows_out += len(given)
         account.seconds += time.monotonic() - start
         if instance.watched:
-            tell_done(node.op, before, given, own)
+            emit_changes(node.op, before, given, own)
     return list(zip(slots, given, strict=True))
 
 
@@ -239,21 +240,3 @@ def _bound(nodes: tuple[PhysicalOp, ...], instance: Instance) -> float:
     scores = [node.op for node in nodes if isinstance(node.op, ops.Score)]
     verifiers = [instance.services.verifiers[op.verifier] for op in scores]
     return 1.0 if all(verifier.bounded for verifier in verifiers) else float("inf")
-
-
-def _report(node: PhysicalOp, account: _Account, instance: Instance) -> None:
-    instance.services.events.emit(
-        OperatorDone(
-            instance=instance.name,
-            operator=node.id,
-            rows_in=account.rows_in,
-            rows_out=account.rows_out,
-            prompt_tokens=account.usage.prompt_tokens,
-            sampled_tokens=account.usage.sampled_tokens,
-            seconds=account.seconds,
-            cached_tokens=account.usage.cached_tokens,
-            rounds=instance.rounds,
-            baseline=instance.baseline,
-            counts={**account.usage.counts, "near_ties": account.usage.near_ties},
-        )
-    )

@@ -1,76 +1,89 @@
-"""The `generate` operator: each unfinished row becomes n rows, all sampled together."""
+"""The `generate` operator: each unfinished row becomes n rows, all sampled together.
+
+The decode plan says who draws the samples. Where one request draws a whole sample it is the engine; `SAMPLERS` lists
+the variants that draw them otherwise.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from qpdsl.executor.requests.request import Sample
-from qpdsl.executor.runtime.generate.choice import choose
-from qpdsl.executor.runtime.generate.continuation import Going, passed
-from qpdsl.executor.runtime.generate.filter import filtered
-from qpdsl.executor.runtime.generate.sampling import Drawing
+from qpdsl.executor.runtime.generate.choice import choice_samples
+from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row
+from qpdsl.executor.runtime.generate.filter import filter_samples
+from qpdsl.executor.runtime.generate.sampling import Sampling
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Submissions
-from qpdsl.executor.runtime.instance.tell import tell_expanded
+from qpdsl.executor.runtime.instance.operator_events import emit_expanded
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.decode import DecodePlan
 from qpdsl.planner.plan.physical import GenerateStrategy
 
-_PLAIN = GenerateStrategy()
+Sampler = Callable[[Sampling, list[Continuation]], Awaitable[list[tuple[Sample, ...]]]]
+# By part and name of the variant (`planner/plan/decode.py`). Each gives the samples of every row.
+SAMPLERS: Mapping[tuple[str, str], Sampler] = {
+    ("constraint", "options"): choice_samples,
+    ("filter", "confidence"): filter_samples,
+}
 
 
 async def generate(
-    op: ops.Generate, rows: Candidates, instance: Instance, strategy: GenerateStrategy = _PLAIN
+    op: ops.Generate, rows: Candidates, instance: Instance, strategy: GenerateStrategy | None = None
 ) -> Candidates:
-    """Raises RowError where an option's value, a context or a constraint does not do.
+    """Without a strategy the plainest one is used.
 
-    `draft` changes no token, so it is nothing to the plain way of decoding.
+    Raises RowError where an option's value, a context or a constraint does not do.
     """
-    drawing = Drawing.of(op, instance, strategy)
-    going = [drawing.going(row) for row in rows]
-    some = [each for each in going if each is not None]
-    if op.constraint is not None and op.constraint.kind == "choice":
-        samples = await choose(op.constraint, drawing, some)
-    elif isinstance(op.via, ops.Filter):
-        samples = await filtered(op.via, drawing, some)
-    else:
-        samples = await _sampled(drawing, some)
-    drawn = iter(samples)
-    made: list[Row] = []
-    flat: list[Sample] = []
-    for row, each in zip(rows, going, strict=True):
-        if each is None:
-            made.append(passed(row, op))
+    strategy = strategy or GenerateStrategy(DecodePlan.plainest(op))
+    sampling = Sampling.of(op, instance, strategy)
+    continuations = [sampling.continuation(row) for row in rows]
+    unfinished = [continuation for continuation in continuations if continuation is not None]
+    samples_of = iter(await _sampler(strategy.decode)(sampling, unfinished))
+    children: list[Row] = []
+    all_samples: list[Sample] = []
+    for row, continuation in zip(rows, continuations, strict=True):
+        if continuation is None:
+            children.append(finished_row(row, op))
             continue
-        own = next(drawn)
-        drawing.spent(each, own)
-        made += [drawing.child(each, index, sample) for index, sample in enumerate(own)]
-        flat += own
+        samples = next(samples_of)
+        sampling.count(continuation, samples)
+        children += [sampling.child(continuation, index, sample) for index, sample in enumerate(samples)]
+        all_samples += samples
     if instance.watched:
-        tell_expanded(made, rows, flat, drawing.model, instance)
-    return tuple(made)
+        emit_expanded(children, rows, all_samples, sampling.model, instance)
+    return tuple(children)
 
 
-async def _sampled(drawing: Drawing, going: list[Going]) -> list[tuple[Sample, ...]]:
-    """The samples of each row, by the engine."""
-    instance, name = drawing.instance, drawing.model.name
-    ahead = instance.ahead if drawing.strategy.run_ahead else None
+def _sampler(decode: DecodePlan) -> Sampler:
+    for variant in decode.variants:
+        if not variant.whole:
+            return SAMPLERS[variant.part, variant.name]
+    return engine_samples
+
+
+async def engine_samples(sampling: Sampling, continuations: list[Continuation]) -> list[tuple[Sample, ...]]:
+    """The samples of each row, drawn whole by the engine; those that ran ahead are taken over."""
+    instance, name = sampling.instance, sampling.model.name
+    ahead = instance.ahead if sampling.strategy.run_ahead else None
     owners: list[int] = []
     with Submissions(instance) as submissions:
-        for number, each in enumerate(going):
-            held = ahead.taken(each, instance) if ahead is not None else None
-            if held is not None:
-                submissions.take(held)
+        for number, continuation in enumerate(continuations):
+            ticket = ahead.taken(continuation, instance) if ahead is not None else None
+            if ticket is not None:
+                submissions.take(ticket)
                 owners.append(number)
                 continue
-            for request in drawing.requests(each):
+            for request in sampling.requests(continuation):
                 ticket = submissions.submit(name, request)
                 instance.usage.prompt_tokens += len(request.prompt)
                 owners.append(number)
                 if ahead is not None:
-                    ticket.each = partial(ahead.ended, drawing, each)
+                    ticket.on_sample = partial(ahead.ended, sampling, continuation)
         if ahead is not None:
             ahead.drop_others(instance)
-        samples: list[list[Sample]] = [[] for _ in going]
+        samples: list[list[Sample]] = [[] for _ in continuations]
         for number, completion in zip(owners, await submissions.completions(), strict=True):
             samples[number] += completion.samples
-    return [drawing.copied(tuple(each)) for each in samples]
+    return [sampling.with_copies(tuple(distinct)) for distinct in samples]

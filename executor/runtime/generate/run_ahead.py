@@ -17,13 +17,13 @@ from qpdsl.executor.events.events import Path, Rounds
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Sample
 from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.executor.runtime.generate.continuation import Going
-from qpdsl.executor.runtime.generate.sampling import Drawing, OnToken, Pushes
+from qpdsl.executor.runtime.generate.continuation import Continuation
+from qpdsl.executor.runtime.generate.sampling import OnToken, Sampling, TokenCounter
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Usage
 
 
-class _Told:
-    """What a sample says while nobody knows whether it is wanted; told to the listener from when it is."""
+class _TextBuffer:
+    """The text of samples that ran ahead. It goes to the listener once the samples are wanted."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[Path, int, str]] = []
@@ -35,7 +35,7 @@ class _Told:
         else:
             self._listener(path, stage, piece)
 
-    def tell(self, listener: OnToken) -> None:
+    def release_to(self, listener: OnToken) -> None:
         for path, stage, piece in self._kept:
             listener(path, stage, piece)
         self._kept.clear()
@@ -44,13 +44,13 @@ class _Told:
 
 @dataclass(slots=True)
 class _Held:
-    """The future children of one row: what they go on from, their request, and those of them that have ended."""
+    """The future children of one row: what they continue, their request, and those of them that have ended."""
 
-    drawing: Drawing
-    going: Going
+    sampling: Sampling
+    continuation: Continuation
     ticket: Ticket
-    told: _Told | None
-    pushes: Pushes
+    text: _TextBuffer | None
+    counter: TokenCounter
     ended: list[tuple[int, Sample]] = field(default_factory=list)
 
     @property
@@ -81,25 +81,25 @@ class Expansion:
         unused = {"unused_prompt": self.usage.prompt_tokens, "unused_sampled": self.usage.sampled_tokens}
         return {**self.usage.counts, **unused}
 
-    def taken(self, going: Going, instance: Instance) -> Ticket | None:
+    def taken(self, continuation: Continuation, instance: Instance) -> Ticket | None:
         """The request for the children of a row that is to go on now, where they ran ahead."""
         self._round = instance.rounds[-1]
-        self._wanted.add(going.row.path)
-        held = self._held.pop((instance.rounds, going.row.path), None)
+        self._wanted.add(continuation.row.path)
+        held = self._held.pop((instance.rounds, continuation.row.path), None)
         if held is None:
             return None
-        if held.failed or held.going.prompt != going.prompt:
+        if held.failed or held.continuation.prompt != continuation.prompt:
             self._drop(held)
             return None
-        self.usage.counts["run_ahead_used"] += len(going.keys)
+        self.usage.counts["run_ahead_used"] += len(continuation.keys)
         # Who can use it pays for it.
-        self.usage.prompt_tokens -= len(going.prompt)
-        instance.usage.prompt_tokens += len(going.prompt)
-        if held.told is not None and instance.services.on_token is not None:
-            held.told.tell(instance.services.on_token)
-        held.ticket.wanted()
+        self.usage.prompt_tokens -= len(continuation.prompt)
+        instance.usage.prompt_tokens += len(continuation.prompt)
+        if held.text is not None and instance.services.on_token is not None:
+            held.text.release_to(instance.services.on_token)
+        held.ticket.promote()
         for index, sample in held.ended:
-            self._grow(held.drawing, held.going, index, sample)
+            self._grow(held.sampling, held.continuation, index, sample)
         return held.ticket
 
     def drop_others(self, instance: Instance) -> None:
@@ -110,10 +110,10 @@ class Expansion:
                 self._drop(self._held.pop((rounds, path)))
         self._wanted.clear()
 
-    def ended(self, drawing: Drawing, going: Going, index: int, sample: Sample) -> None:
+    def ended(self, sampling: Sampling, continuation: Continuation, index: int, sample: Sample) -> None:
         """Engine side: a sample of a row has ended. Its children are submitted between two steps."""
         if sample.finish == "stop" and not self._closed:
-            asyncio.get_running_loop().call_soon(self._grow, drawing, going, index, sample)
+            asyncio.get_running_loop().call_soon(self._grow, sampling, continuation, index, sample)
 
     def close(self) -> None:
         """Gives up whatever still runs ahead."""
@@ -122,39 +122,39 @@ class Expansion:
             self._drop(held)
         self._held.clear()
 
-    def _grow(self, drawing: Drawing, each: Going, index: int, sample: Sample) -> None:
+    def _grow(self, sampling: Sampling, parent: Continuation, index: int, sample: Sample) -> None:
         """Submits the children of the row that a sample makes, where that is to be."""
-        instance = drawing.instance
+        instance = sampling.instance
         *outer, now = instance.rounds
-        rounds, path = (*outer, now + 1), each.paths[index]
-        near = 0 < now + 1 - self._round <= drawing.strategy.run_ahead and now + 1 < self._limit
+        rounds, path = (*outer, now + 1), parent.paths[index]
+        near = 0 < now + 1 - self._round <= sampling.strategy.run_ahead and now + 1 < self._limit
         if self._closed or not near or (rounds, path) in self._held:
             return
-        engine, name = instance.services.engine, drawing.model.name
+        engine, name = instance.services.engine, sampling.model.name
         if engine.busy(name) >= instance.floor:
             return
-        told = _Told() if instance.services.on_token is not None else None
-        onward = replace(drawing, instance=replace(instance, rounds=rounds, usage=self.usage), on_token=told)
+        text = _TextBuffer() if instance.services.on_token is not None else None
+        onward = replace(sampling, instance=replace(instance, rounds=rounds, usage=self.usage), on_token=text)
         try:
-            going = onward.going(drawing.child(each, index, sample))
-            if going is None:
+            continuation = onward.continuation(sampling.child(parent, index, sample))
+            if continuation is None:
                 return
-            pushes = Pushes()
-            (request,) = onward.requests(going, priority=1, pushes=pushes)
+            counter = TokenCounter()
+            (request,) = onward.requests(continuation, priority=1, counter=counter)
             ticket = engine.submit(name, request)
         except (RowError, EngineError):
             # Where it is right the next round will say so itself.
             return
-        held = self._held[rounds, path] = _Held(onward, going, ticket, told, pushes)
-        ticket.each = partial(self._child_ended, held)
+        held = self._held[rounds, path] = _Held(onward, continuation, ticket, text, counter)
+        ticket.on_sample = partial(self._child_ended, held)
         self.usage.prompt_tokens += len(request.prompt)
         self.usage.counts["run_ahead"] += len(request.keys)
 
     def _child_ended(self, held: _Held, index: int, sample: Sample) -> None:
         if sample.finish == "stop":
             held.ended.append((index, sample))
-        self.ended(held.drawing, held.going, index, sample)
+        self.ended(held.sampling, held.continuation, index, sample)
 
     def _drop(self, held: _Held) -> None:
         held.ticket.cancel()
-        self.usage.sampled_tokens += held.pushes.total
+        self.usage.sampled_tokens += held.counter.total

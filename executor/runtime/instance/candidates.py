@@ -10,17 +10,17 @@ from qpdsl.executor.events.events import Path
 from qpdsl.executor.text.context import Context
 from qpdsl.planner.plan.evaluate import Value
 
-# What a program can give back: a value, or the record in a JSON text.
+# What a program can return: a value, or the record in a JSON text.
 JsonValue = Value | dict[str, Any] | list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What a row has been given since its context was set, whatever its columns say: a program may assign those.
+    """What was generated in a row since its context was set. Columns may say otherwise: a program can assign them.
 
-    `tokens` are of `model`, eos left out; `text` is theirs. `logprob` sums over the `sampled` tokens. `incomplete` says
-    that the text was to be held to a constraint and was cut off before it was whole, `closed` that a search has given
-    the row up as it stands, its score included.
+    `tokens` are those of `model`, without eos; `text` is their text. `logprob` is the sum over the `sampled` tokens.
+    `incomplete`: the text had to satisfy a constraint and was cut off before it did. `closed`: a search has given the
+    row up as it is, and its score stays.
     """
 
     model: str = ""
@@ -35,7 +35,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One candidate: its context, its path through the fan-outs, its columns, and what they were made from."""
+    """One candidate: its context, its path through the fan-outs, its columns, and what was generated."""
 
     context: Context | None
     path: Path

@@ -1,4 +1,4 @@
-"""Python functions that the caller registered: scorers and extractors, a row or a batch at a time, sync or async."""
+"""Python functions that a caller registered: scorers and extractors, by row or by batch, sync or async."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _TYPES: Mapping[str, type[str | int | float | bool]] = {"text": str, "int": int,
 
 
 class FunctionError(Exception):
-    """A registered function that failed, or gave what it should not; the message names it and says why."""
+    """A registered function failed, or returned what it must not; the message names it and says why."""
 
 
 @dataclass(frozen=True)
 class PythonFunction:
-    """A `scorer` gives a number for a row; an `extractor` a value of the column type `returns`, or None.
+    """A `scorer` returns a number for a row; an `extractor` a value of the column type `returns`, or None.
 
-    `call` gets the row's text, and what else its parameters name: `problem`, and `row`, the columns. A `batched` one
-    gets a list of each for all rows, and gives a list. It may be async.
+    `call` gets the row's text, and what else its parameters name: `problem`, and `row`, the columns. A `batched`
+    function gets a list of each for all rows, and returns a list. It may be async.
     """
 
     name: str
@@ -45,35 +45,35 @@ class PythonFunction:
             parameters = inspect.signature(self.call).parameters.values()
         except (TypeError, ValueError):
             return {"text": None}
-        named: dict[str, str | None] = {}
+        inputs: dict[str, str | None] = {}
         for parameter in parameters:
             for name in _INPUTS:
-                wanted = (name, f"{name}s") if self.batched else (name,)
-                if parameter.name in wanted and parameter.kind != parameter.POSITIONAL_ONLY:
-                    named[name] = parameter.name
+                spellings = (name, f"{name}s") if self.batched else (name,)
+                if parameter.name in spellings and parameter.kind != parameter.POSITIONAL_ONLY:
+                    inputs[name] = parameter.name
         first = next(iter(parameters), None)
-        if "text" not in named and first is not None and first.name not in named.values():
-            named["text"] = None
-        return named
+        if "text" not in inputs and first is not None and first.name not in inputs.values():
+            inputs["text"] = None
+        return inputs
 
-    async def __call__(self, shown: Sequence[Mapping[str, object]]) -> list[Value]:
-        """What it gives for rows, each shown as a mapping of inputs. Raises FunctionError."""
-        if self.batched:
-            given: Any = await self._called({name: [each[name] for each in shown] for name in self.inputs})
-            if not isinstance(given, Sequence) and hasattr(given, "tolist"):
-                given = given.tolist()
-            if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(shown):
-                what = f"{len(given)} values" if isinstance(given, (list, tuple)) else f"{type(given).__name__}"
-                raise FunctionError(f"Python function `{self.name}` must give a list of {len(shown)}, not {what}")
-            return [self._checked(value) for value in given]
-        return [self._checked(value) for value in await together(self._called(each) for each in shown)]
+    async def __call__(self, rows: Sequence[Mapping[str, object]]) -> list[Value]:
+        """The values for rows, each a mapping of inputs. Raises FunctionError."""
+        if not self.batched:
+            return [self._checked(value) for value in await together(self._call(row) for row in rows)]
+        values = await self._call({name: [row[name] for row in rows] for name in self.inputs})
+        if not isinstance(values, Sequence) and hasattr(values, "tolist"):
+            values = values.tolist()
+        if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != len(rows):
+            what = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"{type(values).__name__}"
+            raise FunctionError(f"Python function `{self.name}` must give a list of {len(rows)}, not {what}")
+        return [self._checked(value) for value in values]
 
-    async def _called(self, shown: Mapping[str, object]) -> Any:
-        positional = [shown[name] for name, parameter in self.inputs.items() if parameter is None]
-        keywords = {parameter: shown[name] for name, parameter in self.inputs.items() if parameter is not None}
+    async def _call(self, inputs: Mapping[str, object]) -> Any:
+        positional = [inputs[name] for name, parameter in self.inputs.items() if parameter is None]
+        keywords = {parameter: inputs[name] for name, parameter in self.inputs.items() if parameter is not None}
         try:
-            given = self.call(*positional, **keywords)
-            return await given if inspect.isawaitable(given) else given
+            value = self.call(*positional, **keywords)
+            return await value if inspect.isawaitable(value) else value
         except Exception as error:  # a user's function may raise anything
             reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
             raise FunctionError(f"Python function `{self.name}` failed: {reason}{_line(error)}") from error
@@ -84,24 +84,24 @@ class PythonFunction:
         if self.kind == "scorer":
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
                 return value
-            raise FunctionError(f"Python scorer `{self.name}` must give a number, not {_named(value)}")
+            raise FunctionError(f"Python scorer `{self.name}` must give a number, not {_described(value)}")
         if value is None:
             return None
         if self.returns == "float" and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if type(value) is _TYPES[self.returns]:
             return value
-        raise FunctionError(f"Python extractor `{self.name}` must give {self.returns} or None, not {_named(value)}")
+        raise FunctionError(f"Python extractor `{self.name}` must give {self.returns} or None, not {_described(value)}")
 
 
 def _line(error: Exception) -> str:
     """Where the error was raised: the innermost line of the file that the function stands in."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [frame for frame in frames if frame.filename == frames[0].filename]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    in_file = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f" ({Path(in_file[-1].filename).name}, line {in_file[-1].lineno})" if in_file else ""
 
 
-def _named(value: object) -> str:
+def _described(value: object) -> str:
     if value is None or isinstance(value, (bool, int, float)):
         return str(value)
     return f"a {type(value).__name__}"

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from qpdsl.executor.engine.engine import Engine
 from qpdsl.executor.events.events import Path, Rounds
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.request import Completion, Request, Sample
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.instance.candidates import Row
@@ -26,8 +26,8 @@ from qpdsl.grammar import ast
 from qpdsl.planner.plan.evaluate import Value, evaluate, format_value
 from qpdsl.planner.plan.options import RANGES
 
-# What a verifier scores of a row: the problem, the text and the system turn.
-Shown = tuple[str, str, str]
+# What a verifier scores: the problem, the text and the system turn.
+VerifierInput = tuple[str, str, str]
 _KINDS = {"int": "a whole number", "float": "a number"}
 
 
@@ -36,15 +36,15 @@ class RowError(Exception):
 
 
 class RunAhead(Protocol):
-    """What runs ahead of a `repeat`, as the `generate` in it sees it. It is `generate/run_ahead.py` that makes one."""
+    """What runs ahead of a `repeat`, as the `generate` in it sees it; `generate/run_ahead.py` implements it."""
 
-    def taken(self, going: Any, instance: Instance) -> Ticket | None:
-        """The request for the children of a row that is to go on now, where they ran ahead."""
+    def taken(self, continuation: Any, instance: Instance) -> Ticket | None:
+        """The request for the children of a row that is sampled from now, where they ran ahead."""
 
     def drop_others(self, instance: Instance) -> None:
-        """Gives up the children of rows that did not come into this round, and their children."""
+        """Gives up the children of rows that are not in this round, and their children."""
 
-    def ended(self, drawing: Any, going: Any, index: int, sample: Sample) -> None:
+    def ended(self, sampling: Any, continuation: Any, index: int, sample: Sample) -> None:
         """Engine side: a sample of a row has ended, so its children may run ahead."""
 
 
@@ -52,8 +52,8 @@ class RunAhead(Protocol):
 class Services:
     """What all instances of a run share: the engine and, by the names in the program, models, verifiers and functions.
 
-    `on_token`, where given, is called with each piece of text as it is generated: the path and the source stage of the
-    row that it will be in, and the piece. `scores` are kept from instance to instance, where that is sound.
+    `on_token` is called with each piece of text as it is generated: the path and the source stage of the row that it
+    will be in, and the piece. `scores` keeps scores from instance to instance; None where that would not be sound.
     """
 
     engine: Engine
@@ -70,12 +70,16 @@ class Services:
 class Usage:
     """Tokens as an API would bill them: the whole prompt of every request, and every token sampled.
 
-    `cached_tokens` are those of the prompt tokens whose KV was found. `counts` are of what the cost hangs on: rows
-    `going` on and the tokens of their `context`, `samples` drawn and the tokens of the `longest`; `texts` shown to
-    verifiers and `texts_known` among them, their `text_tokens`, those up to their first step's end (`first_tokens`) and
-    those of steps that this instance never scored (`new_tokens`); `steps` asked of verifiers and `steps_known` among
-    them; `run_ahead` samples and `run_ahead_used` among them, and the tokens of the others, prompted and sampled
-    (`unused_prompt`, `unused_sampled`), which are not among those above; samples `given_up`.
+    `cached_tokens` are the prompt tokens whose KV was found. `counts` holds what the cost depends on, by name:
+
+    - `going`: rows that went on; `context`: their tokens; `samples`: samples drawn; `longest`: tokens of the longest
+    - `texts`: texts shown to verifiers; `texts_known`: those of them that were scored before; `text_tokens`: all their
+      tokens; `first_tokens`: those up to the end of the first step; `new_tokens`: those of steps that this instance
+      never scored
+    - `steps`: steps asked of verifiers; `steps_known`: those of them that were scored before
+    - `run_ahead`: samples that ran ahead; `run_ahead_used`: those of them that were used; `unused_prompt` and
+      `unused_sampled`: the tokens of the others, which are counted nowhere else
+    - `given_up`: samples that were given up
     """
 
     prompt_tokens: int = 0
@@ -95,13 +99,16 @@ class Usage:
 
 @dataclass
 class Instance:
-    """`scores` maps a digest of a model and a token prefix to the score read at its end, `judged` what a judge or a
-    Python function was shown to what it said: equal content is scored once. `scored` are the digests of whole texts.
+    """One run of a program over one problem. `run` makes it.
 
-    `contexts` maps (model, context) to the context's tokens. `steps` maps an operator's id and what it scored to the
-    scores of its steps. `floor`: see `PhysicalPlan`; `ahead` is what runs ahead in a `repeat`. An operator runs on a
-    copy that has a `usage`, and inside `repeat` the `rounds`, of its own; the rest is shared. `operator` is the id of
-    the one that runs. `baseline` marks greedy decoding, which is run to compare with.
+    An operator runs on a copy with its own `operator` (its id) and `usage`, and inside `repeat` its own `rounds`; the
+    rest is shared. `floor`: see `PhysicalPlan`. `ahead` is what runs ahead in a `repeat`. `baseline` marks greedy
+    decoding that is run for comparison.
+
+    These keep what was computed, so that equal content is computed once: `scores` maps a digest of a model and a token
+    prefix to the score read at its end, and `scored` holds the digests of whole texts; `judged` maps what a judge or a
+    Python function was shown to its answer; `contexts` maps (model, context) to the context's tokens; `steps` maps an
+    operator's id and its input to the scores of the steps.
     """
 
     name: str
@@ -117,7 +124,7 @@ class Instance:
     ahead: RunAhead | None = None
     scores: dict[bytes, float] = field(default_factory=dict)
     scored: set[bytes] = field(default_factory=set)
-    steps: dict[tuple[str, Shown], tuple[float, ...]] = field(default_factory=dict)
+    steps: dict[tuple[str, VerifierInput], tuple[float, ...]] = field(default_factory=dict)
     contexts: dict[tuple[str, Context], tuple[int, ...]] = field(default_factory=dict)
     judged: dict[tuple[str, ...], Value] = field(default_factory=dict)
     _scoring: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -175,16 +182,16 @@ class Submissions:
         return self._tickets[-1]
 
     async def completions(self) -> list[Completion]:
-        """The completions of all requests, in the order they were submitted."""
+        """The completions of all requests, in the order of submission. Raises EngineError."""
         completions = [await ticket for ticket in self._tickets]
         self._usage.cached_tokens += sum(completion.cached for completion in completions)
         return completions
 
     def take(self, ticket: Ticket) -> None:
-        """A request that was submitted before becomes the next one here."""
+        """Adds a request that was submitted elsewhere before."""
         self._tickets.append(ticket)
 
     def __exit__(self, *failure: object) -> None:
-        # A ticket that is done does not mind.
+        # Cancelling a ticket that is done does nothing.
         for ticket in self._tickets:
             ticket.cancel()

@@ -1,7 +1,7 @@
-"""When two answers are the same mathematics, as `math-verify` sees it, worked out in a process of its own.
+"""Whether two answers are the same mathematics, as `math-verify` sees it, computed in a process of its own.
 
-What a model wrote can take longer than anybody waits, in arithmetic that Python cannot interrupt (`9^{9^9}`): then the
-process is ended, and the answers count as two.
+What a model wrote can take very long, in arithmetic that Python cannot interrupt (`9^{9^9}`): then the process is
+ended, and the answers count as two. The process runs this file as a script.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READY = b"ready\n"
 
 
 class NoMathematics(Exception):
-    """There is nothing to compare with; the message says why."""
+    """`math-verify` cannot be used; the message says why."""
 
 
 class Mathematics:
@@ -32,22 +32,22 @@ class Mathematics:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def same(self, one: str, other: str) -> bool:
-        """Raises NoMathematics."""
-        return await asyncio.to_thread(self._same, one, other)
+    async def same(self, left: str, right: str) -> bool:
+        """False also where the comparison takes longer than two seconds. Raises NoMathematics."""
+        return await asyncio.to_thread(self._same, left, right)
 
-    def _same(self, one: str, other: str) -> bool:
+    def _same(self, left: str, right: str) -> bool:
         with self._lock:
             if self._process is None:
-                self._process = self._started()
-            said = _asked(self._process, json.dumps([one, other]))
-            if said is None:
+                self._process = self._start()
+            answer = _ask(self._process, json.dumps([left, right]))
+            if answer is None:
                 self._process.kill()
                 self._process.communicate()
                 self._process = None
-            return said or False
+            return answer or False
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         if importlib.util.find_spec("math_verify") is None:
             raise NoMathematics("`equal=math` needs the Python package `math-verify`: pip install math-verify")
         path = os.pathsep.join(filter(None, sys.path))
@@ -67,8 +67,8 @@ class Mathematics:
         return process
 
 
-def _asked(process: subprocess.Popen[bytes], question: str) -> bool | None:
-    """What the process says, None where it says nothing in time."""
+def _ask(process: subprocess.Popen[bytes], question: str) -> bool | None:
+    """The answer of the process, None where there is none in time."""
     if process.stdin is None or process.stdout is None:
         return None
     with suppress(OSError):
@@ -79,15 +79,15 @@ def _asked(process: subprocess.Popen[bytes], question: str) -> bool | None:
     return None
 
 
-def _answer() -> None:
-    """The process: a pair of answers on each line in, whether they are the same on each line out."""
+def _serve() -> None:
+    """The process: for each line in, a pair of answers, one line out: whether they are the same."""
     import logging
     from functools import lru_cache
     from importlib import import_module
 
     library = import_module("math_verify")
     logging.disable()
-    # Of its ways to read a text this one evaluates nothing as Python.
+    # The one of its ways to read a text that evaluates nothing as Python.
     latex = [library.LatexExtractionConfig()]
 
     @lru_cache(maxsize=1024)
@@ -98,10 +98,10 @@ def _answer() -> None:
     out.write(_READY)
     out.flush()
     for line in sys.stdin.buffer:
-        one, other = json.loads(line)
-        out.write(b"true\n" if library.verify(parsed(one), parsed(other), timeout_seconds=None) else b"false\n")
+        left, right = json.loads(line)
+        out.write(b"true\n" if library.verify(parsed(left), parsed(right), timeout_seconds=None) else b"false\n")
         out.flush()
 
 
 if __name__ == "__main__":
-    _answer()
+    _serve()

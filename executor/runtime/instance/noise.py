@@ -1,7 +1,8 @@
 """Noise keys: which random numbers belong to which sample.
 
-A key hashes everything that a sample's meaning depends on, and nothing of how it is run: the seed, the program's
-arguments, the source stage, the rounds of the loops around it, and the row path.
+A key hashes everything that a sample depends on by its meaning, and nothing of how it is run: the seed, the program's
+arguments, the source stage, the rounds of the loops around it, and the row path. The noise itself is Philox, under
+this key, with a counter of the token id and the number of tokens drawn.
 """
 
 from __future__ import annotations

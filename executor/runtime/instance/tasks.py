@@ -1,4 +1,4 @@
-"""Coroutines side by side."""
+"""Running coroutines side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all of them return, in their order. Where one raises, the others are cancelled, and have ended."""
+    """The results in order. Where one coroutine raises, the others are cancelled and awaited first."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)

@@ -1,1 +1,12 @@
-"""The operators between rows, one function each: context, score, judge, columns, relations, vote."""
+"""The operators between rows: each is one async function from an operator and rows to rows.
+
+One file for each kind: `context` (`chat`, `prompt`), `score` (verifiers, log-probability), `judge`, `extract`,
+`python_functions` (scores and columns by registered functions), `relational` (`where`, `keep`, assignment, the value
+returned), `split`, `vote`. Read `relational` first. `generate` has a folder of its own beside this one.
+
+An operator reads options through its `Instance` (`whole`, `number`), raises `RowError` where this instance cannot go
+on, and does what its strategy says without deciding anything. It never reads its own state from columns, which a
+program may assign; that state is `Row.generated`. Filters never change a path; whatever makes several rows of one
+appends an index to it. Scores are rounded to five digits before anything compares them. To add an operator, write
+its function here and its line in the table of `run.py`; nothing here may import that table.
+"""

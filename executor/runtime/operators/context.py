@@ -1,4 +1,4 @@
-"""The `chat` and `prompt` operators: starting a row's context, and going on with it."""
+"""The `chat` and `prompt` operators: they start a row's context, or append to it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from qpdsl.planner.plan.evaluate import Value, evaluate, format_value, split_tem
 
 
 async def set_context(op: ops.SetContext, rows: Candidates, instance: Instance) -> Candidates:
-    made = []
-    for row in rows:
-        context = _longer(row, _added(op, instance.scope(row)))
-        # Which copy of a `split` a row is, no new turn changes.
-        fresh = {**FRESH, "group": row.columns.get("group", FRESH["group"])}
-        made.append(Row(context, row.path, {**row.columns, **fresh}))
-    return tuple(made)
+    """Puts what was generated into the longer context and clears its columns; the other columns stay."""
+    return tuple(_with_context(op, row, instance) for row in rows)
 
 
-def _added(op: ops.SetContext, scope: Mapping[str, Value]) -> Context:
+def _with_context(op: ops.SetContext, row: Row, instance: Instance) -> Row:
+    context = _longer(row, _addition(op, instance.scope(row)))
+    # A new turn does not change which copy of a `split` a row is.
+    fresh = {**FRESH, "group": row.columns.get("group", FRESH["group"])}
+    return Row(context, row.path, {**row.columns, **fresh})
+
+
+def _addition(op: ops.SetContext, scope: Mapping[str, Value]) -> Context:
     if op.prompt is not None:
         return Context(prompt=tuple(split_template(op.prompt, scope)))
     return Context(turns=tuple((turn.role, format_value(evaluate(turn.content, scope))) for turn in op.turns))
 
 
-def _longer(row: Row, added: Context) -> Context:
-    """The row's context, what was generated in it, and what is added to both."""
+def _longer(row: Row, addition: Context) -> Context:
+    """The row's context, what was generated in it, and the addition to both."""
     context, generated = row.context, row.generated
     if context is None:
-        return added
+        return addition
     if not generated.sampled:
-        return Context(context.turns + added.turns, context.prompt + added.prompt)
+        return Context(context.turns + addition.turns, context.prompt + addition.prompt)
     if context.turns:
-        return Context(turns=(*context.turns, ("assistant", generated.text), *added.turns))
-    return Context(prompt=(*context.prompt, (generated.text, False), *added.prompt))
+        return Context(turns=(*context.turns, ("assistant", generated.text), *addition.turns))
+    return Context(prompt=(*context.prompt, (generated.text, False), *addition.prompt))

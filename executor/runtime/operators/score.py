@@ -1,4 +1,7 @@
-"""The `score` operator: step scores by prefill, each content scored once."""
+"""The `score` operators that need no function: a verifier's step scores by prefill, and the row's log-probability.
+
+A step is known by a digest of the model and of all tokens up to its position, so equal content is scored once.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from hashlib import blake2b
 
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
-from qpdsl.executor.runtime.instance.instance import Instance, RowError, Shown, Submissions, Usage
+from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions, Usage, VerifierInput
 from qpdsl.executor.text.context import ContextError
 from qpdsl.executor.verifiers.score_store import ScoreStore
-from qpdsl.executor.verifiers.verifier import StepReads, Verifier, reduce_scores
+from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, StepReads, Verifier, reduce_scores
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import ScoreStrategy
 
@@ -20,128 +23,141 @@ _PLAIN = ScoreStrategy()
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """One text laid out for the verifier; `contents` are digests of what stands up to each of its positions."""
+class _Layout:
+    """One text laid out for the verifier, with one digest for each position: of what stands up to it."""
 
     reads: StepReads
-    contents: tuple[bytes, ...]
+    digests: tuple[bytes, ...]
 
 
-async def score(
-    op: ops.Score, rows: Candidates, instance: Instance, strategy: ScoreStrategy = _PLAIN, id: str = ""
-) -> Candidates:
-    """Adds the verifier's score of each row's text; none where a row has no step yet. Raises RowError."""
+async def score(op: ops.Score, rows: Candidates, instance: Instance, strategy: ScoreStrategy = _PLAIN) -> Candidates:
+    """Adds the verifier's score of each row's text; None where a row has no step yet. Raises RowError."""
     if strategy.same_as is None:
-        await _score(op, rows, instance, strategy, id)
-    source = strategy.same_as or id
-    made: list[Row] = []
-    for row in rows:
-        steps = instance.steps.get((source, _shown(row)))
-        if op.raw and row.generated.closed and op.into in row.columns:
-            made.append(row)
-            continue
-        made.append(row.with_column(op.into, reduce_scores(steps, op.reduce) if steps else None))
-    return tuple(made)
+        await _score_steps(op, rows, instance, strategy)
+    source = strategy.same_as or instance.operator
+    return tuple(_with_score(op, row, instance.steps.get((source, _verifier_input(row)))) for row in rows)
 
 
-async def _score(op: ops.Score, rows: Candidates, instance: Instance, strategy: ScoreStrategy, id: str) -> None:
+def _with_score(op: ops.Score, row: Row, steps: tuple[float, ...] | None) -> Row:
+    if op.raw and row.generated.closed and op.into in row.columns:
+        return row
+    return row.with_column(op.into, reduce_scores(steps, op.reduce) if steps else None)
+
+
+async def log_prob(op: ops.LogProb, rows: Candidates, instance: Instance) -> Candidates:
+    """The sum over the sampled tokens, or their mean; None for the mean of a row without any."""
+    return tuple(row.with_column(op.into, _log_prob(op, row)) for row in rows)
+
+
+def _log_prob(op: ops.LogProb, row: Row) -> float | None:
+    if op.reduce == "sum":
+        return round(row.generated.logprob, SCORE_DIGITS)
+    return round(row.generated.logprob / row.generated.sampled, SCORE_DIGITS) if row.generated.sampled else None
+
+
+async def _score_steps(op: ops.Score, rows: Candidates, instance: Instance, strategy: ScoreStrategy) -> None:
     """Fills in `instance.steps` for the rows."""
     verifier = instance.services.verifiers[op.verifier]
     model = instance.services.models[op.verifier].name
-    asked: dict[Shown, _Asked] = {}
-    for shown in dict.fromkeys(map(_shown, rows)):
-        problem, text, system = shown
+    layouts: dict[VerifierInput, _Layout] = {}
+    for verifier_input in dict.fromkeys(map(_verifier_input, rows)):
+        problem, text, system = verifier_input
         try:
             reads = verifier.reads(problem, text, raw=op.raw, system=system)
         except ContextError as error:
             raise RowError(f"verifier `{op.verifier}`: {error}") from error
         if reads is not None:
-            asked[shown] = _Asked(reads, _contents(model, reads))
+            layouts[verifier_input] = _Layout(reads, _digests(model, reads))
     async with instance.scoring(model):
-        await _score_new(verifier, model, list(asked.values()), instance, strategy)
-    # What an operator that is the same as this one looks up are these rows; those of earlier rounds are gone.
-    for key in [key for key in instance.steps if key[0] == id]:
+        await _read_scores(verifier, model, list(layouts.values()), instance, strategy)
+    # An operator with the same scores as this one looks up these rows only; those of earlier rounds are gone.
+    for key in [key for key in instance.steps if key[0] == instance.operator]:
         del instance.steps[key]
-    for shown, each in asked.items():
-        instance.steps[id, shown] = tuple(instance.scores[content] for content in each.contents)
+    for verifier_input, layout in layouts.items():
+        scores = tuple(instance.scores[digest] for digest in layout.digests)
+        instance.steps[instance.operator, verifier_input] = scores
 
 
-def _shown(row: Row) -> Shown:
+def _verifier_input(row: Row) -> VerifierInput:
     assert row.context is not None
     return row.context.problem, row.generated.text, row.context.system
 
 
-async def _score_new(
-    verifier: Verifier, model: str, asked: Sequence[_Asked], instance: Instance, strategy: ScoreStrategy
+async def _read_scores(
+    verifier: Verifier, model: str, layouts: Sequence[_Layout], instance: Instance, strategy: ScoreStrategy
 ) -> None:
-    """Fills in the scores that are not known; the first score of a content stays."""
-    pending: list[tuple[_Asked, tuple[int, ...]]] = []
+    """Fills in `instance.scores` where they are not known; the first score of a digest stays."""
+    pending: list[tuple[_Layout, tuple[int, ...]]] = []
     claimed: set[bytes] = set()
     usage, store = instance.usage, instance.services.scores if strategy.cache else None
-    seen = set(instance.scores)
+    known = set(instance.scores)
     with Submissions(instance) as submissions:
-        for each in asked:
-            missing = _missing(each, claimed, instance, strategy)
-            _count(each, missing, seen, usage)
+        for layout in layouts:
+            missing = _missing_steps(layout, claimed, instance, strategy)
+            _count_text(layout, missing, known, usage)
             if not missing:
                 continue
-            claimed.update(each.contents[at] for at in missing)
-            # What a text takes is counted as if no other instance had been scored: a run's counts are its own.
-            asked_for = each.reads.positions[missing[-1]] + 1
-            usage.prompt_tokens += asked_for
-            missing = _left_by(store, each, missing, instance)
-            positions = tuple(each.reads.positions[at] for at in missing)
-            tokens = each.reads.tokens[: positions[-1] + 1] if positions else ()
-            usage.cached_tokens += asked_for - len(tokens)
+            claimed.update(layout.digests[step] for step in missing)
+            # A text's tokens are counted as if no other instance had scored it: a run's counts depend on it alone.
+            tokens_needed = layout.reads.positions[missing[-1]] + 1
+            usage.prompt_tokens += tokens_needed
+            missing = _take_stored(store, layout, missing, instance)
+            positions = tuple(layout.reads.positions[step] for step in missing)
+            tokens = layout.reads.tokens[: positions[-1] + 1] if positions else ()
+            usage.cached_tokens += tokens_needed - len(tokens)
             if positions:
-                submissions.submit(model, ReadRequest(tokens, positions, each.reads.ids, cached=strategy.share))
-                pending.append((each, missing))
+                submissions.submit(model, ReadRequest(tokens, positions, layout.reads.ids, cached=strategy.share))
+                pending.append((layout, missing))
         completions = await submissions.completions()
-    for (each, missing), completion in zip(pending, completions, strict=True):
-        for at, logits in zip(missing, completion.logits, strict=True):
-            found = instance.scores.setdefault(each.contents[at], verifier.score(logits))
+    for (layout, missing), completion in zip(pending, completions, strict=True):
+        for step, logits in zip(missing, completion.logits, strict=True):
+            step_score = instance.scores.setdefault(layout.digests[step], verifier.score(logits))
             if store is not None:
-                store.put(each.contents[at], found)
-    instance.scored.update(each.contents[-1] for each in asked)
+                store.put(layout.digests[step], step_score)
+    instance.scored.update(layout.digests[-1] for layout in layouts)
 
 
-def _count(each: _Asked, missing: Sequence[int], seen: Collection[bytes], usage: Usage) -> None:
-    """Counts a text: `seen` are the contents that this instance had scored before."""
-    positions = each.reads.positions
-    known = sum(1 for content in each.contents if content in seen)
+def _count_text(layout: _Layout, missing: Sequence[int], known: Collection[bytes], usage: Usage) -> None:
+    """Counts a text. `known` are the digests of what this instance had scored before."""
+    positions = layout.reads.positions
+    known_steps = sum(1 for digest in layout.digests if digest in known)
     counts = usage.counts
     counts["texts"] += 1
     counts["texts_known"] += not missing
     counts["text_tokens"] += positions[-1] + 1
     counts["first_tokens"] += positions[0]
-    counts["new_tokens"] += positions[-1] - positions[known - 1] if known else positions[-1] + 1
-    counts["steps"] += len(each.contents)
-    counts["steps_known"] += len(each.contents) - len(missing)
+    counts["new_tokens"] += positions[-1] - positions[known_steps - 1] if known_steps else positions[-1] + 1
+    counts["steps"] += len(layout.digests)
+    counts["steps_known"] += len(layout.digests) - len(missing)
 
 
-def _missing(each: _Asked, claimed: set[bytes], instance: Instance, strategy: ScoreStrategy) -> tuple[int, ...]:
-    """The steps, by number, that are to be read: all of a text that is not known as a whole, or those not known."""
+def _missing_steps(
+    layout: _Layout, claimed: set[bytes], instance: Instance, strategy: ScoreStrategy
+) -> tuple[int, ...]:
+    """The steps to read, by number: with a cache those not known, else all of a text that is not known as a whole."""
     if not strategy.cache:
-        return () if each.contents[-1] in instance.scored else tuple(range(len(each.contents)))
+        return () if layout.digests[-1] in instance.scored else tuple(range(len(layout.digests)))
     return tuple(
-        at for at, content in enumerate(each.contents) if content not in instance.scores and content not in claimed
+        step for step, digest in enumerate(layout.digests) if digest not in instance.scores and digest not in claimed
     )
 
 
-def _left_by(store: ScoreStore | None, each: _Asked, missing: tuple[int, ...], instance: Instance) -> tuple[int, ...]:
-    """Those of the missing steps that no other instance had scored; the scores of the rest are taken over."""
+def _take_stored(
+    store: ScoreStore | None, layout: _Layout, missing: tuple[int, ...], instance: Instance
+) -> tuple[int, ...]:
+    """Takes over the scores that other instances left in the store; the steps that are still missing."""
     if store is None:
         return missing
-    found = {at: score for at in missing if (score := store.get(each.contents[at])) is not None}
-    instance.scores.update({each.contents[at]: score for at, score in found.items()})
-    return tuple(at for at in missing if at not in found)
+    stored = {step: value for step in missing if (value := store.get(layout.digests[step])) is not None}
+    instance.scores.update({layout.digests[step]: value for step, value in stored.items()})
+    return tuple(step for step in missing if step not in stored)
 
 
-def _contents(model: str, reads: StepReads) -> tuple[bytes, ...]:
+def _digests(model: str, reads: StepReads) -> tuple[bytes, ...]:
     state = blake2b(model.encode("utf-8", "backslashreplace") + b"\0", digest_size=16)
-    found, start = [], 0
+    digests, start = [], 0
     for position in reads.positions:
         state.update(array("q", reads.tokens[start : position + 1]).tobytes())
         start = position + 1
-        found.append(state.digest())
-    return tuple(found)
+        digests.append(state.digest())
+    return tuple(digests)

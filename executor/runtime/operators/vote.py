@@ -9,14 +9,17 @@ from decimal import Decimal, InvalidOperation
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.instance.mathematics import Mathematics, NoMathematics
-from qpdsl.executor.runtime.operators.relational import order
+from qpdsl.executor.runtime.operators.relational import sort_key
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import NUMBER, Value, evaluate, format_value
 
 
 async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates:
-    """Raises RowError where `equal=math` has nothing to compare with."""
+    """The best row of the winning answer, no row where every answer is None.
+
+    Raises RowError where `equal=math` has nothing to compare with.
+    """
     values = [row.columns.get(op.column) for row in rows]
     try:
         answers = await _answers(op, values, instance)
@@ -24,35 +27,38 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
         raise RowError(str(error)) from error
     totals: dict[Hashable, float] = {}
     best: dict[Hashable, tuple[float, int]] = {}
-    for index, (row, same) in enumerate(zip(rows, answers, strict=True)):
-        if same is None:
+    for index, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+        if answer is None:
             continue
         weight = weight_of(op, row, instance.scope(row))
-        totals[same] = totals.get(same, 0.0) + weight
-        if same not in best or weight > best[same][0]:
-            best[same] = (weight, index)
+        totals[answer] = totals.get(answer, 0.0) + weight
+        if answer not in best or weight > best[answer][0]:
+            best[answer] = (weight, index)
     if not totals:
         return ()
     # `max` takes the first of equals, and the dictionary is in the order values were first seen. Rounded, since the
     # rounding errors of a sum must not tell equal totals apart.
-    winner = max(totals, key=lambda same: round(totals[same], SCORE_DIGITS))
+    winner = max(totals, key=lambda answer: round(totals[answer], SCORE_DIGITS))
     return (rows[best[winner][1]],)
 
 
 def weight_of(op: ops.Vote, row: Row, scope: Mapping[str, Value] | None = None) -> float:
-    """What a row adds to its answer: 1, or its weight; what is no number adds nothing. Weights read `scope`."""
-    return order(1 if op.weight is None else evaluate(op.weight, row.columns if scope is None else scope))[1]
+    """What a row adds to its answer: 1, or its weight, where a value that is no number adds 0.
+
+    The weight is evaluated over `scope`, by default the row's columns.
+    """
+    return sort_key(1 if op.weight is None else evaluate(op.weight, row.columns if scope is None else scope))[1]
 
 
 def answers_of(op: ops.Vote, values: Sequence[Value]) -> Sequence[Hashable]:
-    """What each value answers, where values are compared as texts or as numbers."""
+    """The answer of each value, where values are compared as texts or as numbers; None stays None."""
     return [None if value is None else _number(value) for value in values] if op.equal == "number" else values
 
 
 async def _answers(op: ops.Vote, values: Sequence[Value], instance: Instance) -> Sequence[Hashable]:
-    """What each value answers: the same where the two are equal. None stays None."""
+    """The answer of each value: equal values have the same one. None stays None."""
     if op.equal == "math":
-        return await _mathematics(values, instance.services.mathematics)
+        return await _mathematical_answers(values, instance.services.mathematics)
     return answers_of(op, values)
 
 
@@ -65,21 +71,21 @@ def _number(value: Value) -> Hashable:
     return text
 
 
-async def _mathematics(values: Sequence[Value], mathematics: Mathematics) -> list[Hashable]:
-    """For each value the number of the first answer that it is the same as."""
+async def _mathematical_answers(values: Sequence[Value], mathematics: Mathematics) -> list[Hashable]:
+    """For each value the number of the first text that is the same mathematics."""
     texts: list[str] = []
     numbers: dict[Hashable, int | None] = {None: None}
     for value in values:
         key = None if value is None else _number(value)
         if key not in numbers:
-            numbers[key] = await _first(format_value(value).strip(), texts, mathematics)
+            numbers[key] = await _first_same(format_value(value).strip(), texts, mathematics)
     return [numbers[None if value is None else _number(value)] for value in values]
 
 
-async def _first(text: str, texts: list[str], mathematics: Mathematics) -> int:
-    """The number of the first of `texts` that is the same as `text`, which else joins them."""
-    for number, known in enumerate(texts):
-        if await mathematics.same(known, text):
+async def _first_same(text: str, texts: list[str], mathematics: Mathematics) -> int:
+    """The number of the first of `texts` that is the same as `text`; where there is none, `text` joins them."""
+    for number, other in enumerate(texts):
+        if await mathematics.same(other, text):
             return number
     texts.append(text)
     return len(texts) - 1

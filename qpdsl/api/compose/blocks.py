@@ -1,4 +1,4 @@
-"""The `with` blocks of a program: each takes the stages that are written in it."""
+"""The `with` blocks of a program: each collects the stages that are written in it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, final
 
-from qpdsl.api.compose.arguments import Arguments, arguments
+from qpdsl.api.compose.stage_call import StageCall, stage_call
 from qpdsl.grammar import ast
 
 Stages = tuple[ast.Stage, ...]
 
 
-class Block:
-    """Gives its stages to `done` where it ends; `what` names it for messages."""
+class WithBlock:
+    """Hands its stages to `done` when it ends. `what` is its name in messages."""
 
-    def __init__(self, given: Arguments, what: str, done: Callable[[Stages], None]) -> None:
-        self._composition, self._span = given.composition, given.span
+    def __init__(self, call: StageCall, what: str, done: Callable[[Stages], None]) -> None:
+        self._composition, self._span = call.composition, call.span
         self._what, self._done = what, done
         self._stages: list[ast.Stage] = []
         self._composition.unopened.append((what, self._span))
@@ -38,16 +38,16 @@ class Block:
 
 
 @final
-class Branch(Block):
+class BranchBlock(WithBlock):
     """The block of a `branch`, which holds its arms."""
 
-    def __init__(self, given: Arguments, done: Callable[[tuple[Stages, ...]], None]) -> None:
+    def __init__(self, call: StageCall, done: Callable[[tuple[Stages, ...]], None]) -> None:
         self._arms: list[Stages] = []
-        super().__init__(given, "`branch`", lambda _: done(tuple(self._arms)))
+        super().__init__(call, "`branch`", lambda _: done(tuple(self._arms)))
 
-    def arm(self) -> Block:
+    def arm(self) -> WithBlock:
         """One arm: the stages of its own `with` block."""
-        return Block(arguments("arm"), "this arm", self._arms.append)
+        return WithBlock(stage_call("arm"), "this arm", self._arms.append)
 
     def _close(self) -> None:
         if self._stages:

@@ -1,65 +1,29 @@
-"""`@qp.program`: a Python function that composes stages, turned into a program.
-
-MERGED: What the checker says of a program that was written in Python, in terms that hold there.
-"""
+"""`@qp.program`: a Python function that composes stages, turned into a program."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import update_wrapper
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, overload
 from typing import Literal as OneOf
 
-from qpdsl.api.call_sites import NOWHERE, PythonFile
-from qpdsl.api.compose.arguments import Arguments
-from qpdsl.api.compose.expressions import Symbol, convert
+from qpdsl.api.call_sites import PythonFile
+from qpdsl.api.compose.python_errors import pythonic
 from qpdsl.api.compose.signature import Signature
+from qpdsl.api.compose.stage_call import StageCall
 from qpdsl.api.compose.stages import Rows
+from qpdsl.api.compose.symbols import Symbol, convert
 from qpdsl.api.compose.targets import Model, Within
-from qpdsl.api.compose.uses import PythonFiles
-from qpdsl.api.composition import Composition
+from qpdsl.api.composition import Composition, PythonFiles
 from qpdsl.api.program import Program
+from qpdsl.api.syntax_trees import NOWHERE
 from qpdsl.grammar import ast
-from qpdsl.grammar.diagnostic import Diagnostic, QpError
+from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import SYSTEMS
 from qpdsl.sources.surroundings import environment
-
-_WORD = re.compile(r"[A-Za-z_]\w*")
-# What help spells in the text's way, and Python's way of it.
-_SPELLED = tuple(
-    (re.compile(text), python)
-    for text, python in (
-        (r"`score (\w+) into (\w+)`", r'`rows.score(\1, into="\2")`'),
-        (r"`score (\w+)`", r"`rows.score(\1)`"),
-        (r"`extract (\w+) = /regex/`", r'`rows.extract("\1", r"…")`'),
-        (r"`generate … as (\w+)`", r"`rows.generate(…, as_=\1)`"),
-        (r"`reduce=(\w+)`", r'`reduce="\1"`'),
-        (r"`(all|any|max|mean|min)\(", r"`qp.\1("),
-        (r"`-> text`", "`-> str`"),
-    )
-)
-
-
-def pythonic(error: QpError) -> QpError:
-    """The error without what shows `.qp` text: the forms of stages, and edits that are more than another name."""
-    return QpError([_diagnostic(diagnostic) for diagnostic in error.diagnostics], error.source)
-
-
-def _diagnostic(diagnostic: Diagnostic) -> Diagnostic:
-    notes = tuple(note for note in diagnostic.notes if not note.startswith("form: "))
-    help, edit = diagnostic.help, diagnostic.edit
-    for text, python in _SPELLED:
-        help = help and text.sub(python, help)
-    if edit is not None and not _WORD.fullmatch(edit.text):
-        edit = None
-    elif edit is not None and diagnostic.code == "QP214" and edit.text == "text":
-        edit = replace(edit, text="str")
-    return replace(diagnostic, notes=notes, help=help, edit=edit)
-
 
 System = OneOf["search_and_learn"]
 P = ParamSpec("P")
@@ -94,15 +58,15 @@ def program(
     plan may go (`qp.exact`, `qp.epsilon(…)`, `qp.loss(…)`), `latency` how much time counts against quality, and
     `draft` names a model to draft with. `like` takes over another system's conventions. Raises QpError.
     """
-    options = Options(name, within, latency, draft, like)
+    options = ProgramOptions(name, within, latency, draft, like)
     if function is None:
         return lambda function: _program(function, options)
     return _program(function, options)
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the decorator is given."""
+class ProgramOptions:
+    """The options of the decorator."""
 
     name: str | None
     within: Within | None
@@ -111,7 +75,7 @@ class Options:
     like: System | None
 
 
-def _program(function: Callable[..., Any], options: Options) -> Program[..., Any]:
+def _program(function: Callable[..., Any], options: ProgramOptions) -> Program[..., Any]:
     if not isinstance(function, FunctionType):
         raise TypeError(f"`@qp.program` takes a function, not {function!r}")
     composition = Composition(PythonFile.of(function.__code__))
@@ -130,25 +94,25 @@ def _program(function: Callable[..., Any], options: Options) -> Program[..., Any
     files = PythonFiles.beside(composition.file.folder, composition.texts)
     functions = composition.functions
     try:
-        made: Program[..., Any] = Program(
+        composed: Program[..., Any] = Program(
             file, syntax.name, environment(files, functions), functions, signature.result, composed=True
         )
     except QpError as error:
         raise pythonic(error) from None
-    update_wrapper(made, function, updated=())
-    return made
+    update_wrapper(composed, function, updated=())
+    return composed
 
 
-def _like(given: Arguments, system: System) -> ast.Like:
-    return ast.Like(given.word("like", system, SYSTEMS, "QP124"), span=given.place("like"))
+def _like(call: StageCall, system: System) -> ast.Like:
+    return ast.Like(call.word("like", system, SYSTEMS, "QP124"), span=call.place("like"))
 
 
 def _syntax(
-    function: Callable[..., Any], signature: Signature, composition: Composition, options: Options
+    function: Callable[..., Any], signature: Signature, composition: Composition, options: ProgramOptions
 ) -> ast.Program:
-    given = Arguments(composition, composition.file.here())
+    call = StageCall(composition, composition.file.here())
     name = composition.name(options.name or function.__name__, signature.name_span, "a program's name")
-    draft = None if options.draft is None else given.model("draft", options.draft)
+    draft = None if options.draft is None else call.model("draft", options.draft)
     params = signature.params()
     returned = function(**{param.name: Symbol(ast.Name(param.name, span=NOWHERE)) for param in params})
     for what, span in composition.unopened:
@@ -166,17 +130,17 @@ def _syntax(
         params,
         signature.returns(),
         tuple(body),
-        None if within is None else ast.Within(within.level, within.bound, span=given.place("within")),
-        None if latency is None else ast.Prefer(latency, span=given.place("latency")),
+        None if within is None else ast.Within(within.level, within.bound, span=call.place("within")),
+        None if latency is None else ast.Prefer(latency, span=call.place("latency")),
         draft,
-        None if options.like is None else _like(given, options.like),
+        None if options.like is None else _like(call, options.like),
         span=signature.span,
         name_span=signature.name_span,
     )
 
 
 def _returned(value: object, body: list[ast.Stage], span: Span, composition: Composition) -> ast.Expr | None:
-    """What the program gives back, None where that is what it would give back without a word."""
+    """The expression that the program returns, None where it would return the same without a `return`."""
     if value is None or isinstance(value, Rows):
         return None
     expr = convert(value, span)

@@ -1,7 +1,7 @@
 """Schemas from pydantic models and from JSON Schema as data.
 
-What the language's own schemas can say becomes one, so that a program prints as it would be written by hand. Any other
-schema becomes a file of the program's, kept in memory.
+A schema that the language can express becomes a declaration, so that a program prints as it would be written by hand.
+Any other schema becomes a file of the program, kept in memory.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class _Declared:
     def __init__(self, name: str, document: Mapping[str, Any], span: Span, closed: bool) -> None:
         self.name, self.document, self.span, self.closed = name, document, span, closed
         self.defined: Mapping[str, Mapping[str, Any]] = document.get("$defs", {})
-        self.made: dict[str, ast.Schema] = {}
+        self.declared: dict[str, ast.Schema] = {}
         self.open: list[str] = []
 
     def all(self) -> Iterator[ast.Schema]:
         own = self.declare(self.name, self.document)
-        yield from self.made.values()
-        if self.name not in self.made:
+        yield from self.declared.values()
+        if self.name not in self.declared:
             yield own
 
     def declare(self, name: str, document: Mapping[str, Any]) -> ast.Schema:
@@ -108,8 +108,8 @@ class _Declared:
         pattern = rest.get("pattern")
         if pattern is not None and (regex.check(pattern, 0) is not None or "/" in pattern or "\n" in pattern):
             raise _Beyond
-        found = None if pattern is None else ast.Regex(pattern, span=self.span)
-        return ast.TextType(rest.get("minLength"), rest.get("maxLength"), rest.get("format"), found, span=self.span)
+        syntax = None if pattern is None else ast.Regex(pattern, span=self.span)
+        return ast.TextType(rest.get("minLength"), rest.get("maxLength"), rest.get("format"), syntax, span=self.span)
 
     def reference(self, path: str) -> ast.TypeExpr:
         name = path.removeprefix("#/$defs/")
@@ -118,9 +118,9 @@ class _Declared:
         definition = self.defined[name]
         if definition.get("type") != "object":
             return self.type(definition)
-        if name not in self.made:
+        if name not in self.declared:
             self.open.append(name)
-            self.made[name] = self.declare(name, definition)
+            self.declared[name] = self.declare(name, definition)
             self.open.pop()
         return ast.TypeRef(name, span=self.span)
 
@@ -134,11 +134,11 @@ def _parts(value: Mapping[str, Any], *known: str) -> dict[str, Any]:
 
 
 def _not_null(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a field that may be absent is where it is there: `int | None` with a default is `int`."""
+    """The schema of a field that may be absent, for where it is present: `int | None` with a default is `int`."""
     options = [option for option in value.get("anyOf", []) if option != {"type": "null"}]
     if len(options) == 1 and len(value["anyOf"]) == 2 and set(_parts(value, "anyOf")) == {"anyOf"}:
-        found: Mapping[str, Any] = options[0]
-        return found
+        option: Mapping[str, Any] = options[0]
+        return option
     return value
 
 
@@ -152,7 +152,7 @@ def _closed(value: Any) -> Any:
         return [_closed(item) for item in value]
     if not isinstance(value, Mapping):
         return value
-    found = {key: _closed(part) for key, part in value.items()}
-    if found.get("type") == "object" and isinstance(found.get("properties"), dict):
-        found.setdefault("additionalProperties", False)
-    return found
+    schema = {key: _closed(part) for key, part in value.items()}
+    if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
+        schema.setdefault("additionalProperties", False)
+    return schema

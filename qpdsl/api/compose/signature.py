@@ -1,4 +1,4 @@
-"""A function's signature as that of a program."""
+"""The signature of a Python function, read as that of a program."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
-from qpdsl.api.call_sites import NOWHERE, Site
-from qpdsl.api.compose.arguments import Arguments, is_pydantic
-from qpdsl.api.compose.expressions import convert
+from qpdsl.api.call_sites import Site
+from qpdsl.api.compose.stage_call import StageCall, is_pydantic
+from qpdsl.api.compose.symbols import convert
 from qpdsl.api.composition import Composition
+from qpdsl.api.syntax_trees import NOWHERE
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.sources.functions import evaluated, without_none
@@ -21,7 +22,7 @@ _TYPES = {str: "text", int: "int", float: "float", bool: "bool"}
 
 
 class Signature:
-    """Reads the function's definition for where each part of it stands. Its parts raise QpError."""
+    """The parts of a program that a function's definition states, with their places. Reading one may raise QpError."""
 
     def __init__(self, function: Callable[..., Any], composition: Composition) -> None:
         self._function, self._composition = function, composition
@@ -47,12 +48,13 @@ class Signature:
     def return_span(self) -> Span:
         """The last `return` of the function."""
         nodes = python.walk(self._definition) if self._definition else ()
-        found = [node for node in nodes if isinstance(node, python.Return)]
-        return self._composition.file.span(found[-1]) if found else self.name_span
+        returns = [node for node in nodes if isinstance(node, python.Return)]
+        return self._composition.file.span(returns[-1]) if returns else self.name_span
 
     def params(self) -> tuple[ast.Param, ...]:
-        call = self._function
-        if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        function = self._function
+        others = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        if any(is_other(function) for is_other in others):
             help = "programs run side by side as they are: call them with `acall`"
             raise self._composition.refuse(
                 "QP503", "a program is composed by a plain function", self.name_span, help=help
@@ -60,7 +62,7 @@ class Signature:
         return tuple(self._param(param) for param in inspect.signature(self._function).parameters.values())
 
     def returns(self) -> ast.TypeRef | None:
-        """The declared result; a schema is declared with it."""
+        """The type of the declared result. A pydantic model adds its schema to the program."""
         annotation, span = self._returned, self._annotation_span("return")
         if annotation in (inspect.Signature.empty, None, Any):
             return None
@@ -69,8 +71,8 @@ class Signature:
         if get_origin(annotation) is Literal and all(isinstance(option, str) for option in get_args(annotation)):
             return ast.TypeRef("text", span=span)
         if is_pydantic(annotation):
-            given = Arguments(self._composition, Site(self._composition.file, span, None, None))
-            target = given.target(annotation)
+            call = StageCall(self._composition, Site(self._composition.file, span, None, None))
+            target = call.target(annotation)
             assert isinstance(target, ast.SchemaTarget)
             return ast.TypeRef(target.name, span=span)
         schemas = list(self._composition.schemas)
@@ -98,10 +100,10 @@ class Signature:
             message = f"`{param.name}` is no parameter with a name of its own"
             raise refuse("QP503", message, name_span, help="a program's parameters are all named")
         self._composition.name(param.name, name_span, "a parameter")
-        annotation = self._meant(param.annotation)
+        annotation = self._evaluated(param.annotation)
         if annotation not in _TYPES:
-            found = "no type" if annotation is inspect.Parameter.empty else _named(annotation)
-            message = f"parameter `{param.name}` has {found}"
+            type_text = "no type" if annotation is inspect.Parameter.empty else _named(annotation)
+            message = f"parameter `{param.name}` has {type_text}"
             raise refuse("QP503", message, name_span, help="annotate it `str`, `int`, `float` or `bool`")
         type_ = ast.TypeRef(_TYPES[annotation], span=self._annotation_span(param.name))
         default = None
@@ -111,9 +113,9 @@ class Signature:
 
     @cached_property
     def _returned(self) -> Any:
-        return without_none(self._meant(inspect.signature(self._function).return_annotation))
+        return without_none(self._evaluated(inspect.signature(self._function).return_annotation))
 
-    def _meant(self, annotation: Any) -> Any:
+    def _evaluated(self, annotation: Any) -> Any:
         return evaluated(annotation, self._scope) if isinstance(annotation, str) else annotation
 
     def _annotation_span(self, name: str) -> Span:

@@ -1,7 +1,4 @@
-"""The stages of a program as methods of the rows that they work on.
-
-MERGED: `chat` and `prompt`, which start a program's context and append to it alike.
-"""
+"""The stages of a program: `chat` and `prompt` start its context, and all others are methods of the rows."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ca
 from typing import Literal as OneOf
 
 from qpdsl.api.compose import targets
-from qpdsl.api.compose.arguments import Arguments, arguments
-from qpdsl.api.compose.blocks import Block, Branch, Stages
-from qpdsl.api.compose.expressions import Symbol, convert
+from qpdsl.api.compose.blocks import BranchBlock, WithBlock, Stages
+from qpdsl.api.compose.stage_call import StageCall, stage_call
+from qpdsl.api.compose.symbols import Symbol, convert
 from qpdsl.api.composition import Composition, shown
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
@@ -31,26 +28,26 @@ if TYPE_CHECKING:
 Role = OneOf["system", "user", "assistant"]
 
 
-def add_turns(given: Arguments, pairs: tuple[tuple[Role, str], ...], named: Mapping[str, str | None]) -> Composition:
-    written: list[tuple[Any, object, Span]] = []
+def add_turns(call: StageCall, pairs: tuple[tuple[Role, str], ...], named: Mapping[str, str | None]) -> Composition:
+    turns: list[tuple[Any, object, Span]] = []
     for index, pair in enumerate(pairs):
-        span = given.place("", index)
+        span = call.place("", index)
         if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] not in ROLES:
-            raise given.refuse(f"a turn is a pair of a role ({listed(ROLES)}) and a text, not {shown(pair)}", span)
-        written.append((pair[0], pair[1], span))
-    # Python hands keywords over by name; their order in the file is that of their places.
-    roles = sorted((role for role in ROLES if named[role] is not None), key=lambda role: given.place(role).start)
-    written += [(role, named[role], given.place(role)) for role in roles]
-    if not written:
-        raise given.refuse(f"`chat` takes a turn at least: {listed(ROLES)}", given.span)
-    turns = (ast.Turn(role, convert(content, span), span=span) for role, content, span in written)
-    given.composition.add(ast.Chat(tuple(turns), span=given.span))
-    return given.composition
+            raise call.refuse(f"a turn is a pair of a role ({listed(ROLES)}) and a text, not {shown(pair)}", span)
+        turns.append((pair[0], pair[1], span))
+    # Python passes keywords by name; their order in the file is that of their places.
+    roles = sorted((role for role in ROLES if named[role] is not None), key=lambda role: call.place(role).start)
+    turns += [(role, named[role], call.place(role)) for role in roles]
+    if not turns:
+        raise call.refuse(f"`chat` takes a turn at least: {listed(ROLES)}", call.span)
+    syntax = (ast.Turn(role, convert(content, span), span=span) for role, content, span in turns)
+    call.composition.add(ast.Chat(tuple(syntax), span=call.span))
+    return call.composition
 
 
-def add_prompt(given: Arguments, text: str) -> Composition:
-    given.composition.add(ast.Prompt(given.template("text", text, 0), span=given.span))
-    return given.composition
+def add_prompt(call: StageCall, text: str) -> Composition:
+    call.composition.add(ast.Prompt(call.template("text", text, 0), span=call.span))
+    return call.composition
 
 
 P = ParamSpec("P")
@@ -68,16 +65,16 @@ def chat(
 
     The turns come in the order written: a conversation as (role, text) pairs first, then those by name.
     """
-    return Rows(add_turns(arguments("qp.chat"), turns, {"system": system, "user": user, "assistant": assistant}))
+    return Rows(add_turns(stage_call("qp.chat"), turns, {"system": system, "user": user, "assistant": assistant}))
 
 
 def prompt(text: str) -> Rows:
     """Starts the context with plain text."""
-    return Rows(add_prompt(arguments("qp.prompt"), text))
+    return Rows(add_prompt(stage_call("qp.prompt"), text))
 
 
-class Options(TypedDict, total=False):
-    """The options of `generate` beside `as_`, for type checkers: whatever the output is held to, they are the same."""
+class GenerateKeywords(TypedDict, total=False):
+    """The keywords of `generate` other than `as_`, for type checkers: the overloads share them."""
 
     n: int | None
     temperature: float | None
@@ -93,7 +90,7 @@ class Options(TypedDict, total=False):
 
 @final
 class Rows:
-    """The rows of a program. Every method is a stage; what it makes is given back, to be read by later stages."""
+    """The rows of a program. Every method adds a stage, and returns the column that the stage makes, if any."""
 
     def __init__(self, composition: Composition) -> None:
         self._composition = composition
@@ -106,14 +103,14 @@ class Rows:
         assistant: str | None = None,
     ) -> None:
         """Appends turns to the context."""
-        add_turns(self._arguments("chat"), turns, {"system": system, "user": user, "assistant": assistant})
+        add_turns(self._stage_call("chat"), turns, {"system": system, "user": user, "assistant": assistant})
 
     def prompt(self, text: str) -> None:
         """Appends plain text to the context."""
-        add_prompt(self._arguments("prompt"), text)
+        add_prompt(self._stage_call("prompt"), text)
 
     @overload
-    def generate(self, model: targets.Model | str, *, as_: type[M], **options: Unpack[Options]) -> M: ...
+    def generate(self, model: targets.Model | str, *, as_: type[M], **options: Unpack[GenerateKeywords]) -> M: ...
 
     @overload
     def generate(
@@ -121,7 +118,7 @@ class Rows:
         model: targets.Model | str,
         *,
         as_: targets.Schema | Mapping[str, Any],
-        **options: Unpack[Options],
+        **options: Unpack[GenerateKeywords],
     ) -> dict[str, Any]: ...
 
     @overload
@@ -130,7 +127,7 @@ class Rows:
         model: targets.Model | str,
         *,
         as_: targets.Choice | targets.Regex | targets.Grammar | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[GenerateKeywords],
     ) -> str: ...
 
     def generate(
@@ -149,28 +146,28 @@ class Rows:
         draft: targets.Model | str | None = None,
         into: str | None = None,
     ) -> Any:
-        """Each row becomes `n` rows that go on with text of the model's; gives the text.
+        """Each row becomes `n` rows, each continued with text of the model. Returns the text.
 
         `as_` holds the text to a pydantic model, a JSON schema, a choice, a regex or a grammar; `into` names a column
         for the text of this call.
         """
-        given = self._arguments("generate")
+        call = self._stage_call("generate")
         stage = ast.Generate(
-            given.model("model", model, 0),
-            given.maybe("n", n),
-            given.maybe("temperature", temperature),
-            given.maybe("top_p", top_p),
-            given.maybe("top_k", top_k),
-            given.maybe("min_p", min_p),
-            given.maybe("stop", stop),
-            given.maybe("max_tokens", max_tokens),
-            given.target(as_),
-            given.via(via),
-            None if draft is None else given.model("draft", draft),
-            None if into is None else given.new_column("into", into),
-            span=given.span,
+            call.model("model", model, 0),
+            call.maybe("n", n),
+            call.maybe("temperature", temperature),
+            call.maybe("top_p", top_p),
+            call.maybe("top_k", top_k),
+            call.maybe("min_p", min_p),
+            call.maybe("stop", stop),
+            call.maybe("max_tokens", max_tokens),
+            call.target(as_),
+            call.via(via),
+            None if draft is None else call.model("draft", draft),
+            None if into is None else call.new_column("into", into),
+            span=call.span,
         )
-        return self._add(stage, given, stage.into.id if stage.into else "text")
+        return self._add(stage, call, stage.into.id if stage.into else "text")
 
     def score(
         self,
@@ -179,24 +176,27 @@ class Rows:
         reduce: Reduce = "last",
         into: str | None = None,
     ) -> float:
-        """Adds and gives the verifier's score of each row: a model, `qp.judge(…)`, `qp.logprob` or a scorer."""
-        given = self._arguments("score")
-        span = given.place("verifier", 0)
-        found: ast.ModelRef | ast.Judge
+        """Adds a column with the verifier's score of each row, and returns it.
+
+        The verifier is a model, `qp.judge(…)`, `qp.logprob` or a scorer.
+        """
+        call = self._stage_call("score")
+        span = call.place("verifier", 0)
+        reference: ast.ModelRef | ast.Judge
         match verifier:
             case targets.Judge(model=model, rubric=rubric):
-                rubric_ = given.template("verifier", rubric, 0)
-                found = ast.Judge(given.model("verifier", model, 0), rubric_, span=span)
+                rubric_ = call.template("verifier", rubric, 0)
+                reference = ast.Judge(call.model("verifier", model, 0), rubric_, span=span)
             case targets.LogProb():
-                found = ast.ModelRef("logprob", False, span=span)
+                reference = ast.ModelRef("logprob", False, span=span)
             case Scorer():
-                found = ast.ModelRef(given.function(verifier.function, span), False, span=span)
+                reference = ast.ModelRef(call.function(verifier.function, span), False, span=span)
             case _:
-                found = given.model("verifier", verifier, 0)
-        word = given.word("reduce", reduce, REDUCES, "QP207")
-        column = None if into is None else given.new_column("into", into)
-        stage = ast.Score(found, word, column, span=given.span)
-        return cast(float, self._add(stage, given, column.id if column else "score"))
+                reference = call.model("verifier", verifier, 0)
+        word = call.word("reduce", reduce, REDUCES, "QP207")
+        column = None if into is None else call.new_column("into", into)
+        stage = ast.Score(reference, word, column, span=call.span)
+        return cast(float, self._add(stage, call, column.id if column else "score"))
 
     @overload
     def extract(self, column: str, pattern: str | targets.Regex) -> str: ...
@@ -205,103 +205,106 @@ class Rows:
     def extract(self, column: str, pattern: Extractor[..., Any, T]) -> T: ...
 
     def extract(self, column: str, pattern: str | targets.Regex | Extractor[..., Any, Any]) -> Any:
-        """Adds and gives a column: a regex's first match, the value at a JSON path (`.a.b[0]`), or an extractor's."""
-        given = self._arguments("extract")
-        name = given.new_column("column", column, 0)
-        stage = ast.Extract(name, given.pattern("pattern", pattern, 1), span=given.span)
-        return self._add(stage, given, name.id)
+        """Adds a column and returns it.
+
+        It holds the first match of a regex, the value at a JSON path (`.a.b[0]`), or the value of an extractor.
+        """
+        call = self._stage_call("extract")
+        name = call.new_column("column", column, 0)
+        stage = ast.Extract(name, call.pattern("pattern", pattern, 1), span=call.span)
+        return self._add(stage, call, name.id)
 
     def where(self, condition: bool) -> None:
         """Keeps the rows for which a condition holds."""
-        given = self._arguments("where")
-        self._add(ast.Where(given.expr("condition", condition, 0), span=given.span), given)
+        call = self._stage_call("where")
+        self._add(ast.Where(call.expr("condition", condition, 0), span=call.span), call)
 
     def keep(self, count: int, *, by: float, per: object = None) -> None:
-        """Keeps the rows with the greatest `by`, of each value of the column `per` where one is given."""
-        given = self._arguments("keep")
-        column = None if per is None else given.column("per", per)
-        stage = ast.Keep(given.expr("count", count, 0), given.expr("by", by), column, span=given.span)
-        self._add(stage, given)
+        """Keeps the `count` rows with the greatest `by`; with `per`, so many of each value of that column."""
+        call = self._stage_call("keep")
+        column = None if per is None else call.column("per", per)
+        stage = ast.Keep(call.expr("count", count, 0), call.expr("by", by), column, span=call.span)
+        self._add(stage, call)
 
     def best(self, *, by: float) -> None:
         """Keeps the row with the greatest `by`."""
-        given = self._arguments("best")
-        self._add(ast.Best(given.expr("by", by), span=given.span), given)
+        call = self._stage_call("best")
+        self._add(ast.Best(call.expr("by", by), span=call.span), call)
 
     def vote(self, column: T, *, weight: float | None = None, equal: Equal = "text") -> T:
-        """Keeps one row, of the value with the most votes (or weight); gives that value's column."""
-        given = self._arguments("vote")
-        name = given.column("column", column, 0)
-        word = given.word("equal", equal, EQUALITIES, "QP126")
-        stage = ast.Vote(name, given.maybe("weight", weight), word, span=given.span)
-        return cast(T, self._add(stage, given, name.id))
+        """Keeps one row of the value with the most votes, or the most weight. Returns the column."""
+        call = self._stage_call("vote")
+        name = call.column("column", column, 0)
+        word = call.word("equal", equal, EQUALITIES, "QP126")
+        stage = ast.Vote(name, call.maybe("weight", weight), word, span=call.span)
+        return cast(T, self._add(stage, call, name.id))
 
     def split(self, count: int, *, by: float | None = None, temperature: float | None = None) -> None:
-        """Copies each row `count` times, in groups: the column `group` tells them apart.
+        """Copies each row `count` times. The column `group` has the number of the copy.
 
         With `by`, makes `count` rows in all, shared out by the softmax of `by` over `temperature`.
         """
-        given = self._arguments("split")
+        call = self._stage_call("split")
         rows, value, soft = (
-            given.expr("count", count, 0),
-            given.maybe("by", by),
-            given.maybe("temperature", temperature),
+            call.expr("count", count, 0),
+            call.maybe("by", by),
+            call.maybe("temperature", temperature),
         )
-        self._add(ast.Split(rows, value, soft, span=given.span), given)
+        self._add(ast.Split(rows, value, soft, span=call.span), call)
 
-    def repeat(self, limit: int, *, until: bool | None = None) -> Block:
+    def repeat(self, limit: int, *, until: bool | None = None) -> WithBlock:
         """Runs the stages of the `with` block until a condition over all rows holds, `limit` times at most."""
-        given = self._arguments("repeat")
-        most, condition = given.expr("limit", limit, 0), given.maybe("until", until)
+        call = self._stage_call("repeat")
+        most, condition = call.expr("limit", limit, 0), call.maybe("until", until)
 
         def done(body: Stages) -> None:
-            self._add(ast.Repeat(most, condition, body, span=given.span), given)
+            self._add(ast.Repeat(most, condition, body, span=call.span), call)
 
-        return Block(given, "`repeat`", done)
+        return WithBlock(call, "`repeat`", done)
 
-    def branch(self) -> Branch:
-        """Runs each arm of the `with` block on the same rows, and puts what they make one after another."""
-        given = self._arguments("branch")
-        return Branch(given, lambda arms: self._add(ast.Branch(arms, span=given.span), given))
+    def branch(self) -> BranchBlock:
+        """Runs each arm of the `with` block on the same rows. The rows of all arms come one after another."""
+        call = self._stage_call("branch")
+        return BranchBlock(call, lambda arms: self._add(ast.Branch(arms, span=call.span), call))
 
-    def peek(self) -> Block:
-        """Runs the stages of the `with` block, and gives the rows back as they were, with the columns made."""
-        given = self._arguments("peek")
-        return Block(given, "`peek`", lambda body: self._add(ast.Peek(body, span=given.span), given))
+    def peek(self) -> WithBlock:
+        """Runs the stages of the `with` block. Then the rows are as they were before, with the columns that it made."""
+        call = self._stage_call("peek")
+        return WithBlock(call, "`peek`", lambda body: self._add(ast.Peek(body, span=call.span), call))
 
     def call(self, program: Program[P, R], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Runs another program's stages in this place."""
         self._call("call", None, program, args, kwargs)
 
     def call_into(self, column: str, program: Program[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs another program's stages in this place, and gives its result, in a new column."""
+        """Runs another program's stages in this place. Returns a new column with the result."""
         return cast(R, self._call("call_into", column, program, args, kwargs))
 
     def _call(self, word: str, column: str | None, program: Any, args: Any, kwargs: Any) -> Any:
-        from qpdsl.api.compose.uses import used
+        from qpdsl.api.compose.uses import use
         from qpdsl.api.program import Program
 
-        given = self._arguments(word)
-        into = None if column is None else given.new_column("column", column, 0)
+        call = self._stage_call(word)
+        into = None if column is None else call.new_column("column", column, 0)
         at = 0 if column is None else 1
-        span = given.place("program", at)
+        span = call.place("program", at)
         if not isinstance(program, Program):
-            raise given.refuse(f"`call` takes a program, not {shown(program)}", span)
-        name = used(self._composition, program, span)
+            raise call.refuse(f"`call` takes a program, not {shown(program)}", span)
+        name = use(self._composition, program, span)
         values = [
-            ast.Argument(None, given.expr("", value, at + 1 + index), span=given.place("", at + 1 + index))
+            ast.Argument(None, call.expr("", value, at + 1 + index), span=call.place("", at + 1 + index))
             for index, value in enumerate(args)
         ]
-        values += [ast.Argument(key, given.expr(key, value), span=given.place(key)) for key, value in kwargs.items()]
-        stage = ast.Call(name, tuple(values), into, span=given.span, name_span=span)
-        return self._add(stage, given, into.id if into else None)
+        values += [ast.Argument(key, call.expr(key, value), span=call.place(key)) for key, value in kwargs.items()]
+        stage = ast.Call(name, tuple(values), into, span=call.span, name_span=span)
+        return self._add(stage, call, into.id if into else None)
 
-    def _arguments(self, word: str) -> Arguments:
-        given = arguments(word)
-        if given.composition is not self._composition:
-            raise given.composition.refuse("QP504", "these rows belong to another program", given.span)
-        return given
+    def _stage_call(self, word: str) -> StageCall:
+        call = stage_call(word)
+        if call.composition is not self._composition:
+            raise call.composition.refuse("QP504", "these rows belong to another program", call.span)
+        return call
 
-    def _add(self, stage: ast.Stage, given: Arguments, column: str | None = None) -> Any:
+    def _add(self, stage: ast.Stage, call: StageCall, column: str | None = None) -> Any:
         self._composition.add(stage)
-        return None if column is None else Symbol(ast.Name(column, span=given.span))
+        return None if column is None else Symbol(ast.Name(column, span=call.span))

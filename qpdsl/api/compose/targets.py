@@ -1,4 +1,4 @@
-"""What stages are given besides values: models and verifiers, what an output is held to, how it is decoded."""
+"""The objects that stages take besides values: models and verifiers, formats of an output, ways to decode it."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ exact: Final = Within("exact", None)
 def model(id: str, *, name: str | None = None, kind: Kind | None = None) -> Model:
     """A built-in model (`zoo/…`), a folder, or a Hugging Face id. Nothing is loaded before a program runs.
 
-    In a program's text the model has `name`, or else the name of the variable that it is in. `kind` says how one that
-    scores does it, where its own files do not tell.
+    In a program's text the model has `name`, or else the name of the variable that it is in. `kind` says how a
+    model that scores does it, where its own files do not say.
     """
     return Model(id, name, kind)
 

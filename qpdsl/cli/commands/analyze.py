@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.options import format_option
+from qpdsl.cli.shared_options import format_option
 
 
 @click.command(short_help="Show or drop the statistics of earlier runs.")
@@ -24,21 +24,21 @@ def command(name: str | None, forget: bool, form: str) -> Exit:
     from qpdsl.errors import UsageError
     from qpdsl.planner.cost.statistics import STATISTICS_FILE
     from qpdsl.planner.explain.measurements import statistics_text
-    from qpdsl.planning.store import changing_statistics, folder, read_statistics
+    from qpdsl.planning.user_cache import changing_statistics, folder, read_statistics
 
     statistics = read_statistics()
-    if name is not None and not any(found.name == name for found in statistics.programs.values()):
-        known = sorted({found.name for found in statistics.programs.values()})
+    if name is not None and not any(program.name == name for program in statistics.programs.values()):
+        known = sorted({program.name for program in statistics.programs.values()})
         raise UsageError(
             f"there are no statistics of a program `{name}`",
             f"there are some of {', '.join(known)}" if known else "a run makes them",
         )
     if forget:
-        with changing_statistics() as changing:
-            gone = changing.forget(name)
+        with changing_statistics() as changed:
+            gone = changed.forget(name)
         say(f"forgot {gone} program{'s' if gone != 1 else ''}")
         return Exit.OK
-    shown = {key: found for key, found in statistics.programs.items() if name in (None, found.name)}
+    shown = {key: program for key, program in statistics.programs.items() if name in (None, program.name)}
     if form == "json":
         data = json.loads(statistics.to_text())
         data["programs"] = {key: data["programs"][key] for key in shown}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.options import format_option, reading_options
-from qpdsl.cli.shell import complete_programs
-from qpdsl.sources.surroundings import surroundings
+from qpdsl.cli.proposals import complete_programs
+from qpdsl.cli.shared_options import format_option, reading_options
+from qpdsl.sources.surroundings import read_surroundings
 
 
 @click.command(short_help="Check programs and report every error, without loading a model.")
@@ -21,24 +21,24 @@ def command(targets: tuple[str, ...], allow_read: tuple[str, ...], python: tuple
     as one list. Exits with 0 if no file has an error, else with 2.
     """
     from qpdsl.cli.diagnostics import show, show_error, show_more
-    from qpdsl.dataset.outcome import dumps
+    from qpdsl.dataset.json_values import dumps
     from qpdsl.errors import UsageError
     from qpdsl.grammar.diagnostic import QpError, to_json
     from qpdsl.grammar.parse.parser import parse_file
     from qpdsl.planner.check.lower import check
     from qpdsl.sources.programs import find_source, folder_of
 
-    given = surroundings(allow_read, python)
+    surroundings = read_surroundings(allow_read, python)
     code = Exit.OK
-    found = []
+    findings = []
     for target in targets:
         try:
             source = find_source(target)
-            diagnostics = check(parse_file(source), given.environment(folder_of(target)))
+            diagnostics = check(parse_file(source), surroundings.environment(folder_of(target)))
         except QpError as error:
             code = Exit.USAGE
             if form == "json":
-                found += [to_json(diagnostic, error.source) for diagnostic in error.diagnostics]
+                findings += [to_json(diagnostic, error.source) for diagnostic in error.diagnostics]
                 show_more(error)
             else:
                 show_error(error)
@@ -48,10 +48,10 @@ def command(targets: tuple[str, ...], allow_read: tuple[str, ...], python: tuple
             code = Exit.USAGE
             continue
         if form == "json":
-            found += [to_json(diagnostic, source) for diagnostic in diagnostics]
+            findings += [to_json(diagnostic, source) for diagnostic in diagnostics]
         else:
             show(diagnostics, source)
             click.echo(f"{source.name}: ok")
     if form == "json":
-        click.echo(dumps(found))
+        click.echo(dumps(findings))
     return code

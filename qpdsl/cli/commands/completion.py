@@ -18,7 +18,7 @@ def command(shell: str) -> Exit:
     fish:  qpdsl completion fish > ~/.config/fish/completions/qpdsl.fish
     """
     from qpdsl.cli.app import cli
-    from qpdsl.cli.shell import SHELLS, VARIABLE
+    from qpdsl.cli.shells import SHELLS, VARIABLE
 
     click.echo(SHELLS[shell](cli, {}, "qpdsl", VARIABLE).source(), nl=False)
     return Exit.OK

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.options import format_option, planning_options, program_options
-from qpdsl.cli.runs.analyzed import AnalyzeOptions, analyze_options
-from qpdsl.planning.plan import Target
-from qpdsl.sources.surroundings import Surroundings, surroundings
+from qpdsl.cli.runs.analyze import AnalyzeOptions, analyze_options
+from qpdsl.cli.shared_options import format_option, planning_options, program_options
+from qpdsl.planning.target import Target
+from qpdsl.sources.surroundings import Surroundings, read_surroundings
 
 if TYPE_CHECKING:
     from qpdsl.planner.plan.logical import LogicalProgram
     from qpdsl.planner.plan.physical import PhysicalPlan
-    from qpdsl.planning.plan import Planning
+    from qpdsl.planning.planning import Planning
 
 
 @click.command(short_help="Show the plan of a program, without loading a model.")
@@ -63,7 +63,7 @@ def command(
     from qpdsl.errors import UsageError
     from qpdsl.planner.explain.plan import explain, explain_json
     from qpdsl.planner.explain.versions import compare, compare_json, trace, trace_json
-    from qpdsl.planning.plan import Planning, reads_of
+    from qpdsl.planning.planning import Planning, reads_of
     from qpdsl.sources.programs import load_program
 
     if verbose and against is not None:
@@ -72,18 +72,18 @@ def command(
     options = AnalyzeOptions(**analyzing)
     options.check(alone=not verbose and against is None)
     runs_on = Target(options.device, options.dtype, options.threads)
-    known = surroundings(allow_read, python, models)
-    lowered = load_program(target, pipeline, program, known)
+    surroundings = read_surroundings(allow_read, python, models)
+    lowered = load_program(target, pipeline, program, surroundings)
     show(lowered.warnings)
     lowered = _with_settings(lowered, settings)
     optimized = planning.optimized(lowered, reads_of(lowered, rows=rows), runs_on)
     _check(optimized.plan)
     if options.analyze:
-        from qpdsl.cli.runs.analyzed import analyzed
+        from qpdsl.cli.runs.analyze import analyzed
 
-        return analyzed(options, optimized.plan, known, form)
+        return analyzed(options, optimized.plan, surroundings, form)
     if against is not None:
-        other = optimized.naive if against == "naive" else _other(against, known, planning, runs_on, rows)
+        other = optimized.naive if against == "naive" else _other(against, surroundings, planning, runs_on, rows)
         shown, data = compare(optimized.plan, other), compare_json(optimized.plan, other)
     elif verbose:
         shown, data = trace(optimized), trace_json(optimized)
@@ -100,18 +100,19 @@ def _with_settings(lowered: LogicalProgram, settings: tuple[str, ...]) -> Logica
 
 
 def _check(physical: PhysicalPlan) -> None:
-    from qpdsl.arguments import bind, check_options
+    from qpdsl.arguments import bind
+    from qpdsl.stage_options import check_options
 
     check_options(physical, bind([param for param in physical.params if param.default is not None], {}))
 
 
-def _other(name: str, known: Surroundings, planning: Planning, target: Target, rows: bool) -> PhysicalPlan:
+def _other(name: str, surroundings: Surroundings, planning: Planning, target: Target, rows: bool) -> PhysicalPlan:
     """The plan of another program, with its parameters at their defaults."""
     from qpdsl.cli.diagnostics import show
-    from qpdsl.planning.plan import reads_of
+    from qpdsl.planning.planning import reads_of
     from qpdsl.sources.programs import load_program
 
-    lowered = load_program(name, None, None, known)
+    lowered = load_program(name, None, None, surroundings)
     show(lowered.warnings)
     physical = planning.optimized(lowered, reads_of(lowered, rows=rows), target).plan
     _check(physical)

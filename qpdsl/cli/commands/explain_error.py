@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.options import format_option
-from qpdsl.cli.shell import complete_codes
+from qpdsl.cli.proposals import complete_codes
+from qpdsl.cli.shared_options import format_option
 
 
 @click.command("explain-error", short_help="Say what an error's code means, and how to mend it.")
@@ -28,8 +28,7 @@ def command(code: str | None, form: str) -> Exit:
 
         raise UsageError(f"`{name}` is no longer given; it meant: {RETIRED[name]}")
     if name not in CODES:
-        from qpdsl.arguments import shorten
-        from qpdsl.errors import UsageError
+        from qpdsl.errors import UsageError, shorten
         from qpdsl.grammar.suggest import closest
 
         by_number = f"QP{''.join(filter(str.isdecimal, name))[:3]}"
@@ -41,7 +40,7 @@ def command(code: str | None, form: str) -> Exit:
 
 
 def _list(form: str) -> None:
-    from qpdsl.dataset.outcome import dumps
+    from qpdsl.dataset.json_values import dumps
     from qpdsl.grammar.codes import CODES
 
     if form == "json":
@@ -51,12 +50,12 @@ def _list(form: str) -> None:
 
 
 def _show(name: str, form: str) -> None:
-    from qpdsl.dataset.outcome import dumps
+    from qpdsl.dataset.json_values import dumps
     from qpdsl.grammar.codes import page
 
-    found = page(name)
+    explanation = page(name)
     if form == "json":
         keys = ("code", "title", "summary", "body", "fails", "fixed")
-        click.echo(dumps({**{key: getattr(found, key) for key in keys}, "files": dict(found.files)}))
+        click.echo(dumps({**{key: getattr(explanation, key) for key in keys}, "files": dict(explanation.files)}))
     else:
-        click.echo(f"{name}: {found.title}\n\n{found.summary}\n\n{found.text}")
+        click.echo(f"{name}: {explanation.title}\n\n{explanation.summary}\n\n{explanation.text}")

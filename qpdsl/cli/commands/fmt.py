@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.shell import complete_files
+from qpdsl.cli.proposals import complete_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.options import reading_options
+from qpdsl.cli.shared_options import reading_options
 
 
 @click.command(short_help="Serve an editor over stdin and stdout (Language Server Protocol).")
@@ -16,12 +16,12 @@ def command(allow_read: tuple[str, ...], python: tuple[str, ...]) -> Exit:
     The editor starts this command and speaks the Language Server Protocol with it over stdin and stdout.
     """
     from qpdsl.errors import UsageError
-    from qpdsl.sources.surroundings import surroundings
+    from qpdsl.sources.surroundings import read_surroundings
 
-    given = surroundings(allow_read, python)
+    surroundings = read_surroundings(allow_read, python)
     try:
         from qpdsl.lsp.server import make_server
     except ImportError as error:
         raise UsageError("the language server needs pygls", "pip install 'qpdsl[lsp]'") from error
-    make_server(given.environment).start_io()
+    make_server(surroundings.environment).start_io()
     return Exit.OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.options import format_option
+from qpdsl.cli.shared_options import format_option
 
 _OWN = """\
 A model of your own: any Hugging Face decoder with safetensors weights, by its folder or its hub id.

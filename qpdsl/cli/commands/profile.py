@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import click
 
-from qpdsl.arguments import DTYPES, check_device
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.options import format_option
-from qpdsl.cli.shell import complete_models
-
-
-def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    check_device(value)
-    return value
+from qpdsl.cli.proposals import complete_models
+from qpdsl.cli.shared_options import device_option, format_option
+from qpdsl.settings import DTYPES
 
 
 @click.command(short_help="Measure the device, for the planner's estimates.")
 @click.argument("models", metavar="[MODEL]...", nargs=-1, shell_complete=complete_models)
-@click.option("--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N.")
+@device_option
 @click.option(
     "--dtype",
     type=click.Choice(DTYPES),
@@ -47,16 +42,16 @@ def command(
     from qpdsl.cli.exits import say
     from qpdsl.planner.cost.device import device_json
     from qpdsl.planner.explain.measurements import profile_text
-    from qpdsl.planning.profile import measured
+    from qpdsl.planning.profile import measure_models
 
-    wanted = models or tuple(model.name for model in zoo.BUILTIN)
+    names = models or tuple(model.name for model in zoo.BUILTIN)
 
     def tell(model: str) -> None:
         say(f"measuring {model}")
 
-    found = measured(wanted, device, dtype, threads, tables=tables, force=force, tell=tell)
+    profile = measure_models(names, device, dtype, threads, tables=tables, force=force, tell=tell)
     if form == "json":
-        click.echo(json.dumps(device_json(found), ensure_ascii=False, indent=2))
+        click.echo(json.dumps(device_json(profile), ensure_ascii=False, indent=2))
     else:
-        click.echo(profile_text(found))
+        click.echo(profile_text(profile))
     return Exit.OK

@@ -10,22 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.arguments import DTYPES, KV_TYPES, check_device
 from qpdsl.cli.exits import table
-from qpdsl.cli.options import planning_options, program_options, statistics_option
-from qpdsl.cli.runs.options import RunOptions
-from qpdsl.cli.shell import complete_data
+from qpdsl.cli.proposals import complete_data
+from qpdsl.cli.runs.run_options import RunOptions
+from qpdsl.cli.shared_options import device_option, planning_options, program_options, statistics_option
 from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
-from qpdsl.sources.surroundings import surroundings
+from qpdsl.planner.plan.physical import KV_TYPES
+from qpdsl.settings import DTYPES
+from qpdsl.sources.surroundings import read_surroundings
 
 if TYPE_CHECKING:
     from qpdsl.planner.cost.timing import Load
-
-
-def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    check_device(value)
-    return value
 
 
 def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -78,7 +74,7 @@ exit codes:
 @click.option(
     "--concurrency", type=click.IntRange(min=1), help="Rows of --input in flight.  [default: what the plan says]"
 )
-@click.option("--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N.")
+@device_option
 @click.option(
     "--dtype",
     type=click.Choice(DTYPES),
@@ -110,7 +106,7 @@ exit codes:
     help="Write what happens to FILE as it happens; `qpdsl replay` and `qpdsl report` show it.",
 )
 @click.option("--tui", is_flag=True, help="Watch the run on a dashboard; `qpdsl top` does so from another terminal.")
-def command(**given: Any) -> int:
+def command(**values: Any) -> int:
     """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline.
 
     The answer goes to stdout, notes go to stderr. Ctrl-C keeps the rows that are finished.
@@ -121,7 +117,7 @@ def command(**given: Any) -> int:
     qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --set problem="…"
     qpdsl run -e 'chat user=q | generate llm n=8 temperature=0.8 | extract a=/(\\d+)\\.$/ | vote a' --set q="…"
     """
-    options = RunOptions(**given)
+    options = RunOptions(**values)
     _check(options)
     with interruptible():
         return _run(options, click.get_current_context().find_root().obj or ())
@@ -149,7 +145,7 @@ def _check(options: RunOptions) -> None:
 
 
 def _load(options: RunOptions) -> Load:
-    """What the plan is for: many problems or one, and the KV memory where it was given in bytes."""
+    """What the plan is for: many problems or one, and the KV memory where the option says it in bytes."""
     from qpdsl.executor.engine.memory.budget import parse
     from qpdsl.planner.cost.timing import Load
     from qpdsl.planner.optimize.by_cost import PROBLEMS
@@ -163,50 +159,52 @@ def _load(options: RunOptions) -> Load:
 def _as_begun(options: RunOptions) -> tuple[RunOptions, bool]:
     """The options with the KV type of the run to resume, and whether there is such a run.
 
-    By what was measured since, its plan could now choose another.
+    A plan made now could choose another type, by what was measured since that run began.
     """
-    from qpdsl.dataset.journal import begun, journal_path
+    from qpdsl.dataset.journal import fingerprint_in, journal_path
 
     assert options.output is not None
-    found = begun(journal_path(Path(options.output)))
-    kept = found.get("kv type")
-    return replace(options, kv_type=kept if kept in KV_TYPES else None), bool(found)
+    fingerprint = fingerprint_in(journal_path(Path(options.output)))
+    kv_type = fingerprint.get("kv type")
+    return replace(options, kv_type=kv_type if kv_type in KV_TYPES else None), bool(fingerprint)
 
 
 def _run(options: RunOptions, argv: Sequence[str]) -> int:
-    from qpdsl.arguments import check_options, parse_settings, with_defaults
+    from qpdsl.arguments import parse_settings, with_defaults
     from qpdsl.cli.diagnostics import show
-    from qpdsl.dataset.run import Work
+    from qpdsl.dataset.job import Job
     from qpdsl.planner.plan.baseline import greedy_of
-    from qpdsl.planning.plan import Planning, Target, reads_of
+    from qpdsl.planning.planning import Planning, reads_of
+    from qpdsl.planning.target import Target
     from qpdsl.sources.programs import load_program
+    from qpdsl.stage_options import check_options
 
     planning = Planning.of(options.plan_kind, options.disabled)
-    known = surroundings(options.allow_read, options.python, options.models)
-    program = load_program(options.target, options.pipeline, options.program, known)
+    surroundings = read_surroundings(options.allow_read, options.python, options.models)
+    program = load_program(options.target, options.pipeline, options.program, surroundings)
     show(program.warnings)
-    given = parse_settings(program.params, options.settings, program.name)
-    # The plan hangs on what the parameters are, not on what they could be.
-    program = with_defaults(program, given)
+    values = parse_settings(program.params, options.settings, program.name)
+    # The plan depends on the values of the parameters.
+    program = with_defaults(program, values)
     baseline = greedy_of(program) if options.greedy and not options.analyze else None
     text = options.input is None
     reads = reads_of(program, rows=options.rows, text=text)
     target = Target(options.device, options.dtype, options.threads)
-    settled = options.kv_type is not None
-    if options.resume and not settled and program.within is not None and program.within.level == "epsilon":
-        options, settled = _as_begun(options)
-    optimized = planning.optimized(program, reads, target, _load(options), kv_types=not settled)
+    kv_type_known = options.kv_type is not None
+    if options.resume and not kv_type_known and program.within is not None and program.within.level == "epsilon":
+        options, kv_type_known = _as_begun(options)
+    optimized = planning.optimized(program, reads, target, _load(options), kv_types=not kv_type_known)
     greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text), target).plan
-    work = Work(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning))
-    check_options(work.plan, given)
+    job = Job(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning))
+    check_options(job.plan, values)
     if options.tui:
         from qpdsl.cli.runs.dashboard import run_watched
 
         return run_watched(argv, "search" if options.input is None else "plan")
     if options.input is None:
-        from qpdsl.cli.runs.one import answer
+        from qpdsl.cli.runs.single_run import answer
 
-        return answer(options, work, known, given)
-    from qpdsl.cli.runs.rows import answer_rows
+        return answer(options, job, surroundings, values)
+    from qpdsl.cli.runs.data_set_run import answer_rows
 
-    return answer_rows(options, work, known, given)
+    return answer_rows(options, job, surroundings, values)

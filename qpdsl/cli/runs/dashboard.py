@@ -1,6 +1,6 @@
-"""A run and the dashboard over it: two processes, so that neither makes the other wait.
+"""A run and its dashboard as two processes, so that neither makes the other wait.
 
-The run goes on in a process group and session of its own; what it prints is kept in files until the screen is free.
+The run has a process group and a session of its own. What it prints is kept in files until the dashboard is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from qpdsl.cli.exits import Exit, say
 from qpdsl.cli.live import folder
-from qpdsl.cli.runs.watched import WATCHED
+from qpdsl.cli.runs.run_events import WATCHED
 from qpdsl.errors import UsageError, reason
 
 _BOOT = (

@@ -1,6 +1,6 @@
-"""How far a cheaper predictor agrees with the generator: the mini model, and the generator's own middle layer.
+"""How often a cheaper predictor agrees with the generator: the mini model, and the generator's own middle layer.
 
-All over texts that the generator wrote greedily, at every position where it chose a token.
+Measured on texts that the generator wrote greedily, at every position where it chose a token.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from qpdsl.family.training.batches import Batch, completion_rows, pad_rows
+from qpdsl.family.training.batches import completion_rows, pad_rows
 from qpdsl.family.training.generator import MIDDLE_LAYER
-from qpdsl.family.training.loop import hidden_after
+from qpdsl.family.training.llama import hidden_after
 
 EDGES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99)
 _ROWS = 50
@@ -24,7 +24,7 @@ Predictor = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Band:
-    """Positions whose sureness lies in [low, high): their share of all, and how often both choose the same token."""
+    """Positions whose confidence is in [low, high): their share of all, and how often both choose the same token."""
 
     low: float
     high: float
@@ -36,7 +36,7 @@ class Band:
 class Agreement:
     """`same`: the share of positions where both choose the same token. `acceptance`: the mean over positions of
     Σ min(p, q) at temperature 1, which is how often speculative sampling accepts a draft token (Leviathan et al. 2023,
-    section 3). `bands` by how sure the cheap predictor is.
+    section 3). `bands` are by the confidence of the cheap predictor.
     """
 
     positions: int
@@ -56,7 +56,9 @@ def middle_layer(model: LlamaForCausalLM) -> Predictor:
     return predict
 
 
-def whole(model: LlamaForCausalLM) -> Predictor:
+def last_layer(model: LlamaForCausalLM) -> Predictor:
+    """What the whole model predicts."""
+
     def predict(ids: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
         return logits
@@ -81,23 +83,26 @@ def agreement(
     generator: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     written: Sequence[tuple[str, str]],
-    sureness: Callable[[torch.Tensor], torch.Tensor],
+    measure: Callable[[torch.Tensor], torch.Tensor],
 ) -> Agreement:
-    """Compare over `written`, (user turn, what the generator wrote greedily); bands are by `sureness` of `cheap`."""
-    sure, same, overlap = [], [], []
+    """Compare over `written`, pairs of a user turn and the generator's greedy text. Bands are by `measure` of `cheap`.
+
+    `measure` takes probabilities [positions, vocabulary] to [positions]: `confidence` or `margin`.
+    """
+    measures, same, overlap = [], [], []
     for start in range(0, len(written), _ROWS):
-        batch: Batch = pad_rows(completion_rows(tokenizer, written[start : start + _ROWS]), 0)
+        batch = pad_rows(completion_rows(tokenizer, written[start : start + _ROWS]), 0)
         counted = batch.targets >= 0
-        p = whole(generator)(batch.ids)[counted].float().softmax(-1)
+        p = last_layer(generator)(batch.ids)[counted].float().softmax(-1)
         q = cheap(batch.ids)[counted].float().softmax(-1)
-        sure.append(sureness(q))
+        measures.append(measure(q))
         same.append(p.argmax(-1) == q.argmax(-1))
         overlap.append(torch.minimum(p, q).sum(-1))
-    sureness_all, same_all = torch.cat(sure), torch.cat(same).float()
+    all_measures, all_same = torch.cat(measures), torch.cat(same).float()
     bands = []
     for low, high in zip(EDGES, [*EDGES[1:], 1.01], strict=True):
-        inside = (sureness_all >= low) & (sureness_all < high)
+        inside = (all_measures >= low) & (all_measures < high)
         if inside.any():
-            part = float(inside.float().mean())
-            bands.append(Band(low, min(high, 1.0), part, float(same_all[inside].mean())))
-    return Agreement(len(same_all), float(same_all.mean()), float(torch.cat(overlap).mean()), bands)
+            share = float(inside.float().mean())
+            bands.append(Band(low, min(high, 1.0), share, float(all_same[inside].mean())))
+    return Agreement(len(all_same), float(all_same.mean()), float(torch.cat(overlap).mean()), bands)

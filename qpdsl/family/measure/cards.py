@@ -1,4 +1,4 @@
-"""Model cards, and the tables in them, written from figures."""
+"""The model cards, and the tables in them, written from figures."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from qpdsl.family.measure.agreement import Agreement
-from qpdsl.family.measure.figures import Figures
-from qpdsl.family.measure.search import COUNTS, TEMPERATURE, Line
-from qpdsl.family.measure.verifier import Judgement
+from qpdsl.family.measure.family_figures import Figures
+from qpdsl.family.measure.search_accuracy import COUNTS, TEMPERATURE, MethodAccuracy
+from qpdsl.family.measure.verifier_accuracy import Judgement
 
-_BUILT = "Measured by `python benchmarks/family.py` on the float16 weights in this folder."
+_BUILT = "Measured by `python -m benchmarks.family.measure` on the float16 weights in this folder."
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -26,43 +26,46 @@ def percent(share: float) -> str:
 def search_table(figures: Figures) -> str:
     """Accuracy in all and by level, and tokens a problem, for every method and N."""
     header = ["", "N", "right", *[f"level {level}" for level in figures.levels], "tokens a problem"]
-    return table(header, [_row(line) for line in figures.search])
+    return table(header, [_row(accuracy) for accuracy in figures.search])
 
 
-def _row(line: Line) -> list[str]:
-    by_level = [percent(share) for share in line.by_level.values()]
-    return [line.method, str(line.n), percent(line.right), *by_level, f"{line.tokens:,.0f}"]
+def _row(accuracy: MethodAccuracy) -> list[str]:
+    by_level = [percent(share) for share in accuracy.by_level.values()]
+    return [accuracy.method, str(accuracy.n), percent(accuracy.right), *by_level, f"{accuracy.tokens:,.0f}"]
 
 
-def judgement_tables(found: Judgement) -> str:
+def judgement_tables(judgement: Judgement) -> str:
     """Step accuracy, and calibration by score."""
     steps = table(
         ["steps", "judged as the checker does"],
         [
-            [f"all {found.steps:,}", percent(found.accuracy)],
-            ["right ones", percent(found.accuracy_right)],
-            ["wrong ones", percent(found.accuracy_wrong)],
+            [f"all {judgement.steps:,}", percent(judgement.accuracy)],
+            ["right ones", percent(judgement.accuracy_right)],
+            ["wrong ones", percent(judgement.accuracy_wrong)],
         ],
     )
     bins = table(
         ["score", "steps", "mean score", "right"],
-        [[f"{b.low:.1f} to {b.low + 0.1:.1f}", f"{b.steps:,}", percent(b.score), percent(b.right)] for b in found.bins],
+        [
+            [f"{b.low:.1f} to {b.low + 0.1:.1f}", f"{b.steps:,}", percent(b.score), percent(b.right)]
+            for b in judgement.bins
+        ],
     )
-    return f"{steps}\n\nCalibration (expected calibration error {percent(found.error)}):\n\n{bins}"
+    return f"{steps}\n\nCalibration (expected calibration error {percent(judgement.error)}):\n\n{bins}"
 
 
-def agreement_table(found: Agreement, sureness: str) -> str:
-    """Agreement by how sure the cheap predictor is."""
-    rows = [[f"{b.low:g} to {b.high:g}", percent(b.share), percent(b.agree)] for b in found.bands]
-    return table([sureness, "tokens", "same token"], [["all", "100.0%", percent(found.same)], *rows])
+def agreement_table(agreement: Agreement, measure: str) -> str:
+    """Agreement by the confidence of the cheap predictor; `measure` names how that was measured."""
+    rows = [[f"{b.low:g} to {b.high:g}", percent(b.share), percent(b.agree)] for b in agreement.bands]
+    return table([measure, "tokens", "same token"], [["all", "100.0%", percent(agreement.same)], *rows])
 
 
 def mark_sentence(figures: Figures) -> str:
-    """How far the verifier is from the mark, when the mark was measured."""
+    """The verifier compared with the mark, where the mark was measured."""
     if not figures.mark:
         return ""
     pairs = [
-        f"{percent(value)} at {n} (the trained verifier: {percent(figures.line('weighted', n).right)})"
+        f"{percent(value)} at {n} (the trained verifier: {percent(figures.accuracy('weighted', n).right)})"
         for n, value in figures.mark.items()
         if n > 1
     ]
@@ -153,7 +156,7 @@ problems:
 
 
 def write_cards(folder: Path, figures: Figures, trained: Mapping[str, str]) -> None:
-    """Write README.md into the three model folders under `folder`; `trained` says of each how it came to be."""
+    """Write README.md into the three model folders under `folder`; `trained` says how each was trained."""
     for name, card in {"counting": generator_card, "counting-mini": mini_card, "counting-prm": verifier_card}.items():
         text = card(figures, trained[name])
         (folder / name / "README.md").write_text(text, encoding="utf-8", newline="\n")

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from qpdsl.family.tasks.split import Split, distinct, stream
+from qpdsl.family.tasks.held_out import Split, distinct, stream
 from qpdsl.family.tasks.stories import LEVELS, Equation, Fact, Story
 
 STEP_SEPARATOR = "\n\n"
@@ -56,9 +56,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `judge` found: one flag a step, the stated answer (None when there is none), and whether it is right.
+    """The result of `judge`: a flag for each step, the stated answer (None without one), and whether it is right.
 
-    `expected` is what the story calls for in place of the first wrong step, None when nothing can be said there.
+    `expected` is the right text in place of the first wrong step; None without one, or where no equation is left.
     """
 
     steps: list[bool]
@@ -87,8 +87,8 @@ def parse_step(step: str) -> Equation | None:
 
 def extract_answer(text: str) -> str | None:
     """The digits of the last "The answer is N." in `text`, or None."""
-    found = _ANSWER.findall(text)
-    return found[-1] if found else None
+    answers = _ANSWER.findall(text)
+    return answers[-1] if answers else None
 
 
 def step_text(equation: Equation, last: bool) -> str:
@@ -107,12 +107,12 @@ def judge(problem: Problem, text: str) -> Verdict:
     steps = split_steps(text)
     open_facts = dict(enumerate(problem.facts))
     sound = 0
-    while sound < len(steps) and (found := _matching(open_facts, steps[sound])) is not None:
-        del open_facts[found]
+    while sound < len(steps) and (index := _matching(open_facts, steps[sound])) is not None:
+        del open_facts[index]
         sound += 1
     answer = extract_answer(text)
     return Verdict(
-        steps=[index < sound for index in range(len(steps))],
+        steps=[position < sound for position in range(len(steps))],
         answer=answer,
         right=answer == problem.answer,
         expected=_expected(open_facts) if sound < len(steps) else None,

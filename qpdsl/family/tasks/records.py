@@ -1,4 +1,4 @@
-"""Record extraction: a note in plain words about a person, an order or a meeting, and the JSON record it holds.
+"""Record extraction: a note in plain words about a person, an order or a meeting, and its JSON record.
 
 The record is written as `json.dumps` writes it, keys in the order of the kind's schema.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qpdsl.family.tasks.split import Split, distinct, stream
+from qpdsl.family.tasks.held_out import Split, distinct, stream
 from qpdsl.family.tasks.stories import NAMES
 
 _SURNAMES = ("Stone", "Rivera", "Okafor", "Lindt", "Chen", "Moreau", "Novak", "Silva", "Berg", "Haddad")
@@ -119,8 +119,8 @@ def _order(rng: random.Random) -> tuple[str, dict[str, Any]]:
     customer, express = rng.choice(NAMES), rng.random() < 0.5
     goods = rng.sample(_GOODS, k=rng.randint(1, 3))
     items = [{"item": item, "count": rng.choice((rng.randint(2, 9), rng.randint(10, 400)))} for item in goods]
-    wanted = listed([f"{item['count']} {item['item']}" for item in items])
-    sentences = [rng.choice((f"{customer} orders {wanted}.", f"Please send {wanted} to {customer}."))]
+    goods_text = listed([f"{item['count']} {item['item']}" for item in items])
+    sentences = [rng.choice((f"{customer} orders {goods_text}.", f"Please send {goods_text} to {customer}."))]
     if express:
         sentences.append(rng.choice(("It is urgent.", "Send it by express.")))
     elif rng.random() < 0.5:

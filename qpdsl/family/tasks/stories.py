@@ -1,4 +1,4 @@
-"""The stories of the counting task, grown sentence by sentence with the equation that each sentence calls for."""
+"""The stories of the counting task: sentence by sentence, each with the equation that follows from it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ COMPUTE = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a
 
 @dataclass(frozen=True)
 class Difficulty:
-    """What makes a level hard: the number of operations, the size of numbers, sentences that do not matter, branches.
+    """A level: the number of operations, the size of numbers, sentences that do not matter, branches.
 
     Every number is at least 0 and below `limit`. `asides` is the chance of a sentence that does not matter after each
-    one that does. With `branches`, a story may go back to an earlier owner and put the two ends together at last.
+    one that does. With `branches`, a story may return to an earlier owner and add the two ends together at the end.
     """
 
     steps: int
@@ -77,20 +77,20 @@ class _Holding:
 
 
 class Story:
-    """A story of one level, told to its end: `text` and `facts`, the last of which is the answer's."""
+    """A complete story of one level: `text` and `facts`, the last of which is the answer's."""
 
     def __init__(self, rng: random.Random, difficulty: Difficulty) -> None:
         self._rng = rng
         self._difficulty = difficulty
-        while not self._told():
+        while not self._generate():
             pass
 
     @property
     def text(self) -> str:
         return " ".join([*self._sentences, self._question])
 
-    def _told(self) -> bool:
-        """Tell a story from its beginning; False when its numbers outgrow the level."""
+    def _generate(self) -> bool:
+        """Generate a story from its beginning; False when its numbers outgrow the level."""
         self._names = self._rng.sample(NAMES, k=len(NAMES))
         self._things = self._rng.choice(_OBJECTS)
         self._before: str | None = None  # the previous owner, when the owner has just changed
@@ -99,9 +99,9 @@ class Story:
         self._begin()
         steps = self._difficulty.steps
         while len(self.facts) < steps - (self._other_end is not None):
-            told = len(self.facts)
+            count = len(self.facts)
             self._extend()
-            if len(self.facts) > told and self._rng.random() < self._difficulty.asides:
+            if len(self.facts) > count and self._rng.random() < self._difficulty.asides:
                 self._aside()
         self._question = f"How many {self._things} does {self._owner} have?"
         if self._other_end is not None:
@@ -117,10 +117,10 @@ class Story:
         self._owner = self._names.pop()
         if rng.random() < 0.25:
             boxes = rng.randint(2, 9)
-            each = rng.randint(3, min(60, (limit - 1) // boxes))
-            self._sentences = [f"{self._owner} has {boxes} boxes with {each} {self._things} in each box."]
+            per_box = rng.randint(3, min(60, (limit - 1) // boxes))
+            self._sentences = [f"{self._owner} has {boxes} boxes with {per_box} {self._things} in each box."]
             self._held = {self._owner: _Holding(boxes, None)}
-            self._apply("*", _Holding(each, None))
+            self._apply("*", _Holding(per_box, None))
         else:
             count = rng.randint(5, limit * 3 // 10)
             self._sentences = [f"{self._owner} has {count} {self._things}."]
@@ -149,18 +149,18 @@ class Story:
         amount = self._amount(self._room(self._count))
         if amount is not None:
             verb = self._rng.choice(("buys", "finds", "wins", "is given"))
-            self._tell(f"{self._owner} {verb} {amount} more.", "+", _Holding(amount, None))
+            self._add(f"{self._owner} {verb} {amount} more.", "+", _Holding(amount, None))
 
     def _lose(self) -> None:
         amount = self._amount(self._count)
         if amount is not None:
             verb = self._rng.choice(("loses {}", "sells {}", f"gives {{}} to {self._names[0]}", "throws away {}"))
-            self._tell(f"{self._owner} {verb.format(amount)}.", "-", _Holding(amount, None))
+            self._add(f"{self._owner} {verb.format(amount)}.", "-", _Holding(amount, None))
 
     def _gather(self) -> None:
         assert self._before is not None
         sentence = f"{self._owner} gets all the {self._things} of {self._before}."
-        self._tell(sentence, "+", self._held.pop(self._before))
+        self._add(sentence, "+", self._held.pop(self._before))
 
     def _compare(self) -> None:
         self._relate(self._owner, multiply=False)
@@ -175,7 +175,7 @@ class Story:
             self._other_end, self._before = end, None
 
     def _relate(self, reference: str, multiply: bool) -> bool:
-        """Bring in a new owner whose count is told by that of `reference`; False when no number fits."""
+        """Add an owner whose count is stated relative to that of `reference`; False when no number fits."""
         count = self._held[reference].count
         more = self._rng.random() < 0.5
         if multiply:
@@ -193,7 +193,7 @@ class Story:
         self._apply("*" if multiply else "+" if more else "-", _Holding(amount, None))
         return True
 
-    def _tell(self, sentence: str, operator: str, right: _Holding) -> None:
+    def _add(self, sentence: str, operator: str, right: _Holding) -> None:
         self._sentences.append(sentence)
         self._apply(operator, right)
         self._before = None

@@ -10,44 +10,44 @@ from itertools import islice
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.family.tasks.counting import Problem, problems
-from qpdsl.family.tasks.records import Note, notes
+from qpdsl.family.tasks.counting import problems
+from qpdsl.family.tasks.records import notes
 
 IGNORED = -100
-"""Target value of the positions that carry no loss."""
+"""Target of a position that carries no loss."""
 
 MULTIPLE = 32
-"""Batch widths are rounded up to this, which keeps the number of compiled shapes small."""
+"""Batch widths are rounded up to a multiple of this, which keeps the number of compiled shapes small."""
 
 ROWS = 64
-POOL = 16  # batches cut from one pool, so that a batch holds rows of like length
-_NOTES_IN = 5  # one row in five is a note
+POOL = 16  # batches cut from one pool, so that a batch holds rows of similar length
+_NOTE_EVERY = 5  # one row in five is a note
 
 
 @dataclass(frozen=True)
-class Row:
-    """One training text: token ids, and for every position the id it should predict or `IGNORED`."""
+class CompletionRow:
+    """One training text: token ids, and for every position the id to predict, or `IGNORED`."""
 
     ids: list[int]
     targets: list[int]
 
 
 @dataclass(frozen=True)
-class Batch:
+class CompletionBatch:
     """Rows padded on the right to one width; both tensors are int64 [rows, width]."""
 
     ids: torch.Tensor
     targets: torch.Tensor
 
 
-def stacked(lists: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
+def padded(lists: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
     """int64 [rows, width], padded on the right. Causal attention never looks right, so no mask is needed."""
     width = -(-max(map(len, lists)) // MULTIPLE) * MULTIPLE
     return torch.tensor([[*values, *[fill] * (width - len(values))] for values in lists])
 
 
-def pad_rows(rows: Sequence[Row], pad_id: int) -> Batch:
-    return Batch(stacked([row.ids for row in rows], pad_id), stacked([row.targets for row in rows], IGNORED))
+def pad_rows(rows: Sequence[CompletionRow], pad_id: int) -> CompletionBatch:
+    return CompletionBatch(padded([row.ids for row in rows], pad_id), padded([row.targets for row in rows], IGNORED))
 
 
 def prompt_text(user: str) -> str:
@@ -55,24 +55,19 @@ def prompt_text(user: str) -> str:
     return f"<|user|>{user}<|end|><|assistant|>"
 
 
-def asked(task: Problem | Note) -> str:
-    """The user turn of a task."""
-    return task.text if isinstance(task, Problem) else task.prompt
-
-
-def completion_rows(tokenizer: PreTrainedTokenizerFast, pairs: Sequence[tuple[str, str]]) -> list[Row]:
-    """One row a (user turn, completion), with loss on the completion and its `<|end|>` only."""
+def completion_rows(tokenizer: PreTrainedTokenizerFast, pairs: Sequence[tuple[str, str]]) -> list[CompletionRow]:
+    """A row for each (user turn, completion), with loss on the completion and its `<|end|>` only."""
     prompts = tokenizer([prompt_text(user) for user, _ in pairs])["input_ids"]
     answers = tokenizer([completion + "<|end|>" for _, completion in pairs])["input_ids"]
     rows = []
     for prompt, answer in zip(prompts, answers, strict=True):
         ids = prompt + answer
-        rows.append(Row(ids[:-1], [IGNORED] * (len(prompt) - 1) + answer))
+        rows.append(CompletionRow(ids[:-1], [IGNORED] * (len(prompt) - 1) + answer))
     return rows
 
 
-def pooled(rows: list[Row], pad_id: int, rng: random.Random) -> Iterator[Batch]:
-    """Cut rows into batches of like length, in random order."""
+def shuffled_batches(rows: list[CompletionRow], pad_id: int, rng: random.Random) -> Iterator[CompletionBatch]:
+    """The rows cut into batches of similar length, in random order."""
     rows = sorted(rows, key=lambda row: len(row.ids))
     starts = list(range(0, len(rows), ROWS))
     rng.shuffle(starts)
@@ -83,16 +78,16 @@ def pooled(rows: list[Row], pad_id: int, rng: random.Random) -> Iterator[Batch]:
 def fresh_pairs(seed: int, pool: int) -> list[tuple[str, str]]:
     """The texts of pool number `pool`: problems and notes that no other pool of the seed repeats."""
     number = seed * 1_000_003 + pool
-    noted = ROWS * POOL // _NOTES_IN
-    pairs = [(problem.text, problem.solution) for problem in islice(problems(number), ROWS * POOL - noted)]
-    return pairs + [(note.prompt, note.json) for note in islice(notes(number), noted)]
+    note_count = ROWS * POOL // _NOTE_EVERY
+    pairs = [(problem.text, problem.solution) for problem in islice(problems(number), ROWS * POOL - note_count)]
+    return pairs + [(note.prompt, note.json) for note in islice(notes(number), note_count)]
 
 
-def fresh_batches(tokenizer: PreTrainedTokenizerFast, seed: int, first: int) -> Iterator[Batch]:
+def fresh_batches(tokenizer: PreTrainedTokenizerFast, seed: int, first: int) -> Iterator[CompletionBatch]:
     """An endless stream of training batches from batch number `first` on."""
     pool, skip = divmod(first, POOL)
     while True:
         rows = completion_rows(tokenizer, fresh_pairs(seed, pool))
-        cut = pooled(rows, int(tokenizer.pad_token_id or 0), random.Random(f"order {seed} {pool}"))
-        yield from islice(cut, skip, None)
+        batches = shuffled_batches(rows, int(tokenizer.pad_token_id or 0), random.Random(f"order {seed} {pool}"))
+        yield from islice(batches, skip, None)
         pool, skip = pool + 1, 0

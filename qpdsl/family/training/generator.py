@@ -1,8 +1,8 @@
-"""Train the generators: the solver, trained to the end; the half-trained copy that ships; the mini model.
+"""Train the generators: the solver, the half-trained copy of it that ships, and the mini model.
 
-The solver learns next tokens on fresh problems and notes, with a second loss on what its middle layer predicts through
-the same head (as in LayerSkip, Elhoushi et al. 2024, section 4), so that leaving early means something. The copy
-that ships is the solver at the moment when it is right about half the time. The mini model learns the shipped
+The solver learns next tokens on fresh problems and notes. A second loss trains what its middle layer predicts through
+the same head (as in LayerSkip, Elhoushi et al. 2024, section 4), so that an early exit predicts something useful. The
+copy that ships is the solver at the moment when it is right about half the time. The mini model learns the shipped
 generator's own distribution over next tokens.
 """
 
@@ -23,14 +23,15 @@ from qpdsl.family.training.batches import (
     IGNORED,
     POOL,
     ROWS,
-    Batch,
+    CompletionBatch,
     completion_rows,
     fresh_batches,
     fresh_pairs,
     pad_rows,
-    pooled,
+    shuffled_batches,
 )
-from qpdsl.family.training.loop import Course, Settings, Shape, hidden_after, new_model, train
+from qpdsl.family.training.llama import Shape, hidden_after, new_model
+from qpdsl.family.training.loop import Recipe, Settings, train
 
 SOLVER = Shape(layers=4, width=256, inner=576)
 MINI = Shape(layers=2, width=128, inner=320)
@@ -39,7 +40,7 @@ _MIDDLE_WEIGHT = 0.3
 _RECORDS = 0.85
 
 
-def solver_losses(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+def solver_losses(model: LlamaForCausalLM, batch: CompletionBatch) -> torch.Tensor:
     """Cross-entropy of the last layer, and of the middle one, weighted."""
     middle, last = hidden_after(model, batch.ids, MIDDLE_LAYER, SOLVER.layers)
     losses = [
@@ -50,14 +51,14 @@ def solver_losses(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
 
 
 class HeldOut:
-    """Held-out problems and notes other than the shipped ones, to decide by during training."""
+    """Held-out problems and notes other than the shipped ones. Decisions during training are made on these."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, count: int = 300, seed: int = 900) -> None:
         pad = int(tokenizer.pad_token_id or 0)
-        solved = [(problem.text, problem.solution) for problem in islice(problems(seed, "held-out"), count)]
-        noted = [(note.prompt, note.json) for note in islice(notes(seed, "held-out"), count // 3)]
-        self._problems = pad_rows(completion_rows(tokenizer, solved), pad)
-        self._notes = pad_rows(completion_rows(tokenizer, noted), pad)
+        solutions = [(problem.text, problem.solution) for problem in islice(problems(seed, "held-out"), count)]
+        records = [(note.prompt, note.json) for note in islice(notes(seed, "held-out"), count // 3)]
+        self._problems = pad_rows(completion_rows(tokenizer, solutions), pad)
+        self._notes = pad_rows(completion_rows(tokenizer, records), pad)
 
     def shares(self, model: LlamaForCausalLM) -> dict[str, float]:
         """The shares whose greedy continuation is exactly the canonical one, by one forward pass."""
@@ -65,7 +66,7 @@ class HeldOut:
 
 
 @torch.no_grad()
-def _exact(model: LlamaForCausalLM, batch: Batch) -> float:
+def _exact(model: LlamaForCausalLM, batch: CompletionBatch) -> float:
     targets = batch.targets.to(model.device)
     best = model(input_ids=batch.ids.to(model.device), use_cache=False).logits.argmax(-1)
     return float(((best == targets) | (targets == IGNORED)).all(-1).float().mean())
@@ -95,7 +96,7 @@ def train_solver(
             half_trained(model, step)
         return shares
 
-    course = Course(
+    recipe = Recipe(
         name="solver",
         model=model,
         batches=lambda first: fresh_batches(tokenizer, settings.seed, first),
@@ -104,20 +105,20 @@ def train_solver(
         evaluate=evaluate,
         evaluate_every=50,
     )
-    train(course, steps, checkpoint, settings)
+    train(recipe, steps, checkpoint, settings)
     return model
 
 
 def distillation_batches(
     tokenizer: PreTrainedTokenizerFast, sampled: Sequence[tuple[str, str]], seed: int, first: int
-) -> Iterator[Batch]:
+) -> Iterator[CompletionBatch]:
     """Half fresh tasks, half the teacher's own samples, from batch number `first` on."""
     pool, skip = divmod(first, POOL)
     while True:
         rng = random.Random(f"distillation {seed} {pool}")
         pairs = rng.sample(fresh_pairs(seed, pool), ROWS * POOL // 2) + rng.choices(sampled, k=ROWS * POOL // 2)
-        cut = pooled(completion_rows(tokenizer, pairs), int(tokenizer.pad_token_id or 0), rng)
-        yield from islice(cut, skip, None)
+        batches = shuffled_batches(completion_rows(tokenizer, pairs), int(tokenizer.pad_token_id or 0), rng)
+        yield from islice(batches, skip, None)
         pool, skip = pool + 1, 0
 
 
@@ -134,16 +135,16 @@ def train_mini(
     teacher = teacher.to(settings.device).eval()
     held_out = HeldOut(tokenizer)
 
-    def losses(student: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+    def losses(student: LlamaForCausalLM, batch: CompletionBatch) -> torch.Tensor:
         counted = batch.targets != IGNORED
         with torch.no_grad():
-            wanted = teacher(input_ids=batch.ids, use_cache=False).logits.float().log_softmax(-1)
-        found = student(input_ids=batch.ids, use_cache=False).logits.float().log_softmax(-1)
-        divergence = (wanted.exp() * (wanted - found)).sum(-1)
+            target = teacher(input_ids=batch.ids, use_cache=False).logits.float().log_softmax(-1)
+        prediction = student(input_ids=batch.ids, use_cache=False).logits.float().log_softmax(-1)
+        divergence = (target.exp() * (target - prediction)).sum(-1)
         mean: torch.Tensor = (divergence * counted).sum() / counted.sum()
         return mean[None]
 
-    course = Course(
+    recipe = Recipe(
         name="mini",
         model=model,
         batches=lambda first: distillation_batches(tokenizer, sampled, settings.seed + 2, first),
@@ -152,5 +153,5 @@ def train_mini(
         evaluate=lambda step: held_out.shares(model),
         evaluate_every=200,
     )
-    train(course, steps, checkpoint, settings)
+    train(recipe, steps, checkpoint, settings)
     return model

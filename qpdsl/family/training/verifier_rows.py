@@ -12,24 +12,24 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.family.tasks.mistakes import JudgedStep
-from qpdsl.family.training.batches import IGNORED, stacked
+from qpdsl.family.tasks.wrong_solutions import JudgedStep
+from qpdsl.family.training.batches import IGNORED, padded
 
 
 @dataclass(frozen=True)
 class VerifierRow:
-    """Four lists of one length, a value a position, `IGNORED` where there is nothing to learn.
+    """Lists of one length with a value for each position, `IGNORED` where there is nothing to learn.
 
-    `words`: the id a careful solver would write next. `labels`: "+" or "-" at generation prompts.
-    `slips`: 1 where the token is the first wrong one of its step, 0 where it is right. `spoiled`: 1 once anything was
-    wrong.
+    `words`: the id a careful solver would write next. `labels`: "+" or "-" at generation prompts. `first_errors`: 1
+    where the token is the first wrong one of its step, 0 where it is right. `after_error`: 1 once anything was wrong,
+    0 before.
     """
 
     ids: list[int]
     words: list[int]
     labels: list[int]
-    slips: list[int]
-    spoiled: list[int]
+    first_errors: list[int]
+    after_error: list[int]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class VerifierBatch:
     ids: torch.Tensor
     words: torch.Tensor
     labels: torch.Tensor
-    slips: torch.Tensor
-    spoiled: torch.Tensor
+    first_errors: torch.Tensor
+    after_error: torch.Tensor
 
 
 class RowMaker:
@@ -53,22 +53,22 @@ class RowMaker:
         )
 
     def row(self, problem: str, steps: Sequence[JudgedStep], empty_last: bool = False) -> VerifierRow:
-        """One row; with `empty_last`, an empty step follows, as texts that end in a blank line give."""
+        """One row. With `empty_last` an empty step follows, as in texts that end in a blank line."""
         row = VerifierRow([], [], [], [], [])
         opening = self._encode(problem + " ")
-        spoiled = 0
+        after_error = 0
         for index, step in enumerate(steps):
             written = self._encode(step.text)
-            wanted = written if step.intended == step.text else self._encode(step.intended) if step.intended else None
+            intended = written if step.intended == step.text else self._encode(step.intended) if step.intended else None
             self._add(row, self._user)
             for token in opening if index == 0 else []:
                 self._add(row, token)
-            spoiled = self._add_step(row, written, wanted, spoiled)
-            spoiled = max(spoiled, int(not step.right))
-            self._close(row, spoiled)
+            after_error = self._add_step(row, written, intended, after_error)
+            after_error = max(after_error, int(not step.right))
+            self._close(row, after_error)
         if empty_last:
             self._add(row, self._user)
-            self._close(row, spoiled)
+            self._close(row, after_error)
         return row
 
     def _encode(self, text: str) -> list[int]:
@@ -76,31 +76,31 @@ class RowMaker:
         return ids
 
     def _add(
-        self, row: VerifierRow, token: int, label: int = IGNORED, slip: int = IGNORED, spoiled: int = IGNORED
+        self, row: VerifierRow, token: int, label: int = IGNORED, first_error: int = IGNORED, after_error: int = IGNORED
     ) -> None:
         row.ids.append(token)
         row.words.append(IGNORED)
         row.labels.append(label)
-        row.slips.append(slip)
-        row.spoiled.append(spoiled)
+        row.first_errors.append(first_error)
+        row.after_error.append(after_error)
 
-    def _add_step(self, row: VerifierRow, written: list[int], wanted: list[int] | None, spoiled: int) -> int:
-        slipped = wanted is None
+    def _add_step(self, row: VerifierRow, written: list[int], intended: list[int] | None, after_error: int) -> int:
+        wrong = intended is None
         for place, token in enumerate([*written, self._end]):
-            slip = IGNORED
-            if wanted is not None and not slipped:
-                right = wanted[place] if place < len(wanted) else self._end
+            first_error = IGNORED
+            if intended is not None and not wrong:
+                right = intended[place] if place < len(intended) else self._end
                 row.words[-1] = right
-                slip = int(right != token)
-                slipped = slip == 1
-                spoiled = max(spoiled, slip)
-            self._add(row, token, slip=slip, spoiled=spoiled)
-        return spoiled
+                first_error = int(right != token)
+                wrong = first_error == 1
+                after_error = max(after_error, first_error)
+            self._add(row, token, first_error=first_error, after_error=after_error)
+        return after_error
 
-    def _close(self, row: VerifierRow, spoiled: int) -> None:
+    def _close(self, row: VerifierRow, after_error: int) -> None:
         if row.ids[-1] != self._end:
             self._add(row, self._end)
-        self._add(row, self._assistant, label=self.minus if spoiled else self.plus)
+        self._add(row, self._assistant, label=self.minus if after_error else self.plus)
         self._add(row, self.plus)
         self._add(row, self._end)
 
@@ -108,9 +108,9 @@ class RowMaker:
 def pad_verifier_rows(rows: Sequence[VerifierRow], pad_id: int) -> VerifierBatch:
     """Stack rows, padded on the right."""
     return VerifierBatch(
-        ids=stacked([row.ids for row in rows], pad_id),
-        words=stacked([row.words for row in rows], IGNORED),
-        labels=stacked([row.labels for row in rows], IGNORED),
-        slips=stacked([row.slips for row in rows], IGNORED),
-        spoiled=stacked([row.spoiled for row in rows], IGNORED),
+        ids=padded([row.ids for row in rows], pad_id),
+        words=padded([row.words for row in rows], IGNORED),
+        labels=padded([row.labels for row in rows], IGNORED),
+        first_errors=padded([row.first_errors for row in rows], IGNORED),
+        after_error=padded([row.after_error for row in rows], IGNORED),
     )

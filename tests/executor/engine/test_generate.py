@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
 from tests.support.executor.models import CONFIGS, VOCABULARY, paged, random_model
 
@@ -22,7 +22,7 @@ def prompts(lengths: list[int]) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_equals_generate_while_batched_and_chunked(name: str) -> None:
     reference = random_model(name)
-    engine = Engine(EngineConfig(token_budget=32))
+    engine = PagedEngine(EngineConfig(token_budget=32))
     engine.add("m", paged(name))
     requests = [
         GenerateRequest(prompt, (0,), GREEDY, max_tokens)
@@ -40,7 +40,7 @@ def test_greedy_equals_generate_while_batched_and_chunked(name: str) -> None:
 
 
 def test_eos_and_the_end_of_the_context_end_a_sample() -> None:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", paged("llama"))
     (prompt,) = prompts([200])
     whole = engine.submit("m", GenerateRequest(prompt, (0,), GREEDY, 1000))
@@ -58,7 +58,7 @@ def test_eos_and_the_end_of_the_context_end_a_sample() -> None:
 
 
 def test_logprob_is_the_sum_of_the_tokens_log_probabilities() -> None:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", paged("qwen2"))
     (prompt,) = prompts([12])
     ticket = engine.submit("m", GenerateRequest(prompt, (99,), SamplingParams(0.7, top_k=20), 15))
@@ -73,7 +73,7 @@ def test_logprob_is_the_sum_of_the_tokens_log_probabilities() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_reads_are_the_models_logits_and_use_the_prefix_cache(name: str) -> None:
-    engine = Engine(EngineConfig(token_budget=24))
+    engine = PagedEngine(EngineConfig(token_budget=24))
     engine.add("m", paged(name))
     (tokens,) = prompts([70])
     first = engine.submit("m", ReadRequest(tokens[:50], (9, 30, 49), (5, 17)))

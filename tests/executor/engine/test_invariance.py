@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from qpdsl import zoo
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.models.load import load
 from qpdsl.executor.requests.errors import EngineError
@@ -48,7 +48,7 @@ def alone(native: bool = True) -> list[tuple[Sample, ...]]:
     for request in requests():
         samples: list[Sample] = []
         for key in request.keys:
-            engine = Engine()
+            engine = PagedEngine()
             engine.add("m", model)
             single = GenerateRequest(request.prompt, (key,), request.sampling, request.max_tokens)
             samples += served(engine, (single,))[0]
@@ -78,7 +78,7 @@ def test_tokens_are_those_of_the_sample_alone(pages: int, config: EngineConfig, 
 
 
 def test_tokens_are_the_same_from_a_warm_cache() -> None:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", paged("llama"))
     assert served(engine, requests()) == alone()
     assert served(engine, requests()[::-1]) == alone()[::-1]
@@ -86,7 +86,7 @@ def test_tokens_are_the_same_from_a_warm_cache() -> None:
 
 def test_a_fan_out_prefills_its_prompt_once_and_shares_its_pages() -> None:
     reports: list[StepReport] = []
-    engine = Engine(on_step=reports.append)
+    engine = PagedEngine(on_step=reports.append)
     engine.add("m", paged("llama"))
     prompt = tuple(range(1, 91))
     engine.submit("m", GenerateRequest(prompt, tuple(range(64)), SamplingParams(1.0), 2))
@@ -98,7 +98,7 @@ def test_a_fan_out_prefills_its_prompt_once_and_shares_its_pages() -> None:
 
 
 def test_different_keys_give_different_samples() -> None:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", paged("llama"))
     (samples,) = served(engine, (GenerateRequest((1, 2, 3), tuple(range(20)), SamplingParams(1.0), 12),))
     assert len({sample.tokens for sample in samples}) > 15
@@ -128,7 +128,7 @@ def test_a_fan_out_wider_than_the_batch_runs_in_portions_with_the_same_tokens() 
     results = []
     for limit in (128, 7):
         reports: list[StepReport] = []
-        engine = Engine(EngineConfig(max_sequences=limit), reports.append)
+        engine = PagedEngine(EngineConfig(max_sequences=limit), reports.append)
         engine.add("m", paged("llama"))
         results.append(served(engine, (wide,)))
         assert max(report.decode_tokens for report in reports) <= limit
@@ -136,7 +136,7 @@ def test_a_fan_out_wider_than_the_batch_runs_in_portions_with_the_same_tokens() 
 
 
 def test_the_same_read_twice_ends_and_reads_the_same() -> None:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", paged("llama"))
     read = ReadRequest(tuple(range(1, 41)), (20, 39), (3,))
     results = []
@@ -167,7 +167,7 @@ def test_a_sample_that_fits_alone_is_not_refused_for_what_its_sibling_left() -> 
 
 
 def test_cancelling_a_task_frees_its_pages_and_the_others_go_on() -> None:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", paged("llama"))
 
     async def ask(request: GenerateRequest) -> tuple[Sample, ...]:
@@ -194,7 +194,7 @@ def test_logits_that_are_no_numbers_fail_the_request_and_not_the_engine() -> Non
         model.head.projection.weight[5] = float("nan")
     # What was laid out at load does not know of it.
     model.head.pack()
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", model)
     tickets = [
         engine.submit("m", GenerateRequest((1, 2, 3), (0, 1), SamplingParams(1.0), 5)),

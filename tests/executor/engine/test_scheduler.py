@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Completion, GenerateRequest, Priority, ReadRequest, Request, SamplingParams
@@ -34,7 +34,7 @@ def models() -> dict[str, PagedModel]:
     return {"small": paged("llama"), "large": paged("gpt_neox", seed=1)}
 
 
-def run(engine: Engine) -> None:
+def run(engine: PagedEngine) -> None:
     for _ in range(5000):
         if not engine.has_work:
             return
@@ -69,7 +69,7 @@ def alone() -> list[tuple[object, ...]]:
     """Each request on an engine of its own."""
     results = []
     for name, request in mixed():
-        engine = Engine()
+        engine = PagedEngine()
         engine.add(name, models()[name])
         ticket = engine.submit(name, request)
         run(engine)
@@ -85,7 +85,7 @@ def test_two_models_in_one_budget_give_what_each_request_gives_alone(
 ) -> None:
     reports: list[StepReport] = []
     page = models()["large"].layout.page_bytes
-    engine = Engine(config, reports.append, budget * page)
+    engine = PagedEngine(config, reports.append, budget * page)
     for name, model in models().items():
         engine.add(name, model)
     wanted = list(range(len(mixed())))[:: 1 if order == "as-they-come" else -1]
@@ -104,7 +104,7 @@ def test_two_models_in_one_budget_give_what_each_request_gives_alone(
 def test_the_oldest_of_all_is_never_slowed_by_another_model() -> None:
     """Each model wants almost all memory, and neither could go on if both kept what they have."""
     reports: list[StepReport] = []
-    engine = Engine(None, reports.append, 12 * models()["large"].layout.page_bytes)
+    engine = PagedEngine(None, reports.append, 12 * models()["large"].layout.page_bytes)
     for name, model in models().items():
         engine.add(name, model)
     oldest = engine.submit("small", generate(1, 60, 100))
@@ -120,7 +120,7 @@ def test_the_oldest_of_all_is_never_slowed_by_another_model() -> None:
 
 def test_a_model_that_comes_while_another_holds_all_memory_gets_its_share() -> None:
     small = models()["small"]
-    engine = Engine(None, None, 12 * small.layout.page_bytes)
+    engine = PagedEngine(None, None, 12 * small.layout.page_bytes)
     engine.add("small", small)
     first = engine.submit("small", generate(1, 90, 60, samples=2))
     for _ in range(5):

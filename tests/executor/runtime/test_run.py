@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from qpdsl.executor.engine.engine import EngineConfig
+from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.events.events import Event, OperatorDone
-from qpdsl.executor.runtime.run import Result
+from qpdsl.executor.runtime.run import _OPERATORS, InstanceResult
+from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.session import Session
 from tests.support.executor.programs import (
@@ -33,7 +34,7 @@ SMALL: dict[str, dict[str, Value]] = {
 }
 
 
-def seen(result: Result) -> tuple[object, ...]:
+def seen(result: InstanceResult) -> tuple[object, ...]:
     """Everything of a result but its costs."""
     rows = [(row.path, dict(row.columns), row.generated) for row in result.rows]
     return result.value, result.score, rows, result.error
@@ -213,3 +214,7 @@ def test_a_number_without_bounds_fails_its_row_alone() -> None:
     )
     (result,) = run_all(plan, [{"problem": "x"}])
     assert result.error == "a number is too large to compute with"
+
+
+def test_every_operator_has_a_function_that_runs_it() -> None:
+    assert set(_OPERATORS) == set(ops.Operator.__subclasses__())

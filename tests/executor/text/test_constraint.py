@@ -14,8 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qpdsl import zoo
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, Mask, Sample, SamplingParams
@@ -96,7 +96,7 @@ def requests() -> tuple[GenerateRequest, ...]:
 
 @cache
 def together() -> list[tuple[Sample, ...]]:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", model())
     return served(engine, requests())
 
@@ -127,7 +127,7 @@ def test_what_is_finished_satisfies_its_constraint() -> None:
 )
 def test_tokens_do_not_hang_on_the_schedule(kv_bytes: int, config: EngineConfig) -> None:
     reports: list[StepReport] = []
-    engine = Engine(config, reports.append, kv_bytes)
+    engine = PagedEngine(config, reports.append, kv_bytes)
     engine.add("m", model())
     assert served(engine, requests()) == together()
     if kv_bytes < 1 << 23:
@@ -137,7 +137,7 @@ def test_tokens_do_not_hang_on_the_schedule(kv_bytes: int, config: EngineConfig)
 def test_a_sample_is_the_same_alone() -> None:
     for request, samples in zip(requests(), together(), strict=True):
         for index, sample in enumerate(samples):
-            engine = Engine()
+            engine = PagedEngine()
             engine.add("m", model())
             alone = GenerateRequest(
                 request.prompt, request.keys[index : index + 1], request.sampling, 60, request.eos, None, request.mask
@@ -164,7 +164,7 @@ def test_the_log_probability_is_over_what_is_allowed() -> None:
 
 
 def test_an_end_that_nothing_can_follow_is_a_match_and_another_is_eos() -> None:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", model())
     for regex, finish in ((r"\d\d", "match"), (r"(\d|)", "eos")):
         masks = constrainer().masks("regex", regex)
@@ -197,7 +197,7 @@ def test_a_mask_that_gives_up_fails_its_request_alone() -> None:
     def lost() -> Mask:
         return Lost()
 
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", model())
     bad = engine.submit("m", GenerateRequest((5, 6), (0,), SamplingParams(1.0), 9, mask=lost))
     good = engine.submit("m", requests()[0])

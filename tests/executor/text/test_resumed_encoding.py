@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from qpdsl import zoo
 from qpdsl.executor.text import resumed_encoding
 from qpdsl.executor.text.context import Encoded, located
-from qpdsl.executor.text.resumed_encoding import Beginnings
+from qpdsl.executor.text.resumed_encoding import ResumedEncoder
 
 
 def words(*added: AddedToken, normalizer: normalizers.Normalizer | None = None) -> PreTrainedTokenizerFast:
@@ -42,7 +42,7 @@ PARTS = st.lists(st.sampled_from(["<|end|>", "<|user|>", "a", "b", "ab ", " ", "
 @given(parts=st.lists(PARTS, min_size=1, max_size=6), other=PARTS)
 def test_growing_texts_are_encoded_as_each_by_itself(name: str, parts: list[list[str]], other: list[str]) -> None:
     backend = TOKENIZERS[name].backend_tokenizer
-    growing = Beginnings(TOKENIZERS[name])
+    growing = ResumedEncoder(TOKENIZERS[name])
     text = ""
     for each in parts:
         # What is known may go on in another way, too.
@@ -59,7 +59,7 @@ def test_only_what_is_new_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
         return located(tokenizer, text)
 
     monkeypatch.setattr(resumed_encoding, "located", noted)
-    growing = Beginnings(TOKENIZERS["zoo"])
+    growing = ResumedEncoder(TOKENIZERS["zoo"])
     growing.encode("<|user|>1 + 1 = 2.<|end|><|assistant|>")
     growing.encode("<|user|>1 + 1 = 2.<|end|><|assistant|>+<|end|><|user|>2 + 2 = 4.<|end|><|assistant|>")
     assert encoded[1] == "<|assistant|>+<|end|><|user|>2 + 2 = 4.<|end|><|assistant|>"

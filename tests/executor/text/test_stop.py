@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +13,6 @@ from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.text.stop import StopWatch
 
 ZOO = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
-PAGED = cast(Any, SimpleNamespace())
 
 
 def sentencepiece() -> PreTrainedTokenizerFast:
@@ -47,8 +43,8 @@ TOKENIZERS = {"byte-level": ZOO, "sentencepiece": sentencepiece()}
 
 def stopped(tokenizer: PreTrainedTokenizerFast, tokens: list[int], stop: str) -> tuple[str, int] | None:
     """What is left of the tokens' text, and how many tokens were looked at; None where nothing stops them."""
-    model = TextModel("m", tokenizer, PAGED, frozenset())
-    watch = StopWatch(model.spelling, stop)
+    model = TextModel("m", tokenizer, frozenset(), 256, len(tokenizer))
+    watch = StopWatch(model.detokenizer, stop)
     for count, token in enumerate(tokens, 1):
         if watch.push(token):
             assert watch.cut is not None
@@ -62,7 +58,7 @@ def stopped(tokenizer: PreTrainedTokenizerFast, tokens: list[int], stop: str) ->
 @given(data=st.data())
 def test_the_text_ends_behind_the_first_stop_string(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]
-    model = TextModel("m", tokenizer, PAGED, frozenset())
+    model = TextModel("m", tokenizer, frozenset(), 256, len(tokenizer))
     text = data.draw(st.text("ab.\n é", min_size=1, max_size=30))
     stop = data.draw(st.sampled_from(["\n", "\n\n", ".", "ab", "a\n", "é", ".\n\n"]))
     tokens = model.encode(text)
@@ -78,12 +74,12 @@ def test_the_text_ends_behind_the_first_stop_string(name: str, data: st.DataObje
 @settings(deadline=None)
 @given(data=st.data())
 def test_samples_that_share_a_spelling_say_what_each_says_alone(name: str, data: st.DataObject) -> None:
-    model = TextModel("m", TOKENIZERS[name], PAGED, frozenset())
+    model = TextModel("m", TOKENIZERS[name], frozenset(), 256, len(TOKENIZERS[name]))
     samples = data.draw(
         st.lists(st.text("ab \n é漢", min_size=1, max_size=12).map(model.encode), min_size=1, max_size=3)
     )
     said: list[list[str]] = [[] for _ in samples]
-    watches = [StopWatch(model.spelling, None, pieces.append) for pieces in said]
+    watches = [StopWatch(model.detokenizer, None, pieces.append) for pieces in said]
     for at in range(max(map(len, samples))):
         for watch, tokens in zip(watches, samples, strict=True):
             if at < len(tokens):

@@ -5,7 +5,7 @@ import pytest
 from qpdsl.grammar import ast
 from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source, Span
-from tests.grammar.parse.test_parser import parsed
+from tests.support.grammar.trees import parsed
 
 AT = Span(0, 0)
 PLAIN = "program p() { split 2 }"
@@ -41,7 +41,7 @@ FIELD = ast.Field("a", ref("int"), span=AT, name_span=AT)
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("Person", ref("Person")),
         ("int(0..150)", ast.RangeType("int", 0, 150, span=AT)),
@@ -56,8 +56,8 @@ FIELD = ast.Field("a", ref("int"), span=AT, name_span=AT)
         ("[\n{ a: int\n}]", ast.ListType(ast.RecordType((FIELD,), span=AT), span=AT)),
     ],
 )  # fmt: skip
-def test_types(text: str, wanted: ast.TypeExpr) -> None:
-    assert field_type(text) == wanted
+def test_types(text: str, expected: ast.TypeExpr) -> None:
+    assert field_type(text) == expected
 
 
 @pytest.mark.parametrize("between", [", ", "\n", ",\n", "\n\n  # note\n", " # note\n", ",  # note\n"])
@@ -96,7 +96,7 @@ def test_like_is_a_word_only_in_a_head(clauses: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("split 4", ast.Split(number(4), span=AT)),
         ("split 4 by score", ast.Split(number(4), name("score"), span=AT)),
@@ -104,12 +104,12 @@ def test_like_is_a_word_only_in_a_head(clauses: str) -> None:
         ("peek { split 2 }", ast.Peek((ast.Split(number(2), span=AT),), span=AT)),
     ],
 )
-def test_stages_of_a_search(text: str, wanted: ast.Stage) -> None:
-    assert stage(text) == wanted
+def test_stages_of_a_search(text: str, expected: ast.Stage) -> None:
+    assert stage(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("as Person", {"target": ast.SchemaTarget("Person", span=AT)}),
         ("as choice", {"target": ast.SchemaTarget("choice", span=AT)}),
@@ -125,15 +125,15 @@ def test_stages_of_a_search(text: str, wanted: ast.Stage) -> None:
         ("into c n=2\n  draft slm", {"into": name("c"), "n": number(2), "draft": model("slm")}),
     ],
 )  # fmt: skip
-def test_clauses_of_generate(text: str, wanted: dict[str, ast.Node]) -> None:
-    if wanted:
-        assert stage(f"generate llm {text}") == ast.Generate(model("llm"), **wanted, span=AT)  # type: ignore[arg-type]
+def test_clauses_of_generate(text: str, expected: dict[str, ast.Node]) -> None:
+    if expected:
+        assert stage(f"generate llm {text}") == ast.Generate(model("llm"), **expected, span=AT)  # type: ignore[arg-type]
     else:
         assert parse_file(Source("p.qp", f"program p() {{ generate llm {text} }}")).errors
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("where finished", ast.Where(name("finished"), span=AT)),
         ("split g", ast.Split(name("g"), span=AT)),
@@ -145,8 +145,8 @@ def test_clauses_of_generate(text: str, wanted: dict[str, ast.Node]) -> None:
         ("call q()", ast.Call("q", span=AT, name_span=AT)),
     ],
 )
-def test_stages(text: str, wanted: ast.Stage) -> None:
-    assert stage(text) == wanted
+def test_stages(text: str, expected: ast.Stage) -> None:
+    assert stage(text) == expected
 
 
 def test_a_judge() -> None:
@@ -161,9 +161,9 @@ def test_a_call() -> None:
 
 @pytest.mark.parametrize("between", [" ", "\n", "\n\n # note\n", ""])
 def test_the_arms_of_a_branch(between: str) -> None:
-    found = stage(f"branch {{{between}{{ split 2 | split 3 }}{between}{{\nbranch {{ {{ split 4 }} }}\n}}{between}}}")
+    tree = stage(f"branch {{{between}{{ split 2 | split 3 }}{between}{{\nbranch {{ {{ split 4 }} }}\n}}{between}}}")
     two, three, four = (ast.Split(number(count), span=AT) for count in (2, 3, 4))
-    assert found == ast.Branch(((two, three), (ast.Branch(((four,),), span=AT),)), span=AT)
+    assert tree == ast.Branch(((two, three), (ast.Branch(((four,),), span=AT),)), span=AT)
 
 
 def test_parameters_of_a_pipeline() -> None:

@@ -53,10 +53,10 @@ def test_what_does_not_parse_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"), [("", ""), ("\n\n# a\n\n\n#b  \n", "# a\n\n#b\n"), ('model m="a"', 'model m = "a"\n')]
+    ("text", "expected"), [("", ""), ("\n\n# a\n\n\n#b  \n", "# a\n\n#b\n"), ('model m="a"', 'model m = "a"\n')]
 )
-def test_files_without_programs(text: str, wanted: str) -> None:
-    assert formatted(text) == wanted
+def test_files_without_programs(text: str, expected: str) -> None:
+    assert formatted(text) == expected
 
 
 def test_texts_that_no_source_holds_are_escaped() -> None:

@@ -33,27 +33,27 @@ def engines_take(pattern: str) -> bool:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_dialect_is_what_both_engines_take(pattern: str) -> None:
-    taken = regex.check(pattern, 1) is None
-    assert taken == (engines_take(pattern) and pattern not in STRICT)
+    accepted = regex.check(pattern, 1) is None
+    assert accepted == (engines_take(pattern) and pattern not in STRICT)
 
 
-def drawn(chance: random.Random, depth: int) -> str:
+def random_pattern(chance: random.Random, depth: int) -> str:
     """A small pattern with anchors at any place."""
     kind = chance.random()
     if depth == 0 or kind < 0.45:
         return chance.choice(["^", "$", "a", "b", "[c^$]", ".", r"\$", r"\d"])
     if kind < 0.65:
-        return drawn(chance, depth - 1) + drawn(chance, depth - 1)
+        return random_pattern(chance, depth - 1) + random_pattern(chance, depth - 1)
     if kind < 0.8:
-        return chance.choice(["(", "(?:", "(?P<n>", "(?i:"]) + drawn(chance, depth - 1) + ")"
+        return chance.choice(["(", "(?:", "(?P<n>", "(?i:"]) + random_pattern(chance, depth - 1) + ")"
     if kind < 0.9:
-        return f"(?:{drawn(chance, depth - 1)}|{drawn(chance, depth - 1)})"
-    return f"(?:{drawn(chance, depth - 1)}){chance.choice(['*', '+', '?', '{2}', '{0,1}', '+?'])}"
+        return f"(?:{random_pattern(chance, depth - 1)}|{random_pattern(chance, depth - 1)})"
+    return f"(?:{random_pattern(chance, depth - 1)}){chance.choice(['*', '+', '?', '{2}', '{0,1}', '+?'])}"
 
 
 def test_anchors_that_the_dialect_takes_llguidance_takes() -> None:
     chance = random.Random(0)
-    patterns = {drawn(chance, 4) for _ in range(2000)}
-    taken = [pattern for pattern in sorted(patterns) if regex.check(pattern, 1) is None]
-    assert len(taken) > len(patterns) // 4
-    assert [pattern for pattern in taken if not engines_take(pattern)] == []
+    patterns = {random_pattern(chance, 4) for _ in range(2000)}
+    accepted = [pattern for pattern in sorted(patterns) if regex.check(pattern, 1) is None]
+    assert len(accepted) > len(patterns) // 4
+    assert [pattern for pattern in accepted if not engines_take(pattern)] == []

@@ -48,12 +48,12 @@ def findings(source: Source) -> tuple[Diagnostic, ...]:
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_what_help_proposes_mends_the_error(path: Path) -> None:
     text = path.read_text("utf-8")
-    for found in findings(Source(path.name, text)):
-        if found.edit is not None:
-            edit = found.edit
+    for diagnostic in findings(Source(path.name, text)):
+        edit = diagnostic.edit
+        if edit is not None:
             mended = text[: edit.span.start] + edit.text + text[edit.span.end :]
             left = [(error.code, error.span.start) for error in findings(Source(path.name, mended))]
-            assert (found.code, found.span.start) not in left, mended.splitlines()
+            assert (diagnostic.code, diagnostic.span.start) not in left, mended.splitlines()
 
 
 def test_a_mark_outside_the_window_has_its_own_line() -> None:
@@ -62,8 +62,8 @@ def test_a_mark_outside_the_window_has_its_own_line() -> None:
     lines = diagnose(source).split("\n")
     for sign in "^-":
         index = next(i for i, line in enumerate(lines) if re.fullmatch(rf" +\| +{re.escape(sign)} .*", line))
-        shown = next(line for line in reversed(lines[:index]) if line.startswith(" 1 |"))
-        assert shown[lines[index].index(sign)] == "a"
+        source_line = next(line for line in reversed(lines[:index]) if line.startswith(" 1 |"))
+        assert source_line[lines[index].index(sign)] == "a"
 
 
 def test_the_width_of_marks_that_take_no_cell() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.grammar.drawn_programs import Drawn, drawn, mutated
 from tests.support.grammar.fuzzing import examine
+from tests.support.grammar.random_programs import ProgramGenerator, mutated, random_program
 
 PROGRAMS, MUTANTS, STAGES, STAGE_MUTANTS, TEXTS = 500, 1_500, 8_000, 9_900, 100
 
@@ -16,23 +16,23 @@ PROGRAMS, MUTANTS, STAGES, STAGE_MUTANTS, TEXTS = 500, 1_500, 8_000, 9_900, 100
 @pytest.mark.parametrize("part", range(5))
 def test_well_formed_programs(part: int) -> None:
     for seed in range(part, PROGRAMS, 5):
-        assert examine(drawn(seed)).parsed, drawn(seed)
+        assert examine(random_program(seed)).parsed, random_program(seed)
 
 
 @pytest.mark.parametrize("part", range(5))
 def test_mutated_programs(part: int) -> None:
     for seed in range(part, MUTANTS, 5):
-        examine(mutated(drawn(seed), seed))
+        examine(mutated(random_program(seed), seed))
 
 
 def test_well_formed_stages() -> None:
     for seed in range(STAGES):
-        assert examine(Drawn(seed).stage(0), pipeline=True).parsed, Drawn(seed).stage(0)
+        assert examine(ProgramGenerator(seed).stage(0), pipeline=True).parsed, ProgramGenerator(seed).stage(0)
 
 
 def test_mutated_stages() -> None:
     for seed in range(STAGE_MUTANTS):
-        examine(mutated(Drawn(seed).stage(0), seed), pipeline=True)
+        examine(mutated(ProgramGenerator(seed).stage(0), seed), pipeline=True)
 
 
 @settings(max_examples=TEXTS, deadline=None)

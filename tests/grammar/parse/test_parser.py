@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source, Span
 from qpdsl.planner.check.lower import lower
 from qpdsl.planner.names.modules import Environment
+from tests.support.grammar.trees import parsed
 from tests.support.paths import ROOT
 
 PROGRAMS = sorted((ROOT / "programs").glob("*.qp"))
@@ -62,12 +62,6 @@ program beam_search(problem: text, width: int = 4, expand: int = 4, depth: int =
 ]
 
 
-def parsed(text: str) -> ast.File:
-    file = parse_file(Source("p.qp", text))
-    assert not file.errors, str(QpError(file.errors, file.source))
-    return file
-
-
 def value(text: str) -> ast.Expr:
     """The expression that `text` is."""
     stage = parsed(f"program p() {{ return {text} }}").programs[0].body[0]
@@ -76,9 +70,9 @@ def value(text: str) -> ast.Expr:
 
 
 def string(text: str) -> tuple[str | ast.Name, ...]:
-    found = value(text)
-    assert isinstance(found, ast.Template)
-    return found.parts
+    template = value(text)
+    assert isinstance(template, ast.Template)
+    return template.parts
 
 
 @pytest.mark.parametrize("text", EXAMPLES)

@@ -12,7 +12,7 @@ from qpdsl.arguments import with_defaults
 from qpdsl.planner.cost.cardinality import cardinalities
 from qpdsl.planner.cost.device import nominal
 from qpdsl.planner.cost.estimate import estimate_cost
-from qpdsl.planner.cost.measured import OperatorFigures, RunFigures
+from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
 from qpdsl.planner.cost.statistics import MOST_PROGRAMS, Statistics, clock_key
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan

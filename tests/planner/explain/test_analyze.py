@@ -10,10 +10,10 @@ import pytest
 
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, InstanceStarted, OperatorDone
-from qpdsl.executor.measure.run import Measuring
+from qpdsl.executor.measure.run import RunMeter
 from qpdsl.planner.cost.device import nominal
 from qpdsl.planner.cost.estimate import estimate_cost
-from qpdsl.planner.cost.measured import RunFigures, charged, total
+from qpdsl.planner.cost.run_figures import RunFigures, operator_seconds, total
 from qpdsl.planner.cost.statistics import Statistics, clock_key
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.explain.analyze import Analysis
@@ -103,7 +103,7 @@ def beam_search() -> list[Event]:
 
 
 def measured(events: list[Event]) -> RunFigures:
-    measuring = Measuring({"zoo/counting": PAGE, "zoo/counting-prm": 2 * PAGE}, 4000 * PAGE)
+    measuring = RunMeter({"zoo/counting": PAGE, "zoo/counting-prm": 2 * PAGE}, 4000 * PAGE)
     for event in events:
         measuring.see(event)
     return measuring.figures()
@@ -131,7 +131,7 @@ def test_the_json() -> None:
 
 def test_all_forwards_are_charged_once() -> None:
     plan, figures = plan_of("beam_search"), measured(beam_search())
-    seconds = charged(plan, figures)
+    seconds = operator_seconds(plan, figures)
     assert seconds["1.0"] + seconds["1.1"] == pytest.approx(figures.forward_seconds)
     assert seconds["1"] == pytest.approx(figures.forward_seconds)
     # Of the verifier's forwards all, of the generator's its own: nobody else calls these models.
@@ -145,7 +145,7 @@ def test_totals_count_what_is_inside_once() -> None:
 
 
 def test_the_time_of_a_forward_is_parted_by_tokens() -> None:
-    measuring = Measuring()
+    measuring = RunMeter()
     measuring.see(stepped(1.0, "m", 30, 10, 0.8))
     (model,) = measuring.figures().models.values()
     assert model.prefill_seconds == pytest.approx(0.6)

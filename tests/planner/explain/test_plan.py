@@ -1,8 +1,10 @@
 """Plans of the shipped programs, and of those in `plans/`, as EXPLAIN shows them."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from qpdsl.planner.explain.plan import explain, explain_json
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.logical import LogicalProgram
-from qpdsl.planner.plan.physical import PhysicalOp
+from qpdsl.planner.plan.physical import everything
 from tests.support.golden import check
 from tests.support.paths import PROGRAMS
 
@@ -30,8 +32,11 @@ def lowered(path: Path) -> LogicalProgram:
     return lower(file, environment=Environment(Files(path.parent)))
 
 
-def flat(ops: tuple[PhysicalOp, ...]) -> list[PhysicalOp]:
-    return [inner for op in ops for inner in (op, *flat(op.body), *(one for arm in op.arms for one in flat(arm)))]
+def inputs_of(operators: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    for operator in operators:
+        yield operator["id"], operator["inputs"]
+        for inner in (operator["body"], *operator["arms"]):
+            yield from inputs_of(inner)
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -74,16 +79,17 @@ def test_columns_stand_under_each_other() -> None:
 
 def test_operators_of_a_beam_search() -> None:
     physical = planned(lowered(PROGRAMS / "beam_search.qp"))
-    found = [(op.id, type(op.op).__name__, op.op.stage, op.rows, op.inputs) for op in flat(physical.ops)]
+    inputs = dict(inputs_of(explain_json(physical)["operators"]))
+    found = [(op.id, type(op.op).__name__, op.op.stage, op.rows, inputs[op.id]) for op in everything(physical.ops)]
     assert found == [
-        ("0", "SetContext", 0, 1, ()),
-        ("1", "Repeat", 1, 4, ("0",)),
-        ("1.0", "Generate", 2, 628, ()),
-        ("1.1", "Score", 3, 628, ("1.0",)),
-        ("1.2", "TopK", 4, 160, ("1.1",)),
-        ("2", "TopK", 5, 1, ("1",)),
-        ("3", "Extract", 6, 1, ("2",)),
-        ("4", "Return", 7, 1, ("3",)),
+        ("0", "SetContext", 0, 1, []),
+        ("1", "Repeat", 1, 4, ["0"]),
+        ("1.0", "Generate", 2, 628, []),
+        ("1.1", "Score", 3, 628, ["1.0"]),
+        ("1.2", "TopK", 4, 160, ["1.1"]),
+        ("2", "TopK", 5, 1, ["1"]),
+        ("3", "Extract", 6, 1, ["2"]),
+        ("4", "Return", 7, 1, ["3"]),
     ]
     assert list(physical.ops[-1].columns)[-2:] == ["score", "answer"]
     assert physical.score_column == "score"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from qpdsl.planner.names.json_schema import FORMATS, refusal
+from qpdsl.planner.names.constraints import refusal
+from qpdsl.planner.names.json_schema import FORMATS
 from qpdsl.planner.plan import ops
 from tests.support.planner.lowered import chain, program_of
 

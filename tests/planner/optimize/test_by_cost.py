@@ -6,10 +6,11 @@ import json
 import math
 from dataclasses import replace
 from typing import Any
+from typing import Literal as OneOf
 
 import pytest
 
-from qpdsl.planner.cost.demand import Work
+from qpdsl.planner.cost.demand import Demand
 from qpdsl.planner.cost.device import (
     Curve,
     Device,
@@ -26,11 +27,13 @@ from qpdsl.planner.cost.statistics import Statistics
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.explain.choice import choice_json, choice_text
 from qpdsl.planner.explain.plan import explain, explain_json
-from qpdsl.planner.optimize import alternatives
-from qpdsl.planner.optimize.by_cost import Candidate, choice_of, choose, objective, refusal
-from qpdsl.planner.optimize.kv_shares import parts
+from qpdsl.planner.optimize.alternatives import of_operators
+from qpdsl.planner.optimize.by_cost import choice_of, choose
+from qpdsl.planner.optimize.candidate import Candidate, objective, refusal
+from qpdsl.planner.optimize.kv_shares import memory_splits
 from qpdsl.planner.optimize.optimizer import planned, signature
-from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, ScoreStrategy, everything
+from qpdsl.planner.plan.ops import InvalidPlan
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, ScoreStrategy, Tolerance, everything
 from qpdsl.planner.plan.verify import verify_physical
 from qpdsl.sources.programs import load_program, shipped_programs
 from tests.support.executor.programs import HEADER, compiled
@@ -103,26 +106,34 @@ def test_the_objective_weighs_latency_against_loss() -> None:
 @pytest.mark.parametrize(
     ("within", "equivalence", "loss", "epsilon", "allowed"),
     [
-        ("exact", "exact", 0.0, None, True),
-        ("exact", "epsilon", 0.0, 1e-6, False),
-        ("epsilon(0.001)", "epsilon", 0.0, 0.0009, True),
-        ("epsilon(0.001)", "epsilon", 0.0, 0.0011, False),
-        ("epsilon(0.001)", "epsilon", 0.0, math.nan, False),
-        ("epsilon(0.001)", "lossy", 0.0, None, False),
-        ("loss(0.02)", "lossy", 0.01, None, True),
-        ("loss(0.02)", "lossy", 0.05, None, False),
-        ("loss(0.02)", "lossy", math.nan, None, False),
-        ("loss(0.02)", "lossy", None, None, False),
-        ("loss(0.02)", "epsilon", 0.0, 1e-6, False),
-        ("lossy", "lossy", 0.0, None, True),
-        ("lossy", "lossy", 0.5, None, False),
-        ("lossy", "epsilon", 0.0, 1e-6, False),
+        (Tolerance("exact"), "exact", 0.0, None, True),
+        (Tolerance("exact"), "epsilon", 0.0, 1e-6, False),
+        (Tolerance("epsilon", 0.001), "epsilon", 0.0, 0.0009, True),
+        (Tolerance("epsilon", 0.001), "epsilon", 0.0, 0.0011, False),
+        (Tolerance("epsilon", 0.001), "epsilon", 0.0, math.nan, False),
+        (Tolerance("epsilon", 0.001), "lossy", 0.0, None, False),
+        (Tolerance("loss", 0.02), "lossy", 0.01, None, True),
+        (Tolerance("loss", 0.02), "lossy", 0.05, None, False),
+        (Tolerance("loss", 0.02), "lossy", math.nan, None, False),
+        (Tolerance("loss", 0.02), "lossy", None, None, False),
+        (Tolerance("loss", 0.02), "epsilon", 0.0, 1e-6, False),
+        (Tolerance("lossy"), "lossy", 0.0, None, True),
+        (Tolerance("lossy"), "lossy", 0.5, None, False),
+        (Tolerance("lossy"), "epsilon", 0.0, 1e-6, False),
     ],
 )
 def test_only_what_the_program_permits_is_a_candidate(
-    within: str, equivalence: str, loss: float | None, epsilon: float | None, allowed: bool
+    within: Tolerance, equivalence: str, loss: float | None, epsilon: float | None, allowed: bool
 ) -> None:
     assert (refusal(candidate(equivalence, 1.0, loss, epsilon), within) is None) is allowed
+
+
+def test_a_tolerance_in_the_words_of_the_program() -> None:
+    tolerances = (Tolerance(), Tolerance("lossy"), Tolerance("epsilon", 1e-3), Tolerance("loss", 0.02))
+    assert [str(tolerance) for tolerance in tolerances] == ["exact", "lossy", "epsilon(0.001)", "loss(0.02)"]
+    for level, bound in (("epsilon", None), ("exact", 0.1)):
+        with pytest.raises(InvalidPlan, match="bound"):
+            Tolerance(level, bound)  # type: ignore[arg-type]
 
 
 def quantized(error: float) -> Device:
@@ -133,19 +144,20 @@ def quantized(error: float) -> Device:
     return replace(nominal(), measured=True, models={"zoo/counting": profile, "zoo/counting-prm": profile})
 
 
-def within(words: str) -> PhysicalPlan:
-    return replace(plan_of("beam_search"), within=words)
+def within(level: OneOf["exact", "epsilon", "loss"], bound: float | None = None) -> PhysicalPlan:
+    return replace(plan_of("beam_search"), within=Tolerance(level, bound))
 
 
 def test_eight_bits_are_taken_only_where_the_program_lets_logits_differ_by_as_much() -> None:
     device = quantized(0.02)
-    for words, chosen in (("exact", None), ("epsilon(0.01)", None), ("epsilon(0.05)", "int8"), ("loss(0.5)", None)):
-        assert choose(within(words), device, NONE).kv_type == chosen
-    loose = choose(within("epsilon(0.05)"), device, NONE)
+    for plan in (within("exact"), within("epsilon", 0.01), within("loss", 0.5)):
+        assert choose(plan, device, NONE).kv_type is None
+    assert choose(within("epsilon", 0.05), device, NONE).kv_type == "int8"
+    loose = choose(within("epsilon", 0.05), device, NONE)
     verify_physical(loose)
     assert loose.equivalence == "epsilon"
     assert {node.equivalence for node in everything(loose.ops) if node.cost and not node.body} == {"epsilon"}
-    assert choice_of(within("epsilon(0.05)"), device, NONE, kv_types=False).plan.kv_type is None
+    assert choice_of(within("epsilon", 0.05), device, NONE, kv_types=False).plan.kv_type is None
 
 
 def test_eight_bits_of_an_error_that_nobody_measured_are_no_candidate() -> None:
@@ -153,21 +165,22 @@ def test_eight_bits_of_an_error_that_nobody_measured_are_no_candidate() -> None:
     partly = replace(
         device, models={**device.models, "zoo/counting": replace(device.models["zoo/counting"], kv_types={})}
     )
-    assert choose(within("epsilon(0.05)"), partly, NONE).kv_type is None
+    assert choose(within("epsilon", 0.05), partly, NONE).kv_type is None
 
 
 def test_a_choice_says_what_it_was_made_from() -> None:
     choice = choice_of(plan_of("beam_search"), quantized(0.02), NONE)
-    knobs = {each.knob: [other for other in choice.considered if other.knob == each.knob] for each in choice.considered}
+    lines = choice.considered
+    knobs = {str(line.knob): [other for other in lines if other.knob == line.knob] for line in lines}
     assert list(knobs) == [
         "generate 1.0: prefixes", "score 1.1: texts", "score 1.1: scores of steps", "steps to run ahead",
         "problems at once", "sequences to keep at work", "keys and values",
     ]  # fmt: skip
-    assert all(sum(each.chosen for each in some) == 1 for some in knobs.values())
+    assert all(sum(line.chosen for line in values) == 1 for values in knobs.values())
     # Nothing that is permitted is better than what was chosen by more than is worth a change.
-    taken = next(each.cost for each in choice.considered if each.chosen)
-    assert all(each.cost > taken * 0.96 or each.verdict.startswith("outside") for each in choice.considered)
-    (refused,) = [each for each in choice.considered if each.value == "int8"]
+    taken = next(line.cost for line in choice.considered if line.chosen)
+    assert all(line.cost > taken * 0.96 or line.verdict.startswith("outside") for line in lines)
+    (refused,) = [line for line in lines if line.value == "int8"]
     assert refused.verdict == "outside `within exact`" and refused.cost < taken
     text = choice_text(choice)
     assert "outside `within exact`" in text and "min-max over the models" in text
@@ -185,12 +198,12 @@ def test_how_little_latency_counts_is_no_reason_not_to_look(name: str) -> None:
 
 def test_candidates_that_come_to_the_same_say_so() -> None:
     choice = choice_of(plan_of("greedy"), quantized(0.02), NONE)
-    taken = next(each.cost for each in choice.considered if each.chosen)
-    for each in choice.considered:
-        if not each.chosen and each.equivalence == "exact":
-            assert (each.verdict == "no better") == (each.cost == taken)
-            assert (each.verdict == "") == (each.cost > taken)
-    assert any(each.verdict == "no better" for each in choice.considered)
+    taken = next(line.cost for line in choice.considered if line.chosen)
+    for line in choice.considered:
+        if not line.chosen and line.equivalence == "exact":
+            assert (line.verdict == "no better") == (line.cost == taken)
+            assert (line.verdict == "") == (line.cost > taken)
+    assert any(line.verdict == "no better" for line in choice.considered)
 
 
 def test_scores_that_are_read_again_leave_nothing_to_choose() -> None:
@@ -203,7 +216,7 @@ def test_scores_that_are_read_again_leave_nothing_to_choose() -> None:
         node.id for node in everything(plan.ops) if isinstance(node.strategy, ScoreStrategy) and node.strategy.same_as
     ]
     assert again
-    knobs = [each.knob for each in alternatives.of_operators(plan, plan)]
+    knobs = [str(alternative.knob) for alternative in of_operators(plan, plan)]
     assert any(knob.startswith("score") for knob in knobs) and not any(f"score {again[0]}:" in knob for knob in knobs)
 
 
@@ -242,15 +255,15 @@ def two_models(memory_of_a: float, memory_of_b: float) -> Device:
     return replace(nominal(), models={"a": profile(memory_of_a), "b": profile(memory_of_b)})
 
 
-def work(model: str, sampled: float) -> Work:
-    return Work(model, model, 10, 0, sampled, 10, 1, 4, 100)
+def demand(model: str, sampled: float) -> Demand:
+    return Demand(model, model, 10, 0, sampled, 10, 1, 4, 100)
 
 
 def test_memory_goes_to_the_model_that_sets_the_pace() -> None:
     load = Load(kv_bytes=1000 * SHAPE.kv_bytes)
-    works = [work("a", 100), work("b", 100)]
-    even, *_ = parts(works, two_models(500, 500), load)
-    uneven, *_ = parts(works, two_models(750, 250), load)
+    demands = [demand("a", 100), demand("b", 100)]
+    even, *_ = memory_splits(demands, two_models(500, 500), load)
+    uneven, *_ = memory_splits(demands, two_models(750, 250), load)
     assert even.shares == {"a": 0.5, "b": 0.5}
     assert uneven.shares == {"a": 0.75, "b": 0.25}
     assert uneven.rate == pytest.approx(20.0)
@@ -258,7 +271,7 @@ def test_memory_goes_to_the_model_that_sets_the_pace() -> None:
 
 def test_min_max_is_what_trying_everything_finds() -> None:
     device, load = two_models(900, 300), Load(kv_bytes=1000 * SHAPE.kv_bytes)
-    found, *others = parts([work("a", 50), work("b", 200)], device, load)
+    found, *others = memory_splits([demand("a", 50), demand("b", 200)], device, load)
     best = max(
         min(
             device.models["a"].generate.at(1000 * level / 8, batch) / 50,  # type: ignore[union-attr]

@@ -14,15 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.dataset.outcome import Outcome
+from qpdsl.dataset.job import Job, run_rows
+from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.rows import InputRow
-from qpdsl.dataset.run import Work, run_rows
-from qpdsl.planner.optimize import alternatives
+from qpdsl.planner.optimize.alternatives import of_operators
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.plan.verify import verify_physical
+from qpdsl.planner.rules.in_flight import FLOORS, PROBLEMS
+from qpdsl.planner.rules.speculative_expansion import DEPTHS, depths
 from qpdsl.session import Session
 from tests.planner.rules.test_proofs import SHIPPED
 from tests.support.executor.programs import arguments, texts
@@ -33,8 +35,8 @@ _NOTES = ["Rosa Haddad is 64 years old. Tags: dancing.", "Alma orders 3 pens. It
 _ROWS = 2
 # The two problems run one after the other or both at once; the engine has fewer sequences than the floor never, at
 # times, always.
-_IN_FLIGHT = (1, alternatives.IN_FLIGHT[-1])
-_FLOORS = (0, 4, alternatives.FLOORS[-1])
+_IN_FLIGHT = (1, PROBLEMS[-1])
+_FLOORS = (0, 4, FLOORS[-1])
 _COMBINATIONS = 2
 _SEED = 1
 
@@ -53,8 +55,8 @@ def outcomes(physical: PhysicalPlan) -> list[Outcome]:
     ]
     session, found = Session(), dict[int, Outcome]()
     session.load(physical)
-    work = Work(physical, None, 0, with_rows=True)
-    asyncio.run(run_rows(session, work, list(enumerate(rows)), None, found.__setitem__))
+    job = Job(physical, None, 0, with_rows=True)
+    asyncio.run(run_rows(session, job, list(enumerate(rows)), None, found.__setitem__))
     return [found[number] for number in range(len(rows))]
 
 
@@ -63,22 +65,22 @@ def combinations(naive: PhysicalPlan, rng: random.Random) -> Iterator[tuple[Pick
     for number in range(_COMBINATIONS):
         disabled = [name for name in NAMES if rng.random() < 0.15] if number else []
         ruled = optimize(naive, disabled).plan
-        made, picks = ruled, [("without", name) for name in disabled]
-        for knob in dict.fromkeys(each.knob for each in alternatives.of_operators(ruled, ruled)):
-            values = [each for each in alternatives.of_operators(made, ruled) if each.knob == knob]
+        turned, picks = ruled, [("without", name) for name in disabled]
+        for knob in dict.fromkeys(alternative.knob for alternative in of_operators(ruled, ruled)):
+            values = [alternative for alternative in of_operators(turned, ruled) if alternative.knob == knob]
             # The last value is the one without what the rules decided, under which other knobs can do less.
             picked = rng.choices(values, [2] * (len(values) - 1) + [1])[0]
-            made = picked.plan
-            picks.append((knob, picked.value))
-        aheads = list(alternatives.aheads(made, ruled))
-        if aheads:
-            picked = rng.choice(aheads)
-            made = picked.plan
-            picks.append((picked.knob, picked.value))
-        if made.in_flight is not None:
-            made = replace(made, in_flight=rng.choice(_IN_FLIGHT), floor=rng.choice(_FLOORS))
-            picks += [("problems at once", str(made.in_flight)), ("floor", str(made.floor))]
-        yield picks, made
+            turned = picked.plan
+            picks.append((str(knob), picked.value))
+        steps = list(depths(turned, ruled))
+        if steps:
+            picked = rng.choice(steps)
+            turned = picked.plan
+            picks.append((str(picked.knob), picked.value))
+        if turned.in_flight is not None:
+            turned = replace(turned, in_flight=rng.choice(_IN_FLIGHT), floor=rng.choice(_FLOORS))
+            picks += [("problems at once", str(turned.in_flight)), ("floor", str(turned.floor))]
+        yield picks, turned
 
 
 def seeded(path: Path, program: str | None) -> random.Random:
@@ -91,12 +93,11 @@ def test_every_combination_gives_what_the_naive_plan_gives(path: Path, program: 
     expected = outcomes(naive)
     rng = seeded(path, program)
     for reads in (None, ()):
-        for picks, made in combinations(replace(naive, reads=reads), rng):
-            verify_physical(made)
-            found = outcomes(made)
-            for one, other in zip(expected, found, strict=True):
-                assert (one.answer, one.score, one.error) == (other.answer, other.score, other.error), picks
-                assert reads is not None or one.rows == other.rows, picks
+        for picks, turned in combinations(replace(naive, reads=reads), rng):
+            verify_physical(turned)
+            for naive_row, row in zip(expected, outcomes(turned), strict=True):
+                assert (row.answer, row.score, row.error) == (naive_row.answer, naive_row.score, naive_row.error), picks
+                assert reads is not None or row.rows == naive_row.rows, picks
 
 
 def test_the_combinations_turn_every_knob_to_every_value() -> None:
@@ -111,7 +112,7 @@ def test_the_combinations_turn_every_knob_to_every_value() -> None:
         *(("texts", value) for value in ("what is new in them", "whole")),
         *(("scores", value) for value in ("kept", "read again")),
         *(("vote", value) for value in ("stops when decided", "waits for all samples")),
-        *(("steps", str(depth)) for depth in alternatives.AHEAD),
+        *(("steps", str(depth)) for depth in DEPTHS),
         *(("problems", str(most)) for most in _IN_FLIGHT),
         *(("floor", str(floor)) for floor in _FLOORS),
     }

@@ -5,15 +5,15 @@ from __future__ import annotations
 import networkx as nx
 import pytest
 
-from qpdsl.planner.plan.ops import LogicalPlan
-from qpdsl.planner.plan.verify import InvalidPlan, verify
+from qpdsl.planner.plan.ops import InvalidPlan, LogicalPlan
+from qpdsl.planner.plan.verify import verify_logical
 from tests.support.planner.lowered import START, lowered
 
 
 def test_verify_finds_what_a_rewrite_may_break() -> None:
     program = lowered(START + "vote answer")
     params = {param.name for param in program.params}
-    verify(program.plan, params)
+    verify_logical(program.plan, params)
 
     def broken(change: str) -> LogicalPlan:
         graph = nx.DiGraph(program.plan.graph)
@@ -25,6 +25,8 @@ def test_verify_finds_what_a_rewrite_may_break() -> None:
             graph.remove_edge("3", "4")
         elif change == "lost column":
             graph.nodes["4"]["columns"] = {"text": "text"}
+        elif change == "column from nowhere":
+            graph.nodes["4"]["columns"] = {**graph.nodes["4"]["columns"], "other": "text"}
         elif change == "unknown column":
             graph.nodes["3"]["columns"] = {k: v for k, v in graph.nodes["3"]["columns"].items() if k != "answer"}
         elif change == "no return":
@@ -32,8 +34,17 @@ def test_verify_finds_what_a_rewrite_may_break() -> None:
             return LogicalPlan(graph, "4")
         return LogicalPlan(graph, "5")
 
-    for change in ("cycle", "second producer", "dead end", "lost column", "unknown column", "no return"):
+    changes = (
+        "cycle",
+        "second producer",
+        "dead end",
+        "lost column",
+        "column from nowhere",
+        "unknown column",
+        "no return",
+    )
+    for change in changes:
         with pytest.raises(InvalidPlan):
-            verify(broken(change), params)
+            verify_logical(broken(change), params)
     with pytest.raises(InvalidPlan):
-        verify(program.plan, set())
+        verify_logical(program.plan, set())

@@ -11,7 +11,7 @@ import pytest
 
 from qpdsl.executor.events.events import Event, Expanded, OperatorDone, Selected
 from qpdsl.executor.runtime.instance.candidates import Row
-from qpdsl.executor.runtime.run import Result
+from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.naive import plan
@@ -32,7 +32,7 @@ SHIPPED = [
 ]
 
 
-def ran(physical: PhysicalPlan, rows: int = 2, **given: Value) -> tuple[list[Result], Counter[str]]:
+def ran(physical: PhysicalPlan, rows: int = 2, **given: Value) -> tuple[list[InstanceResult], Counter[str]]:
     """The results on a few problems, and what the events counted."""
     named = {param.name for param in physical.params}
     small = {name: value for name, value in _SMALL.items() if name in named} | given
@@ -55,7 +55,7 @@ def ran(physical: PhysicalPlan, rows: int = 2, **given: Value) -> tuple[list[Res
     return run_all(physical, asked, session=fresh), counts
 
 
-def assert_same(before: list[Result], after: list[Result], read: set[str] | None = None) -> None:
+def assert_same(before: list[InstanceResult], after: list[InstanceResult], read: set[str] | None = None) -> None:
     """The same values and rows; only columns of `read` count, and tokens may be cut off where that leaves text out."""
     for one, other in zip(before, after, strict=True):
         assert (one.value, one.error) == (other.value, other.error)

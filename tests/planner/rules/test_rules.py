@@ -10,8 +10,8 @@ import pytest
 from qpdsl.planner.explain.plan import explain
 from qpdsl.planner.optimize.optimizer import optimize, signature
 from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.plan.ops import InvalidPlan
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, ScoreStrategy, everything, plainest
-from qpdsl.planner.plan.verify import InvalidPlan
 from qpdsl.planner.rules import RULES
 from qpdsl.planner.rules.rule import Rule
 from tests.support.golden import check
@@ -47,12 +47,22 @@ def test_the_naive_plan_decides_nothing() -> None:
 def test_a_rule_can_be_switched_off() -> None:
     without = optimize(naive(), ["share_prefixes"])
     strategies = [op.strategy for op in everything(without.plan.ops)]
-    assert [how.share for how in strategies if isinstance(how, GenerateStrategy)] == [False]
-    assert [how.share for how in strategies if isinstance(how, ScoreStrategy)] == [True]
+    assert [strategy.share for strategy in strategies if isinstance(strategy, GenerateStrategy)] == [False]
+    assert [strategy.share for strategy in strategies if isinstance(strategy, ScoreStrategy)] == [True]
     assert "share_prefixes" not in without.seconds and without.disabled == ("share_prefixes",)
     assert optimize(naive(), NAMES).changes == ()
     with pytest.raises(ValueError, match="no rule no_such"):
         optimize(naive(), ["no_such"])
+
+
+def test_every_decision_has_words() -> None:
+    """By its words it is known whether a decision still stands on an operator."""
+    rules = {rule.name: rule for rule in RULES}
+    for path in [*(ROOT / "programs").glob("*.qp"), *FIXTURES]:
+        naive = plan(lowered(path), ())
+        assert not any(rule.stands(node) for node in everything(naive.ops) for rule in RULES)
+        for node in everything(optimize(naive).plan.ops):
+            assert {name for name, rule in rules.items() if rule.stands(node)} == set(node.rules)
 
 
 def test_the_driver_records_what_changed_the_plan() -> None:
@@ -84,7 +94,8 @@ def test_a_rule_that_never_rests_is_a_fault() -> None:
     ("apply", "message"),
     [
         (lambda plan: replace(plan, ops=plan.ops[:-1]), "rule `bad`: InvalidPlan: the plan does not end in a return"),
-        (lambda plan: replace(plan, ops=plan.ops[1:]), "does not read the one before it"),
+        (lambda plan: replace(plan, ops=plan.ops[1:]), "(Generate) has columns that nothing makes"),
+        (lambda plan: replace(plan, ops=(*plan.ops[:1], *plan.ops[2:])), "(TopK) has columns that nothing makes"),
         (lambda plan: replace(plan, in_flight=0), "no problem is in flight"),
         (
             lambda plan: replace(plan, ops=(replace(plan.ops[0], strategy=ScoreStrategy()), *plan.ops[1:])),
@@ -103,7 +114,7 @@ def test_the_page_lists_every_rule() -> None:
     path = ROOT / "docs" / "rules.md"
     text = path.read_text("utf-8")
     start, end = "<!-- rules -->\n", "<!-- /rules -->"
-    rows = [f"| `{each.name}` | {each.description} | {each.equivalence} | {each.place} |" for each in RULES]
+    rows = [f"| `{rule.name}` | {rule.description} | {rule.equivalence} | {rule.place} |" for rule in RULES]
     table = "\n".join(["| rule | what it does | keeps the plan | its place |", "|---|---|---|---|", *rows, ""])
     before, _, rest = text.partition(start)
     check(path, f"{before}{start}\n{table}\n{end}{rest.partition(end)[2]}".rstrip("\n"))

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import qpdsl as qp
-from qpdsl.api.call_sites import rewritten
+from qpdsl.api.syntax_trees import rewritten
 from qpdsl.family.tasks.records import evaluation_notes
 from qpdsl.grammar import ast
 from qpdsl.planner.plan.logical import LogicalProgram

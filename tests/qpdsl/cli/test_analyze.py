@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli.exits import Exit
-from qpdsl.dataset.outcome import Outcome
+from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.errors import UsageError
 from qpdsl.planner.cost.device import nominal
-from qpdsl.planner.cost.measured import OperatorFigures, RunFigures
+from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
 from qpdsl.planner.cost.statistics import STATISTICS_FILE
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planning.store import (
+from qpdsl.planning.user_cache import (
     changing_statistics,
     folder,
     measured_device,
@@ -137,7 +137,7 @@ def test_what_cannot_be_kept_is_said_where_it_was_asked_for(
         raise UsageError(f"cannot write `{path}`: no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("qpdsl.planning.store.write_whole", full)
+        patch.setattr("qpdsl.planning.user_cache.write_whole", full)
         ran = qpdsl("analyze", "--forget")
     assert ran.code == Exit.USAGE and "cannot write" in ran.err and "forgot" not in ran.err
     assert entries(qpdsl)

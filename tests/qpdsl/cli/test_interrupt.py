@@ -34,13 +34,13 @@ sys.meta_path.insert(0, Finder())
 # The first row never ends; the signal comes when the five others have.
 INTERRUPTED_AFTER_FIVE = """\
 import asyncio, os, sys
-import qpdsl.dataset.run
+import qpdsl.dataset.job
 from qpdsl.cli import main
 
-run_one, outcome, ended = qpdsl.dataset.run.run_one, qpdsl.dataset.run.outcome, []
+run_one, outcome, ended = qpdsl.dataset.job.run_one, qpdsl.dataset.job.outcome, []
 
-async def run(session, work, row):
-    return await (asyncio.sleep(3600) if row.id == "1" else run_one(session, work, row))
+async def run(session, job, row):
+    return await (asyncio.sleep(3600) if row.id == "1" else run_one(session, job, row))
 
 def counted(*args, **named):
     ended.append(1)
@@ -48,7 +48,7 @@ def counted(*args, **named):
         asyncio.get_running_loop().call_soon(os.kill, os.getpid(), {signal})
     return outcome(*args, **named)
 
-qpdsl.dataset.run.run_one, qpdsl.dataset.run.outcome = run, counted
+qpdsl.dataset.job.run_one, qpdsl.dataset.job.outcome = run, counted
 sys.exit(main())
 """
 

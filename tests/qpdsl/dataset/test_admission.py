@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qpdsl.dataset.admission import Gate
+from qpdsl.dataset.admission import Admission
 from qpdsl.session import Session
 
 
@@ -29,14 +29,14 @@ class Working(Session):
 class Rows:
     """Rows that ask the engine for four sequences each, and end when they are told to."""
 
-    def __init__(self, session: Working, gate: Gate) -> None:
+    def __init__(self, session: Working, admission: Admission) -> None:
         self.started: list[int] = []
-        self._session, self._gate = session, gate
+        self._session, self._admission = session, admission
         self._ends: dict[int, asyncio.Event] = {}
 
     def start(self, number: int) -> asyncio.Task[int]:
         self._ends[number] = asyncio.Event()
-        return asyncio.create_task(self._gate.run(self._session, self._row(number)))
+        return asyncio.create_task(self._admission.run(self._session, self._row(number)))
 
     def end(self, number: int) -> None:
         self._ends[number].set()
@@ -61,7 +61,7 @@ async def settled() -> None:
 def rows_of(floor: int, sequences: int = 0) -> tuple[Working, Rows]:
     session = Working()
     session.sequences = sequences
-    return session, Rows(session, Gate(floor))
+    return session, Rows(session, Admission(floor))
 
 
 def run(test: Any) -> None:
@@ -92,7 +92,7 @@ def test_one_row_is_let_in_however_busy_the_session_is() -> None:
         await settled()
         assert rows.started == [0]
         rows.end(0)
-        # Nobody steps an engine here: that the gate is empty is enough.
+        # Nobody steps an engine here: that no row runs is enough.
         assert await tasks[0] == 0
         await settled()
         assert rows.started == [0, 1] and session.sequences > 8

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qpdsl.dataset.journal import Journal, parse
-from qpdsl.dataset.outcome import Outcome
+from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.errors import UsageError
 
 PRINT = {"version": "1", "seed": "0", "input": "abc"}

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from qpdsl.dataset.outcome import plain, same_answer, shown
+from qpdsl.dataset.json_values import plain, shown
+from qpdsl.dataset.row_outcome import same_answer
 
 
 @pytest.mark.parametrize(

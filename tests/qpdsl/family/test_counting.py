@@ -17,9 +17,9 @@ from qpdsl.family.tasks.counting import (
     problems,
     split_steps,
 )
-from qpdsl.family.tasks.mistakes import corrupted, judged
-from qpdsl.family.tasks.split import held_out
+from qpdsl.family.tasks.held_out import held_out
 from qpdsl.family.tasks.stories import COMPUTE, LEVELS, Equation, Fact
+from qpdsl.family.tasks.wrong_solutions import corrupted_steps, judged_steps
 from tests.support.paths import DATA
 
 SHIPPED = DATA / "counting-500.jsonl"
@@ -143,7 +143,7 @@ def test_what_the_story_calls_for_in_place_of_a_mistake() -> None:
 def test_one_mistake_makes_its_step_and_all_later_steps_wrong() -> None:
     rng = random.Random(6)
     for problem in islice(problems(6), 2000):
-        verdict = judge(problem, STEP_SEPARATOR.join(step.text for step in corrupted(problem, rng)))
+        verdict = judge(problem, STEP_SEPARATOR.join(step.text for step in corrupted_steps(problem, rng)))
         first = verdict.first_wrong
         assert first is not None
         assert verdict.steps == [True] * first + [False] * (len(verdict.steps) - first)
@@ -152,7 +152,7 @@ def test_one_mistake_makes_its_step_and_all_later_steps_wrong() -> None:
 def test_intended_steps_are_right_until_the_first_mistake() -> None:
     rng = random.Random(10)
     for problem in islice(problems(10), 1000):
-        steps = corrupted(problem, rng)
+        steps = corrupted_steps(problem, rng)
         first = next(index for index, step in enumerate(steps) if not step.right)
         for index, step in enumerate(steps[: first + 1]):
             assert step.intended is not None
@@ -161,7 +161,7 @@ def test_intended_steps_are_right_until_the_first_mistake() -> None:
 
 
 def test_judged_steps_say_what_was_right() -> None:
-    steps = judged(EXAMPLE, "18 + 24 = 42.\n\n42 * 3 = 129. The answer is 129.")
+    steps = judged_steps(EXAMPLE, "18 + 24 = 42.\n\n42 * 3 = 129. The answer is 129.")
     assert [(step.right, step.intended) for step in steps] == [
         (True, "18 + 24 = 42."),
         (False, "42 * 3 = 126. The answer is 126."),

@@ -11,23 +11,32 @@ from transformers import AutoTokenizer
 
 from benchmarks.family.page import page as family_page
 from qpdsl import zoo
-from qpdsl.family.measure.agreement import agreement, confidence, margin, middle_layer, whole
+from qpdsl.family.measure.agreement import agreement, confidence, last_layer, margin, middle_layer
 from qpdsl.family.measure.cards import generator_card, mini_card, verifier_card
-from qpdsl.family.measure.figures import Figures, load
-from qpdsl.family.measure.records import extracted
-from qpdsl.family.measure.search import Sampled, Searched, beam_search, best, decode, lines, majority, weighted
-from qpdsl.family.measure.verifier import judgement
+from qpdsl.family.measure.family_figures import Figures, load
+from qpdsl.family.measure.record_accuracy import record_accuracy
+from qpdsl.family.measure.search_accuracy import (
+    SampledSolution,
+    SearchOutcomes,
+    beam_search,
+    best,
+    decode,
+    majority,
+    method_accuracies,
+    weighted,
+)
+from qpdsl.family.measure.verifier_accuracy import judgement
 from qpdsl.family.tasks.counting import evaluation_problems
 from qpdsl.family.tasks.records import SCHEMAS, evaluation_notes
-from qpdsl.family.training.sampling import step_scores
+from qpdsl.family.training.transformers_sampling import step_scores
 from tests.support.paths import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "family.json"
 TOKENIZER = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
 
 
-def sampled(*pairs: tuple[str | None, float]) -> list[Sampled]:
-    return [Sampled("", answer, 1, score) for answer, score in pairs]
+def sampled(*pairs: tuple[str | None, float]) -> list[SampledSolution]:
+    return [SampledSolution("", answer, 1, score) for answer, score in pairs]
 
 
 def test_how_an_answer_is_chosen() -> None:
@@ -43,33 +52,40 @@ def test_methods_choose_among_the_first_samples_of_the_shipped_models() -> None:
     problems = evaluation_problems()[:4]
     samples, greedy = decode("zoo/counting", problems)
     beam = beam_search("zoo/counting", "zoo/counting-prm", problems)
-    found = {(line.method.partition(",")[0], line.n): line for line in lines(Searched(problems, samples, greedy, beam))}
-    one = [found[method, 1].right for method in ("self-consistency", "best-of-N", "weighted best-of-N", "pass@N")]
-    assert len(set(one)) == 1
-    assert found["pass@N", 64].right >= found["best-of-N", 64].right
-    assert found["pass@N", 4].tokens < found["pass@N", 16].tokens
-    assert set(found["greedy", 1].by_level) == {problem.level for problem in problems}
-    assert found["beam search", 16].tokens > found["greedy", 1].tokens
+    accuracies = {
+        (accuracy.method.partition(",")[0], accuracy.n): accuracy
+        for accuracy in method_accuracies(SearchOutcomes(problems, samples, greedy, beam))
+    }
+    at_one = [
+        accuracies[method, 1].right for method in ("self-consistency", "best-of-N", "weighted best-of-N", "pass@N")
+    ]
+    assert len(set(at_one)) == 1
+    assert accuracies["pass@N", 64].right >= accuracies["best-of-N", 64].right
+    assert accuracies["pass@N", 4].tokens < accuracies["pass@N", 16].tokens
+    assert set(accuracies["greedy", 1].by_level) == {problem.level for problem in problems}
+    assert accuracies["beam search", 16].tokens > accuracies["greedy", 1].tokens
 
 
 def test_right_solutions_are_judged_right_and_bins_hold_every_step() -> None:
     problems = evaluation_problems()[:20]
     model = load(zoo.path("zoo/counting-prm"))
     scores = step_scores(model, TOKENIZER, [(problem.text, problem.solution) for problem in problems])
-    found = judgement(problems, [[problem.solution] for problem in problems], [[own] for own in scores])
-    assert found.steps == sum(len(problem.steps) for problem in problems) == sum(b.steps for b in found.bins)
-    assert found.accuracy == found.accuracy_right > 0.8
+    verdict = judgement(
+        problems, [[problem.solution] for problem in problems], [[solution_scores] for solution_scores in scores]
+    )
+    assert verdict.steps == sum(len(problem.steps) for problem in problems) == sum(bin_.steps for bin_ in verdict.bins)
+    assert verdict.accuracy == verdict.accuracy_right > 0.8
 
 
 def test_a_model_agrees_with_itself_and_its_middle_layer_most_where_it_is_sure() -> None:
     model = load(zoo.path("zoo/counting"))
     written = [(problem.text, problem.solution) for problem in evaluation_problems()[:20]]
-    own = agreement(whole(model), model, TOKENIZER, written, confidence)
-    assert own.same == 1.0
-    assert own.acceptance == pytest.approx(1.0, abs=1e-5)
+    self_agreement = agreement(last_layer(model), model, TOKENIZER, written, confidence)
+    assert self_agreement.same == 1.0
+    assert self_agreement.acceptance == pytest.approx(1.0, abs=1e-5)
     middle = agreement(middle_layer(model), model, TOKENIZER, written, margin)
-    assert middle.positions == own.positions
-    assert middle.acceptance < own.acceptance
+    assert middle.positions == self_agreement.positions
+    assert middle.acceptance < self_agreement.acceptance
     assert middle.bands[-1].agree > middle.bands[0].agree
     assert sum(band.share for band in middle.bands) == pytest.approx(1.0, abs=1e-5)
 
@@ -79,10 +95,10 @@ def test_the_margin_is_between_the_two_likeliest() -> None:
 
 
 def test_records_are_extracted_and_compared_field_by_field() -> None:
-    found = extracted("zoo/counting", evaluation_notes()[:6])
-    assert found.notes == 6
-    assert 0.0 < found.constrained <= 1.0
-    assert set(found.by_kind) == set(SCHEMAS)
+    accuracy = record_accuracy("zoo/counting", evaluation_notes()[:6])
+    assert accuracy.notes == 6
+    assert 0.0 < accuracy.constrained <= 1.0
+    assert set(accuracy.by_kind) == set(SCHEMAS)
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +131,8 @@ def test_the_picture_is_drawn(figures: Figures, tmp_path: Path) -> None:
 
 
 def test_what_the_family_is_to_be_good_at(figures: Figures) -> None:
-    greedy = figures.line("greedy", 1).right
+    greedy = figures.accuracy("greedy", 1).right
     assert 0.4 <= greedy <= 0.6
-    assert figures.line("weighted", 16).right - greedy >= 0.2
-    assert figures.line("beam", 16).right - greedy >= 0.2
+    assert figures.accuracy("weighted", 16).right - greedy >= 0.2
+    assert figures.accuracy("beam", 16).right - greedy >= 0.2
     assert figures.records.constrained >= 0.8

@@ -7,8 +7,8 @@ from itertools import islice
 import llguidance
 import pytest
 
+from qpdsl.family.tasks.held_out import held_out
 from qpdsl.family.tasks.records import SCHEMAS, Note, evaluation_notes, make_note, notes
-from qpdsl.family.tasks.split import held_out
 from tests.support.paths import DATA
 
 
@@ -62,9 +62,9 @@ def test_an_unknown_kind_is_refused() -> None:
 
 
 def test_training_notes_are_never_held_out_ones() -> None:
-    kept = {note.text for note in evaluation_notes()}
+    held_out_texts = {note.text for note in evaluation_notes()}
     assert not any(held_out(note.text) for note in islice(notes(13), 5000))
-    assert all(held_out(text) for text in kept)
+    assert all(held_out(text) for text in held_out_texts)
 
 
 def test_the_shipped_notes_and_schemas_regenerate() -> None:

@@ -8,23 +8,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from qpdsl.family.stages import Family, Steps, samples_stage, solver_stage
 from qpdsl.family.tasks.counting import evaluation_problems, problems
-from qpdsl.family.tasks.mistakes import judged
+from qpdsl.family.tasks.held_out import held_out
 from qpdsl.family.tasks.records import evaluation_notes
-from qpdsl.family.tasks.split import held_out
-from qpdsl.family.training.batches import IGNORED, Batch, fresh_batches, fresh_pairs
+from qpdsl.family.tasks.wrong_solutions import judged_steps
+from qpdsl.family.training.batches import IGNORED, CompletionBatch, fresh_batches, fresh_pairs
 from qpdsl.family.training.comparator import with_comparator
-from qpdsl.family.training.loop import Course, Settings, Shape, hidden_after, new_model, rate, train
-from qpdsl.family.training.sampling import sampled_problems
+from qpdsl.family.training.llama import Shape, hidden_after, new_model
+from qpdsl.family.training.loop import Recipe, Settings, rate, train
 from qpdsl.family.training.tokenizer import build_tokenizer
+from qpdsl.family.training.transformers_sampling import sampled_problems
 from qpdsl.family.training.verifier_rows import RowMaker, VerifierRow
+from qpdsl.family.training_stages import FamilyFolder, Steps, samples_stage, solver_stage
 
 TOKENIZER = build_tokenizer()
 TINY = Shape(layers=2, width=64, inner=64)
 
 
-def losses(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+def losses(model: torch.nn.Module, batch: CompletionBatch) -> torch.Tensor:
     logits = model(input_ids=batch.ids, use_cache=False).logits.float()
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
     return loss[None]
@@ -39,7 +40,7 @@ def trained(steps: int, checkpoint: Path, until: int | None = None) -> dict[str,
             raise KeyboardInterrupt
         return {}
 
-    course = Course(
+    recipe = Recipe(
         name="tiny",
         model=model,
         batches=lambda first: fresh_batches(TOKENIZER, 1, first),
@@ -48,23 +49,23 @@ def trained(steps: int, checkpoint: Path, until: int | None = None) -> dict[str,
         evaluate=evaluate,
         evaluate_every=1,
     )
-    train(course, steps, checkpoint, Settings())
+    train(recipe, steps, checkpoint, Settings())
     return model.state_dict()
 
 
 def test_a_training_that_was_interrupted_ends_with_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = trained(5, tmp_path / "whole.pt")
+    uninterrupted = trained(5, tmp_path / "whole.pt")
     monkeypatch.setattr("qpdsl.family.training.loop._CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(KeyboardInterrupt):
         trained(5, tmp_path / "cut.pt", until=3)
     resumed = trained(5, tmp_path / "cut.pt")
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
 
 
 def test_a_solver_that_never_gets_as_good_as_asked_is_told_of(tmp_path: Path) -> None:
-    family = Family(tmp_path, Settings(), Steps(solver=1), until=0.5)
+    family = FamilyFolder(tmp_path, Settings(), Steps(solver=1), until=0.5)
     with pytest.raises(SystemExit, match="not right on 50% yet"):
         solver_stage(family)
     assert not (tmp_path / "work" / "solver").exists()
@@ -80,13 +81,13 @@ def test_batches_from_a_step_on_are_those_of_an_endless_stream() -> None:
 
 
 def test_no_training_text_is_held_out_or_in_an_evaluation_set() -> None:
-    kept = {problem.text for problem in evaluation_problems()} | {note.prompt for note in evaluation_notes()}
+    held_out_texts = {problem.text for problem in evaluation_problems()} | {note.prompt for note in evaluation_notes()}
     for pool in range(3):
         prompts = [prompt for prompt, _ in fresh_pairs(1, pool)]
-        assert kept.isdisjoint(prompts)
+        assert held_out_texts.isdisjoint(prompts)
         texts = [prompt.partition(" as JSON: ")[2] or prompt for prompt in prompts]
         assert not any(held_out(text) for text in texts)
-    assert kept.isdisjoint(problem.text for problem in sampled_problems(2000, seed=1))
+    assert held_out_texts.isdisjoint(problem.text for problem in sampled_problems(2000, seed=1))
 
 
 def test_the_learning_rate_warms_up_stays_and_falls_to_zero() -> None:
@@ -101,23 +102,23 @@ def test_hidden_states_are_those_of_the_whole_model() -> None:
     model = new_model(TINY, seed=4).eval()
     ids = torch.randint(0, 700, (2, 9), generator=torch.Generator().manual_seed(0))
     middle, last = hidden_after(model, ids, 1, 2)
-    seen = model.model(input_ids=ids, use_cache=False, output_hidden_states=True)
-    torch.testing.assert_close(last, seen.last_hidden_state)
-    torch.testing.assert_close(middle, model.model.norm(seen.hidden_states[1]))
+    output = model.model(input_ids=ids, use_cache=False, output_hidden_states=True)
+    torch.testing.assert_close(last, output.last_hidden_state)
+    torch.testing.assert_close(middle, model.model.norm(output.hidden_states[1]))
 
 
 def test_the_verifier_starts_from_the_generator_and_sees_what_was_expected() -> None:
     generator = new_model(TINY, seed=5).eval()
     maker = RowMaker(TOKENIZER)
-    rows = [maker.row(problem.text, judged(problem, problem.solution)) for problem in islice(problems(6), 24)]
+    rows = [maker.row(problem.text, judged_steps(problem, problem.solution)) for problem in islice(problems(6), 24)]
     width = min(len(row.ids) for row in rows)
     ids = torch.tensor([row.ids[:width] for row in rows])
-    compared = torch.tensor([row.slips[:width] for row in rows]) != IGNORED
+    compared = torch.tensor([row.first_errors[:width] for row in rows]) != IGNORED
     grown = with_comparator(generator, Shape(4, TINY.width, TINY.inner), ids, compared, seed=1)
-    own = generator.state_dict()
+    generator_weights = generator.state_dict()
     for name, weight in grown.state_dict().items():
-        if name in own:
-            assert torch.equal(weight, own[name])
+        if name in generator_weights:
+            assert torch.equal(weight, generator_weights[name])
     assert not grown.model.layers[3].mlp.down_proj.weight.any()
     with pytest.raises(ValueError, match="needs more than 2"):
         with_comparator(generator, TINY, ids, compared, seed=1)
@@ -132,11 +133,11 @@ def test_a_verifier_row_labels_every_step_and_marks_the_first_wrong_token() -> N
     problem = next(p for p in problems(7) if p.level == 2)
     equation = problem.facts[1].equation
     wrong = f"{equation.left} {equation.operator} {equation.right} = {equation.result + 1}."
-    row = maker.row(problem.text, judged(problem, f"{problem.steps[0]}\n\n{wrong}\n\n{problem.steps[2]}"))
+    row = maker.row(problem.text, judged_steps(problem, f"{problem.steps[0]}\n\n{wrong}\n\n{problem.steps[2]}"))
     assert labels_of(row, maker) == [True, False, False]
-    (slip,) = [place for place, mark in enumerate(row.slips) if mark == 1]
+    (slip,) = [place for place, mark in enumerate(row.first_errors) if mark == 1]
     wanted, written = row.words[slip - 1], row.ids[slip]
     assert wanted != written
     assert TOKENIZER.decode([wanted]) in str(equation.result)
-    assert row.spoiled[slip - 1] in (0, IGNORED)
-    assert set(row.spoiled[slip:]) <= {1, IGNORED}
+    assert row.after_error[slip - 1] in (0, IGNORED)
+    assert set(row.after_error[slip:]) <= {1, IGNORED}

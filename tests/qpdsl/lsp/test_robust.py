@@ -10,7 +10,7 @@ from qpdsl.grammar.files import Files
 from qpdsl.grammar.source import Source
 from qpdsl.lsp.completion import complete
 from qpdsl.lsp.definitions import definition
-from qpdsl.lsp.diagnostics import fixes, shown
+from qpdsl.lsp.diagnostics import lsp_diagnostics, quick_fixes
 from qpdsl.lsp.document import read
 from qpdsl.lsp.hover import hover
 from qpdsl.lsp.positions import offset_at, position, whole
@@ -25,8 +25,8 @@ def test_every_text_on_the_way_to_a_program(name: str) -> None:
     environment = Environment(Files())
     for end in range(0, len(text), 7):
         document = read(Source("p.qp", text[:end]), environment)
-        shown(document, "file:///p.qp")
-        fixes(document, "file:///p.qp", whole(document.source))
+        lsp_diagnostics(document, "file:///p.qp")
+        quick_fixes(document, "file:///p.qp", whole(document.source))
         for offset in (0, end // 2, end):
             complete(document, offset)
             hover(document, offset)

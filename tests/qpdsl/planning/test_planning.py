@@ -13,7 +13,7 @@ from qpdsl.cli.exits import Exit
 from qpdsl.dataset.journal import Journal, journal_path
 from qpdsl.planner.cost.device import Curve, Device, KVProfile, nominal
 from qpdsl.planner.rules import RULES
-from qpdsl.planning.store import folder, write_device
+from qpdsl.planning.user_cache import folder, write_device
 from tests.support.cli import Run, write_rows
 
 SUM = "chat user=problem | generate llm n=3 temperature=0 max_tokens=6 | score prm | best by score"

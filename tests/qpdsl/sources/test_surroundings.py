@@ -93,22 +93,22 @@ def test_functions_are_registered_by_the_caller(qpdsl: Run, scored: Path, tmp_pa
 
 
 def test_resuming_with_other_functions_is_another_run(qpdsl: Run, scored: Path, tmp_path: Path) -> None:
-    from qpdsl.sources.surroundings import surroundings
+    from qpdsl.sources.surroundings import read_surroundings
 
     functions = tmp_path / "functions.py"
-    before = surroundings(python=[str(functions)]).python
+    before = read_surroundings(python=[str(functions)]).python
     functions.write_text(FUNCTIONS.replace("-len", "len"))
-    assert surroundings(python=[str(functions)]).python != before
+    assert read_surroundings(python=[str(functions)]).python != before
 
 
 def test_resuming_with_another_schema_is_another_run(qpdsl: Run, reading: Path, tmp_path: Path) -> None:
-    from qpdsl.dataset.journal import digest, operators
+    from qpdsl.dataset.fingerprint import digest, operators
     from qpdsl.planner.plan.naive import plan
     from qpdsl.sources.programs import load_program
-    from qpdsl.sources.surroundings import surroundings
+    from qpdsl.sources.surroundings import read_surroundings
 
     def of() -> str:
-        given = surroundings(allow_read=[str(tmp_path)])
+        given = read_surroundings(allow_read=[str(tmp_path)])
         return digest(operators(plan(load_program(str(reading), None, None, given)).ops))
 
     before = of()

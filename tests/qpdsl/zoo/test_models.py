@@ -9,13 +9,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qpdsl import zoo
 from qpdsl.family.tasks.counting import evaluation_problems, judge, parse_step, split_steps
-from qpdsl.family.training.sampling import solve, step_scores, verifier_text
+from qpdsl.family.training.transformers_sampling import solve, step_scores, verifier_text
 
 PROBLEMS = evaluation_problems(24)
 
 
 def test_importing_the_zoo_loads_no_torch() -> None:
-    modules = "qpdsl.zoo, qpdsl.family.tasks.mistakes, qpdsl.family.tasks.records"
+    modules = "qpdsl.zoo, qpdsl.family.tasks.wrong_solutions, qpdsl.family.tasks.records"
     code = f"import sys, {modules}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from qpdsl.executor.kernels.data.kv_rows import Kind, Rows, row_bytes
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
 from qpdsl.executor.kernels.triton import cascade as triton_cascade
 from qpdsl.executor.kernels.triton import decode, merge, prefill, sample, store, tuning
@@ -65,14 +65,14 @@ def batch_of(sequences: int, tokens: int) -> PagedBatch:
     return PagedBatch(pages, integers[:-1].clone(), slots, integers, sequences, 4096, tokens, cascade)
 
 
-def rows_of(kind: Kind, dtype: torch.dtype, kv_heads: int, dim: int) -> Rows:
+def rows_of(kind: RowKind, dtype: torch.dtype, kv_heads: int, dim: int) -> KVRows:
     if kind == "plain":
-        return Rows.plain(torch.zeros(4, 16, 2, kv_heads, dim, dtype=dtype))
+        return KVRows.plain(torch.zeros(4, 16, 2, kv_heads, dim, dtype=dtype))
     size = row_bytes(kind, dtype, 16, kv_heads, dim)
-    return Rows.quantized(torch.zeros(4, size, dtype=torch.uint8), kind, 16, kv_heads, dim)
+    return KVRows.quantized(torch.zeros(4, size, dtype=torch.uint8), kind, 16, kv_heads, dim)
 
 
-def launch(kind: Kind, dtype: torch.dtype, kv_heads: int, fold: int, dim: int, scoring: Scoring) -> None:
+def launch(kind: RowKind, dtype: torch.dtype, kv_heads: int, fold: int, dim: int, scoring: Scoring) -> None:
     """Launches all attention kernels once over one geometry."""
     rows = rows_of(kind, dtype, kv_heads, dim)
     new = torch.zeros(16, kv_heads, dim, dtype=dtype)

@@ -18,8 +18,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, Sample
 
@@ -69,14 +69,14 @@ def engine_of(
     pages: int = 400,
     config: EngineConfig | None = None,
     on_step: Callable[[StepReport], None] | None = None,
-) -> Engine:
+) -> PagedEngine:
     """An engine that serves the model as "m", with a KV budget of `pages` pages and one for scratch."""
-    engine = Engine(config, on_step, (pages + 1) * model.layout.page_bytes)
+    engine = PagedEngine(config, on_step, (pages + 1) * model.layout.page_bytes)
     engine.add("m", model)
     return engine
 
 
-def served(engine: Engine, batch: tuple[GenerateRequest, ...]) -> list[tuple[Sample, ...]]:
+def served(engine: PagedEngine, batch: tuple[GenerateRequest, ...]) -> list[tuple[Sample, ...]]:
     """The samples of every request, stepping the engine until it is done and checking its accounts on the way."""
     tickets = [engine.submit("m", request) for request in batch]
     while engine.has_work:

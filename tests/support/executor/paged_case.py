@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from qpdsl.executor.kernels.data import kv_rows
-from qpdsl.executor.kernels.data.kv_rows import Kind, Rows, row_bytes
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -36,16 +36,16 @@ def page_tables(
 
 
 def make_rows(
-    count: int, page_size: int, kv_heads: int, dim: int, dtype: torch.dtype, kind: Kind, generator: torch.Generator
-) -> Rows:
+    count: int, page_size: int, kv_heads: int, dim: int, dtype: torch.dtype, kind: RowKind, generator: torch.Generator
+) -> KVRows:
     """Rows full of random keys and values; unused bytes are those of real values."""
     values = torch.randn(count, page_size, 2, kv_heads, dim, generator=generator)
     if kind == "plain":
-        return Rows.plain(values.to(dtype).to(DEVICE))
+        return KVRows.plain(values.to(dtype).to(DEVICE))
     data = torch.zeros(count, row_bytes(kind, dtype, page_size, kv_heads, dim), dtype=torch.uint8, device=DEVICE)
-    rows = Rows.quantized(data, kind, page_size, kv_heads, dim)
+    rows = KVRows.quantized(data, kind, page_size, kv_heads, dim)
     stored, scales = rows.split()
-    encoded, found = kv_rows.encode(values.to(DEVICE), kind)
+    encoded, found = kv_rows.quantize(values.to(DEVICE), kind)
     stored.copy_(encoded)
     scales.copy_(found)
     return rows

@@ -8,9 +8,9 @@ from functools import cache
 from importlib.resources import files
 from itertools import islice
 
-from qpdsl.executor.engine.engine import EngineConfig
+from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.runtime.instance.functions import PythonFunction
-from qpdsl.executor.runtime.run import Result
+from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.family.tasks.counting import problems
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
@@ -32,7 +32,7 @@ CASES = ROOT / "tests" / "executor" / "runtime" / "cases"
 
 def compiled(text: str, environment: Environment | None = None) -> PhysicalPlan:
     file = parse_file(Source("test.qp", text))
-    program = "p" if any(each.name == "p" for each in file.programs) else None
+    program = "p" if any(program.name == "p" for program in file.programs) else None
     return planned(lower(file, program, environment or Environment()))
 
 
@@ -64,10 +64,14 @@ def shipped(name: str) -> PhysicalPlan:
     return compiled(files("qpdsl.programs").joinpath(f"{name}.qp").read_text(encoding="utf-8"))
 
 
-def arguments(plan: PhysicalPlan, **given: Value) -> dict[str, Value]:
-    """The given arguments over the program's defaults, which are all plain literals or strings here."""
-    defaults = {p.name: getattr(p.default, "value", None) for p in plan.params if p.default is not None}
-    return {**defaults, **given}
+def arguments(plan: PhysicalPlan, **values: Value) -> dict[str, Value]:
+    """These values over the program's defaults, which are all plain literals or strings here."""
+    defaults = {
+        parameter.name: getattr(parameter.default, "value", None)
+        for parameter in plan.params
+        if parameter.default is not None
+    }
+    return {**defaults, **values}
 
 
 def texts(count: int) -> list[str]:
@@ -81,12 +85,12 @@ def run_all(
     kv_bytes: int | None = None,
     seed: int = 0,
     session: Session | None = None,
-) -> list[Result]:
+) -> list[InstanceResult]:
     """The results of all rows, run side by side."""
     session = session or Session(config=config, kv_bytes=kv_bytes, functions=FUNCTIONS)
     session.load(plan)
 
-    async def main() -> list[Result]:
+    async def main() -> list[InstanceResult]:
         async with session.running():
             return list(await asyncio.gather(*(session.run(plan, row, seed, str(i)) for i, row in enumerate(rows))))
 

@@ -27,7 +27,7 @@ Straight = Callable[[str, list[str]], list[float]]
 
 
 @dataclass(frozen=True)
-class Made:
+class RewardModel:
     """A folder, and the step scores of a solution by a forward of the whole text."""
 
     folder: Path
@@ -72,7 +72,7 @@ def _hidden(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     return hidden
 
 
-def math_shepherd(folder: Path) -> Made:
+def math_shepherd(folder: Path) -> RewardModel:
     words = tokenizer(None, "ки")
     model = random_model("mistral", vocab_size=len(words), sliding_window=4096)
     words = _saved(folder, model, words)
@@ -84,12 +84,12 @@ def math_shepherd(folder: Path) -> Made:
         text = f"{problem} " + "\n\n".join(f"{step} ки" for step in steps)
         ids = words(text).input_ids
         logits = model(torch.tensor([ids])).logits[0][:, signs].softmax(dim=-1)[:, 0]
-        return [logits[at].item() for at, id in enumerate(ids) if id == tag]
+        return [logits[position].item() for position, id in enumerate(ids) if id == tag]
 
-    return Made(folder, straight)
+    return RewardModel(folder, straight)
 
 
-def skywork(folder: Path) -> Made:
+def skywork(folder: Path) -> RewardModel:
     words = tokenizer(CHAT, "<|im_start|>", "<|im_end|>")
     model = random_model("qwen2", vocab_size=len(words))
     torch.manual_seed(1)
@@ -101,17 +101,17 @@ def skywork(folder: Path) -> Made:
 
     def straight(problem: str, steps: list[str]) -> list[float]:
         ids = words.encode((words.bos_token or "") + problem + "\n", add_special_tokens=False)
-        places = []
+        positions = []
         for line in "\n\n".join(steps).split("\n"):
             ids += [*words.encode(line, add_special_tokens=False), newline] if line else [newline]
-            places += [len(ids) - 1] if line else []
+            positions += [len(ids) - 1] if line else []
         values = torch.nn.functional.linear(_hidden(model, ids), weight, bias).sigmoid()
-        return [values[at].item() for at in places]
+        return [values[position].item() for position in positions]
 
-    return Made(folder, straight)
+    return RewardModel(folder, straight)
 
 
-def qwen(folder: Path) -> Made:
+def qwen(folder: Path) -> RewardModel:
     words = tokenizer(CHAT, "<|im_start|>", "<|im_end|>", "<extra_0>")
     model = random_model("qwen2", vocab_size=len(words))
     torch.manual_seed(2)
@@ -131,12 +131,13 @@ def qwen(folder: Path) -> Made:
         ]
         ids = words.encode(words.apply_chat_template(messages, tokenize=False), add_special_tokens=False)
         classes = score(_hidden(model, ids)).softmax(dim=-1)[:, 1]
-        return [classes[at].item() for at, id in enumerate(ids) if id == words.convert_tokens_to_ids("<extra_0>")]
+        mark = words.convert_tokens_to_ids("<extra_0>")
+        return [classes[position].item() for position, id in enumerate(ids) if id == mark]
 
-    return Made(folder, straight)
+    return RewardModel(folder, straight)
 
 
-def outcome(folder: Path, labels: int = 1) -> Made:
+def outcome(folder: Path, labels: int = 1) -> RewardModel:
     words = tokenizer(CHAT, "<|im_start|>", "<|im_end|>")
     torch.manual_seed(3)
     config = CONFIGS["llama"].__class__.from_dict(
@@ -152,10 +153,10 @@ def outcome(folder: Path, labels: int = 1) -> Made:
         logits = model(torch.tensor([ids])).logits[0]
         return [logits.item() if labels == 1 else logits.softmax(dim=-1)[1].item()]
 
-    return Made(folder, straight)
+    return RewardModel(folder, straight)
 
 
-MAKERS: Mapping[str, Callable[[Path], Made]] = {
+MAKERS: Mapping[str, Callable[[Path], RewardModel]] = {
     "math_shepherd": math_shepherd,
     "skywork": skywork,
     "qwen": qwen,

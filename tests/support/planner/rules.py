@@ -14,7 +14,7 @@ from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.rules import RULES
-from qpdsl.planning.plan import reads_of
+from qpdsl.planning.planning import reads_of
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "tests" / "planner" / "rules"

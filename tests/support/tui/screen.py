@@ -9,7 +9,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from qpdsl.tui.app import Dashboard
-from qpdsl.tui.state.event_source import ReplaySource, Source
+from qpdsl.tui.state.event_source import EventSource, ReplaySource
 from qpdsl.tui.state.player import Player
 from qpdsl.tui.widgets.questions import Leave
 
@@ -30,7 +30,7 @@ async def settle(pilot: Pilot[Leave | None]) -> str:
     while player is not None and player.busy:
         player.tick(0)
     await pilot.pause()
-    app.draw(anew=True)
+    app.draw(force=True)
     await pilot.pause()
     return text(app)
 
@@ -42,7 +42,7 @@ async def press(pilot: Pilot[Leave | None], *keys: str) -> str:
 
 @asynccontextmanager
 async def dashboard(
-    source: Source | Path,
+    source: EventSource | Path,
     size: tuple[int, int] = SMALL,
     part: float = 1.0,
     **given: object,

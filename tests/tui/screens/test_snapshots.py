@@ -1,4 +1,4 @@
-"""The screens as pictures at two sizes. `QPDSL_REGENERATE=1` draws them anew, to be looked at."""
+"""The screens as pictures at two sizes. `QPDSL_REGENERATE=1` draws them force, to be looked at."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(name: str, actual: str) -> None:
     path = SNAPSHOTS / f"{name}.svg"
     if os.environ.get("QPDSL_REGENERATE"):
         path.write_text(actual, "utf-8")
-    assert actual == path.read_text("utf-8"), f"{path.name} has changed; QPDSL_REGENERATE=1 draws it anew"
+    assert actual == path.read_text("utf-8"), f"{path.name} has changed; QPDSL_REGENERATE=1 draws it force"
 
 
 @pytest.mark.parametrize(("screen", "size", "theme"), CASES)

@@ -52,10 +52,10 @@ def test_the_socket_is_its_users_alone(runtime: Path) -> None:
     try:
         assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
         assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
-        assert [run.pid for run in live.runs()] == [os.getpid()]
+        assert [run.pid for run in live.live_runs()] == [os.getpid()]
     finally:
         server.close()
-    assert live.runs() == [] and not server.path.exists()
+    assert live.live_runs() == [] and not server.path.exists()
 
 
 @pytest.mark.parametrize("kind", ["open", "link"])
@@ -76,7 +76,7 @@ def test_sockets_of_dead_runs_are_taken_away(runtime: Path) -> None:
     path = live.folder() / f"{done.pid}.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    assert live.runs() == [] and not path.exists()
+    assert live.live_runs() == [] and not path.exists()
 
 
 def test_who_comes_late_sees_what_was_and_what_comes(runtime: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_history_is_bounded_and_its_sums_are_kept() -> None:
     assert len(told) < 60 and sum(isinstance(event, RowDone) for event in told) == 6
     assert type(told[0]).__name__ == "RunStarted" and type(told[1]).__name__ == "Earlier"
 
-    from qpdsl.tui.state.run import RunState
+    from qpdsl.tui.state.run_state import RunState
 
     late, whole = RunState(), RunState()
     for event in told:

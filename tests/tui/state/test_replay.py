@@ -14,7 +14,7 @@ from qpdsl.executor.events.codec import encode
 from qpdsl.executor.events.events import EngineFigures, EngineStepped, Routed, RunEnded, RunStarted
 from qpdsl.executor.events.trace import LineReader, TraceError, read_trace
 from qpdsl.tui.state.player import Player
-from qpdsl.tui.state.run import RunState
+from qpdsl.tui.state.run_state import RunState
 from tests.support.tui.screen import LARGE, dashboard, press, settle
 from tests.support.tui.traces import BEAM, long_run, recorded, write
 
@@ -122,10 +122,12 @@ def test_the_state_adds_up() -> None:
     assert state.running == 0 and all(totals.now == 0 for totals in state.operators.values())
     tree = state.trees["count-010"]
     answers = [node for node in tree.nodes() if node.answer]
-    assert len(answers) == 1 and "The answer is 495" in answers[0].made.step
+    assert len(answers) == 1 and "The answer is 495" in answers[0].candidate.step
     fates = {node.fate for node in tree.nodes()}
     assert fates == {"answer", "finished", "kept", "dropped"}
-    assert all(len(node.made.pieces) == len(node.made.logprobs) == node.made.tokens for node in tree.nodes())
+    assert all(
+        len(node.candidate.pieces) == len(node.candidate.logprobs) == node.candidate.tokens for node in tree.nodes()
+    )
 
 
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:

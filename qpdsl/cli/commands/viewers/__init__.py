@@ -1,1 +1,1 @@
-"""The commands that show a run: on the dashboard while it goes on or afterwards, or as a page."""
+"""The commands that show a run: on the dashboard, live or recorded, or as a page. None of them loads torch."""

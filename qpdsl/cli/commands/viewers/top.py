@@ -15,23 +15,23 @@ def command(pid: int | None, listing: bool) -> Exit:
 
     Every `qpdsl run` listens on a socket that only its user can reach, in a folder of its own.
     """
-    from qpdsl.cli.live import runs
+    from qpdsl.cli.live import live_runs
     from qpdsl.cli.runs.dashboard import check_terminal
     from qpdsl.errors import UsageError
 
-    found = runs()
+    runs = live_runs()
     if listing:
-        for run in found:
+        for run in runs:
             click.echo(f"{run.pid}\t{run.socket}")
         return Exit.OK
-    if not found:
+    if not runs:
         raise UsageError("no run of yours is going on", "`qpdsl run … --tui` starts one and watches it")
     if pid is not None:
-        found = [run for run in found if run.pid == pid]
-        if not found:
+        runs = [run for run in runs if run.pid == pid]
+        if not runs:
             raise UsageError(f"no run of yours has the process id {pid}", "`qpdsl top --list` lists them")
     check_terminal("qpdsl top")
     from qpdsl.tui.app import watch_socket
 
-    watch_socket(found[0].socket)
+    watch_socket(runs[0].socket)
     return Exit.OK

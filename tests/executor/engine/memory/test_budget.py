@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from qpdsl.executor.engine.batch.grouped import Batch
-from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
 from qpdsl.executor.engine.memory.arena import slab_bytes
 from qpdsl.executor.engine.memory.budget import kv_bytes, parse
 from qpdsl.executor.engine.memory.kv_cache import KVLayout
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from tests.support.executor.models import paged
@@ -28,7 +28,7 @@ def test_an_amount_is_bytes_or_a_share_of_the_device(asked: int | str, wanted: i
 @pytest.mark.parametrize("asked", ["", "much", "-5", "0%", "101%", "3 apples", "%"])
 def test_what_is_no_amount_is_refused(asked: str) -> None:
     with pytest.raises(ValueError, match="is no amount of memory"):
-        Engine(kv_bytes=asked)
+        PagedEngine(kv_bytes=asked)
 
 
 def test_a_cpu_gives_a_part_of_what_is_free() -> None:
@@ -37,11 +37,11 @@ def test_a_cpu_gives_a_part_of_what_is_free() -> None:
 
 def test_the_largest_step_has_as_many_tokens_as_any(monkeypatch: pytest.MonkeyPatch) -> None:
     model = paged("llama")
-    engine = Engine(EngineConfig(max_sequences=40, token_budget=700), None, "8MiB")
+    engine = PagedEngine(EngineConfig(max_sequences=40, token_budget=700), None, "8MiB")
     tokens: list[int] = []
     forward = model.forward
 
-    def counted(batch: Batch, *given: Any, **named: Any) -> Any:
+    def counted(batch: GroupedBatch, *given: Any, **named: Any) -> Any:
         tokens.append(batch.tokens.numel())
         return forward(batch, *given, **named)
 
@@ -52,7 +52,7 @@ def test_the_largest_step_has_as_many_tokens_as_any(monkeypatch: pytest.MonkeyPa
 
 def test_a_model_that_does_not_fit_is_refused_and_the_others_stay() -> None:
     model = paged("llama")
-    engine = Engine(kv_bytes=2 * model.layout.page_bytes)
+    engine = PagedEngine(kv_bytes=2 * model.layout.page_bytes)
     engine.add("m", model)
     with pytest.raises(EngineError, match="too small for other"):
         engine.add("other", model)

@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 import torch
 
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.memory.kv_cache import KVLayout, KVType
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
@@ -76,7 +76,7 @@ def test_logits_are_close_to_the_models(kv_type: KVType, bound: float, native: b
     read = ReadRequest(tokens, tuple(range(90)), tuple(range(VOCABULARY)))
     found = []
     for kind in (None, kv_type):
-        engine = Engine()
+        engine = PagedEngine()
         engine.add("m", model_of(kind, native=native))
         ticket = engine.submit("m", read)
         while engine.has_work:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qpdsl.executor.engine.engine import Engine
+from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import CONFIGS, paged, random_model
 
@@ -13,9 +13,9 @@ PROMPT = (5, 17, 80, 3, 44)
 
 
 def decoded(name: str, early: float | None, count: int = 12) -> Sample:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", paged(name))
-    ticket = engine.submit("m", GenerateRequest(PROMPT, (0,), SamplingParams(0), count, early=early))
+    ticket = engine.submit("m", GenerateRequest(PROMPT, (0,), SamplingParams(0), count, exit_margin=early))
     while engine.has_work:
         engine.step()
     (sample,) = ticket.result().samples

@@ -18,8 +18,8 @@ from transformers import (
     PretrainedConfig,
 )
 
-from qpdsl.executor.engine.engine import Engine
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.requests.errors import EngineError, UnsupportedModel
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from tests.support.executor.models import paged
@@ -138,14 +138,14 @@ def test_a_head_that_is_not_what_it_seems_is_refused() -> None:
 
 
 def test_a_prompt_longer_than_the_context_is_refused() -> None:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", paged("llama"))
     with pytest.raises(EngineError, match="256 tokens, m takes 255"):
         engine.submit("m", GenerateRequest(tuple([1] * 256), (0,), SamplingParams(), 1))
 
 
 def test_a_token_that_the_model_does_not_know_is_refused() -> None:
-    engine = Engine()
+    engine = PagedEngine()
     engine.add("m", paged("llama"))
     with pytest.raises(EngineError, match="token 101 is none of the 101"):
         engine.submit("m", GenerateRequest((1, 101), (0,), SamplingParams(), 1))

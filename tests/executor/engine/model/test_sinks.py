@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GptOssConfig, PreTrainedModel
 
-from qpdsl.executor.engine.engine import EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.requests.errors import UnsupportedModel

@@ -10,12 +10,12 @@ from functools import cache
 import pytest
 import torch
 
-from qpdsl.executor.engine import engine as engine_module
-from qpdsl.executor.engine.engine import Engine, EngineConfig
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVType
 from qpdsl.executor.engine.model.module_stack import ModuleStack
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step import backends as backends_module
 from qpdsl.executor.engine.step.backends import KernelBackend, fixed_rows
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.requests.errors import EngineError
@@ -92,7 +92,7 @@ def test_eight_bits_are_the_same_eight_bits(kv_type: KVType) -> None:
 
 def test_two_models_share_memory() -> None:
     models = {"a": model_of("llama", True), "b": model_of("mistral", True)}
-    engine = Engine(kv_bytes=40 * models["a"].layout.page_bytes)
+    engine = PagedEngine(kv_bytes=40 * models["a"].layout.page_bytes)
     for name, model in models.items():
         engine.add(name, model)
     tickets = {name: [engine.submit(name, request) for request in requests()] for name in models}
@@ -120,7 +120,7 @@ def test_scores_are_read() -> None:
 
 
 def test_a_draw_may_leave_at_the_middle_layer() -> None:
-    request = GenerateRequest((1, 2, 3), (0, 1, 2), SamplingParams(1.0), 8, early=0.2)
+    request = GenerateRequest((1, 2, 3), (0, 1, 2), SamplingParams(1.0), 8, exit_margin=0.2)
     both = [served(engine_of(model_of("llama", kernels)), (request,)) for kernels in (False, True)]
     assert tokens(both[0]) == tokens(both[1])
 
@@ -150,7 +150,7 @@ def test_captured_steps_draw_the_same(monkeypatch: pytest.MonkeyPatch, rows: int
         backends.append(KernelBackend(model, cache, fixed, record if graphs else None))
         return backends[-1]
 
-    monkeypatch.setattr(engine_module, "kernel_backend", backend)
+    monkeypatch.setattr(backends_module, "kernel_backend", backend)
     engine = engine_of(model_of("llama", True), config=EngineConfig(deterministic=rows is not None))
     for _ in range(2):
         assert tokens(served(engine, requests())) == tokens(wanted("llama"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from qpdsl.executor.engine.batch.kernel import bucket
+from qpdsl.executor.engine.batch.assembler import bucket
 from qpdsl.executor.engine.step.graphs import CAPTURED_AT, DecodeGraphs
 from qpdsl.executor.kernels.packed import Sizes
 

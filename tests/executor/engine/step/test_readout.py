@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from qpdsl.executor.engine.engine import Engine, EngineConfig
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, paged, random_model
@@ -19,7 +19,7 @@ def request(length: int, targets: int, end: tuple[int, ...] = ()) -> LogProbRequ
     return LogProbRequest(tuple(tokens[:length]), tuple(tokens[length:]), end)
 
 
-def served(engine: Engine, *requests: LogProbRequest) -> list[tuple[float, ...]]:
+def served(engine: PagedEngine, *requests: LogProbRequest) -> list[tuple[float, ...]]:
     tickets = [engine.submit("m", request) for request in requests]
     while engine.has_work:
         engine.step()
@@ -29,7 +29,7 @@ def served(engine: Engine, *requests: LogProbRequest) -> list[tuple[float, ...]]
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_neox"])
 def test_they_are_those_of_a_straight_forward(name: str) -> None:
-    engine = Engine(EngineConfig(token_budget=24))
+    engine = PagedEngine(EngineConfig(token_budget=24))
     engine.add("m", paged(name))
     given = [request(1, 3), request(40, 1), request(17, 90), request(30, 5, (3, 4)), request(30, 0, (7,))]
     for asked, logprobs in zip(given, served(engine, *given), strict=True):
@@ -47,7 +47,7 @@ def test_their_bits_do_not_hang_on_how_they_are_computed() -> None:
     given = [request(length, 20, (2,)) for length in (5, 20, 33, 60)]
     straight = []
     for asked in given:
-        engine = Engine()
+        engine = PagedEngine()
         engine.add("m", paged("llama"))
         straight += served(engine, asked)
     for pages, config in (

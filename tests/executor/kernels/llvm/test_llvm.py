@@ -12,7 +12,7 @@ from torch.nn.functional import gelu, silu
 
 from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, sample
 from qpdsl.executor.kernels.data import kv_rows
-from qpdsl.executor.kernels.data.kv_rows import Kind, Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.llvm import layer
 from qpdsl.executor.kernels.llvm import sample as sample_kernels
@@ -40,7 +40,7 @@ def kernels(
     return LayerKernels(LayerShape(heads, size, size, activation, 1e-5, head_epsilon, scoring))
 
 
-def case(heads: HeadShape) -> tuple[Rows, PagedBatch, torch.Tensor]:
+def case(heads: HeadShape) -> tuple[KVRows, PagedBatch, torch.Tensor]:
     """Rows full of keys and values, a batch over them, and joined products for its queries."""
     generator = torch.Generator().manual_seed(5)
     tables, count = page_tables(CONTEXTS, heads.page_size, generator, [(1, 3, 5)])
@@ -57,21 +57,21 @@ def split(joined: torch.Tensor, heads: HeadShape) -> tuple[torch.Tensor, torch.T
     return queries.transpose(1, 2).flatten(1, 2), rest[:, 0], rest[:, 1]
 
 
-def copied(rows: Rows) -> Rows:
+def copied(rows: KVRows) -> KVRows:
     if rows.kind == "plain":
-        return Rows.plain(rows.data.clone())
-    return Rows.quantized(rows.data.clone(), rows.kind, rows.page_size, rows.kv_heads, rows.dim)
+        return KVRows.plain(rows.data.clone())
+    return KVRows.quantized(rows.data.clone(), rows.kind, rows.page_size, rows.kv_heads, rows.dim)
 
 
-def stored(rows: Rows) -> torch.Tensor:
+def stored(rows: KVRows) -> torch.Tensor:
     """What the rows hold, in float32."""
     if rows.kind == "plain":
         return rows.data
-    return kv_rows.decode(*rows.split(), rows.kind)
+    return kv_rows.dequantize(*rows.split(), rows.kind)
 
 
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
-def test_eight_bits_are_those_of_the_twin(kind: Kind) -> None:
+def test_eight_bits_are_those_of_the_twin(kind: RowKind) -> None:
     heads = HeadShape(1, 2, 64, 16, kind)
     rows, batch, joined = case(heads)
     expected = copied(rows)
@@ -90,7 +90,9 @@ def test_eight_bits_are_those_of_the_twin(kind: Kind) -> None:
     assert rows.split()[1][page, place, 0].isnan().tolist() == [True, False]
 
 
-def attended(made: LayerKernels, heads: HeadShape, rows: Rows, batch: PagedBatch, joined: torch.Tensor) -> torch.Tensor:
+def attended(
+    made: LayerKernels, heads: HeadShape, rows: KVRows, batch: PagedBatch, joined: torch.Tensor
+) -> torch.Tensor:
     out = torch.zeros(len(joined), heads.queries)
     made.attend(joined, batch, rows.data, out, LAYERS - 1)
     return out
@@ -132,7 +134,7 @@ def test_attention_is_its_twins(
 
 @pytest.mark.parametrize("kind", ["plain", "int8", "fp8"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_querys_bits_hang_on_nothing_else_in_the_batch(threads: int, kind: Kind) -> None:
+def test_a_querys_bits_hang_on_nothing_else_in_the_batch(threads: int, kind: RowKind) -> None:
     heads = HeadShape(4, 2, 32, 16, kind)
     rows, batch, joined = case(heads)
     made, before = kernels(heads), torch.get_num_threads()
@@ -153,7 +155,7 @@ def test_a_querys_bits_hang_on_nothing_else_in_the_batch(threads: int, kind: Kin
 
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "int8", "fp8"])
-def test_keys_and_queries_turn_and_go_to_their_slots(normed: bool, kind: Kind) -> None:
+def test_keys_and_queries_turn_and_go_to_their_slots(normed: bool, kind: RowKind) -> None:
     heads = HeadShape(3, 2, 32, 16, kind)
     rows, batch, joined = case(heads)
     expected_rows = copied(rows)

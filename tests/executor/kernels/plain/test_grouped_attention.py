@@ -7,10 +7,10 @@ import random
 import pytest
 import torch
 
-from qpdsl.executor.engine.batch.grouped import build
+from qpdsl.executor.engine.batch.grouped_batch import build
 from qpdsl.executor.engine.memory.kv_cache import KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
-from qpdsl.executor.kernels.data.kv_rows import Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.plain.grouped_attention import paged_attention, write_kv
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
@@ -47,7 +47,7 @@ def test_equals_plain_attention(
     chunks, contexts = [], []
     free = list(range(0, 400, 2))
     rng.shuffle(free)
-    rows = Rows.plain(torch.randn(400, page_size, 2, kv_heads, dim))
+    rows = KVRows.plain(torch.randn(400, page_size, 2, kv_heads, dim))
     for count, computed in LENGTHS:
         length = count + computed
         request = GenerateRequest(tuple(range(length)), (0,), SamplingParams(), 1)

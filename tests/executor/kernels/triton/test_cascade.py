@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from qpdsl.executor.kernels.data.kv_rows import Kind
+from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.plain import reference
@@ -43,7 +43,7 @@ def shared_batch(page_size: int, generator: torch.Generator) -> tuple[PagedBatch
     ],
 )
 def test_agrees_with_decoding_alone(
-    kind: Kind,
+    kind: RowKind,
     dtype: torch.dtype,
     page_size: int,
     fold: int,

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from qpdsl.executor.kernels.data.kv_rows import Kind
+from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
 from qpdsl.executor.kernels.triton.decode import decode
@@ -40,7 +40,7 @@ CONTEXTS = [0, 1, 16, 33, 100]
     ("kind", "dtype", "page_size", "kv_heads", "fold", "dim", "window", "cap", "sinks", "splits"), CASES
 )
 def test_agrees_with_the_twin(
-    kind: Kind,
+    kind: RowKind,
     dtype: torch.dtype,
     page_size: int,
     kv_heads: int,

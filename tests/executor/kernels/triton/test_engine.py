@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("triton")
 
-from qpdsl.executor.engine.engine import EngineConfig
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.step import backends
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served

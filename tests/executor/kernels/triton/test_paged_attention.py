@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 pytest.importorskip("triton")
 
 from qpdsl.executor.kernels import packed, paged_attention
-from qpdsl.executor.kernels.data.kv_rows import Kind, Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.packed import Sizes
@@ -25,7 +25,7 @@ CONTEXTS, QUERIES = [40, 50, 17, 30], [1, 1, 9, 30]
 F32 = torch.float32
 
 
-def mixed(kind: Kind = "plain", cascade: bool = False) -> tuple[Rows, PagedBatch, torch.Generator]:
+def mixed(kind: RowKind = "plain", cascade: bool = False) -> tuple[KVRows, PagedBatch, torch.Generator]:
     """Two sequences that decode over two shared pages, a later chunk and a whole prompt."""
     generator = torch.Generator().manual_seed(11)
     tables, count = page_tables(CONTEXTS, 16, generator, [(2, 0, 1)])
@@ -38,7 +38,7 @@ def mixed(kind: Kind = "plain", cascade: bool = False) -> tuple[Rows, PagedBatch
 
 
 @pytest.mark.parametrize(("kind", "cascade"), [("plain", False), ("plain", True), ("fp8", True)])
-def test_a_mixed_batch_is_stored_and_attended(kind: Kind, cascade: bool) -> None:
+def test_a_mixed_batch_is_stored_and_attended(kind: RowKind, cascade: bool) -> None:
     rows, batch, generator = mixed(kind, cascade)
     query = make_query(41, 4, 32, F32, generator)
     key, value = (make_query(41, 2, 32, F32, generator) for _ in range(2))

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from qpdsl.executor.kernels.data.kv_rows import Kind
+from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
 from qpdsl.executor.kernels.triton.prefill import prefill
@@ -35,7 +35,7 @@ CONTEXTS, QUERIES = [5, 50, 20, 33, 0], [5, 19, 20, 1, 0]
     ("kind", "dtype", "page_size", "kv_heads", "fold", "dim", "window", "cap", "sinks", "tile"), CASES
 )
 def test_agrees_with_the_twin(
-    kind: Kind,
+    kind: RowKind,
     dtype: torch.dtype,
     page_size: int,
     kv_heads: int,

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from qpdsl.executor.kernels.data.kv_rows import Kind, Rows
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.plain import reference
 from qpdsl.executor.kernels.triton.store import store
 from tests.support.executor.paged_case import DEVICE, LAYERS, make_rows
@@ -24,17 +24,17 @@ CASES = [
 ]
 
 
-def copy(rows: Rows) -> Rows:
+def copy(rows: KVRows) -> KVRows:
     data = rows.data.clone()
-    return Rows.plain(data) if rows.kind == "plain" else Rows.quantized(data, rows.kind, *shape(rows))
+    return KVRows.plain(data) if rows.kind == "plain" else KVRows.quantized(data, rows.kind, *shape(rows))
 
 
-def shape(rows: Rows) -> tuple[int, int, int]:
+def shape(rows: KVRows) -> tuple[int, int, int]:
     return rows.page_size, rows.kv_heads, rows.dim
 
 
 @pytest.mark.parametrize(("kind", "dtype", "page_size", "kv_heads", "dim"), CASES)
-def test_bytes_are_the_twins(kind: Kind, dtype: torch.dtype, page_size: int, kv_heads: int, dim: int) -> None:
+def test_bytes_are_the_twins(kind: RowKind, dtype: torch.dtype, page_size: int, kv_heads: int, dim: int) -> None:
     generator = torch.Generator().manual_seed(dim)
     rows = make_rows(4 * LAYERS, page_size, kv_heads, dim, dtype, kind, generator)
     twin = copy(rows)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qpdsl import zoo
 from qpdsl.executor.models.text_model import ModelError
-from qpdsl.executor.runtime.run import Result
+from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.executor.text.context import Context, encode
 from qpdsl.session import Session
 from tests.support.executor.programs import HEADER, compiled, run_all, texts
@@ -41,7 +41,7 @@ def program(stages: str, header: str = HEADER) -> str:
     return header + f"program p(problem: text) -> text {{\n chat user=problem\n {stages}\n}}"
 
 
-def run(stages: str, problem: str, header: str = HEADER, **more: int) -> Result:
+def run(stages: str, problem: str, header: str = HEADER, **more: int) -> InstanceResult:
     return run_all(compiled(program(stages, header)), [{"problem": problem}], **more)[0]
 
 
@@ -201,7 +201,7 @@ def test_text_comes_in_pieces_that_make_up_each_rows_text(stages: str) -> None:
     def keep(path: tuple[int, ...], stage: int, piece: str) -> None:
         pieces[path] = pieces.get(path, "") + piece
 
-    async def main() -> Result:
+    async def main() -> InstanceResult:
         async with session.running():
             return await session.run(plan, {"problem": texts(1)[0]}, on_token=keep)
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qpdsl.executor.engine.engine import Engine
+from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.runtime.instance.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Services
-from qpdsl.executor.runtime.operators.columns import log_prob, python_extract, python_score
+from qpdsl.executor.runtime.operators.python_functions import python_extract, python_score
+from qpdsl.executor.runtime.operators.score import log_prob
 from qpdsl.executor.text.context import Context
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
@@ -34,13 +35,13 @@ ROWS: Candidates = tuple(
 
 def instance(*functions: PythonFunction) -> Instance:
     known = {function.name: function for function in functions}
-    return Instance("", Services(Engine(), {}, {}, EventStream(), known), {}, 0, b"")
+    return Instance("", Services(PagedEngine(), {}, {}, EventStream(), known), {}, 0, b"")
 
 
 def scored(call: Callable[..., Any], batched: bool = False, rows: Candidates = ROWS) -> list[object]:
     op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into="score")
-    made = asyncio.run(python_score(op, rows, instance(PythonFunction("f", call, batched))))
-    return [row.columns["score"] for row in made]
+    rows_out = asyncio.run(python_score(op, rows, instance(PythonFunction("f", call, batched))))
+    return [row.columns["score"] for row in rows_out]
 
 
 def extracted(call: Callable[..., Any], returns: str = "text", rows: Candidates = ROWS) -> list[object]:
@@ -87,9 +88,9 @@ def test_a_function_gets_what_it_asks_for(call: Callable[..., Any], batched: boo
 
 
 def test_equal_content_is_shown_once() -> None:
-    seen: list[str] = []
-    assert scored(lambda text: seen.append(text) or len(seen)) == [1, 2, 1]  # type: ignore[func-returns-value]
-    assert seen == ["one two", "three"]
+    calls: list[str] = []
+    assert scored(lambda text: calls.append(text) or len(calls)) == [1, 2, 1]  # type: ignore[func-returns-value]
+    assert calls == ["one two", "three"]
     batches: list[list[str]] = []
     scored(lambda texts: batches.append(texts) or [0] * len(texts), batched=True)  # type: ignore[func-returns-value]
     assert batches == [["one two", "three"]]
@@ -133,9 +134,9 @@ def test_an_extractor_gives_its_type_or_none() -> None:
 
 
 def test_the_log_probability_is_a_score() -> None:
-    made = {}
+    scores = {}
     for reduce in ("sum", "mean"):
         op = ops.LogProb(stage=0, span=NOWHERE, reduce=reduce, into="sure")
         empty = Row(None, (), {}, Generated())
-        made[reduce] = [row.columns["sure"] for row in asyncio.run(log_prob(op, (ROWS[0], empty), instance()))]
-    assert made == {"sum": [-1.5, 0.0], "mean": [-0.5, None]}
+        scores[reduce] = [row.columns["sure"] for row in asyncio.run(log_prob(op, (ROWS[0], empty), instance()))]
+    assert scores == {"sum": [-1.5, 0.0], "mean": [-0.5, None]}

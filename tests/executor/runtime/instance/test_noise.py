@@ -1,8 +1,8 @@
-"""A noise key hangs on everything that a sample means, and on nothing else."""
+"""A noise key depends on everything that a sample means, and on nothing else."""
 
 from __future__ import annotations
 
-from qpdsl.executor.engine.engine import Engine
+from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.runtime.instance.instance import Instance, Services
 from qpdsl.executor.runtime.instance.noise import hash_arguments, noise_key
@@ -37,9 +37,9 @@ def test_arguments_are_told_apart_by_place_and_type() -> None:
 
 
 def test_an_instance_hands_stage_round_seed_and_path_on() -> None:
-    services = Services(Engine(), {}, {}, EventStream())
-    one, other = (Instance("", services, {}, seed, b"") for seed in (0, 1))
-    keys = [one.key(1, (0,)), one.key(2, (0,)), one.key(1, (1,)), other.key(1, (0,))]
-    one.rounds = (3,)
-    keys.append(one.key(1, (0,)))
+    services = Services(PagedEngine(), {}, {}, EventStream())
+    first, second = (Instance("", services, {}, seed, b"") for seed in (0, 1))
+    keys = [first.key(1, (0,)), first.key(2, (0,)), first.key(1, (1,)), second.key(1, (0,))]
+    first.rounds = (3,)
+    keys.append(first.key(1, (0,)))
     assert len(set(keys)) == len(keys)

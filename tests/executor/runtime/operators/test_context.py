@@ -1,4 +1,4 @@
-"""A context that goes on: what was generated in it stands there, and the columns that a program made stay."""
+"""A longer context: it holds what was generated in it, and the columns that a program made stay."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def rows(stages: str) -> tuple[Row, ...]:
 
 def test_a_chat_goes_on_behind_the_assistants_turn() -> None:
     stages = 'chat system="Be brief." user=problem\n generate llm n=2 temperature=2.5 max_tokens=12 into first\n'
-    made = rows(stages + ' chat user="{first}? Again:"\n generate llm temperature=0 max_tokens=3\n return text')
-    assert len({row.columns["first"] for row in made}) == 2
+    result_rows = rows(stages + ' chat user="{first}? Again:"\n generate llm temperature=0 max_tokens=3\n return text')
+    assert len({row.columns["first"] for row in result_rows}) == 2
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
-    for row in made:
+    for row in result_rows:
         messages = [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": texts(1)[0]},
             {"role": "assistant", "content": row.columns["first"]},
             {"role": "user", "content": f"{row.columns['first']}? Again:"},
         ]
-        assert row.context == Context(turns=tuple((each["role"], str(each["content"])) for each in messages))
+        assert row.context == Context(turns=tuple((message["role"], str(message["content"])) for message in messages))
         whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
         assert encode(tokenizer, row.context) == tuple(whole)
         assert row.columns["tokens"] == 3 and row.columns["finish"] == "length"
@@ -67,12 +67,21 @@ def test_arms_run_on_the_same_rows_and_lack_each_others_columns() -> None:
         'chat user=problem\n generate llm n=2 stop="\\n\\n" temperature=1.5\n branch {\n { extract a = /./ }\n'
         " { generate llm n=2 temperature=0.9 max_tokens=5 into b }\n { where true }\n }\n return text"
     )
-    made = rows(stages)
-    assert [row.path for row in made] == [(0, 0), (1, 0), (0, 1, 0), (0, 1, 1), (1, 1, 0), (1, 1, 1), (0, 2), (1, 2)]
-    assert [row.columns["a"] is None for row in made] == [False, False, *[True] * 6]
-    assert all(row.columns["b"] is None for row in made[:2] + made[6:])
-    assert len({tuple(row.columns) for row in made}) == 1
-    assert made[0].columns["text"] == made[6].columns["text"]
+    result_rows = rows(stages)
+    assert [row.path for row in result_rows] == [
+        (0, 0),
+        (1, 0),
+        (0, 1, 0),
+        (0, 1, 1),
+        (1, 1, 0),
+        (1, 1, 1),
+        (0, 2),
+        (1, 2),
+    ]
+    assert [row.columns["a"] is None for row in result_rows] == [False, False, *[True] * 6]
+    assert all(row.columns["b"] is None for row in result_rows[:2] + result_rows[6:])
+    assert len({tuple(row.columns) for row in result_rows}) == 1
+    assert result_rows[0].columns["text"] == result_rows[6].columns["text"]
 
 
 def test_arms_that_loop_draw_as_loops_outside_them_do() -> None:

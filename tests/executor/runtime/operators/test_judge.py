@@ -1,4 +1,4 @@
-"""A judge is asked once for each text, greedily and in a chat of its own; the first number it says is the score."""
+"""A judge is asked once for each text, greedily and in a separate chat; the first number in its answer is the score."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ RUBRIC = ast.Template(("Mark it, ", ast.Name("who", span=NOWHERE), ": "), span=N
 
 
 def answer(problem: str, text: str) -> float | None:
-    """The first number that transformers' own greedy decoding says to the same turn."""
+    """The first number that transformers' own greedy decoding answers to the same turn."""
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
     turn = f"{problem}\n\n{text}\n\nMark it, Ann: \n\nAnswer with one number."
     messages = [{"role": "user", "content": turn}]
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     out = model.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False)
-    found = re.search(r"-?\d+(\.\d+)?", tokenizer.decode(out[0, len(prompt) :], skip_special_tokens=True))
-    return None if found is None else float(found.group())
+    match = re.search(r"-?\d+(\.\d+)?", tokenizer.decode(out[0, len(prompt) :], skip_special_tokens=True))
+    return None if match is None else float(match.group())
 
 
 def judged(instance: Instance, session: Session, *answers: str) -> Candidates:
@@ -58,9 +58,9 @@ def loaded() -> tuple[Session, Instance]:
 
 def test_the_score_is_the_first_number_of_the_answer() -> None:
     session, instance = loaded()
-    given = ("4 * 54 = 216.", "The answer is 12.", "no idea")
-    marks = [row.columns["mark"] for row in judged(instance, session, *given)]
-    assert marks == [answer(texts(1)[0], text) for text in given]
+    answers = ("4 * 54 = 216.", "The answer is 12.", "no idea")
+    marks = [row.columns["mark"] for row in judged(instance, session, *answers)]
+    assert marks == [answer(texts(1)[0], text) for text in answers]
     assert any(mark is not None for mark in marks)
 
 

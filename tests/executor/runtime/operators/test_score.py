@@ -29,7 +29,7 @@ FOLDER = zoo.path("zoo/counting-prm")
 
 
 def straight(problem: str, steps: list[str]) -> list[float]:
-    """Each step's score by a forward of its own over the conversation up to it."""
+    """Each step's score by a separate forward over the conversation up to it."""
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
     plus, minus = (tokenizer.encode(sign, add_special_tokens=False)[-1] for sign in "+-")
@@ -46,56 +46,58 @@ def straight(problem: str, steps: list[str]) -> list[float]:
     return scores
 
 
-def session() -> Session:
-    made = Session()
-    made.load(compiled(HEADER + "program p(problem: text) -> text {\n chat user=problem\n generate llm\n score prm\n}"))
-    return made
+def loaded() -> Session:
+    session = Session()
+    session.load(
+        compiled(HEADER + "program p(problem: text) -> text {\n chat user=problem\n generate llm\n score prm\n}")
+    )
+    return session
 
 
 def scored(
-    texts: list[str], reduce: ops.Reduce, used: Session, instance: Instance | None = None
+    texts: list[str], reduce: ops.Reduce, session: Session, instance: Instance | None = None
 ) -> tuple[Candidates, Instance]:
     rows = tuple(Row(Context(turns=(("user", PROBLEM),)), (i,), {}, Generated(text=t)) for i, t in enumerate(texts))
     services = Services(
-        used._engine,
-        {"prm": used._models["zoo/counting-prm"]},
-        {"prm": used._models["zoo/counting-prm"].verifier},
-        used.events,
+        session._engine,
+        {"prm": session._models["zoo/counting-prm"]},
+        {"prm": session._models["zoo/counting-prm"].verifier},
+        session.events,
     )
-    given = instance or Instance("", services, {}, 0, b"")
+    instance = instance or Instance("", services, {}, 0, b"")
     op = ops.Score(stage=0, span=Span(0, 0), verifier="prm", reduce=reduce, into="score")
 
     async def main() -> Candidates:
-        async with used.running():
-            return await score(op, rows, given, ScoreStrategy(share=True, cache=True))
+        async with session.running():
+            return await score(op, rows, instance, ScoreStrategy(share=True, cache=True))
 
-    return asyncio.run(main()), given
+    return asyncio.run(main()), instance
 
 
 def test_scores_are_those_of_a_straight_forward() -> None:
     expected = straight(PROBLEM, STEPS)
     for reduce in ("last", "min", "mean", "prod", "sum"):
-        (row,), _ = scored(["\n\n".join(STEPS)], reduce, session())
+        (row,), _ = scored(["\n\n".join(STEPS)], reduce, loaded())
         assert row.columns["score"] == pytest.approx(reduce_scores(expected, reduce), abs=3e-5)
 
 
 def test_a_text_that_ends_in_a_separator_has_no_extra_empty_step() -> None:
-    (cut, whole, empty), _ = scored([STEPS[0] + "\n\n", STEPS[0], "\n\n"], "last", session())
+    (cut, whole, empty), _ = scored([STEPS[0] + "\n\n", STEPS[0], "\n\n"], "last", loaded())
     assert cut.columns["score"] == whole.columns["score"]
     assert empty.columns["score"] is None
 
 
 def test_equal_content_is_scored_once_and_a_step_more_costs_a_step() -> None:
-    used = session()
+    session = loaded()
     reports: list[StepReport] = []
 
     def keep(event: Event) -> None:
         if isinstance(event, EngineStepped):
             reports.append(event.report)
 
-    used.events.subscribe(keep)
+    session.events.subscribe(keep)
     two = "\n\n".join(STEPS[:2])
-    rows, instance = scored([two] * 8, "last", used)
+    rows, instance = scored([two] * 8, "last", session)
     assert len({row.columns["score"] for row in rows}) == 1
     first = sum(report.prefill_tokens + report.decode_tokens for report in reports)
     assert instance.usage.prompt_tokens == first
@@ -103,9 +105,9 @@ def test_equal_content_is_scored_once_and_a_step_more_costs_a_step() -> None:
     reports.clear()
     tokens = RlhflowVerifier(AutoTokenizer.from_pretrained(FOLDER)).reads(PROBLEM, "\n\n".join(STEPS))
     assert tokens is not None
-    scored(["\n\n".join(STEPS), two], "last", used, instance)
+    scored(["\n\n".join(STEPS), two], "last", session, instance)
     again = sum(report.prefill_tokens + report.decode_tokens for report in reports)
-    # Of the longer text only what lies past the last score read is computed, of the old one nothing.
+    # Of the longer text only what follows the last score read is computed, of the old text nothing.
     assert again == tokens.positions[2] - tokens.positions[1]
 
 

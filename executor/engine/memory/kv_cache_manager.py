@@ -1,0 +1,167 @@
+"""Gives sequences their pages: prefix hits, growth, copy-on-write forks, and the way back into the prefix tree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from qpdsl.executor.engine.memory.pool import PagePool
+from qpdsl.executor.engine.memory.prefix_tree import PrefixTree, digests
+from qpdsl.executor.engine.memory.reclaimer import Reclaimer
+from qpdsl.executor.engine.memory.sequence import Sequence
+
+
+class KVCacheManager:
+    """The pages of one model. `copy_page(source, target, tokens)` copies the KV of a page's first tokens.
+
+    `flops` are the operations that computing one token again takes. Models that share an arena share a `reclaimer`.
+    `hits` counts the prompt tokens that were found in the prefix tree.
+    """
+
+    def __init__(
+        self,
+        pool: PagePool,
+        copy_page: Callable[[int, int, int], None],
+        flops: float = 1.0,
+        reclaimer: Reclaimer | None = None,
+    ) -> None:
+        self.page_size = pool.layout.page_size
+        self._page_bytes, self._token_bytes = pool.layout.page_bytes, pool.layout.token_bytes
+        self.pool = pool
+        self.reclaimer = reclaimer or Reclaimer()
+        self.tree = PrefixTree(pool, self.page_size, self.reclaimer.clock, flops / self._token_bytes)
+        self.hits = 0
+        self._copy_page = copy_page
+        self.reclaimer.join(pool, self.tree)
+
+    @property
+    def capacity(self) -> int:
+        """Pages that one sequence could have, if nothing else were served."""
+        return self.reclaimer.capacity(self.pool)
+
+    def pages_for(self, tokens: int) -> int:
+        return -(-tokens // self.page_size)
+
+    def prepare(self, sequence: Sequence) -> None:
+        """Fills the hints of a sequence that is to wait."""
+        sequence.digests = digests(sequence.tokens, self.page_size) if sequence.request.cached else []
+
+    def cached_pages(self, sequence: Sequence) -> int:
+        """Whole pages of its prompt that `attach` would find in the prefix tree; a hint."""
+        return self.tree.stored(self._cacheable(sequence))
+
+    def next_missing(self, sequence: Sequence) -> int | None:
+        """The digest of the first page after those; None where no later page may come from the cache."""
+        cacheable = self._cacheable(sequence)
+        stored = self.tree.stored(cacheable)
+        return cacheable[stored] if stored < len(cacheable) else None
+
+    def attach(
+        self, sequence: Sequence, count: int, spare: int, *, cold_only: bool = False, force: bool = False
+    ) -> bool:
+        """Gives a sequence without pages the longest prefix that the tree holds, and sets `computed`.
+
+        False, and nothing changed, unless the next `count` tokens fit behind it with `spare` pages left over, or with
+        `force`. Pages beyond that prefix are not taken yet. `cold_only`: see `Reclaimer.reserve`.
+        """
+        match = self.tree.match(sequence.tokens, sequence.cacheable if sequence.request.cached else 0)
+        held = match.pages if match.partial is None else (*match.pages, match.partial)
+        self.pool.retain_all(held)
+        length = match.length
+        more = self.pages_for(min(length + count, len(sequence.tokens))) - len(match.pages)
+        if not self.reclaimer.reserve(self.pool, more + spare, cold_only=cold_only) and not force:
+            self.pool.release_all(held)
+            return False
+        sequence.pages = list(match.pages)
+        if match.partial is not None:
+            if self.pool.free:
+                sequence.pages.append(self._copy(match.partial, length % self.page_size))
+            else:
+                length = len(match.pages) * self.page_size
+            self.pool.release(match.partial)
+        sequence.computed = length
+        sequence.limit = len(sequence.pages) * self.page_size
+        sequence.node, sequence.published = match.node, len(match.pages)
+        if not sequence.admitted:
+            sequence.admitted = True
+            sequence.cached = min(length, sequence.prompt_length)
+            self.hits += sequence.cached
+        self.tree.missed(self._cacheable(sequence)[len(match.pages) :])
+        return True
+
+    def extend(self, sequence: Sequence, count: int, *, cold_only: bool = False) -> int:
+        """Makes room to write the next `count` tokens, or as many as memory holds; returns how many."""
+        start, size = sequence.computed, self.page_size
+        at = start // size
+        copies = start % size != 0 and self.pool.shared(sequence.pages[at])
+        more = self.pages_for(start + count) - len(sequence.pages)
+        if not self.reclaimer.reserve(self.pool, more + copies, cold_only=cold_only):
+            free = self.pool.free
+            if copies and free == 0:
+                # The page to write may be shared with the tree alone, since a sibling ended: taking it needs no copy.
+                if not self.tree.forget(sequence.pages[at]):
+                    return 0
+                return self.extend(sequence, count, cold_only=cold_only)
+            more = free - copies
+            count = (len(sequence.pages) + more) * size - start
+        if copies:
+            page = self._copy(sequence.pages[at], start % size)
+            self.pool.release(sequence.pages[at])
+            sequence.pages[at] = page
+        sequence.pages.extend([self.pool.take() for _ in range(more)])
+        sequence.limit = len(sequence.pages) * size
+        return count
+
+    def share(self, parent: Sequence, child: Sequence) -> None:
+        """Lets a fork read its parent's pages; the first of them to write to the last one copies it."""
+        self.pool.retain_all(parent.pages)
+        child.pages = list(parent.pages)
+        child.node, child.published = parent.node, parent.published
+        # Neither may write before it has called `extend`.
+        parent.limit = child.limit = parent.computed
+
+    def publish(self, sequence: Sequence) -> None:
+        """Puts the whole pages that are computed into the prefix tree, where others can share them at once."""
+        whole = sequence.computed // self.page_size
+        if whole > sequence.published and sequence.request.cached:
+            self._insert(sequence, whole * self.page_size)
+            sequence.published = whole
+
+    def retire(self, sequence: Sequence) -> None:
+        """Ends a sequence: its computed tokens stay in the prefix tree, the last partial page included."""
+        if sequence.request.cached:
+            self._insert(sequence, sequence.computed)
+        self.drop(sequence)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Takes a sequence's pages away, without keeping them; it would have to start over."""
+        self.pool.release_all(sequence.pages)
+        sequence.pages = []
+        sequence.computed = sequence.limit = sequence.published = 0
+        sequence.node = None
+
+    def wasted_bytes(self, running: Iterable[Sequence]) -> int:
+        """Bytes of the leased slabs that hold no token: room in pages, free pages, the ends of slabs."""
+        room = len(self.tree) * self.page_size - self.tree.tokens
+        room += sum([sequence.limit - sequence.computed for sequence in running])
+        used = (self.pool.held + 1) * self._page_bytes
+        return room * self._token_bytes + self.pool.leased_bytes - used
+
+    def check_integrity(self, sequences: Iterable[Sequence]) -> None:
+        """AssertionError unless every page is owned exactly as often as its sequences and the tree say."""
+        owners = Counter(self.tree.pages())
+        for sequence in sequences:
+            owners.update(sequence.pages)
+            assert len(sequence.pages) >= self.pages_for(sequence.computed)
+        self.pool.check_integrity(owners)
+
+    def _cacheable(self, sequence: Sequence) -> list[int]:
+        return sequence.digests[: sequence.cacheable // self.page_size]
+
+    def _insert(self, sequence: Sequence, length: int) -> None:
+        sequence.node = self.tree.insert(sequence.tokens[:length], sequence.pages, sequence.node, sequence.published)
+
+    def _copy(self, page: int, tokens: int) -> int:
+        copy = self.pool.take()
+        self._copy_page(page, copy, tokens)
+        return copy

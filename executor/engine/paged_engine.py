@@ -1,0 +1,263 @@
+"""The engine of this process: requests in, completions out, several models on one device, one step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from qpdsl.executor.engine.memory import budget
+from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
+from qpdsl.executor.engine.memory.kv_cache import KVCache
+from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
+from qpdsl.executor.engine.memory.pool import PagePool
+from qpdsl.executor.engine.memory.reclaimer import Reclaimer
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.model_runner import ModelRunner
+from qpdsl.executor.engine.report import StepReport, report
+from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
+from qpdsl.executor.engine.step.backends import backend_of, fixed_rows
+from qpdsl.executor.requests.engine import Capabilities
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import GenerateRequest, Request, SamplingParams
+from qpdsl.executor.requests.ticket import Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """`max_sequences` bounds a model's decode batch; `token_budget` the tokens of one step.
+
+    On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `compiled` has
+    torch.compile make the layers' kernels when they first run, unless steps are deterministic; `graphs` captures decode
+    steps as CUDA graphs. On a CPU in float32 a sample has the same bits in any batch anyway, where the model's layers
+    run without transformers' modules.
+    """
+
+    max_sequences: int = 128
+    token_budget: int = 2048
+    deterministic: bool = False
+    compiled: bool = False
+    graphs: bool = True
+
+
+class PagedEngine:
+    """An `Engine` that serves requests to named models out of one KV budget.
+
+    It goes on by `step()`, or by `drive()` inside an asyncio loop. `on_step` is called with a report after every step.
+    `kv_bytes` is the memory for the KV of all models together, in bytes or as text such as "4GiB" or "50%" of the
+    device's; by default as much as is safe (see `budget.kv_bytes`).
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig | None = None,
+        on_step: Callable[[StepReport], None] | None = None,
+        kv_bytes: int | str | None = None,
+    ) -> None:
+        self._config = config or EngineConfig()
+        if kv_bytes is not None:
+            budget.parse(kv_bytes)
+        self._requested_bytes = kv_bytes
+        self._kv_bytes = 0
+        self._arena: Arena | None = None
+        self._runners: dict[str, ModelRunner] = {}
+        self._group = SchedulerGroup()
+        self._reclaimer = Reclaimer()
+        self._stepping = False
+        self._cancelled: list[tuple[Scheduler, Ticket]] = []
+        self._on_step = on_step
+        self._arrived: asyncio.Event | None = None
+
+    def add(self, name: str, model: PagedModel) -> None:
+        """Makes a model ready for requests under `name`.
+
+        While the engine is idle the memory is cut anew to suit all models, and what was cached is forgotten; a model
+        that comes while others work takes the slabs as they are. Raises EngineError where the budget does not hold a
+        page of it.
+        """
+        if self._config.deterministic and model.kernels and model.mixes_rows:
+            raise EngineError(
+                f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"
+            )
+        models = {**{runner.name: runner.model for runner in self._runners.values()}, name: model}
+        if self._arena is None or not self.has_work:
+            try:
+                self._allocate(models)
+            except EngineError:
+                self._allocate({other: models[other] for other in models if other != name})
+                raise
+        else:
+            self._group.free_slab(self._reclaimer)
+            self._runners[name] = self._runner(name, model, self._arena)
+
+    def _allocate(self, models: Mapping[str, PagedModel]) -> None:
+        """Makes the arena anew for these models. The old one is freed first: a budget may be all that is free."""
+        self._arena, self._runners = None, {}
+        self._group, self._reclaimer = SchedulerGroup(), Reclaimer()
+        if not models:
+            return
+        device = next(iter(models.values())).device
+        self._kv_bytes = budget.kv_bytes(self._requested_bytes, device, lambda: self._largest_step(models.values()))
+        size = slab_bytes([model.layout for model in models.values()], self._kv_bytes)
+        self._arena = Arena(self._kv_bytes, size, device)
+        for name, model in models.items():
+            self._runners[name] = self._runner(name, model, self._arena)
+
+    def _runner(self, name: str, model: PagedModel, arena: Arena) -> ModelRunner:
+        layouts = [*(runner.model.layout for runner in self._runners.values()), model.layout]
+        # Each of the others keeps the slab of its scratch page; no sequence runs with less than a page beside scratch.
+        own = arena.slabs - len(layouts) + 1
+        if any(own * arena.fewest_pages(layout) < 2 for layout in layouts):
+            needs = (len(layouts) + 1) * arena.slab_bytes
+            raise EngineError(
+                f"the KV budget of {self._kv_bytes:,} bytes is too small for {name}: its pages take "
+                f"{model.layout.page_bytes:,} bytes, and {needs:,} are the least that could do"
+            )
+        pool = PagePool(arena, name, model.layout)
+        cache = KVCache(arena.buffer, model.layout, pool.scratch)
+        memory = KVCacheManager(pool, cache.copy_page, 2.0 * model.parameters, self._reclaimer)
+        config = self._config
+        rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None
+        scheduler = Scheduler(memory, config.max_sequences, rows or config.token_budget, self._group)
+        # Layers of a step with an early exit run uncompiled, so the batch would decide whether compiled ones do.
+        if config.compiled and rows is None:
+            model.compile()
+        return ModelRunner(name, model, backend_of(model, cache, rows, config.graphs), scheduler)
+
+    def _largest_step(self, models: Iterable[PagedModel]) -> None:
+        """Runs each model once on as many tokens and samples as a step can have, so that its memory can be measured."""
+        config = self._config
+        for model in models:
+            length = min(config.token_budget, model.max_positions - 1)
+            prompts = -(-config.token_budget // length)
+            pages = prompts * (length // model.layout.page_size + 2) + 1
+            trial = PagedEngine(replace(config, graphs=False), kv_bytes=pages * model.layout.page_bytes)
+            trial.add("trial", model)
+            keys = tuple(range(max(1, config.max_sequences // prompts)))
+            for number in range(1, prompts + 1):
+                prompt = (number % model.vocabulary,) * length
+                trial.submit("trial", GenerateRequest(prompt, keys, SamplingParams(), 2))
+            trial.step()
+
+    @property
+    def config(self) -> EngineConfig:
+        return self._config
+
+    @property
+    def kv_bytes(self) -> int:
+        """The memory for the KV of all models together; 0 before the first is added."""
+        return self._kv_bytes
+
+    def capabilities(self, model: str) -> Capabilities:
+        """See `Engine`."""
+        return self._runners[model].model.capabilities
+
+    def busy(self, model: str) -> int:
+        """The sequences that a model has to work at; a prompt that is not forked yet counts for all its samples."""
+        scheduler = self._runners[model].scheduler
+        return sum(sequence.copies for queue in (scheduler.running, scheduler.waiting) for sequence in queue)
+
+    @property
+    def has_work(self) -> bool:
+        return any(runner.scheduler.has_work for runner in self._runners.values())
+
+    def submit(self, model: str, request: Request) -> Ticket:
+        """Queues a request. Raises EngineError where the model, its context, vocabulary or memory cannot serve it."""
+        paged, scheduler = self._runners[model].model, self._runners[model].scheduler
+        length, largest = len(request.tokens), max(request.tokens)
+        # A sample needs a position for the first token that is drawn.
+        most = paged.max_positions - (request.samples > 0)
+        if length > most:
+            raise EngineError(f"the context has {length} tokens, {model} takes {most}")
+        if largest >= paged.vocabulary:
+            raise EngineError(f"token {largest} is none of the {paged.vocabulary} that {model} knows")
+        if (inability := paged.capabilities.refusal(request.features)) is not None:
+            raise EngineError(f"{model} {inability}")
+        if (reason := scheduler.too_large(length)) is not None:
+            raise EngineError(reason)
+        ticket = Ticket(request, partial(self._cancel, scheduler), scheduler.promote)
+        scheduler.add(Sequence.of(ticket, request))
+        if self._arrived is not None:
+            self._arrived.set()
+        return ticket
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """One forward of one model that has work and gets memory for some of it."""
+        start = time.monotonic()
+        runner, chunks = self._schedule()
+        if not chunks:
+            return
+        self._stepping = True
+        try:
+            runner.run(chunks)
+        finally:
+            self._stepping = False
+            self._retire_cancelled()
+        self._report(runner, chunks, time.monotonic() - start)
+
+    async def drive(self) -> None:
+        """Steps for as long as the task lives, letting the awaiting coroutines run in between."""
+        # An event belongs to one loop, and an engine may be driven in several.
+        self._arrived = asyncio.Event()
+        while True:
+            if self.has_work:
+                self.step()
+                # The first turn of the loop wakes coroutines whose tickets resolved, the second lets them submit.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            else:
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    def check_integrity(self) -> None:
+        """AssertionError unless the page accounts of every model balance."""
+        for runner in self._runners.values():
+            scheduler = runner.scheduler
+            scheduler.memory.check_integrity([*scheduler.running, *scheduler.waiting])
+        if self._arena is not None:
+            self._arena.check_integrity()
+
+    def _schedule(self) -> tuple[ModelRunner, list[Chunk]]:
+        """A model and the chunks of its next step; no chunks where requests failed instead.
+
+        A model that gets no memory now lets another step (see `Scheduler.schedule`).
+        """
+        working = [runner for runner in self._runners.values() if runner.scheduler.has_work]
+        if not working:
+            raise RuntimeError("the engine has no work")
+        refusals = sum(runner.scheduler.refusals for runner in working)
+        for runner in sorted(working, key=ModelRunner.urgency, reverse=True):
+            chunks = runner.scheduler.schedule()
+            if chunks:
+                for other in working:
+                    other.passed += 1
+                runner.chosen()
+                return runner, chunks
+        if sum(runner.scheduler.refusals for runner in working) == refusals:
+            raise RuntimeError("no sequence got memory, and none was refused")
+        return working[0], []
+
+    def _cancel(self, scheduler: Scheduler, ticket: Ticket) -> None:
+        """Frees the pages of a request, but not under the step that reads them."""
+        if self._stepping:
+            self._cancelled.append((scheduler, ticket))
+        else:
+            scheduler.cancel(ticket)
+
+    def _retire_cancelled(self) -> None:
+        cancelled, self._cancelled = self._cancelled, []
+        for scheduler, ticket in cancelled:
+            scheduler.cancel(ticket)
+
+    def _report(self, runner: ModelRunner, chunks: list[Chunk], seconds: float) -> None:
+        if self._on_step is None:
+            return
+        decodes = sum(chunk.count == 1 and chunk.sequence.drawn > 1 for chunk in chunks)
+        prefill = sum(chunk.count for chunk in chunks) - decodes
+        self._on_step(report(runner.name, runner.scheduler, len(chunks), prefill, decodes, seconds))

@@ -1,0 +1,64 @@
+"""What the runtime needs of an engine, whether it runs in this process or is a server elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from qpdsl.executor.requests.request import Feature, Request
+from qpdsl.executor.requests.ticket import Ticket
+
+# What is said of a model without the feature, after its name.
+_WITHOUT: Mapping[Feature, str] = {
+    "sampling": "writes no text",
+    "seeds": "does not sample by a seed, so its samples could not be drawn again",
+    "masks": "cannot hold its output to a constraint",
+    "early_exit": "has no middle layer to leave at",
+    "logits": "does not tell the logits of given tokens",
+    "logprobs": "does not tell the log-probabilities of given tokens",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do for one model. A plan that needs more is refused before it runs.
+
+    "sampling": it serves a `GenerateRequest`. "seeds": a sample with a temperature depends on its key, its prompt and
+    its sampling parameters, so the same request gives the same tokens. "masks", "early_exit": a request may have a
+    `mask` or an `exit_margin`. "logits", "logprobs": it serves a `ReadRequest` or a `LogProbRequest`. "forks": a prompt
+    is computed once for all its samples and for later requests that begin with it; no request needs that, but without
+    it shared prefixes save nothing.
+    """
+
+    features: frozenset[Feature]
+
+    def refusal(self, needed: Iterable[Feature]) -> str | None:
+        """What a model without one of these features cannot do, to be read after its name; None where it has all."""
+        missing = sorted(set(needed) - self.features)
+        return _WITHOUT[missing[0]] if missing else None
+
+
+class Engine(Protocol):
+    """Serves requests to the models that it has, by the names that it knows them by.
+
+    An implementation makes a `Ticket` for each request, and resolves it on the event loop's thread while `drive` runs.
+    How many requests are served side by side, and in what order, is its own affair: with the feature "seeds" a sample's
+    tokens do not depend on it.
+    """
+
+    def capabilities(self, model: str) -> Capabilities:
+        """What the model can be asked for. Raises KeyError where the engine does not have it."""
+        ...
+
+    def submit(self, model: str, request: Request) -> Ticket:
+        """Queues a request. Raises EngineError where it can never be served, KeyError for an unknown model."""
+        ...
+
+    def busy(self, model: str) -> int:
+        """The sequences that the model has to work at, running and waiting. A prompt counts for all its samples."""
+        ...
+
+    async def drive(self) -> None:
+        """Serves requests until the task that runs it is cancelled. Raises whatever stops the engine as a whole."""
+        ...

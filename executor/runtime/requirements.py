@@ -1,0 +1,51 @@
+"""What a plan needs of its engines: the requests that its operators will make, model by model."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from qpdsl.executor.requests.request import Feature
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.evaluate import evaluate
+from qpdsl.planner.plan.options import constant
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, everything
+
+
+def required_features(plan: PhysicalPlan) -> dict[str, frozenset[Feature]]:
+    """The features (see `Capabilities`) that each model must have, by the models' names in the program.
+
+    A temperature that depends on the arguments counts as above 0, so it needs seeds.
+    """
+    required: dict[str, frozenset[Feature]] = {}
+
+    def require(model: str, features: AbstractSet[Feature]) -> None:
+        required[model] = required.get(model, frozenset()) | features
+
+    for node in everything(plan.ops):
+        match node.op, node.strategy:
+            case ops.Generate() as op, GenerateStrategy() as strategy:
+                require(op.model, _generate_features(op, strategy))
+                if isinstance(op.via, ops.Filter):
+                    require(op.via.model, {"sampling"})
+            case ops.Judge() as op, _:
+                require(op.model, {"sampling"})
+            case ops.Score() as op, _:
+                require(op.verifier, {"logits"})
+    return required
+
+
+def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozenset[Feature]:
+    """What the requests to the operator's own model need."""
+    decode = strategy.decode
+    if decode.constraint == "options":
+        return frozenset({"logprobs"})
+    temperature = constant(op.temperature)
+    needed: dict[Feature, bool] = {
+        "sampling": True,
+        "seeds": op.temperature is not None and (temperature is None or evaluate(temperature, {}) != 0),
+        "masks": decode.constraint == "mask",
+        "early_exit": decode.head == "early_exit",
+        # The large model scores the tokens that the small one has drawn.
+        "logprobs": decode.filter == "confidence",
+    }
+    return frozenset(feature for feature, is_needed in needed.items() if is_needed)

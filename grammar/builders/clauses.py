@@ -1,0 +1,94 @@
+"""Clauses: what follows the options of a stage, or the parameters of a program, and begins with a word of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lark import Token
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.builders.faults import Faults
+from qpdsl.grammar.builders.forms import Form, FormBuilder
+from qpdsl.grammar.builders.leaves import LeafBuilder, at, name_of, span_of
+from qpdsl.grammar.builders.options import Option
+from qpdsl.grammar.diagnostic import Edit
+from qpdsl.grammar.source import Span
+from qpdsl.grammar.words import CLAUSE_FORMS, SYSTEMS
+
+
+@dataclass(slots=True)
+class Clause:
+    """A clause of `generate`, `score`, `call` or `program`; `value` is None where it was faulty.
+
+    `word` is the field of the stage or program that takes the value.
+    """
+
+    word: str
+    value: Any
+    span: Span
+
+
+class ClauseBuilder:
+    def __init__(self, faults: Faults, leaves: LeafBuilder, forms: FormBuilder) -> None:
+        self.faults = faults
+        self.leaves = leaves
+        self.forms = forms
+
+    # Of stages
+
+    def target(self, meta: Any, children: list[Any]) -> Clause:
+        target = children[0]
+        value: ast.Target | None
+        if isinstance(target, Form):
+            value = self.forms.target_of(target)
+        elif target.type == "REGEX":
+            value = self.leaves.pattern(target)
+        else:
+            value = ast.SchemaTarget(str(target), span=at(target))
+        return Clause("target", value, span_of(meta))
+
+    def via(self, meta: Any, children: list[Form]) -> Clause:
+        return Clause("via", self.forms.via_of(children[0]), span_of(meta))
+
+    def draft(self, meta: Any, children: list[ast.ModelRef]) -> Clause:
+        return Clause("draft", children[0], span_of(meta))
+
+    def into(self, meta: Any, children: list[Token]) -> Clause:
+        return Clause("into", name_of(children[0]), span_of(meta))
+
+    # Of programs
+
+    def within(self, meta: Any, children: list[Form | Token]) -> Clause:
+        return Clause("within", self.forms.within_of(children[0]), span_of(meta))
+
+    def like(self, meta: Any, children: list[Token]) -> Clause:
+        name, span = children[0], span_of(meta)
+        if name in SYSTEMS:
+            return Clause("like", ast.Like("search_and_learn", span=span), span)
+        self.forms.report_unknown(name, "system", SYSTEMS, CLAUSE_FORMS["like"])
+        return Clause("like", None, span)
+
+    def prefer(self, meta: Any, children: list[Option]) -> Clause:
+        (key, value), span = children[0], span_of(meta)
+        if key != "latency":
+            message, notes = f"`prefer` has no option `{key}`", (f"form: {CLAUSE_FORMS['prefer']}",)
+            edit = Edit(at(key), "latency")
+            self.faults.report(
+                "QP116", message, at(key), "unknown option", notes=notes, help="write `latency`", edit=edit
+            )
+            return Clause("prefer", None, span)
+        number = self.leaves.number_between(value, "`latency`", 0, 1)
+        return Clause("prefer", None if number is None else ast.Prefer(float(number), span=span), span)
+
+    def values(self, clauses: list[Any]) -> dict[str, Any]:
+        """The values of the clauses in a list, by word, each once; a repeated clause is reported and left out."""
+        firsts: dict[str, Clause] = {}
+        for clause in clauses:
+            if not isinstance(clause, Clause):
+                continue
+            first = firsts.setdefault(clause.word, clause)
+            if first is not clause:
+                word = "as" if clause.word == "target" else clause.word
+                self.faults.report_repeated(f"`{word}`", clause.span, first.span)
+        return {word: clause.value for word, clause in firsts.items()}

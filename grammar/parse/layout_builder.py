@@ -1,0 +1,225 @@
+"""Which newlines end a stage, how brackets pair, and where each stage begins and ends.
+
+A stage ends at a newline or at `|`. It goes on while `(` or `[` is open, or where the next line starts with `key=`, a
+clause word, `->` or `{`. `lay_out` blanks every comment and every newline that ends nothing, so that the grammar can
+take each newline that is left for a separator. Offsets stay those of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
+from qpdsl.grammar.parse.layout import Inside, Layout, Statement, blank
+from qpdsl.grammar.parse.tokens import MAX_FAULTS, Token, next_significant, scan
+from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.words import CLAUSES, DECLARATIONS, STAGES
+
+MAX_NESTING = 64
+_PAIRS = {")": "(", "]": "[", "}": "{"}
+
+
+def lay_out(source: Source, text: str, *, pipeline: bool, headless: AbstractSet[int] = frozenset()) -> Layout:
+    """Lays out `text`, the source with perhaps some parts blanked. Raises `QpError` where it nests too deep.
+
+    `headless` holds the offsets of braces whose heads are among the blanked parts.
+    """
+    scanned, faults = scan(source, text)
+    spaces = [token.span for token in scanned if token.kind == "comment"]
+    tokens = [token for token in scanned if token.kind != "comment"]
+    layout = Layout(text, scanned, tokens, faults=faults)
+    layout.broken = any(fault.code == "QP105" and fault.span.end - fault.span.start == 3 for fault in faults)
+    builder = _LayoutBuilder(source, layout, "stages" if pipeline else "file", headless)
+    joined = builder.run()
+    layout.text = blank(text, [*spaces, *joined], newlines=False).replace("\ufeff", " ")
+    return layout
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """An open bracket or brace. A brace within brackets is `embedded`: it belongs to the statement around it."""
+
+    token: Token
+    holds: Inside | None = None
+    embedded: bool = False
+
+
+class _LayoutBuilder:
+    """Fills in a layout's statements and faults, token by token.
+
+    `stack` holds the open brackets, `current` the tokens of the statement that is being read. `suspect` is the first
+    brace whose closing brace is indented less than it is: if a brace is not closed, it is likely that one.
+    """
+
+    def __init__(self, source: Source, layout: Layout, outermost: Inside, headless: AbstractSet[int]) -> None:
+        self.source = source
+        self.layout = layout
+        self.tokens = layout.tokens
+        self.outermost: Inside = outermost
+        self.headless = headless
+        self.stack: list[_Opener] = []
+        self.current: list[Token] = []
+        self.suspect: Token | None = None
+        self.previous: Token | None = None
+        self.significant = next_significant(self.tokens)
+
+    def run(self) -> list[Span]:
+        """Builds the statements; returns the newlines that end nothing."""
+        joined: list[Span] = []
+        for index, token in enumerate(self.tokens):
+            if token.kind == "newline":
+                if self._in_brackets() and self._starts_stage(index + 1):
+                    self._unclosed_brackets()
+                if self._in_brackets() or self._goes_on(index):
+                    joined.append(token.span)
+                elif not self._embedded():
+                    self._end()
+                continue
+            if token.kind != "sign":
+                self.current.append(token)
+            elif token.text == "|" and not self._in_brackets():
+                self._end()
+                self._check_pipe(index)
+            elif token.text == "{":
+                self._open_brace(token)
+            elif token.text == "}":
+                self._unclosed_brackets()
+                if self._embedded():
+                    self.current.append(token)
+                else:
+                    self._end()
+                self._close(token)
+            else:
+                self.current.append(token)
+                if token.text in "([":
+                    self._push(_Opener(token))
+                elif token.text in ")]":
+                    self._close(token)
+            self.previous = token
+        self._unclosed_brackets()
+        self._end()
+        if self.stack and not self.layout.broken:
+            opener = self.suspect or self.stack[-1].token
+            self._fault("QP107", "this `{` is never closed", opener, "opened here", fatal=True)
+        return joined
+
+    @property
+    def inside(self) -> Inside:
+        return next((opener.holds for opener in reversed(self.stack) if opener.holds), self.outermost)
+
+    def _in_brackets(self) -> bool:
+        return bool(self.stack) and self.stack[-1].holds is None
+
+    def _embedded(self) -> bool:
+        return bool(self.stack) and self.stack[-1].embedded
+
+    def _end(self) -> None:
+        if self.current:
+            braces = sum(opener.holds is not None for opener in self.stack)
+            depth = braces + (self.outermost == "stages")
+            self.layout.statements.append(Statement(self.current, depth, self.inside))
+            self.current = []
+
+    def _open_brace(self, token: Token) -> None:
+        """A brace ends its head, but for one within the brackets of a field's type."""
+        inside = self.inside
+        if inside == "fields" and (self._in_brackets() or self._embedded()):
+            self.current.append(token)
+            self._push(_Opener(token, "fields", embedded=True))
+            return
+        self._unclosed_brackets()
+        head = self.current[0].text if self.current else ""
+        self._end()
+        fields = inside == "fields" or (inside == "file" and head == "schema")
+        arms = inside in ("stages", "arms") and head == "branch"
+        self._push(_Opener(token, "fields" if fields else "arms" if arms else "stages"))
+
+    def _push(self, opener: _Opener) -> None:
+        self.stack.append(opener)
+        if len(self.stack) > MAX_NESTING:
+            message = f"brackets nest over {MAX_NESTING} deep here"
+            raise QpError([Diagnostic("QP103", message, opener.token.span, "one too many")], self.source)
+
+    def _close(self, token: Token) -> None:
+        opener = _PAIRS[token.text]
+        if self.stack and self.stack[-1].token.text == opener:
+            start = self.stack.pop().token
+            if opener == "{" and self._leads_line(token) and self._indent(token) < self._indent(start):
+                self.suspect = self.suspect or start
+            return
+        message = f"this `{token.text}` closes nothing"
+        secondary: tuple[Label, ...] = ()
+        if self._in_brackets():
+            inner = self.stack.pop().token
+            message = f"expected the bracket that closes `{inner.text}`, found `{token.text}`"
+            secondary = (Label(inner.span, "opened here"),)
+        self._fault("QP107", message, token, secondary=secondary, fatal=opener == "{")
+
+    def _unclosed_brackets(self) -> None:
+        while self._in_brackets():
+            token = self.stack.pop().token
+            self._fault("QP107", f"this `{token.text}` is never closed", token, "opened here")
+
+    def _check_pipe(self, index: int) -> None:
+        token = self.tokens[index]
+        if self.inside != "stages":
+            items = {"file": "declarations", "fields": "fields", "arms": "arms"}[self.inside]
+            self._fault("QP113", f"`|` parts stages, not {items}", token, help="put each on its own line")
+            return
+        after = self.significant[index + 1]
+        if self.previous is None or self.previous.text in ("|", "{"):
+            doubled = self.previous is not None and self.previous.text == "|" and self.previous.end == token.start
+            help = "alternatives are joined by `or`" if doubled else None
+            self._fault("QP113", "expected a stage before this `|`", token, help=help)
+        elif after == len(self.tokens) or self.tokens[after].text == "}":
+            self._fault("QP113", "expected a stage after this `|`", token)
+
+    def _goes_on(self, index: int) -> bool:
+        if not self.current:
+            return False
+        index = self.significant[index]
+        if index == len(self.tokens):
+            return False
+        token = self.tokens[index]
+        if token.kind == "word" and self.inside != "fields":
+            after = self.tokens[index + 1] if index + 1 < len(self.tokens) else token
+            drafts = token.text == "draft" and after.kind in ("word", "string") and after is not token
+            likens = token.text == "like" and after.kind == "word" and after is not token
+            return token.text in CLAUSES or drafts or likens or after.text == "="
+        return token.text in ("->", "{") and token.start not in self.headless
+
+    def _starts_stage(self, index: int) -> bool:
+        """Whether the line here is surely a stage or declaration, so that an open bracket above it was forgotten."""
+        index = self.significant[index]
+        if index + 1 >= len(self.tokens):
+            return False
+        word, after = self.tokens[index], self.tokens[index + 1]
+        if word.text not in STAGES and word.text not in DECLARATIONS:
+            return False
+        return after.kind in ("number", "string") or (
+            after.kind == "word" and after.text not in ("and", "or", "matches")
+        )
+
+    def _leads_line(self, token: Token) -> bool:
+        line, column = self.source.position(token.start)
+        return not self.source.line(line)[: column - 1].strip()
+
+    def _indent(self, token: Token) -> int:
+        text = self.source.line(self.source.position(token.start)[0])
+        return len(text) - len(text.lstrip())
+
+    def _fault(
+        self,
+        code: str,
+        message: str,
+        token: Token,
+        label: str = "",
+        *,
+        secondary: tuple[Label, ...] = (),
+        help: str | None = None,
+        fatal: bool = False,
+    ) -> None:
+        if len(self.layout.faults) < MAX_FAULTS:
+            self.layout.faults.append(Diagnostic(code, message, token.span, label, secondary, help=help))
+        self.layout.broken |= fatal

@@ -1,0 +1,176 @@
+"""Known mistakes of syntax: habits from other languages, and words left out.
+
+Each has a function that looks at a failure and gives the diagnostic where it is that mistake, else None. `_MISTAKES`
+holds them in the order in which they are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qpdsl.grammar.diagnostic import Diagnostic, Edit
+from qpdsl.grammar.literals import regex
+from qpdsl.grammar.parse.failure import ParseFailure
+from qpdsl.grammar.parse.tokens import Token
+from qpdsl.grammar.source import Span
+from qpdsl.grammar.words import STAGES
+
+_COMPARISON_SIGNS = frozenset({"==", "!=", "<", "<=", ">", ">="})
+# What begins a comment elsewhere.
+_COMMENTS = ("//", "/*", "--")
+
+
+def known_mistake(failure: ParseFailure) -> Diagnostic | None:
+    """The diagnostic of the mistake that a failure is, None where it is none that is known."""
+    if failure.token is None or failure.statement is None:
+        return None
+    for mistake in _MISTAKES:
+        diagnostic = mistake(failure, failure.token)
+        if diagnostic is not None:
+            return diagnostic
+    return None
+
+
+def _options_first(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`generate n=4`: the model is left out."""
+    word, earlier = failure.word, failure.earlier
+    if token.text != "=" or word not in ("generate", "score") or len(earlier) != 2:
+        return None
+    first = STAGES[word].first
+    message = f"expected {first} before the options"
+    return Diagnostic("QP109", message, earlier[1].span, first, notes=failure.usage)
+
+
+def _missing_value(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`n= top_k=4`."""
+    earlier = failure.earlier
+    if token.text != "=" or "EQ" not in failure.expected or len(earlier) < 3 or earlier[-2].text != "=":
+        return None
+    span = Span(earlier[-2].end, earlier[-2].end)
+    message = f"option `{earlier[-3].text}` has no value"
+    return Diagnostic("QP109", message, span, "expected an expression", notes=failure.usage)
+
+
+def _single_equals(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`until a = b`: a `=` behind a whole expression."""
+    if token.text != "=" or "EQ" not in failure.expected:
+        return None
+    texts = [earlier.text for earlier in failure.earlier]
+    compares = not {"until", "by", "return"}.isdisjoint(texts) or texts.count("(") > texts.count(")")
+    mended = compares and failure.word in STAGES
+    return Diagnostic(
+        "QP109",
+        "`=` sets an option and compares nothing",
+        token.span,
+        notes=failure.usage,
+        help="write `==`" if mended else None,
+        edit=Edit(token.span, "==") if mended else None,
+    )
+
+
+def _double_equals(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`n==4`: an `=` was expected, and the first of the two was taken for it."""
+    if token.text != "==" or failure.offset != token.start + 1:
+        return None
+    edit = Edit(token.span, "=")
+    return Diagnostic("QP109", "`==` compares and sets no option", token.span, help="write `=`", edit=edit)
+
+
+def _stage_on_the_line(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`chat user=x generate llm`: two stages with nothing between them."""
+    word = failure.before
+    if word is None or word.text not in STAGES or failure.expected != {"EQUAL"} or failure.word not in STAGES:
+        return None
+    message = f"expected a newline or `|` before the stage `{word.text}`"
+    edit = Edit(Span(word.start, word.start), "| ")
+    return Diagnostic("QP109", message, word.span, help="begin a new stage", edit=edit)
+
+
+def _chained_comparison(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`a < b < c`."""
+    ends = not failure.expected.isdisjoint({"_SEP", "RPAR"})
+    compared = any(earlier.text in _COMPARISON_SIGNS for earlier in failure.earlier)
+    if token.text not in _COMPARISON_SIGNS or not ends or not compared:
+        return None
+    help = "join two comparisons with `and`"
+    return Diagnostic("QP109", "comparisons do not chain", token.span, notes=failure.usage, help=help)
+
+
+def _foreign_comment(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`// why`."""
+    if failure.earlier or not "".join(token.text for token in failure.tokens[:2]).startswith(_COMMENTS):
+        return None
+    return Diagnostic("QP109", "nothing begins like this here", token.span, help="a comment begins with `#`")
+
+
+def _string_for_regex(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`extract x = "a"`."""
+    if token.kind != "string" or "REGEX" not in failure.expected:
+        return None
+    message, bare = "expected a `/regex/`, found a string", token.text.strip('"')
+    sound = not {"/", "\n"} & set(bare) and regex.check(bare, 0) is None
+    edit = Edit(token.span, f"/{bare}/") if sound else None
+    help = "a regex stands between slashes"
+    return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help, edit=edit)
+
+
+def _comma_between_options(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`generate llm n=4, top_k=2`."""
+    word = failure.word
+    if token.text != "," or word not in STAGES or word == "return" or "_SEP" not in failure.expected:
+        return None
+    edit = Edit(token.span, "")
+    return Diagnostic("QP109", "options are parted by spaces", token.span, help="leave the comma out", edit=edit)
+
+
+def _bare_prompt(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`prompt problem`."""
+    if failure.word != "prompt" or len(failure.earlier) != 1 or token.kind != "word":
+        return None
+    edit = Edit(token.span, f'"{{{token.text}}}"')
+    message = f"expected a string, found `{token.text}`"
+    return Diagnostic("QP109", message, token.span, help="put the name into a string", edit=edit)
+
+
+def _optional_parameter(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`program p(n: int?)`."""
+    if token.text != "?" or failure.word != "program":
+        return None
+    help = "give the parameter a default, as in `: int = 4`"
+    return Diagnostic("QP109", "only the fields of a schema may be absent", token.span, help=help)
+
+
+def _record_in_head(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`program p() -> { a: int }`."""
+    typed = failure.before is not None and failure.before.text in (":", "->")
+    if token.text not in ("[", "{") or failure.word != "program" or not typed:
+        return None
+    message = f"expected the name of a type, found `{token.text}`"
+    help = "declare a `schema` with it, and name that"
+    return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help)
+
+
+def _regex_for_expression(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`where /a/`."""
+    if token.kind != "regex" or "NUMBER" not in failure.expected:
+        return None
+    help = "a column from a regex is made by `extract NAME = /…/`" if failure.word != "extract" else None
+    message = "expected an expression, found a regex"
+    return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help)
+
+
+_MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
+    _options_first,
+    _missing_value,
+    _single_equals,
+    _double_equals,
+    _stage_on_the_line,
+    _chained_comparison,
+    _foreign_comment,
+    _string_for_regex,
+    _comma_between_options,
+    _bare_prompt,
+    _optional_parameter,
+    _record_in_head,
+    _regex_for_expression,
+)

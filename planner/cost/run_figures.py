@@ -1,0 +1,142 @@
+"""The figures of a run, by operator and by model, and how the time of forwards is charged to operators.
+
+They are filled from the events, and read by EXPLAIN ANALYZE and the statistics. One forward serves many operators, so
+its time is charged by token share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
+
+ACCOUNTING_RULE = (
+    "time: that of forwards; one forward serves many operators, and is charged by token share, prompt and drawn "
+    "tokens apart"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFigures:
+    """Sums over all runs of one operator, of all problems. Tokens and `counts` are those of the runtime's `Usage`.
+
+    `runs` is how often the operator ran: inside a `repeat`, the rounds of all problems.
+    """
+
+    runs: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    sampled_tokens: int = 0
+    seconds: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens that went through the model: those that were drawn, and the prompt's that were not cached."""
+        return self.prompt_tokens - self.cached_tokens + self.sampled_tokens
+
+    @property
+    def cached_share(self) -> float | None:
+        """The cached share of the prompts' tokens; None where there were none."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+    def count(self, name: str) -> int:
+        return self.counts.get(name, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFigures:
+    """Sums over the forwards of one model. The seconds of a forward are divided by its tokens of either kind.
+
+    At most `peak_pages` of `pages` were held at once, each of `page_bytes` bytes (0 where not known).
+    """
+
+    steps: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    preemptions: int = 0
+    evictions: int = 0
+    thrashed: int = 0
+    peak_pages: int = 0
+    pages: int = 0
+    page_bytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.prefill_seconds + self.decode_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """One run of a plan over `problems` rows of input, `in_flight` at once.
+
+    `seconds` is wall time from the first instance's start to the last one's end. `peak_kv` and `kv_budget` are bytes,
+    None where not known. `longest` is the number of steps of the longest problem over that of the average one.
+    """
+
+    problems: int
+    failed: int
+    in_flight: int
+    seconds: float
+    operators: Mapping[str, OperatorFigures]
+    models: Mapping[str, ModelFigures]
+    peak_kv: int | None = None
+    kv_budget: int | None = None
+    longest: float = 1.0
+
+    @property
+    def forward_seconds(self) -> float:
+        """The part of the wall time spent in forwards; the rest was spent in the runtime around them."""
+        return sum(model.seconds for model in self.models.values())
+
+
+_NO_FIGURES = OperatorFigures()
+
+
+def operator_seconds(plan: PhysicalPlan, figures: RunFigures) -> dict[str, float]:
+    """Seconds of forwards by operator, for those that call a model; one that contains others has the sum of theirs."""
+    seconds: dict[str, float] = {}
+    users = {node.id: _models(node.op, plan.models) for node in everything(plan.ops)}
+    for model, spent in figures.models.items():
+        own = {id: figures.operators.get(id, _NO_FIGURES) for id, models in users.items() if model in models}
+        prompt = {id: float(operator.prompt_tokens - operator.cached_tokens) for id, operator in own.items()}
+        drawn = {id: float(operator.sampled_tokens) for id, operator in own.items()}
+        for tokens, time in ((prompt, spent.prefill_seconds), (drawn, spent.decode_seconds)):
+            whole = sum(tokens.values())
+            for id in own:
+                # Forwards whose tokens no operator got in the end are charged in equal shares.
+                share = tokens[id] / whole if whole else 1 / len(own)
+                seconds[id] = seconds.get(id, 0.0) + time * share
+    for node in reversed(list(everything(plan.ops))):
+        contained = [inner.id for chain in node.inside for inner in chain if inner.id in seconds]
+        if contained:
+            seconds[node.id] = sum(seconds[id] for id in contained)
+    return seconds
+
+
+def total(chain: tuple[PhysicalOp, ...], figures: RunFigures) -> OperatorFigures:
+    """The tokens of a chain of operators; the figures of one that contains others include theirs."""
+    operators = [figures.operators.get(node.id, _NO_FIGURES) for node in chain]
+    return OperatorFigures(
+        prompt_tokens=sum(operator.prompt_tokens for operator in operators),
+        cached_tokens=sum(operator.cached_tokens for operator in operators),
+        sampled_tokens=sum(operator.sampled_tokens for operator in operators),
+        counts={"near_ties": sum(operator.count("near_ties") for operator in operators)},
+    )
+
+
+def _models(op: ops.Operator, models: Mapping[str, str]) -> tuple[str, ...]:
+    match op:
+        case ops.Generate(model=model, via=ops.Filter(model=small)):
+            names: tuple[str, ...] = (model, small)
+        case ops.Generate(model=model) | ops.Judge(model=model) | ops.Score(verifier=model):
+            names = (model,)
+        case _:
+            names = ()
+    return tuple(models.get(name, name) for name in names)

@@ -1,0 +1,32 @@
+"""What runs an operator, in a few words: the plainest implementation, and what the rules decided about it."""
+
+from __future__ import annotations
+
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp
+from qpdsl.planner.rules import RULES
+
+ROWS = "rows"
+_PLAINEST: dict[type[ops.Operator], str] = {
+    ops.SetContext: "template",
+    ops.Score: "paged prefill",
+    ops.Judge: "judge · greedy decode",
+    ops.PythonScore: "python",
+    ops.PythonExtract: "python",
+    ops.Branch: "arms",
+    ops.Repeat: "loop",
+}
+
+
+def implementation(node: PhysicalOp) -> str:
+    """Its parts are set apart by ` · `; where nothing is done but to look at rows, it is `rows`."""
+    decode = node.strategy.decode.words() if isinstance(node.strategy, GenerateStrategy) else None
+    plainest = decode or _PLAINEST.get(type(node.op), ROWS)
+    decisions = [word for rule in RULES for word in rule.words(node)]
+    return " · ".join(decisions if plainest == ROWS and decisions else [plainest, *decisions])
+
+
+def shown_implementation(node: PhysicalOp) -> str:
+    """The same where there is something to tell, empty where only rows are looked at."""
+    words = implementation(node)
+    return "" if words == ROWS else words

@@ -1,0 +1,159 @@
+"""The decode plan of a `generate`: how each of its decoding steps is carried out.
+
+A step has four parts, and each has variants (LLM-QP, section 3: a logical `DecodeStep` and its physical arms):
+
+    head        from hidden states to the id that is drawn
+    constraint  what holds the ids to the program's constraint
+    draft       what proposes tokens that one forward then checks
+    filter      which of two models decides a token
+
+`DecodePlan` names a variant of each part. A new variant is an entry in `VARIANTS`, which says where it applies, what it
+keeps, what it costs and how EXPLAIN calls it, and the code in `executor/runtime/generate` that carries it out. A plan
+holds names, so that plans compare, print and travel as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+from qpdsl.planner.plan import ops
+
+# What a result keeps of that of the plainest plan: all of it; logits within a bound; a known share of the results.
+Equivalence = OneOf["exact", "epsilon", "lossy"]
+_LOOSER: Mapping[Equivalence, int] = {"exact": 0, "epsilon": 1, "lossy": 2}
+
+Part = OneOf["head", "constraint", "draft", "filter"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCost:
+    """What a token of a sample takes: shares of the tokens that the operator's model and the filter's small one draw.
+
+    `requests`: each token is a request of its own, which computes or finds all that stands before it.
+    """
+
+    large: float = 1.0
+    small: float = 0.0
+    requests: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to do one part of a decoding step.
+
+    `applies` says of which operators it can be a part. `equivalence` is what it keeps. `words` is how EXPLAIN calls it,
+    empty where there is nothing to say. `whole` is true where one request to the engine draws a whole sample, which is
+    what running ahead and early votes build on; one that is not draws samples by itself, and its words stand alone.
+    """
+
+    part: Part
+    name: str
+    words: str
+    equivalence: Equivalence
+    applies: Callable[[ops.Generate], bool]
+    cost: TokenCost = TokenCost()
+    whole: bool = True
+
+
+def _exits_early(op: ops.Generate) -> bool:
+    return isinstance(op.via, ops.Amortized)
+
+
+def _filters(op: ops.Generate) -> bool:
+    return isinstance(op.via, ops.Filter)
+
+
+def _chooses(op: ops.Generate) -> bool:
+    return op.constraint is not None and op.constraint.kind == "choice"
+
+
+def _is_masked(op: ops.Generate) -> bool:
+    return op.constraint is not None and op.constraint.kind != "choice"
+
+
+# Of the variants of a part that apply to an operator, the plainest plan takes the first.
+VARIANTS: tuple[Variant, ...] = (
+    # A draw leaves at the middle layer where its margin is wide enough, as `via amortized(…)` asks for.
+    Variant("head", "early_exit", "early exit", "lossy", _exits_early),
+    # One product over the whole vocabulary.
+    Variant("head", "dense", "dense head", "exact", lambda op: not _exits_early(op)),
+    # Every option is scored whole, and one of them is drawn.
+    Variant("constraint", "options", "paged prefill · options scored", "exact", _chooses, whole=False),
+    # llguidance says which ids may come next.
+    Variant("constraint", "mask", "llguidance mask", "exact", _is_masked),
+    Variant("constraint", "none", "", "exact", lambda op: op.constraint is None),
+    Variant("draft", "none", "", "exact", lambda op: True),
+    # The small model's token stands where it is confident, as `via filter(…)` asks for. It decides most tokens.
+    Variant(
+        "filter",
+        "confidence",
+        "filter · plain",
+        "lossy",
+        _filters,
+        TokenCost(large=0.15, small=1.0, requests=True),
+        whole=False,
+    ),
+    Variant("filter", "none", "", "exact", lambda op: not _filters(op)),
+)
+_BY_NAME = {(variant.part, variant.name): variant for variant in VARIANTS}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """A variant of each part of a decoding step, by its name. Raises ValueError for a name that `VARIANTS` lacks."""
+
+    head: str = "dense"
+    constraint: str = "none"
+    draft: str = "none"
+    filter: str = "none"
+
+    def __post_init__(self) -> None:
+        for part, name in self._names():
+            if (part, name) not in _BY_NAME:
+                raise ValueError(f"there is no {part} `{name}`")
+
+    @classmethod
+    def plainest(cls, op: ops.Generate) -> DecodePlan:
+        """The plan that does what the program says and nothing more."""
+        names: dict[str, str] = {}
+        for variant in VARIANTS:
+            if variant.applies(op):
+                names.setdefault(variant.part, variant.name)
+        return cls(**names)
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Those of head, constraint, draft and filter, in this order."""
+        return tuple(_BY_NAME[part, name] for part, name in self._names())
+
+    @property
+    def equivalence(self) -> Equivalence:
+        """The loosest of its parts'."""
+        return max((variant.equivalence for variant in self.variants), key=_LOOSER.__getitem__)
+
+    @property
+    def whole(self) -> bool:
+        """Whether one request to the engine draws a whole sample."""
+        return all(variant.whole for variant in self.variants)
+
+    @property
+    def cost(self) -> TokenCost:
+        """What a token takes. Today the filter alone makes it differ from a plain step."""
+        return _BY_NAME["filter", self.filter].cost
+
+    def applies(self, op: ops.Generate) -> bool:
+        """Whether this is a plan for the operator."""
+        return all(variant.applies(op) for variant in self.variants)
+
+    def words(self) -> str:
+        """How EXPLAIN calls it."""
+        alone = next((variant.words for variant in self.variants if not variant.whole), None)
+        return alone or " · ".join(["paged decode", *(variant.words for variant in self.variants if variant.words)])
+
+    def _names(self) -> Iterator[tuple[Part, str]]:
+        yield "head", self.head
+        yield "constraint", self.constraint
+        yield "draft", self.draft
+        yield "filter", self.filter

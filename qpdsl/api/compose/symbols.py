@@ -1,0 +1,170 @@
+"""Values that are known only when a program runs, as Python objects while it is composed.
+
+Inside a function under `@qp.program` a parameter annotated `int` is a `Symbol`, and so is everything that is computed
+from it. To a type checker it is an `int`: annotations say what a value will be when the program runs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NoReturn, final
+
+from qpdsl.api.composition import current, misuse, shown
+from qpdsl.api.syntax_trees import NOWHERE, placed
+from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import MAX_DEPTH, is_shallow
+from qpdsl.grammar.source import Span
+
+# How many bits a whole number may have.
+_MAX_BITS = 1024
+
+
+@final
+class Symbol:
+    """A value that is known when the program runs, as the expression that it is."""
+
+    __slots__ = ("node",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, node: ast.Expr) -> None:
+        self.node = node
+
+    def __add__(self, other: object) -> Symbol:
+        return binary("+", self, other)
+
+    def __radd__(self, other: object) -> Symbol:
+        return binary("+", other, self)
+
+    def __sub__(self, other: object) -> Symbol:
+        return binary("-", self, other)
+
+    def __rsub__(self, other: object) -> Symbol:
+        return binary("-", other, self)
+
+    def __mul__(self, other: object) -> Symbol:
+        return binary("*", self, other)
+
+    def __rmul__(self, other: object) -> Symbol:
+        return binary("*", other, self)
+
+    def __truediv__(self, other: object) -> Symbol:
+        return binary("/", self, other)
+
+    def __rtruediv__(self, other: object) -> Symbol:
+        return binary("/", other, self)
+
+    def __mod__(self, other: object) -> Symbol:
+        return binary("%", self, other)
+
+    def __rmod__(self, other: object) -> Symbol:
+        return binary("%", other, self)
+
+    def __lt__(self, other: object) -> Symbol:
+        return binary("<", self, other)
+
+    def __le__(self, other: object) -> Symbol:
+        return binary("<=", self, other)
+
+    def __gt__(self, other: object) -> Symbol:
+        return binary(">", self, other)
+
+    def __ge__(self, other: object) -> Symbol:
+        return binary(">=", self, other)
+
+    def __eq__(self, other: object) -> Symbol:  # type: ignore[override]
+        return binary("==", self, other)
+
+    def __ne__(self, other: object) -> Symbol:  # type: ignore[override]
+        return binary("!=", self, other)
+
+    def __and__(self, other: object) -> Symbol:
+        return binary("and", self, other)
+
+    def __rand__(self, other: object) -> Symbol:
+        return binary("and", other, self)
+
+    def __or__(self, other: object) -> Symbol:
+        return binary("or", self, other)
+
+    def __ror__(self, other: object) -> Symbol:
+        return binary("or", other, self)
+
+    def __invert__(self) -> Symbol:
+        return unary("not", self)
+
+    def __neg__(self) -> Symbol:
+        return unary("-", self)
+
+    def __pos__(self) -> Symbol:
+        return self
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise misuse("QP501", f"`{spec}` cannot format a value that is known only when the program runs")
+        return _mark(self.node)
+
+    def __str__(self) -> str:
+        return _mark(self.node)
+
+    def __repr__(self) -> str:
+        from qpdsl.grammar.format.unparse import format_expr
+
+        return f"`{format_expr(self.node)}`"
+
+    def __bool__(self) -> bool:
+        help = "use `&`, `|` and `~` (or `qp.not_`) for `and`, `or` and `not`, and `rows.where(…)` for `if`"
+        raise misuse("QP501", f"whether {self!r} holds is known only when the program runs", help=help)
+
+    def _unknown(self, *_: object) -> NoReturn:
+        raise misuse("QP501", f"{self!r} has no value before the program runs")
+
+    __int__ = __float__ = __index__ = __iter__ = __contains__ = __getitem__ = _unknown
+
+    def __len__(self) -> int:
+        raise misuse("QP501", f"{self!r} has no value before the program runs", help="write `qp.len(…)`")
+
+
+def convert(value: object, span: Span) -> ast.Expr:
+    """A Python value or a symbol as an expression, placed at `span`. Raises QpError, or TypeError outside a program."""
+    match value:
+        case Symbol(node=node):
+            if not is_shallow(node):
+                raise misuse("QP103", f"this nests over {MAX_DEPTH} deep", span=span)
+            return placed(node, span)
+        case None | bool():
+            return ast.Literal(value, span=span)
+        case int() if value.bit_length() > _MAX_BITS:
+            raise misuse("QP301", "this number is too large", span=span)
+        case int() | float() if math.isfinite(value):
+            if value < 0:
+                return ast.Unary("-", ast.Literal(-value, span=span), span=span)
+            return ast.Literal(value, span=span)
+        case str():
+            composition = current()
+            if composition is None:
+                return ast.Template((value,) if value else (), span=span)
+            return composition.template(value, span)
+    message = f"{shown(value)} is no value of the language: there are texts, numbers, bools and None"
+    raise misuse("QP502", message, span=span)
+
+
+def binary(op: str, left: object, right: object) -> Symbol:
+    composition = current()
+    site = composition.file.here() if composition else None
+    whole = site.whole if site else NOWHERE
+    first, second = (site.operands() if site else None) or (whole, whole)
+    return Symbol(ast.Binary(op, convert(left, first), convert(right, second), span=whole))  # type: ignore[arg-type]
+
+
+def unary(op: str, value: object) -> Symbol:
+    composition = current()
+    site = composition.file.here() if composition else None
+    whole = site.whole if site else NOWHERE
+    return Symbol(ast.Unary(op, convert(value, (site and site.operand()) or whole), span=whole))  # type: ignore[arg-type]
+
+
+def _mark(node: ast.Expr) -> str:
+    composition = current()
+    if composition is None:
+        raise misuse("QP502", "a value of a program can stand in a text only while the program is composed")
+    return composition.mark(node)

@@ -1,0 +1,154 @@
+"""`--analyze`: its options, and a run that is made to see what a plan takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qpdsl.cli.exits import Exit, say
+from qpdsl.cli.proposals import complete_data
+from qpdsl.cli.shared_options import device_option, statistics_option
+from qpdsl.errors import UserError
+from qpdsl.settings import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qpdsl.dataset.row_outcome import Outcome
+    from qpdsl.dataset.rows import InputRow
+    from qpdsl.planner.plan.physical import PhysicalPlan
+    from qpdsl.planning.analysis import RunAnalysis
+    from qpdsl.session import Session
+    from qpdsl.sources.surroundings import Surroundings
+
+Command = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzeOptions:
+    """What `explain` takes to run a program; `_OPTIONS` says what each means."""
+
+    analyze: bool
+    input: str | None
+    limit: int | None
+    seed: int | None
+    concurrency: int | None
+    device: str
+    dtype: str | None
+    threads: int | None
+    statistics: bool
+
+    def check(self, *, alone: bool) -> None:
+        """Raises UsageError where the options do not go together; `alone` is false beside other kinds of plans."""
+        from qpdsl.errors import UsageError
+
+        if self.analyze and not alone:
+            raise UsageError("`--analyze` shows how one plan ran; leave out `--verbose` and `--against`")
+        if not self.analyze:
+            for name in ("input", "limit", "seed", "concurrency"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"`--{name}` needs `--analyze`, since without it nothing runs")
+        if self.limit is not None and self.input is None:
+            raise UsageError("`--limit` needs `--input`")
+
+
+_OPTIONS = (
+    click.option("--analyze", is_flag=True, help="Run the program, and show what it came to beside the estimates."),
+    click.option(
+        "--input",
+        metavar="FILE",
+        help="With --analyze: the rows to run, as for `run`; without it one run with the values of --set.",
+        shell_complete=complete_data,
+    ),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N rows of --input only."),
+    click.option("--seed", type=int, help="Same seed, same tokens.  [default: 0]"),
+    click.option("--concurrency", type=click.IntRange(min=1), help="Rows in flight.  [default: what the plan says]"),
+    device_option,
+    click.option("--dtype", type=click.Choice(DTYPES), help="What to compute in."),
+    click.option("--threads", type=click.IntRange(min=1), help="CPU threads."),
+    statistics_option,
+)
+
+
+def analyze_options(command: Command) -> Command:
+    """The options of a command that can run what it explains."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def run_analysis(session: Session, plan: PhysicalPlan, problems: int, in_flight: int | None = None) -> RunAnalysis:
+    """Measures a run from now on; see `RunAnalysis`."""
+    from qpdsl.planning.analysis import RunAnalysis
+
+    return RunAnalysis(session, plan, problems, in_flight)
+
+
+def remember(analysis: RunAnalysis, *, alone: bool, wanted: bool) -> None:
+    """Adds a run to the statistics; see `RunAnalysis.remember`. A failure to do so is no failure of the run."""
+    try:
+        analysis.remember(alone=alone, wanted=wanted)
+    except UserError:
+        # There is no cache folder to keep them in, which the user knows.
+        pass
+    except Exception as error:
+        say(f"the statistics do not have this run: {type(error).__name__}: {error}")
+
+
+def analyzed(options: AnalyzeOptions, plan: PhysicalPlan, surroundings: Surroundings, form: str) -> Exit:
+    """Runs a plan and prints its analysis, as text or JSON."""
+    import json
+
+    from qpdsl.cli.signals import interruptible, run_until_interrupted
+    from qpdsl.session import Session
+
+    rows = _rows(options, plan)
+    outcomes: dict[int, Outcome] = {}
+    with interruptible():
+        functions = surroundings.functions.values()
+        session = Session(options.device, options.dtype, plan.kv_type, threads=options.threads, functions=functions)
+        session.load(plan)
+        analysis = run_analysis(session, plan, len(rows), options.concurrency)
+        try:
+            run_until_interrupted(_run(session, plan, rows, options, outcomes))
+        finally:
+            if options.statistics:
+                remember(analysis, alone=True, wanted=True)
+    result = analysis.done()
+    click.echo(json.dumps(result.to_json(), ensure_ascii=False, indent=2) if form == "json" else str(result))
+    failed = [outcome for outcome in outcomes.values() if outcome.error is not None]
+    if failed:
+        say(f"error: {len(failed)} of {len(outcomes)} rows failed (row `{failed[0].id}`: {failed[0].error})")
+        return Exit.ROW_FAILED
+    return Exit.OK
+
+
+def _rows(options: AnalyzeOptions, plan: PhysicalPlan) -> list[InputRow]:
+    """The rows to run: of the input, or one of the values given. Raises UsageError and DataError."""
+    from qpdsl.arguments import ArgumentError, bind
+    from qpdsl.dataset.rows import InputRow, read_rows
+    from qpdsl.errors import UsageError
+    from qpdsl.sources.programs import input_path
+
+    if options.input is not None:
+        return list(read_rows(input_path(options.input), plan, {}).rows[: options.limit])
+    try:
+        return [InputRow(plan.name, bind(plan.params, {}))]
+    except ArgumentError as error:
+        raise UsageError(str(error), "`--set NAME=VALUE` gives a value, `--input` many rows of them") from error
+
+
+async def _run(
+    session: Session,
+    plan: PhysicalPlan,
+    rows: Sequence[InputRow],
+    options: AnalyzeOptions,
+    outcomes: dict[int, Outcome],
+) -> None:
+    from qpdsl.dataset.job import Job, run_rows
+
+    job = Job(plan, None, options.seed or 0)
+    await run_rows(session, job, list(enumerate(rows)), options.concurrency, outcomes.__setitem__)

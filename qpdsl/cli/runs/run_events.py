@@ -1,0 +1,121 @@
+"""The events of a run: the first and the last, those of its rows, and the trace file and the socket that they go to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from qpdsl import __version__
+from qpdsl.cli.exits import say
+from qpdsl.cli.live import Server
+from qpdsl.cli.runs.run_options import RunOptions
+from qpdsl.dataset.job import Job
+from qpdsl.dataset.json_values import shown
+from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.dataset.rows import InputRow
+from qpdsl.errors import UsageError, UserError, reason, shorten
+from qpdsl.executor.events.events import InputListed, RowDone, RunEnded, RunStarted, Status
+from qpdsl.executor.events.stream import EventStream
+from qpdsl.executor.events.trace import TraceWriter
+from qpdsl.planner.explain.plan import explain_json
+
+# Set for a run that a dashboard started: it emits detailed events from its first row on.
+WATCHED = "_QPDSL_WATCHED"
+_MAX_LISTED = 20_000
+_MAX_QUESTION = 400
+
+
+@contextlib.contextmanager
+def event_stream(options: RunOptions, job: Job, rows: Sequence[InputRow]) -> Iterator[EventStream]:
+    """The stream of a run while the block runs: it can be attached to, and is written to the trace file of the options.
+
+    Raises UsageError where the trace cannot be written.
+    """
+    stream = EventStream()
+    stream.emit(_started(options, job, rows))
+    stream.emit(_listed(rows))
+    if os.environ.get(WATCHED):
+        stream.subscribe(lambda event: None, details=True)
+    trace = None if options.trace is None else _open_trace(stream, Path(options.trace))
+    server: Server | None = None
+    with contextlib.suppress(OSError, UserError):
+        # A run that cannot be attached to is still a run.
+        server = Server(stream)
+    status: Status = "failed"
+    error: str | None = None
+    try:
+        yield stream
+        status = "done"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    except BaseException as failure:
+        error = str(failure) or type(failure).__name__
+        raise
+    finally:
+        if not stream.ended:
+            stream.emit(RunEnded(status=status, error=error))
+        if server is not None:
+            server.close()
+        if trace is not None:
+            trace.close()
+            if trace.error is not None:
+                say(f"warning: the trace `{options.trace}` is not whole: {reason(trace.error)}")
+
+
+def emit_row(stream: EventStream, row: InputRow, outcome: Outcome) -> None:
+    """Emits that a row of the input is done, and what it came to."""
+    stream.emit(
+        RowDone(
+            row=outcome.id,
+            answer="" if outcome.answer is None else shown(outcome.answer),
+            score=outcome.score,
+            prompt_tokens=outcome.tokens_in,
+            sampled_tokens=outcome.tokens_out,
+            seconds=outcome.seconds,
+            reference=None if row.reference is None else shown(row.reference),
+            correct=outcome.correct,
+            greedy=None if outcome.greedy_correct is None else shown(outcome.greedy),
+            greedy_correct=outcome.greedy_correct,
+            error=outcome.error,
+        )
+    )
+
+
+def _started(options: RunOptions, job: Job, rows: Sequence[InputRow]) -> RunStarted:
+    return RunStarted(
+        program=job.plan.name,
+        plan=explain_json(job.plan),
+        rows=len(rows),
+        seed=options.seed,
+        device=options.device,
+        concurrency=options.concurrency or job.plan.in_flight or 1,
+        pid=os.getpid(),
+        wall=time.time(),
+        version=__version__,
+    )
+
+
+def _listed(rows: Sequence[InputRow]) -> InputListed:
+    first = rows[:_MAX_LISTED]
+    return InputListed(
+        ids=tuple(row.id for row in first),
+        asked=tuple(_question(row) for row in first),
+        references=tuple(None if row.reference is None else shown(row.reference) for row in first),
+    )
+
+
+def _question(row: InputRow) -> str:
+    """The longest text argument of a row, by which people recognize it."""
+    texts = [value for value in row.arguments.values() if isinstance(value, str)]
+    return shorten(max(texts, key=len, default=""), _MAX_QUESTION)
+
+
+def _open_trace(stream: EventStream, path: Path) -> TraceWriter:
+    try:
+        return TraceWriter(stream, path)
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {reason(error)}") from error

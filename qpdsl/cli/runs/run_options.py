@@ -1,0 +1,86 @@
+"""The options of `qpdsl run`, and the session that they ask for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qpdsl.sources.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from qpdsl.dataset.job import Job
+    from qpdsl.executor.engine.memory.kv_cache import KVType
+    from qpdsl.executor.events.stream import EventStream
+    from qpdsl.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options as the user set them; `cli.commands.run` says what each means."""
+
+    target: str | None
+    pipeline: str | None
+    program: str | None
+    settings: tuple[str, ...]
+    models: tuple[str, ...]
+    allow_read: tuple[str, ...]
+    python: tuple[str, ...]
+    input: str | None
+    output: str | None
+    seed: int
+    json: bool
+    rows: bool
+    timing: bool
+    device: str
+    dtype: str | None
+    kv_type: KVType | None
+    threads: int | None
+    kv_memory: str | None
+    deterministic: bool
+    compile: bool
+    resume: bool
+    overwrite: bool
+    concurrency: int | None
+    greedy: bool
+    trace: str | None
+    tui: bool
+    plan_kind: str
+    disabled: tuple[str, ...]
+    analyze: bool
+    statistics: bool
+
+
+def open_session(options: RunOptions, job: Job, surroundings: Surroundings, events: EventStream) -> Session:
+    """A session with the models of a job loaded. Raises ModelError."""
+    from qpdsl.executor.events.events import ModelsLoaded
+    from qpdsl.executor.models.text_model import ModelError
+    from qpdsl.model_location import locate
+    from qpdsl.session import Session
+
+    start = time.monotonic()
+    session = Session(
+        options.device,
+        options.dtype,
+        options.kv_type or job.plan.kv_type,
+        options.kv_memory,
+        threads=options.threads,
+        functions=surroundings.functions.values(),
+        events=events,
+        deterministic=options.deterministic,
+        compile=options.compile,
+    )
+    try:
+        session.load(job.plan)
+        if job.greedy is not None:
+            session.load(job.greedy)
+    except ModelError as error:
+        for model in job.models.values():
+            lead = str(ModelError(model, ""))
+            if str(error).startswith(lead) and not isinstance(locate(model), Path):
+                why = str(error).removeprefix(lead)
+                raise ModelError(model, f"looked up as a hub id, as there is no such folder: {why}") from error
+        raise
+    events.emit(ModelsLoaded(models=tuple(dict.fromkeys(job.models.values())), seconds=time.monotonic() - start))
+    return session

@@ -1,0 +1,118 @@
+"""The options that commands share, each defined once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from qpdsl.cli.proposals import complete_models, complete_names, complete_programs, complete_rules, complete_settings
+
+Command = Callable[..., Any]
+
+
+def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    from qpdsl.settings import check_device
+
+    check_device(value)
+    return value
+
+
+_READING = (
+    click.option(
+        "--allow-read",
+        metavar="FOLDER",
+        multiple=True,
+        type=click.Path(),
+        help="Let programs read files under this folder too; else they read under their own only.",
+    ),
+    click.option(
+        "--python",
+        metavar="FILE",
+        multiple=True,
+        type=click.Path(),
+        help="Run a Python file, and let programs use the scorers and extractors that it registers.",
+    ),
+)
+
+_PROGRAM = (
+    click.argument("target", metavar="[FILE|NAME]", required=False, shell_complete=complete_programs),
+    click.option("-e", "pipeline", metavar="PIPELINE", help="Take stages given here, parted by `|`, not a file."),
+    click.option(
+        "--program", metavar="NAME", help="Which program of a file that has several.", shell_complete=complete_names
+    ),
+    click.option(
+        "--set",
+        "settings",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="The value of a parameter.",
+        shell_complete=complete_settings,
+    ),
+    click.option(
+        "--model",
+        "models",
+        metavar="NAME=ID|PATH",
+        multiple=True,
+        help="Put a model of the program on another Hugging Face id or folder.",
+        shell_complete=complete_models,
+    ),
+    *_READING,
+)
+
+
+_PLANNING = (
+    click.option(
+        "--plan",
+        "plan_kind",
+        type=click.Choice(["optimized", "naive"]),
+        default="optimized",
+        show_default=True,
+        help="`naive` runs the program as it is written, by no rule.",
+    ),
+    click.option(
+        "--disable-rule",
+        "disabled",
+        metavar="RULE",
+        multiple=True,
+        help="Plan without a rule; docs/rules.md lists them.",
+        shell_complete=complete_rules,
+    ),
+)
+
+
+device_option = click.option(
+    "--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N."
+)
+
+format_option = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+statistics_option = click.option(
+    "--statistics/--no-statistics",
+    default=True,
+    envvar="QPDSL_STATISTICS",
+    help="Remember how many rows and tokens each operator came to, for later plans; QPDSL_STATISTICS=0 for never.  "
+    "[default: yes]",
+)
+
+
+def reading_options(command: Command) -> Command:
+    """The options of every command that checks programs."""
+    return _with(_READING, command)
+
+
+def program_options(command: Command) -> Command:
+    """The options of every command that plans one program."""
+    return _with(_PROGRAM, command)
+
+
+def planning_options(command: Command) -> Command:
+    """The options of every command whose planning the user can set."""
+    return _with(_PLANNING, command)
+
+
+def _with(options: tuple[Command, ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,109 @@
+"""What the results of a run depend on, as digests: an unfinished run is resumed only by the same run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from qpdsl.planner.plan.physical import PhysicalOp
+
+Fingerprint = Mapping[str, str]
+
+
+# Files up to so many bytes count in full; of larger ones the header and so many blocks of so many bytes.
+_WHOLE = 64 << 20
+_BLOCK = 64 << 10
+_SAMPLES = 32
+_TEXT_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
+# How a part of the fingerprint is called in messages, and whether its value says something to the user.
+_PARTS = {
+    "version": ("the qpdsl version", True),
+    "program": ("the program", False),
+    "python": ("the Python functions", False),
+    "arguments": ("the arguments", False),
+    "seed": ("the seed", True),
+    "input": ("the input data", False),
+    "plan": ("the plan", True),
+    "device": ("the device", True),
+    "dtype": ("the dtype", True),
+    "kv type": ("the type of the KV cache", True),
+    "deterministic": ("`--deterministic`", False),
+    "compile": ("`--compile`", False),
+    "options": ("what is recorded", True),
+}
+
+
+def digest(value: object) -> str:
+    """A short digest of plain data; the order of a mapping's keys does not count."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def operators(nodes: Iterable[PhysicalOp]) -> list[Any]:
+    """What a plan computes, as plain data: equal for equal programs, and with the files that a program read in it."""
+    described: list[Any] = []
+    for node in nodes:
+        values = {field.name: getattr(node.op, field.name) for field in fields(node.op)}
+        own = {name: repr(value) for name, value in values.items() if name not in ("span", "body", "arms")}
+        inner = [operators(block) for block in (node.body, *node.arms)]
+        described.append([type(node.op).__name__, own, inner])
+    return described
+
+
+def changes(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """In words, every part in which two fingerprints differ."""
+    differences = []
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key), new.get(key)
+        if before == after:
+            continue
+        name, is_readable = _PARTS.get(key, (f"the {key}", False))
+        values = f" (was {before or 'default'}, is {after or 'default'})" if is_readable else ""
+        differences.append(f"{name}{values}")
+    return differences
+
+
+def model_digest(folder: Path) -> str:
+    """A digest of a model folder's content: quick for weights of any size.
+
+    Configuration and tokenizer files count in full, and so do weight files up to 64 MiB. Of larger ones the size, the
+    header (every tensor's name, type, shape and place) and 32 blocks spread evenly over the file count.
+    """
+    state = blake2b(digest_size=16)
+    for path in sorted(folder.iterdir()):
+        weights = path.suffix == ".safetensors"
+        if not path.is_file() or not (weights or path.suffix in _TEXT_SUFFIXES):
+            continue
+        size = path.stat().st_size
+        state.update(f"{path.name}\0{size}\0".encode())
+        with path.open("rb") as file:
+            for start, length in _pieces(size, _header_length(file.read(8)) if weights else 0):
+                file.seek(start)
+                state.update(file.read(length))
+    return state.hexdigest()
+
+
+def _header_length(first: bytes) -> int:
+    """A safetensors file starts with the length of its JSON header, which cannot exceed 100 MB."""
+    return 8 + min(int.from_bytes(first, "little"), 100_000_000)
+
+
+def _pieces(size: int, header: int) -> Iterable[tuple[int, int]]:
+    if size <= _WHOLE:
+        return [(0, size)]
+    last = size - _BLOCK
+    return [(0, header), *((index * last // (_SAMPLES - 1), _BLOCK) for index in range(_SAMPLES))]
+
+
+def location_digest(location: Path | str) -> str:
+    """A digest of what a located model holds: a folder, or a hub id whose files are in the cache by now."""
+    if isinstance(location, Path):
+        return model_digest(location)
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(location, "config.json")
+    return model_digest(Path(config).parent) if isinstance(config, str) else "unknown"

@@ -1,0 +1,81 @@
+"""What is run for every row of a data set, and running it for many rows at once over one session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from qpdsl.dataset.admission import Admission
+from qpdsl.dataset.row_outcome import Outcome, outcome
+from qpdsl.dataset.rows import InputRow
+from qpdsl.planner.plan.physical import PhysicalPlan
+
+if TYPE_CHECKING:
+    from qpdsl.executor.runtime.run import InstanceResult
+    from qpdsl.session import Session
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is run for each row: a plan and, to compare with, the plan that decodes the same problem greedily.
+
+    `written` is the plan before any rule changed it, and `planned` says in words which rules did: both identify a run
+    that is resumed.
+    """
+
+    plan: PhysicalPlan
+    greedy: PhysicalPlan | None
+    seed: int
+    with_rows: bool = False
+    written: PhysicalPlan | None = None
+    planned: str = "optimized"
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Every model that the plans name."""
+        return {**(self.greedy.models if self.greedy else {}), **self.plan.models}
+
+
+async def run_one(session: Session, job: Job, row: InputRow) -> tuple[InstanceResult, InstanceResult | None]:
+    """What the program and greedy decoding give for one row, run side by side inside `session.running()`."""
+    program = session.run(job.plan, row.arguments, job.seed, row.id)
+    if job.greedy is None:
+        return await program, None
+    greedy = session.run(job.greedy, row.arguments, job.seed, f"{row.id} greedy", baseline=True)
+    return await asyncio.gather(program, greedy)
+
+
+async def run_rows(
+    session: Session,
+    job: Job,
+    rows: Sequence[tuple[int, InputRow]],
+    concurrency: int | None,
+    done: Callable[[int, Outcome], None],
+) -> None:
+    """Runs numbered rows, up to `concurrency` at a time, and calls `done` for each as it ends.
+
+    Without a `concurrency` the plan says when rows start: see `Admission`, with the plan's `floor` and `in_flight`. A
+    plan that does not say how many runs one at a time. Greedy decoding is run for the rows that have a reference. An
+    error of `done` ends the run; a row's own failure is part of its outcome.
+    """
+    in_flight, floor = (job.plan.in_flight or 1, job.plan.floor) if concurrency is None else (concurrency, 0)
+    admission = Admission(floor, in_flight)
+
+    async def run(number: int, row: InputRow) -> None:
+        compared = job if row.reference is not None else replace(job, greedy=None)
+        try:
+            result, greedy = await run_one(session, compared, row)
+            done(number, outcome(row, result, greedy, with_rows=job.with_rows))
+        finally:
+            admission.leave()
+
+    async with session.running():
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, row in rows:
+                    await admission.enter(session)
+                    group.create_task(run(number, row))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None

@@ -1,0 +1,45 @@
+"""Values of a program's columns, written out: as JSON, and as text for people."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from qpdsl.planner.plan.evaluate import format_value
+
+if TYPE_CHECKING:
+    from qpdsl.executor.runtime.instance.candidates import Row
+
+
+# Numbers are rounded as scores are, so that no digit depends on the batch.
+_DIGITS = 5
+
+
+def plain_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """The columns of each row, in the order in which the program made them."""
+    return [{name: plain(value) for name, value in row.columns.items()} for row in rows]
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can carry, its numbers rounded."""
+    match value:
+        case float():
+            return round(value, _DIGITS) if math.isfinite(value) else str(value)
+        case dict():
+            return {name: plain(part) for name, part in value.items()}
+        case list() | tuple():
+            return [plain(part) for part in value]
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value for people: text as it is, a record as JSON."""
+    value = plain(value)
+    return dumps(value) if isinstance(value, dict | list) else format_value(value)
+
+
+def dumps(record: object) -> str:
+    """One line of JSON, without the newline."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,85 @@
+"""What a run over many rows came to, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qpdsl.dataset.row_outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`seconds` is the wall time of this run alone, in which `sampled` tokens were drawn for the rows it finished.
+
+    A row that failed counts as wrong. Greedy's tokens are not counted.
+    """
+
+    outcomes: Sequence[Outcome]
+    seconds: float
+    sampled: int
+
+    @property
+    def failed(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.error is not None]
+
+    def lines(self) -> list[str]:
+        """For people: aligned, one fact a line."""
+        facts = [("rows", str(len(self.outcomes)))]
+        if self.failed:
+            first = self.failed[0]
+            facts.append(("failed", f"{len(self.failed)} (row `{first.id}`: {first.error})"))
+        if self._accuracy:
+            facts.append(("accuracy", _share(self._accuracy)))
+        if self._greedy_accuracy:
+            facts.append(("greedy", _share(self._greedy_accuracy)))
+        facts.append(("tokens", f"{self._tokens_in:,} in, {self._tokens_out:,} out"))
+        facts.append(("near ties", f"{self._near_ties:,}"))
+        if self.sampled:
+            facts.append(("seconds", f"{self.seconds:.1f} ({self.sampled / self.seconds:,.0f} tokens/s)"))
+        return aligned(facts)
+
+    def to_json(self, *, timing: bool) -> dict[str, Any]:
+        """For programs; the keys are stable."""
+        summary: dict[str, Any] = {"rows": len(self.outcomes), "failed": len(self.failed)}
+        for name, verdicts in (("", self._accuracy), ("greedy_", self._greedy_accuracy)):
+            if verdicts:
+                summary |= {f"{name}correct": sum(verdicts), f"{name}compared": len(verdicts)}
+        summary |= {"tokens_in": self._tokens_in, "tokens_out": self._tokens_out, "near_ties": self._near_ties}
+        if timing:
+            summary |= {"seconds": round(self.seconds, 3)}
+        return summary
+
+    @property
+    def _accuracy(self) -> list[bool]:
+        return [outcome.correct for outcome in self.outcomes if outcome.correct is not None]
+
+    @property
+    def _greedy_accuracy(self) -> list[bool]:
+        return [outcome.greedy_correct for outcome in self.outcomes if outcome.greedy_correct is not None]
+
+    @property
+    def _tokens_in(self) -> int:
+        return sum(outcome.tokens_in for outcome in self.outcomes)
+
+    @property
+    def _tokens_out(self) -> int:
+        return sum(outcome.tokens_out for outcome in self.outcomes)
+
+    @property
+    def _near_ties(self) -> int:
+        return sum(outcome.near_ties for outcome in self.outcomes)
+
+
+def aligned(facts: Iterable[tuple[str, str]]) -> list[str]:
+    """Names and values in two columns."""
+    pairs = list(facts)
+    width = max((len(name) for name, _ in pairs), default=0)
+    return [f"{name:<{width}}  {value}" for name, value in pairs]
+
+
+def _share(verdicts: list[bool]) -> str:
+    right, total = sum(verdicts), len(verdicts)
+    return f"{right}/{total} ({right / total:.1%})"

@@ -1,0 +1,69 @@
+"""The models that a plan runs, and what each of them must be able to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from qpdsl.executor.models.load import BY_CONFIGURATION
+from qpdsl.executor.models.text_model import ModelError, TextModel
+from qpdsl.executor.requests.engine import Engine
+from qpdsl.executor.runtime.requirements import required_features
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalPlan
+
+
+def named_models(operators: Iterable[ops.Operator]) -> list[str]:
+    """The models that a plan runs, by their names in the program. A model to draft with is not among them."""
+    names: list[str] = []
+    for op in operators:
+        match op:
+            case ops.Generate(model=model, via=ops.Filter(model=small)):
+                names += [model, small]
+            case ops.Generate(model=model) | ops.Judge(model=model) | ops.Score(verifier=model):
+                names.append(model)
+    return names
+
+
+def verifier_kinds(plan: PhysicalPlan, operators: Iterable[ops.Operator]) -> dict[str, str]:
+    """The kind of verifier of each model that scores, `BY_CONFIGURATION` where the program does not say.
+
+    Raises ModelError where the program says two kinds of one model.
+    """
+    kinds: dict[str, str] = {}
+    for op in operators:
+        if isinstance(op, ops.Score):
+            model, kind = plan.models[op.verifier], op.kind or BY_CONFIGURATION
+            before = kinds.get(model, kind)
+            if BY_CONFIGURATION not in (before, kind) and before != kind:
+                raise ModelError(model, f"it is declared as a verifier of kind {before} and of kind {kind}")
+            kinds[model] = kind if before == BY_CONFIGURATION else before
+    return kinds
+
+
+def check_vocabularies(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:
+    """Raises ModelError unless both models of every `via filter` write with the same tokens.
+
+    A token of one stands in the text of the other. `models` are the loaded models by id.
+    """
+    for op in operators:
+        if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter):
+            large, small = models[plan.models[op.model]], models[plan.models[op.via.model]]
+            if large.tokenizer.get_vocab() != small.tokenizer.get_vocab() or large.eos != small.eos:
+                raise ModelError(small.name, f"`via filter` needs the vocabulary of `{large.name}`, and it has another")
+
+
+def check_writers(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:
+    """Raises ModelError where the plan generates with a model that only scores. `models` are the loaded ones by id."""
+    for op in operators:
+        if isinstance(op, ops.Generate | ops.Judge):
+            model = models[plan.models[op.model]]
+            if not model.writes:
+                raise ModelError(model.name, f"it is a {model.kind} verifier, which writes no text")
+
+
+def check_features(plan: PhysicalPlan, engine: Engine) -> None:
+    """Raises ModelError where a model of the plan cannot be asked for what the plan will ask for."""
+    for name, features in required_features(plan).items():
+        model = plan.models[name]
+        if (inability := engine.capabilities(model).refusal(features)) is not None:
+            raise ModelError(model, f"it {inability}")

@@ -1,0 +1,77 @@
+"""How a command plans: by all rules, by all but some, or by none; and the choice by cost after the rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from qpdsl.errors import UsageError, unknown
+from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.optimize.by_cost import NAME, choice_of
+from qpdsl.planner.optimize.optimizer import Optimized, optimize
+from qpdsl.planner.plan.logical import LogicalProgram
+from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.rules import RULES
+from qpdsl.planning.target import Target
+from qpdsl.planning.user_cache import measured_device, read_statistics
+
+PLANS = ("optimized", "naive")
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """`kind` is one of `PLANS`; `disabled` are names of rules, that of the choice by cost among them."""
+
+    kind: str = "optimized"
+    disabled: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, kind: str, disabled: tuple[str, ...]) -> Planning:
+        """Raises UsageError where the two do not go together, or there is no such rule."""
+        names = [*(rule.name for rule in RULES), NAME]
+        for name in disabled:
+            if name not in names:
+                raise UsageError(f"`--disable-rule`: {unknown(name, names, 'there is no rule')}")
+        if kind == "naive" and disabled:
+            raise UsageError("`--plan naive` uses no rule, so that `--disable-rule` has none to switch off")
+        return cls(kind, tuple(name for name in names if name in disabled))
+
+    def __str__(self) -> str:
+        return self.kind + (f" without {', '.join(self.disabled)}" if self.disabled else "")
+
+    def optimized(
+        self,
+        program: LogicalProgram,
+        reads: tuple[str, ...] | None,
+        target: Target,
+        load: Load | None = None,
+        *,
+        kv_types: bool = True,
+    ) -> Optimized:
+        """The plan of a program, with the plans on the way to it.
+
+        `reads` is explained at `PhysicalPlan`, `load` and `kv_types` at `choice_of`.
+        """
+        naive = plan(program, reads)
+        if self.kind == "naive":
+            return Optimized(naive, (), {})
+        ruled = optimize(naive, [name for name in self.disabled if name != NAME])
+        if NAME in self.disabled:
+            return replace(ruled, disabled=self.disabled)
+        return with_choice(ruled, target, load, kv_types=kv_types)
+
+
+def with_choice(optimized: Optimized, target: Target, load: Load | None = None, *, kv_types: bool = True) -> Optimized:
+    """The plan with what the rules left open chosen by cost, where the target was measured."""
+    dtype = target.computes_in(optimized.plan.models.values())
+    device = None if dtype is None else measured_device(target.kind, dtype, target.threads)
+    if device is None:
+        return optimized
+    return replace(optimized, choice=choice_of(optimized.plan, device, read_statistics(), load, kv_types=kv_types))
+
+
+def reads_of(program: LogicalProgram, *, rows: bool = False, text: bool = False) -> tuple[str, ...] | None:
+    """The columns of the final rows that are shown: None for all of them, else the score and, with `text`, the text."""
+    if rows:
+        return None
+    score = () if program.score_column is None else (program.score_column,)
+    return (*score, "text") if text else score

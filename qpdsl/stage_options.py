@@ -1,0 +1,58 @@
+"""Stage options that arguments put out of range, found before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from qpdsl.arguments import KINDS, LARGEST, ArgumentError
+from qpdsl.grammar import ast
+from qpdsl.grammar.format.unparse import format_expr
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.evaluate import Value, evaluate, format_value
+from qpdsl.planner.plan.options import RANGES
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.reads import names
+
+
+def check_options(plan: PhysicalPlan, values: Mapping[str, Value]) -> None:
+    """Checks every stage option that reads no parameter but those in `values`. Raises ArgumentError."""
+    for name, expr in _options(plan.ops):
+        if any(read.id not in values for read in names(expr)):
+            continue
+        value = evaluate(expr, values)
+        if not _holds(name, value):
+            allowed, text = RANGES[name], format_expr(expr)
+            shown = "one this large" if isinstance(value, int) and abs(value) > LARGEST else format_value(value)
+            whose = "" if text == name else f", the value of `{text}`"
+            raise ArgumentError(f"`{name}` takes {KINDS[allowed.type]} of {allowed}, not {shown}{whose}")
+
+
+def _holds(name: str, value: Value) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -LARGEST <= value <= LARGEST:
+        return False
+    return RANGES[name].holds(value)
+
+
+def _options(nodes: tuple[PhysicalOp, ...]) -> Iterator[tuple[str, ast.Expr]]:
+    for node in nodes:
+        match node.op:
+            case ops.Generate() as op:
+                for name in ("n", "temperature", "top_p", "top_k", "min_p", "max_tokens"):
+                    expr = getattr(op, name)
+                    if expr is not None:
+                        yield name, expr
+                if isinstance(op.via, ops.Filter):
+                    yield "threshold", op.via.threshold
+                elif isinstance(op.via, ops.Amortized):
+                    yield "margin", op.via.margin
+            case ops.TopK(k=k):
+                yield "keep", k
+            case ops.Split(count=count, temperature=temperature):
+                yield "split", count
+                if temperature is not None:
+                    yield "split temperature", temperature
+            case ops.Repeat(limit=limit):
+                yield "repeat", limit
+        yield from _options(node.body)
+        for arm in node.arms:
+            yield from _options(arm)

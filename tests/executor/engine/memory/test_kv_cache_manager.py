@@ -1,0 +1,300 @@
+"""The page accounts and the prefix trees of two models in one arena, without a model: tokens stand for their KV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
+from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
+from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
+from qpdsl.executor.engine.memory.pool import PagePool
+from qpdsl.executor.engine.memory.reclaimer import Reclaimer
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import GenerateRequest, Priority, ReadRequest, SamplingParams
+from qpdsl.executor.requests.ticket import Ticket
+
+PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=14).map(tuple)
+PRIORITIES = st.sampled_from((0, 0, 0, 1))
+# Rows of 32 and of 96 bytes, pages of 64 and 288.
+LAYOUTS = (KVLayout(2, 4, 1, 1, torch.float32), KVLayout(3, 4, 3, 1, torch.float32))
+
+
+Copy = Callable[[int, int, int], None]
+
+
+def memory_of(pages: int, page_size: int, copy: Copy = lambda source, target, tokens: None) -> KVCacheManager:
+    """The memory of a model that is alone, with pages for scratch and `pages` - 1 more."""
+    layout = KVLayout(1, page_size, 1, 1, torch.float32)
+    return KVCacheManager(PagePool(Arena(pages * layout.page_bytes, layout.page_bytes), "m", layout), copy)
+
+
+def drawn(tokens: list[int], index: int) -> int:
+    """The next token of a sample: nothing but its number and its tokens decide it."""
+    return 1 + (sum(tokens) + len(tokens) * index + index) % 2
+
+
+class Fake:
+    """A model in the arena whose KV is its tokens, written to every layer of the real buffer."""
+
+    def __init__(self, name: str, layout: KVLayout, arena: Arena, reclaimer: Reclaimer, group: SchedulerGroup) -> None:
+        self.layout = layout
+        self.pool = PagePool(arena, name, layout)
+        cache = KVCache(arena.buffer, layout, self.pool.scratch)
+        self.width = 2 * layout.kv_heads * layout.head_dim
+        count = arena.buffer.numel() // layout.row_bytes
+        rows = arena.buffer.numpy()[: count * layout.row_bytes].view(np.float32)
+        self.rows = rows.reshape(count, layout.page_size, self.width)
+        self.memory = KVCacheManager(self.pool, cache.copy_page, float(layout.layers), reclaimer)
+        self.scheduler = Scheduler(self.memory, max_sequences=6, token_budget=10, group=group)
+
+    def submit(self, request: GenerateRequest | ReadRequest) -> Ticket | None:
+        """None where the memory can never hold the prompt."""
+        ticket = Ticket(request, self.scheduler.cancel)
+        sequence = Sequence.of(ticket, request)
+        if self.scheduler.too_large(len(sequence.tokens)) is not None:
+            return None
+        self.scheduler.add(sequence)
+        return ticket
+
+    def compute(self, chunks: list[Chunk]) -> None:
+        size, layers = self.layout.page_size, self.layout.layers
+        assert sum(chunk.count for chunk in chunks) <= self.scheduler.token_budget
+        for chunk in chunks:
+            sequence = chunk.sequence
+            for at in range(sequence.computed, sequence.computed + chunk.count):
+                page = sequence.pages[at // size]
+                assert not self.pool.shared(page), "a shared page is written"
+                self.rows[page : page + layers, at % size] = sequence.tokens[at]
+        self.scheduler.advance(chunks)
+        for chunk in chunks:
+            if isinstance(chunk.sequence.request, ReadRequest):
+                self._resolve_read(chunk.sequence)
+            elif chunk.sequence.missing == 0:
+                self._resolve_draw(chunk.sequence)
+
+    def _resolve_read(self, sequence: Sequence) -> None:
+        assert isinstance(sequence.request, ReadRequest)
+        done = [at for at in sequence.request.positions if at < sequence.computed]
+        sequence.values.extend([()] * (len(done) - len(sequence.values)))
+        if len(done) == len(sequence.request.positions):
+            self.scheduler.finish(sequence)
+            sequence.ticket.finish_read(sequence.values, sequence.cached)
+
+    def _resolve_draw(self, sequence: Sequence) -> None:
+        for member in self.scheduler.fork(sequence) if sequence.unforked else [sequence]:
+            assert isinstance(member.request, GenerateRequest)
+            member.tokens.append(drawn(member.tokens, member.index))
+            if member.drawn == member.request.max_tokens:
+                self.scheduler.finish(member)
+                member.ticket.finish_sample(member.index, member.sample("length"), member.cached)
+
+    def check(self) -> None:
+        """Every page holds in every layer what its sequence computed there, and the accounts balance."""
+        size, layers = self.layout.page_size, self.layout.layers
+        for sequence in self.scheduler.running:
+            whole = len(sequence.pages) * size
+            pages = self.rows[np.add.outer(sequence.pages, np.arange(layers))].reshape(-1, layers, size, self.width)
+            held = pages.transpose(0, 2, 1, 3).reshape(whole, -1)[: sequence.computed]
+            assert (held == np.array(sequence.tokens[: sequence.computed])[:, None]).all()
+        self.memory.check_integrity([*self.scheduler.running, *self.scheduler.waiting])
+        assert len(self.scheduler.running) <= self.scheduler.max_sequences
+
+
+class Serving(RuleBasedStateMachine):
+    """Requests to two models come, run, are cancelled and preempted, in memory that holds but a few of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        budget = 5 * 576
+        self.arena = Arena(budget, slab_bytes(LAYOUTS, budget))
+        self.reclaimer, self.group = Reclaimer(), SchedulerGroup()
+        self.models = [Fake("a", LAYOUTS[0], self.arena, self.reclaimer, self.group)]
+        self.tickets: list[Ticket] = []
+        self.texts: list[tuple[int, ...]] = [(1,)]
+
+    @precondition(lambda self: len(self.models) == 1)
+    @rule()
+    def add_late(self) -> None:
+        assert self.group.free_slab(self.reclaimer)
+        self.models.append(Fake("b", LAYOUTS[1], self.arena, self.reclaimer, self.group))
+
+    @rule(at=st.integers(0, 1), prompt=PROMPTS, samples=st.integers(1, 8), length=st.integers(1, 12), low=PRIORITIES)
+    def generate(self, at: int, prompt: tuple[int, ...], samples: int, length: int, low: Priority) -> None:
+        self.submit(at, GenerateRequest(prompt, tuple(range(samples)), SamplingParams(), length, priority=low))
+
+    @rule(at=st.integers(0, 1), more=PROMPTS, low=PRIORITIES, data=st.data())
+    def rescore(self, at: int, more: tuple[int, ...], low: Priority, data: st.DataObject) -> None:
+        tokens = data.draw(st.sampled_from(self.texts)) + more
+        positions = data.draw(st.sets(st.integers(0, len(tokens) - 1), min_size=1))
+        self.submit(at, ReadRequest(tokens, tuple(sorted(positions)), (0,), low))
+
+    def submit(self, at: int, request: GenerateRequest | ReadRequest) -> None:
+        ticket = self.models[at % len(self.models)].submit(request)
+        if ticket is not None:
+            self.tickets.append(ticket)
+
+    @precondition(lambda self: any(not ticket.done for ticket in self.tickets))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from([ticket for ticket in self.tickets if not ticket.done]))
+        ticket.cancel()
+        self.tickets.remove(ticket)
+
+    @precondition(lambda self: self.group.running)
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        running = [(each.scheduler, sequence) for each in self.models for sequence in each.scheduler.running]
+        scheduler, sequence = data.draw(st.sampled_from(running))
+        scheduler.preempt(sequence)
+
+    @rule(at=st.integers(0, 1), pages=st.integers(1, 6))
+    def evict(self, at: int, pages: int) -> None:
+        for _ in range(pages):
+            self.models[at % len(self.models)].memory.tree.evict()
+
+    @rule(turned=st.booleans())
+    def step(self, turned: bool) -> None:
+        working = [each for each in self.models[:: -1 if turned else 1] if each.scheduler.has_work]
+        for each in working:
+            refusals = each.scheduler.refusals
+            chunks = each.scheduler.schedule()
+            if chunks:
+                each.compute(chunks)
+            if chunks or each.scheduler.refusals > refusals:
+                break
+        else:
+            assert not working, "no model got memory, and no request was refused"
+        self.collect()
+
+    def collect(self) -> None:
+        """Checks what ended and keeps the texts, for others to go on from."""
+        for ticket in [ticket for ticket in self.tickets if ticket.done]:
+            self.tickets.remove(ticket)
+            request = ticket.request
+            try:
+                samples = ticket.result().samples
+            except EngineError:
+                continue
+            if not isinstance(request, GenerateRequest):
+                continue
+            for index, sample in enumerate(samples):
+                tokens = list(request.prompt)
+                while len(tokens) < len(request.prompt) + request.max_tokens:
+                    tokens.append(drawn(tokens, index))
+                assert sample.tokens == tuple(tokens[len(request.prompt) :])
+                self.texts = [*self.texts[-7:], tuple(tokens)]
+
+    @invariant()
+    def pages_hold_what_their_sequences_computed(self) -> None:
+        for each in self.models:
+            each.check()
+        self.arena.check_integrity()
+
+    def teardown(self) -> None:
+        """Whatever is open ends, in a bounded number of steps, and gives every page back."""
+        for count in range(3000):
+            if not any(each.scheduler.has_work for each in self.models):
+                break
+            self.step(count % 3 == 0)
+            self.pages_hold_what_their_sequences_computed()
+        assert not self.tickets
+        for each in self.models:
+            while each.memory.tree.evict():
+                pass
+            assert each.pool.held == 0 and each.memory.tree.tokens == 0
+        assert self.arena.free == self.arena.slabs - len(self.models)
+
+
+TestServing = Serving.TestCase
+TestServing.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+
+
+def test_a_sequence_that_can_never_fit_is_refused_with_the_arithmetic() -> None:
+    scheduler = Scheduler(memory_of(4, 4), max_sequences=4, token_budget=100)
+    assert scheduler.too_large(12) is None
+    reason = scheduler.too_large(20)
+    assert reason is not None and "20 tokens needs 5 KV pages of 4, the budget is 3 pages" in reason
+    request = GenerateRequest(tuple(range(12)), (0,), SamplingParams(), 5)
+    ticket = Ticket(request, scheduler.cancel)
+    sequence = Sequence.of(ticket, request)
+    scheduler.add(sequence)
+    scheduler.advance(scheduler.schedule())
+    scheduler.fork(sequence)[0].tokens.append(1)
+    assert scheduler.schedule() == []
+    with pytest.raises(EngineError, match="13 tokens needs 4 KV pages of 4, the budget is 3 pages"):
+        ticket.result()
+    assert not scheduler.has_work
+
+
+def cached(memory: KVCacheManager, *tokens: int) -> None:
+    """Leaves the tokens in the prefix tree."""
+    request = ReadRequest(tokens, (len(tokens) - 1,), (0,))
+    sequence = Sequence.of(Ticket(request, lambda ticket: None), request)
+    assert memory.attach(sequence, len(tokens), 0)
+    assert memory.extend(sequence, sequence.missing) == sequence.missing
+    sequence.computed = len(tokens)
+    memory.retire(sequence)
+
+
+def test_eviction_frees_the_least_recently_used_pages_first() -> None:
+    memory = memory_of(7, 2)
+    for first in (10, 20, 30):
+        cached(memory, first, 1, 2, 3)
+    memory.tree.match((10, 1, 2, 3), 4)
+    assert memory.tree.evict() and memory.tree.evict()
+    assert memory.tree.match((20, 1, 2, 3), 4).length == 0
+    assert memory.tree.match((10, 1, 2, 3), 4).length == 4
+    assert memory.tree.match((30, 1, 2, 3), 4).length == 4
+
+
+def pair(slabs: int, flops: tuple[float, float]) -> tuple[KVCacheManager, KVCacheManager, Reclaimer]:
+    """Two models with pages of one slab each, whose tokens cost `flops` to compute."""
+    layout = KVLayout(1, 2, 1, 1, torch.float32)
+    arena, reclaimer = Arena(slabs * layout.page_bytes, layout.page_bytes), Reclaimer()
+    made = [
+        KVCacheManager(PagePool(arena, name, layout), lambda source, target, tokens: None, cost, reclaimer)
+        for name, cost in zip("ab", flops, strict=True)
+    ]
+    return made[0], made[1], reclaimer
+
+
+def test_memory_moves_to_the_model_that_needs_it_least_recently_used_pages_first() -> None:
+    a, b, _ = pair(8, (1.0, 1.0))
+    for first in (10, 20, 30):
+        cached(a, first, 1, 2, 3)
+    a.tree.match((10, 1, 2, 3), 4)
+    cached(b, 1, 2, 3, 4)
+    assert [a.tree.match((first, 1, 2, 3), 4).length for first in (20, 10, 30)] == [0, 4, 4]
+    assert b.tree.match((1, 2, 3, 4), 4).length == 4 and a.tree.evictions == 2
+
+
+def test_what_costs_more_to_compute_again_stays_longer_and_not_for_ever() -> None:
+    cheap, dear, _ = pair(8, (1.0, 3.5))
+    cached(dear, 7, 7, 7, 7)
+    for first in range(10, 16):
+        cached(cheap, first, 1, 2, 3)
+    assert dear.tree.match((7, 7), 0).length == 0 and dear.tree.evictions == 0
+    for first in range(20, 30):
+        cached(cheap, first, 1, 2, 3)
+    assert dear.tree.evictions == 2
+
+
+def test_pages_that_were_evicted_and_missed_soon_after_are_counted() -> None:
+    memory = memory_of(5, 2)
+    cached(memory, 1, 2, 3, 4)
+    cached(memory, 5, 6, 7, 8, 9, 10)
+    assert memory.tree.evictions == 1
+    request = ReadRequest((1, 2, 3, 4, 5), (4,), (0,))
+    sequence = Sequence.of(Ticket(request, lambda ticket: None), request)
+    memory.prepare(sequence)
+    assert memory.attach(sequence, 5, 0)
+    assert sequence.computed == 2 and memory.tree.thrashed == 1

@@ -1,0 +1,69 @@
+"""`vote`: which answer wins, by which row, and when two answers are the same."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from typing import Any
+
+import pytest
+
+from qpdsl.executor.runtime.instance.instance import RowError
+from qpdsl.executor.runtime.operators.vote import vote
+from qpdsl.planner.plan import ops
+from tests.support.executor.rows import NOWHERE, expr, instance, paths, rows
+
+
+@pytest.mark.parametrize(("equal", "winner"), [("text", 0), ("number", 1)])
+def test_a_vote_counts_equal_numbers_together(equal: Any, winner: int) -> None:
+    candidates = rows(*({"a": value} for value in ("x", "7", "7.0", "0.7e1", "x", "-7", " 7 ")))
+    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, equal=equal)
+    assert paths(asyncio.run(vote(op, candidates, instance()))) == [winner]
+
+
+def voted(*answers: object) -> list[int]:
+    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, equal="math")
+    return paths(asyncio.run(vote(op, rows(*({"a": answer} for answer in answers)), instance())))
+
+
+def test_a_vote_counts_equal_mathematics_together() -> None:
+    pytest.importorskip("math_verify")
+    assert voted("x", r"\frac{1}{2}", "x", "0.5", "y", "1/2", None) == [1]
+    assert voted("1", "x + 1", "2", "1+x") == [1]
+    assert voted("7", 7, "8", "8.0", "8") == [2]
+
+
+def test_mathematics_that_nobody_waits_for_is_not_the_same() -> None:
+    """In the test's own process this would stand still forever."""
+    pytest.importorskip("math_verify")
+    assert voted("9^{9^9}", "1", "1.0") == [1]
+
+
+def test_a_vote_on_mathematics_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert voted("1/2") == voted("3", "3.0") == [0]
+    with pytest.raises(RowError, match="pip install math-verify"):
+        voted("1/2", "x")
+
+
+@pytest.mark.parametrize(
+    ("columns", "weight", "winner"),
+    [
+        ([{"a": "1"}, {"a": "2"}, {"a": "2"}], None, 1),
+        ([{"a": "1"}, {"a": "2"}, {"a": None}, {"a": None}], None, 0),
+        ([{"a": "1", "s": 0.3}, {"a": "2", "s": 0.2}, {"a": "1", "s": 0.35}, {"a": "3", "s": 0.6}], "s", 2),
+        ([{"a": "1", "s": None}, {"a": "2", "s": 0.1}], "s", 1),
+        ([{"a": "1", "s": 0.5}, {"a": "2", "s": 0.5}], "s", 0),
+        ([{"a": "1", "s": 0.3}, {"a": "2", "s": 0.1}, {"a": "2", "s": 0.2}], "s", 0),
+        ([{"a": "1", "s": float("nan")}, {"a": "2", "s": 0.1}], "s", 1),
+    ],
+    ids=["most", "none-never-votes", "weighted-best-row", "none-weighs-nothing", "tie-first-seen", "rounded", "nan"],
+)
+def test_vote(columns: list[dict[str, Any]], weight: str | None, winner: int) -> None:
+    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=expr(weight) if weight else None)
+    assert paths(asyncio.run(vote(op, rows(*columns), instance()))) == [winner]
+
+
+def test_a_vote_of_nothing_but_none_leaves_no_row() -> None:
+    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None)
+    assert asyncio.run(vote(op, rows({"a": None}), instance())) == ()

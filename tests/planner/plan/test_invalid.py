@@ -1,0 +1,110 @@
+"""Operators and plans that mean nothing cannot be built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.source import Span
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.plan.ops import InvalidPlan
+from qpdsl.planner.plan.physical import (
+    BranchStrategy,
+    GenerateStrategy,
+    PhysicalOp,
+    PhysicalPlan,
+    ScoreStrategy,
+    everything,
+)
+from tests.support.planner.lowered import lowered
+
+AT: dict[str, Any] = {"stage": 0, "span": Span(0, 0)}
+ONE = ast.Literal(1, span=Span(0, 0))
+TEXT = ast.Template(("x",), span=Span(0, 0))
+REGEX = ops.Constraint("regex", "a+", "/a+/")
+PROGRAM = (
+    "chat user=problem | branch { { generate llm n=2 } { generate llm temperature=0 } }"
+    ' | repeat 2 { generate llm stop="x" | score prm } | vote text'
+)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: ops.Start(stage=-2, span=Span(0, 0)),
+        lambda: ops.SetContext(**AT),
+        lambda: ops.SetContext((ast.Turn("user", TEXT, span=Span(0, 0)),), TEXT, **AT),
+        lambda: ops.Constraint("yaml", "x", "x"),  # type: ignore[arg-type]
+        lambda: ops.Filter("", ONE),
+        lambda: ops.Generate("", ONE, ONE, **AT),
+        lambda: ops.Generate("llm", ONE, ONE, into="", **AT),
+        lambda: ops.Generate("llm", ONE, ONE, via=ops.Filter("slm", ONE), constraint=REGEX, **AT),
+        lambda: ops.Generate("llm", ONE, ONE, via=ops.Amortized(ONE), draft="slm", **AT),
+        lambda: ops.Score("prm", "max", "score", **AT),  # type: ignore[arg-type]
+        lambda: ops.Score("prm", "last", "", **AT),
+        lambda: ops.Judge("", TEXT, "mark", **AT),
+        lambda: ops.LogProb("min", "score", **AT),  # type: ignore[arg-type]
+        lambda: ops.PythonScore("", "score", **AT),
+        lambda: ops.Extract("", ast.Regex("x", span=Span(0, 0)), **AT),
+        lambda: ops.PythonExtract("x", "", **AT),
+        lambda: ops.TopK(ONE, ONE, per="", **AT),
+        lambda: ops.TopK(ONE, ONE, like="beam", **AT),
+        lambda: ops.Vote("x", None, "letters", **AT),  # type: ignore[arg-type]
+        lambda: ops.Split(ONE, temperature=ONE, **AT),
+        lambda: ops.Branch((), **AT),
+        lambda: ops.Assign("", ONE, **AT),
+        lambda: GenerateStrategy(run_ahead=-1),
+        lambda: BranchStrategy((None, 1)),
+        lambda: BranchStrategy((0,)),
+    ],
+)
+def test_an_operator_that_means_nothing(build: Callable[[], object]) -> None:
+    with pytest.raises(InvalidPlan):
+        build()
+
+
+def physical() -> PhysicalPlan:
+    return plan(lowered(PROGRAM))
+
+
+def operator(kind: type[ops.Operator]) -> PhysicalOp:
+    return next(node for node in everything(physical().ops) if isinstance(node.op, kind))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: replace(operator(ops.Generate), strategy=ScoreStrategy()),
+        lambda: replace(operator(ops.Vote), strategy=None),
+        lambda: replace(operator(ops.SetContext), strategy=GenerateStrategy()),
+        lambda: replace(operator(ops.Repeat), body=()),
+        lambda: replace(operator(ops.Vote), body=(operator(ops.Score),)),
+        lambda: replace(operator(ops.Branch), arms=()),
+        lambda: replace(operator(ops.Branch), strategy=BranchStrategy((None,))),
+        lambda: replace(physical(), ops=()),
+        lambda: replace(physical(), ops=physical().ops[:-1]),
+        lambda: replace(physical(), in_flight=0),
+        lambda: replace(physical(), floor=-1),
+    ],
+)
+def test_a_plan_that_means_nothing(build: Callable[[], object]) -> None:
+    with pytest.raises(InvalidPlan):
+        build()
+
+
+@given(st.data())
+def test_no_name_of_an_operator_is_empty(data: st.DataObject) -> None:
+    op = data.draw(st.sampled_from([node.op for node in everything(physical().ops)]))
+    names = [part.name for part in fields(op) if isinstance(getattr(op, part.name), str)]
+    for name in names:
+        with pytest.raises(InvalidPlan):
+            replace(op, **{name: ""})
+    with pytest.raises(InvalidPlan):
+        replace(op, stage=data.draw(st.integers(max_value=-2)))

@@ -1,0 +1,207 @@
+"""A run as the sum of its events: `RunState` takes them one by one and answers the screens' questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qpdsl.executor.events import events
+from qpdsl.executor.events.events import EngineFigures, Event
+from qpdsl.tui.state.engine import ModelState
+from qpdsl.tui.state.plan import PlanTree, Totals
+from qpdsl.tui.state.rows import RowState
+from qpdsl.tui.state.search import SearchTree
+
+# Trees are the only part that grows with the tokens of a run.
+_TREES = 2000
+
+
+class RunState:
+    """`now` is the time of the latest event; `changes` counts events, so that a screen knows whether to draw again.
+
+    `started` and `running` count rows. `trees` are those of the latest instances; `latest` is the one with the
+    latest news of candidates.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.changes = 0
+        self.plan: PlanTree | None = None
+        self.begun: events.RunStarted | None = None
+        self.ended: events.RunEnded | None = None
+        self.loaded: events.ModelsLoaded | None = None
+        self.operators: dict[str, Totals] = {}
+        self.rows: dict[str, RowState] = {}
+        self.models: dict[str, ModelState] = {}
+        self.trees: dict[str, SearchTree] = {}
+        self.latest: str | None = None
+        self.lost = 0
+        self.missed_rows = 0
+        self.done = self.failed = self.right = self.judged = self.greedy_right = 0
+        self.running = self.started = 0
+        self._in: dict[str, list[str]] = {}
+
+    def add(self, event: Event) -> None:
+        self.now = max(self.now, event.at)
+        self.changes += 1
+        take = _TAKES.get(type(event))
+        if take is not None:
+            take(self, event)
+
+    @property
+    def phase(self) -> str:
+        """One word for how the run stands."""
+        if self.ended is not None:
+            return self.ended.status
+        if self.begun is None:
+            return "waiting"
+        return "running" if self.loaded is not None else "loading"
+
+    @property
+    def total(self) -> int:
+        return max(self.begun.rows if self.begun else 0, len(self.rows))
+
+    def totals(self, operator: str) -> Totals:
+        totals = self.operators.get(operator)
+        if totals is None:
+            totals = self.operators[operator] = Totals()
+        return totals
+
+    def row(self, id_: str) -> RowState:
+        row = self.rows.get(id_)
+        if row is None:
+            row = self.rows[id_] = RowState(id_, len(self.rows) + 1)
+        return row
+
+    def tree(self, instance: str) -> SearchTree:
+        tree = self.trees.get(instance)
+        if tree is None:
+            if len(self.trees) == _TREES:
+                self.trees.pop(next(iter(self.trees)))
+            tree = self.trees[instance] = SearchTree()
+        self.latest = instance
+        return tree
+
+    def _run_started(self, event: events.RunStarted) -> None:
+        self.begun = event
+        self.plan = PlanTree.of(event.plan)
+
+    def _input_listed(self, event: events.InputListed) -> None:
+        for id_, asked, reference in zip(event.ids, event.asked, event.references, strict=False):
+            row = self.row(id_)
+            row.asked, row.reference = asked, reference
+
+    def _models_loaded(self, event: events.ModelsLoaded) -> None:
+        self.loaded = event
+
+    def _run_ended(self, event: events.RunEnded) -> None:
+        self.ended = event
+        for totals in self.operators.values():
+            totals.now = 0
+
+    def _instance_started(self, event: events.InstanceStarted) -> None:
+        if not event.baseline:
+            self.row(event.instance).started = event.at
+            self.running += 1
+            self.started += 1
+
+    def _instance_done(self, event: events.InstanceDone) -> None:
+        if event.baseline:
+            return
+        row = self.row(event.instance)
+        self.running -= row.started is not None
+        row.prompt_tokens, row.sampled_tokens = event.prompt_tokens, event.sampled_tokens
+        row.seconds, row.error, row.score = event.seconds, event.error, event.score
+        row.answer, row.ended, row.doing = event.answer, event.at, None
+        for operator in self._in.pop(event.instance, ()):
+            self.totals(operator).now -= 1
+        if event.instance in self.trees:
+            self.trees[event.instance].answered(event.path)
+
+    def _row_done(self, event: events.RowDone) -> None:
+        row = self.row(event.row)
+        row.answer, row.score, row.error, row.seconds = event.answer, event.score, event.error, event.seconds
+        row.prompt_tokens, row.sampled_tokens = event.prompt_tokens, event.sampled_tokens
+        row.reference = row.reference if event.reference is None else event.reference
+        row.correct, row.greedy, row.greedy_correct = event.correct, event.greedy, event.greedy_correct
+        row.ended = event.at if row.ended is None else row.ended
+        self.done += 1
+        self.failed += event.error is not None
+        self.judged += event.correct is not None
+        self.right += event.correct is True
+        self.greedy_right += event.greedy_correct is True
+
+    def _operator_started(self, event: events.OperatorStarted) -> None:
+        self.totals(event.operator).now += 1
+        self._in.setdefault(event.instance, []).append(event.operator)
+        self.row(event.instance).doing = event.operator
+
+    def _operator_done(self, event: events.OperatorDone) -> None:
+        if event.baseline:
+            return
+        totals = self.totals(event.operator)
+        totals.runs += 1
+        totals.rows_in += event.rows_in
+        totals.rows_out += event.rows_out
+        totals.prompt_tokens += event.prompt_tokens
+        totals.sampled_tokens += event.sampled_tokens
+        totals.cached_tokens += event.cached_tokens
+        totals.seconds += event.seconds
+        inside = self._in.get(event.instance)
+        if inside is not None and event.operator in inside:
+            inside.remove(event.operator)
+            totals.now -= 1
+
+    def _routed(self, event: events.Routed) -> None:
+        totals = self.totals(event.operator)
+        totals.choice = event.choice
+        totals.regret = event.regret if totals.regret is None else totals.regret + (event.regret or 0.0)
+
+    def _engine_stepped(self, event: events.EngineStepped) -> None:
+        report = event.report
+        assert isinstance(report, EngineFigures)
+        model = self.models.get(report.model)
+        if model is None:
+            model = self.models[report.model] = ModelState(report.model, report)
+        model.add(event)
+
+    def _expanded(self, event: events.Expanded) -> None:
+        self.tree(event.instance).expanded(event)
+
+    def _valued(self, event: events.Valued) -> None:
+        self.tree(event.instance).valued(event)
+
+    def _selected(self, event: events.Selected) -> None:
+        self.tree(event.instance).selected(event)
+
+    def _earlier(self, event: events.Earlier) -> None:
+        self.missed_rows = event.rows
+        for operator, sums in event.operators.items():
+            if len(sums) == 7:
+                totals = self.totals(operator)
+                totals.runs, totals.rows_in, totals.rows_out = int(sums[0]), int(sums[1]), int(sums[2])
+                totals.prompt_tokens, totals.sampled_tokens = int(sums[3]), int(sums[4])
+                totals.cached_tokens, totals.seconds = int(sums[5]), sums[6]
+
+    def _lost(self, event: events.Lost) -> None:
+        self.lost += event.count
+
+
+_TAKES: dict[type[Event], Callable[[RunState, Any], None]] = {
+    events.RunStarted: RunState._run_started,
+    events.InputListed: RunState._input_listed,
+    events.ModelsLoaded: RunState._models_loaded,
+    events.RunEnded: RunState._run_ended,
+    events.InstanceStarted: RunState._instance_started,
+    events.InstanceDone: RunState._instance_done,
+    events.RowDone: RunState._row_done,
+    events.OperatorStarted: RunState._operator_started,
+    events.OperatorDone: RunState._operator_done,
+    events.Routed: RunState._routed,
+    events.EngineStepped: RunState._engine_stepped,
+    events.Expanded: RunState._expanded,
+    events.Valued: RunState._valued,
+    events.Selected: RunState._selected,
+    events.Earlier: RunState._earlier,
+    events.Lost: RunState._lost,
+}
