@@ -60,7 +60,7 @@ LAYERS: dict[str, str] = {
     "executor/models": "executor/requests executor/text executor/verifiers executor/engine/*",
     "executor/events": "executor/engine",
     "executor/runtime/instance": "grammar/ast planner/plan executor/requests executor/text executor/verifiers "
-    "executor/models executor/events executor/engine",
+    "executor/models executor/events",
     "executor/runtime/operators": "grammar/ast planner/plan executor/requests executor/text executor/verifiers "
     "executor/runtime/instance",
     "executor/runtime/generate": "grammar/literals planner/plan executor/requests executor/text executor/models "

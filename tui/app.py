@@ -36,7 +36,7 @@ _JUMP = 0.05
 
 
 class Dashboard(App[Leave | None]):
-    """`asks` says whether leaving must ask what becomes of the run; `over` whether there is nothing left to watch."""
+    """`asks` says whether leaving must ask what to do with the run; `over` whether there is nothing left to watch."""
 
     TITLE = "qpdsl"
     CSS_PATH = "dashboard.tcss"
@@ -113,7 +113,7 @@ class Dashboard(App[Leave | None]):
         self.call_after_refresh(self.draw, force=True)
 
     def tick(self) -> None:
-        """Lets time go by for the source."""
+        """Tells the source how much time has passed."""
         now = time.monotonic()
         self.source.tick(min(now - self._ticked, 0.25))
         self._ticked = now
@@ -121,7 +121,7 @@ class Dashboard(App[Leave | None]):
             self.exit(None)
 
     def draw(self, *, force: bool = False) -> None:
-        """Shows what has changed since the last time, on the screen that is in sight."""
+        """Draws the current screen, if something on it has changed or with `force`."""
         state, source = self.source.state, self.source
         self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
         if self.source.player is not None:
@@ -136,13 +136,13 @@ class Dashboard(App[Leave | None]):
         return self.query_one(f"#{self.picked}", View)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The keys of a replay are none of a live run's."""
+        """Keeps the keys of a replay from a live run."""
         if action in ("play", "step", "jump", "faster", "seek"):
             return self.replaying
         return True
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Of Textual's own commands the one that picks a theme."""
+        """Of Textual's own commands, only the one that picks a theme."""
         yield SystemCommand("Theme", "Pick one of all themes", self.action_change_theme)
 
     def on_title_picked(self, message: Title.Picked) -> None:
@@ -156,7 +156,7 @@ class Dashboard(App[Leave | None]):
         self.action_seek(message.part)
 
     def watch_theme(self, theme: str) -> None:
-        """Colours are part of what is drawn."""
+        """Draws everything again in the colours of the new theme."""
         if self.is_running:
             self.call_after_refresh(self.draw, force=True)
 
@@ -234,7 +234,7 @@ def watch_socket(path: Path) -> None:
 
 
 def watch_process(process: Popen[bytes], path: Path, first: str) -> Leave:
-    """Watches a run that was started for this; returns what is to become of it.
+    """Watches a run that was started for this; returns what to do with it.
 
     A run that ends before it has begun, such as one whose models cannot be loaded, closes the dashboard.
     """

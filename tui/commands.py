@@ -1,4 +1,4 @@
-"""The commands of the palette: everything a key does, by its name."""
+"""The commands of the palette: everything that a key does, by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REPLAY = (
 
 
 class Commands(Provider):
-    """Looked through by the palette."""
+    """The commands that the palette searches."""
 
     async def discover(self) -> Hits:
         for name, action, help_ in self._all():

@@ -1,4 +1,4 @@
-"""What a step did, for whoever watches."""
+"""The report of a step: tokens, pages, waste, evictions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class StepReport:
 
     The step computed `prefill_tokens` and `decode_tokens` of `sequences`, of at most `capacity`, in `seconds`;
     `waiting` and `running` count sequences after it. `pages_held` are in use, by sequences or the prefix tree, out
-    of `pages_leased` now and `pages` if it had the memory to itself; `slabs` are leased and `slabs_free` nobody's;
+    of `pages_leased` now and `pages` if it had the memory to itself; `slabs` are leased by the model, `slabs_free` by none;
     `wasted_bytes` of `leased_bytes` hold no token (room in pages, free pages, ends of slabs). So far:
     `preemptions`; `cached_tokens` of prompts, found in the prefix tree; `evictions` of pages from it, of which
     `thrashed` were missed soon after.
@@ -43,7 +43,7 @@ class StepReport:
 def report(
     model: str, scheduler: Scheduler, sequences: int, prefill_tokens: int, decode_tokens: int, seconds: float
 ) -> StepReport:
-    """The report of a step that `scheduler` has just seen the end of."""
+    """The report of a step of `scheduler` that has just ended."""
     memory, pool, tree = scheduler.memory, scheduler.memory.pool, scheduler.memory.tree
     return StepReport(
         model,

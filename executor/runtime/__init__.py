@@ -12,5 +12,6 @@ of its own, without `cache` a new text is scored whole. `GenerateStrategy` is ca
 plan's `floor` in `run_ahead.py`, and with `VoteStrategy` in `decided_vote.py`), `ScoreStrategy` in `operators/score.py`
 and `operators/judge.py`, `BranchStrategy` in `run.py`. `requirements.py` says what a plan needs of the engine.
 
-Nothing here may import an engine: the runtime knows the `Engine` protocol, tickets and requests alone.
+Nothing here may import an engine: the runtime knows the `Engine` protocol, requests and tickets alone. (Options that
+are drawn here, `as choice` and `via filter`, use the engine's `step/sampler.py`.)
 """

@@ -1,1 +1,10 @@
-"""Text and token ids: contexts, detokenizing, stop strings, constraints."""
+"""Between text and token ids: contexts, detokenization, stop strings, constraints. The engine knows ids only.
+
+Open `context.py` first: it renders chat templates and encodes contexts. No text that the program's author did not write
+ever becomes a special token, so an input cannot forge a turn; where there is nothing to forge, the ids are exactly
+those of `apply_chat_template`. Work between two forwards is not repeated: `detokenizer.py` decodes a token after the
+token before it once for all samples of a model, `resumed_encoding.py` encodes a text that continues an earlier one from
+where it continues, and templates are rendered once for their roles. `stop.py` ends a sample by its text, and
+`constraint.py` compiles a schema, a regex or a grammar once for each tokenizer and makes a mask for each sample; the
+mask applies to dense logits before temperature and filters.
+"""

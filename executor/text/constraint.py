@@ -1,4 +1,4 @@
-"""Holding output to a JSON Schema, a regex or a grammar: which token may come next, by llguidance."""
+"""Constrained decoding: which token may come next under a JSON Schema, a regex or a grammar, by llguidance."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _GRAMMARS: dict[str, Callable[[str], str]] = {
     "regex": LLMatcher.grammar_from_regex,
     "grammar": LLMatcher.grammar_from_lark,
 }
-# More threads than this wait for each other, and for fewer bits than this one thread is done before they wake.
+# More threads than this wait for each other.
 _MOST_THREADS = 16
-_WORTH_THREADS = 1 << 19
+# For fewer bits one thread is done before others wake.
+_LEAST_BITS = 1 << 19
 
 
 class ConstraintError(Exception):
@@ -39,7 +40,7 @@ class Constrainer:
             self._tokens: LLTokenizer = llguidance.hf.from_tokenizer(
                 tokenizer, n_vocab=vocabulary, eos_token=sorted(eos) or None
             )
-        except Exception as error:  # whatever it makes of a tokenizer that it does not know
+        except Exception as error:  # llguidance may raise anything for a tokenizer that it does not know
             raise ConstraintError(f"its tokenizer cannot be held to a constraint: {error}") from error
         self._threads = LLExecutor(min(os.cpu_count() or 1, _MOST_THREADS))
         self._compiled: dict[tuple[str, str], LLMatcher] = {}
@@ -57,7 +58,10 @@ class Constrainer:
 
 
 class TokenMask:
-    """An engine `Mask`: what keeps one sample a prefix of something that the constraint takes."""
+    """An engine `Mask` that keeps one sample a prefix of an output that the constraint allows.
+
+    It depends on the sample's tokens alone, so preemption and chunks do not change it.
+    """
 
     def __init__(self, matcher: LLMatcher, threads: LLExecutor) -> None:
         self._matcher = matcher
@@ -71,7 +75,7 @@ class TokenMask:
         return self._matcher.consume_token(token) and self._matcher.is_stopped()
 
     def fill(self, masks: Sequence[TokenMask], bits: Bits) -> None:
-        if bits.size * 32 < _WORTH_THREADS:
+        if bits.size * 32 < _LEAST_BITS:
             for row, mask in enumerate(masks):
                 fill_next_token_bitmask(mask._matcher, bits, row)
         else:

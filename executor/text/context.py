@@ -1,4 +1,8 @@
-"""A row's context: what was said before anything is generated, and how a model's tokens come of it."""
+"""A row's context, which is all text before what a model generates, and how it is encoded for the model.
+
+A chat template is rendered with marks in the place of the messages, so it is known which characters are the template's.
+Special tokens are recognized only in those, so an input cannot forge a turn.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+# A text, and whether it is trusted: whether the tokenizer's added tokens count in it.
 Piece = tuple[str, bool]
 
 
@@ -29,7 +34,7 @@ class Context:
 
     @property
     def problem(self) -> str:
-        """What a verifier takes for the question: the last user turn, or the whole prompt."""
+        """The question that a verifier is shown: the last user turn, or the whole prompt."""
         users = [text for role, text in self.turns if role == "user"]
         return users[-1] if users else "".join(text for text, _ in self.prompt)
 
@@ -41,15 +46,15 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Token ids of a text, and the characters [start, end) of it that each stands for."""
+    """Token ids of a text, and the span [start, end) of each in its characters."""
 
     tokens: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
 
-    def last_before(self, place: int) -> int:
-        """The number of the last token of the first `place` characters. Raises ContextError where one crosses it."""
-        index = bisect_right(self.spans, place, key=lambda span: span[1]) - 1
-        if index < 0 or (index + 1 < len(self.spans) and self.spans[index + 1][0] < place):
+    def last_before(self, end: int) -> int:
+        """The index of the last token of the first `end` characters. Raises ContextError where one crosses `end`."""
+        index = bisect_right(self.spans, end, key=lambda span: span[1]) - 1
+        if index < 0 or (index + 1 < len(self.spans) and self.spans[index + 1][0] < end):
             raise ContextError("its tokenizer has tokens that cross the end of a step")
         return index
 
@@ -66,56 +71,57 @@ def encode(tokenizer: PreTrainedTokenizerFast, context: Context) -> tuple[int, .
 
 
 def encode_pieces(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tuple[int, ...]:
-    """Token ids of text in pieces, each with whether the tokenizer's added tokens (special or not) count in it."""
+    """Token ids of text in pieces. Only trusted pieces give added tokens, special or not."""
     whole = tuple(tokenizer.encode("".join(text for text, _ in pieces), add_special_tokens=False))
-    return whole if _is_theirs(tokenizer, pieces, whole) else _encode_apart(tokenizer, pieces).tokens
+    return whole if _only_trusted(tokenizer, pieces, whole) else _encode_separately(tokenizer, pieces).tokens
 
 
 def encode_located(
     tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole: Callable[[str], Encoded] | None = None
 ) -> Encoded:
-    """As `encode_pieces`, with the place of each token in the text of all pieces.
+    """As `encode_pieces`, with the span of each token in the text of all pieces.
 
-    `whole` encodes a text with its added tokens, such as `ResumedEncoder.encode` does.
+    `whole` encodes a text with its added tokens, as `ResumedEncoder.encode` does; by default `located`.
     """
     text = "".join(text for text, _ in pieces)
     encoded = located(tokenizer.backend_tokenizer, text) if whole is None else whole(text)
-    return encoded if _is_theirs(tokenizer, pieces, encoded.tokens) else _encode_apart(tokenizer, pieces)
+    return encoded if _only_trusted(tokenizer, pieces, encoded.tokens) else _encode_separately(tokenizer, pieces)
 
 
 def located(tokenizer: Tokenizer, text: str) -> Encoded:
-    """A text's tokens, the added ones among them, with their places."""
+    """The tokens of a text, added tokens included, with their spans."""
     encoding = tokenizer.encode(text, add_special_tokens=False)
     return Encoded(tuple(encoding.ids), tuple(encoding.offsets))
 
 
-def _is_theirs(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole: tuple[int, ...]) -> bool:
-    """Whether the added tokens that came out are those of the trusted pieces by themselves, in number and order."""
+def _only_trusted(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole: tuple[int, ...]) -> bool:
+    """Whether the added tokens in `whole` are those of the trusted pieces, in number and order."""
     added = tokenizer.added_tokens_decoder.keys()
-    theirs = [id for text, trusted in pieces if trusted for id in _added_in(tokenizer, text)]
-    return [id for id in whole if id in added] == theirs
+    trusted_ids = [id for text, trusted in pieces if trusted for id in _added_in(tokenizer, text)]
+    return [id for id in whole if id in added] == trusted_ids
 
 
 @lru_cache(maxsize=4096)
 def _added_in(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[int, ...]:
-    """The added tokens in a piece of a template or prompt; a run meets the same few pieces over and over."""
+    """The added tokens in a piece of a template or prompt. It is cached, as a run has the same few pieces."""
     added = tokenizer.added_tokens_decoder.keys()
     return tuple(id for id in tokenizer.encode(text, add_special_tokens=False) if id in added)
 
 
-def _encode_apart(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> Encoded:
-    """As `encode_located`, with everything between the trusted pieces' added tokens encoded as mere text."""
+def _encode_separately(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> Encoded:
+    """As `encode_located`, with all text between the added tokens of trusted pieces encoded without added tokens."""
     names = {token.content: id for id, token in tokenizer.added_tokens_decoder.items()}
     pattern = re.compile("(" + "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) + ")")
     plain = _without_added_tokens(tokenizer)
     ids: list[int] = []
     spans: list[tuple[int, int]] = []
-    run, at = "", 0
+    # The text since the last added token, and its end in the text of all pieces.
+    run, length = "", 0
 
     def end_run() -> None:
         encoded = plain.encode(run, add_special_tokens=False)
         ids.extend(encoded.ids)
-        spans.extend((at - len(run) + start, at - len(run) + end) for start, end in encoded.offsets)
+        spans.extend((length - len(run) + start, length - len(run) + end) for start, end in encoded.offsets)
 
     for text, trusted in pieces:
         for part in pattern.split(text) if trusted else [text]:
@@ -123,10 +129,10 @@ def _encode_apart(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> En
                 end_run()
                 run = ""
                 ids.append(names[part])
-                spans.append((at, at + len(part)))
+                spans.append((length, length + len(part)))
             else:
                 run += part
-            at += len(part)
+            length += len(part)
     end_run()
     return Encoded(tuple(ids), tuple(spans))
 
@@ -135,13 +141,13 @@ def _encode_apart(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> En
 def _without_added_tokens(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     backend["added_tokens"] = []
-    # It names special tokens, which are gone.
+    # It names special tokens, which are removed.
     backend["post_processor"] = None
     return Tokenizer.from_str(json.dumps(backend))
 
 
 def automatic_prefix(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
-    """What the tokenizer puts before any text, such as bos; what it puts after it would end the text."""
+    """The ids that the tokenizer puts before any text, such as bos; not those after it, which would end the text."""
     bare = tokenizer.encode("a", add_special_tokens=False)
     ids = tokenizer.encode("a", add_special_tokens=True)
     for start in range(len(ids) - len(bare) + 1):
@@ -155,9 +161,9 @@ def chat_frame(
 ) -> list[str | int]:
     """The chat template rendered around turns (role, text), with the generation prompt after them if `to_go_on`.
 
-    Where a turn's text is None its number stands in the result in the text's place. Raises ContextError.
+    Where a turn's text is None, the result has the turn's number in its place. Raises ContextError.
     """
-    # Marks stand in for the messages, so that they are found again whatever a message says.
+    # Marks replace the messages, so that their places are found whatever a message says.
     marks = {f"qpdsl{index}message{index}x": index for index in range(len(turns))}
     filled = [(role, mark if text is None else text) for (role, text), mark in zip(turns, marks, strict=True)]
     parts = re.split("(" + "|".join(marks) + ")", _render(tokenizer, filled, to_go_on=to_go_on))
@@ -165,22 +171,22 @@ def chat_frame(
 
 
 def _chat_pieces(tokenizer: PreTrainedTokenizerFast, turns: tuple[tuple[str, str], ...]) -> list[Piece]:
-    """The rendered chat template, the message texts in it marked as not the author's."""
+    """The rendered chat template as pieces, of which the message texts are not trusted."""
     frame = _frame(tokenizer, tuple(role for role, _ in turns))
     rendered = _render(tokenizer, list(turns))
     pieces: list[Piece] = []
-    at = 0
+    end = 0
     for part in frame:
         # Some templates strip the messages, of some roles or of all.
         choices = [part] if isinstance(part, str) else [turns[part][1], turns[part][1].strip()]
         for text in choices:
-            if rendered.startswith(text, at):
+            if rendered.startswith(text, end):
                 pieces.append((text, isinstance(part, str)))
-                at += len(text)
+                end += len(text)
                 break
         else:
             break
-    if at != len(rendered) or len(pieces) != len(frame):
+    if end != len(rendered) or len(pieces) != len(frame):
         raise ContextError("its chat template rewrites the messages, so their text cannot be told from its own")
     return pieces
 
@@ -192,7 +198,7 @@ def _frame(tokenizer: PreTrainedTokenizerFast, roles: tuple[str, ...]) -> list[s
 
 @lru_cache(maxsize=64)
 def template_strips(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether the chat template takes the space around a user's text away. Raises ContextError."""
+    """Whether the chat template strips a user's text. Raises ContextError."""
     return " x " not in _render(tokenizer, [("user", " x ")])
 
 

@@ -22,7 +22,8 @@ _VISIBLE = re.compile(r"[^\n]")
 class Statement:
     """A run of tokens without a separator or brace: a stage, a field, a declaration, or the head of a block.
 
-    Braces within brackets, as in `[{ name: text }]`, do not end one.
+    Braces within brackets, as in `[{ name: text }]`, do not end one. `depth` counts the blocks around it, `inside` says
+    what the innermost of them holds.
     """
 
     tokens: list[Token]
@@ -67,7 +68,7 @@ class Layout:
         return Span(braces[0][0].start, braces[-1][0].end) if braces and braces[-1][1] == 0 else None
 
     def braces_after(self, statement: Statement) -> set[int]:
-        """Where the block begins that the statement is the head of, and the arms in it, if it is a `branch`."""
+        """The offsets where the block behind a head begins, and the arms in it if the head is a `branch`."""
         deepest = 2 if statement.tokens[0].text == "branch" else 1
         return {token.start for token, depth in self._braces(statement) if token.text == "{" and depth <= deepest}
 
@@ -81,11 +82,11 @@ class Layout:
         if first.text == "branch" and statement.inside == "stages" and rest and self.block_after(statement):
             return blank(self.text, [Span(rest[0].start, rest[-1].end)])
         spans = [statement.span]
-        block, word = self.block_after(statement), statement.tokens[0].text
-        holds_stages = word in DECLARATIONS and word != "schema"
+        block = self.block_after(statement)
+        holds_stages = first.text in DECLARATIONS and first.text != "schema"
         if block and (statement.inside == "fields" or (statement.inside == "file" and not holds_stages)):
             spans.append(block)
-        index = self.tokens.index(statement.tokens[0])
+        index = self.tokens.index(first)
         after = self.tokens.index(statement.tokens[-1], index) + 1
         beside = [next((t for t in self.tokens[after:] if t.kind != "newline"), None)]
         beside.append(next((t for t in reversed(self.tokens[:index]) if t.kind != "newline"), None))
@@ -95,7 +96,7 @@ class Layout:
     def _braces(self, statement: Statement) -> Iterable[tuple[Token, int]]:
         """The braces of the block behind a statement, each with how deep it opens; 0 for the one that ends it."""
         index = self.tokens.index(statement.tokens[-1]) + 1
-        if statement.tokens[0].text == "repeat":  # a slip: `repeat 3 | { … }`
+        if statement.tokens[0].text == "repeat":  # a common mistake: `repeat 3 | { … }`
             while index < len(self.tokens) and self.tokens[index].text.strip() in ("", "|"):
                 index += 1
         if index == len(self.tokens) or self.tokens[index].text != "{":

@@ -70,35 +70,35 @@ class _LayoutBuilder:
         for index, token in enumerate(self.tokens):
             if token.kind == "newline":
                 if self._in_brackets() and self._starts_stage(index + 1):
-                    self._unclosed_brackets()
-                if self._in_brackets() or self._goes_on(index):
+                    self._report_unclosed_brackets()
+                if self._in_brackets() or self._continues(index):
                     joined.append(token.span)
                 elif not self._embedded():
-                    self._end()
+                    self._end_statement()
                 continue
             if token.kind != "sign":
                 self.current.append(token)
             elif token.text == "|" and not self._in_brackets():
-                self._end()
+                self._end_statement()
                 self._check_pipe(index)
             elif token.text == "{":
                 self._open_brace(token)
             elif token.text == "}":
-                self._unclosed_brackets()
+                self._report_unclosed_brackets()
                 if self._embedded():
                     self.current.append(token)
                 else:
-                    self._end()
-                self._close(token)
+                    self._end_statement()
+                self._close_bracket(token)
             else:
                 self.current.append(token)
                 if token.text in "([":
                     self._push(_Opener(token))
                 elif token.text in ")]":
-                    self._close(token)
+                    self._close_bracket(token)
             self.previous = token
-        self._unclosed_brackets()
-        self._end()
+        self._report_unclosed_brackets()
+        self._end_statement()
         if self.stack and not self.layout.broken:
             opener = self.suspect or self.stack[-1].token
             self._fault("QP107", "this `{` is never closed", opener, "opened here", fatal=True)
@@ -106,6 +106,7 @@ class _LayoutBuilder:
 
     @property
     def inside(self) -> Inside:
+        """What the innermost open brace holds."""
         return next((opener.holds for opener in reversed(self.stack) if opener.holds), self.outermost)
 
     def _in_brackets(self) -> bool:
@@ -114,7 +115,7 @@ class _LayoutBuilder:
     def _embedded(self) -> bool:
         return bool(self.stack) and self.stack[-1].embedded
 
-    def _end(self) -> None:
+    def _end_statement(self) -> None:
         if self.current:
             braces = sum(opener.holds is not None for opener in self.stack)
             depth = braces + (self.outermost == "stages")
@@ -128,9 +129,9 @@ class _LayoutBuilder:
             self.current.append(token)
             self._push(_Opener(token, "fields", embedded=True))
             return
-        self._unclosed_brackets()
+        self._report_unclosed_brackets()
         head = self.current[0].text if self.current else ""
-        self._end()
+        self._end_statement()
         fields = inside == "fields" or (inside == "file" and head == "schema")
         arms = inside in ("stages", "arms") and head == "branch"
         self._push(_Opener(token, "fields" if fields else "arms" if arms else "stages"))
@@ -141,11 +142,11 @@ class _LayoutBuilder:
             message = f"brackets nest over {MAX_NESTING} deep here"
             raise QpError([Diagnostic("QP103", message, opener.token.span, "one too many")], self.source)
 
-    def _close(self, token: Token) -> None:
+    def _close_bracket(self, token: Token) -> None:
         opener = _PAIRS[token.text]
         if self.stack and self.stack[-1].token.text == opener:
             start = self.stack.pop().token
-            if opener == "{" and self._leads_line(token) and self._indent(token) < self._indent(start):
+            if opener == "{" and self._begins_line(token) and self._indent(token) < self._indent(start):
                 self.suspect = self.suspect or start
             return
         message = f"this `{token.text}` closes nothing"
@@ -156,12 +157,13 @@ class _LayoutBuilder:
             secondary = (Label(inner.span, "opened here"),)
         self._fault("QP107", message, token, secondary=secondary, fatal=opener == "{")
 
-    def _unclosed_brackets(self) -> None:
+    def _report_unclosed_brackets(self) -> None:
         while self._in_brackets():
             token = self.stack.pop().token
             self._fault("QP107", f"this `{token.text}` is never closed", token, "opened here")
 
     def _check_pipe(self, index: int) -> None:
+        """Reports a `|` that has no stage on one side, or stands where there are no stages."""
         token = self.tokens[index]
         if self.inside != "stages":
             items = {"file": "declarations", "fields": "fields", "arms": "arms"}[self.inside]
@@ -175,7 +177,8 @@ class _LayoutBuilder:
         elif after == len(self.tokens) or self.tokens[after].text == "}":
             self._fault("QP113", "expected a stage after this `|`", token)
 
-    def _goes_on(self, index: int) -> bool:
+    def _continues(self, index: int) -> bool:
+        """Whether the statement goes on behind the newline at `index`."""
         if not self.current:
             return False
         index = self.significant[index]
@@ -184,9 +187,9 @@ class _LayoutBuilder:
         token = self.tokens[index]
         if token.kind == "word" and self.inside != "fields":
             after = self.tokens[index + 1] if index + 1 < len(self.tokens) else token
-            drafts = token.text == "draft" and after.kind in ("word", "string") and after is not token
-            likens = token.text == "like" and after.kind == "word" and after is not token
-            return token.text in CLAUSES or drafts or likens or after.text == "="
+            is_draft = token.text == "draft" and after.kind in ("word", "string") and after is not token
+            is_like = token.text == "like" and after.kind == "word" and after is not token
+            return token.text in CLAUSES or is_draft or is_like or after.text == "="
         return token.text in ("->", "{") and token.start not in self.headless
 
     def _starts_stage(self, index: int) -> bool:
@@ -201,11 +204,13 @@ class _LayoutBuilder:
             after.kind == "word" and after.text not in ("and", "or", "matches")
         )
 
-    def _leads_line(self, token: Token) -> bool:
+    def _begins_line(self, token: Token) -> bool:
+        """Whether nothing stands before the token on its line."""
         line, column = self.source.position(token.start)
         return not self.source.line(line)[: column - 1].strip()
 
     def _indent(self, token: Token) -> int:
+        """The indent of the token's line."""
         text = self.source.line(self.source.position(token.start)[0])
         return len(text) - len(text.lstrip())
 
@@ -220,6 +225,7 @@ class _LayoutBuilder:
         help: str | None = None,
         fatal: bool = False,
     ) -> None:
+        """Reports a fault at a token; after a `fatal` one the structure of the text cannot be trusted."""
         if len(self.layout.faults) < MAX_FAULTS:
             self.layout.faults.append(Diagnostic(code, message, token.span, label, secondary, help=help))
         self.layout.broken |= fatal

@@ -35,11 +35,6 @@ class OperatorFigures:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def computed_tokens(self) -> int:
-        """Tokens that went through the model: those that were drawn, and the prompt's that were not cached."""
-        return self.prompt_tokens - self.cached_tokens + self.sampled_tokens
-
-    @property
     def cached_share(self) -> float | None:
         """The cached share of the prompts' tokens; None where there were none."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None

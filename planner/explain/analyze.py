@@ -77,10 +77,10 @@ class Analysis:
         }
 
     @cached_property
-    def _charged(self) -> dict[str, float]:
+    def _seconds(self) -> dict[str, float]:
         return operator_seconds(self.plan, self.figures)
 
-    def _of(self, node: PhysicalOp) -> OperatorFigures:
+    def _figures_of(self, node: PhysicalOp) -> OperatorFigures:
         return self.figures.operators.get(node.id, OperatorFigures())
 
     def _summary(self) -> Iterator[str]:
@@ -105,7 +105,7 @@ class Analysis:
             if node is None:
                 yield [text]
                 continue
-            actual, cost = self._of(node), self.estimate.costs.get(node.id)
+            actual, cost = self._figures_of(node), self.estimate.costs.get(node.id)
             expected = self.estimate.rows.get(node.id, 0.0)
             yield [
                 text,
@@ -119,7 +119,7 @@ class Analysis:
         if not isinstance(node.op, ops.Repeat):
             return ""
         problems = max(self.figures.problems, 1)
-        rounds = self._of(node.body[0]).runs / problems
+        rounds = self._figures_of(node.body[0]).runs / problems
         shown = f"{rounds:.1f}" if problems > 1 else f"{rounds:.0f}"
         expected = self.estimate.rounds.get(node.id, 0.0)
         expected_shown = f"{expected:.1f}" if problems > 1 else f"{expected:.0f}"
@@ -128,10 +128,10 @@ class Analysis:
 
     def _spent(self, node: PhysicalOp, actual: OperatorFigures, cost: Cost | None) -> Iterator[str]:
         """Time with its share of all forwards, tokens, and the cached part of the prompts."""
-        if cost is None or node.body or node.arms:
+        if cost is None or node.inside:
             yield from ("", "", "")
             return
-        spent = self._charged.get(node.id, 0.0)
+        spent = self._seconds.get(node.id, 0.0)
         whole = self.figures.forward_seconds
         share = f" {per_cent(spent / whole)}" if whole else ""
         yield f"{seconds(spent)}{share} (est {seconds(cost.seconds)})"
@@ -139,24 +139,27 @@ class Analysis:
         yield _beside(f"{count(tokens)} tok", f"{count(expected)} tok", count(expected))
         cached = actual.cached_share
         guess = cost.cached_tokens / cost.prompt_tokens if cost.prompt_tokens else 0.0
-        yield (
-            ""
-            if cached is None
-            else _beside(f"cached {per_cent(cached)}", f"cached {per_cent(guess)}", per_cent(guess))
-        )
+        if cached is None:
+            yield ""
+        else:
+            yield _beside(f"cached {per_cent(cached)}", f"cached {per_cent(guess)}", per_cent(guess))
 
     def _how(self, node: PhysicalOp, actual: OperatorFigures) -> str:
-        """How it was implemented, with what came of it."""
-        shown = shown_implementation(node)
-        words = [shown] if shown else []
-        for name, of, word in _SHARES:
-            if actual.count(of) and (of != "steps" or actual.count(name)):
-                words.append(word.format(per_cent(actual.count(name) / actual.count(of)), count(actual.count(of))))
-        if given_up := actual.count("given_up"):
+        """How it was implemented, with what came of it.
+
+        The counts of an operator that contains others hold theirs; its own are only those of what runs ahead.
+        """
+        words: list[str] = []
+        if not node.inside:
+            words += [shown] if (shown := shown_implementation(node)) else []
+            if (known := actual.count("steps_known")) and (steps := actual.count("steps")):
+                words.append(f"{per_cent(known / steps)} of steps known")
+        if ahead := actual.count("run_ahead"):
+            used = per_cent(actual.count("run_ahead_used") / ahead)
+            words.append(f"{used} of {count(ahead)} samples run ahead used")
+        if not node.inside and (given_up := actual.count("given_up")):
             words.append(f"{plural(given_up, 'sample')} given up")
-        # What contains others tells their counts again; it has its own only of what runs ahead.
-        inside = bool(node.body or node.arms)
-        return " · ".join([word for word in words if "run ahead" in word] if inside else words)
+        return " · ".join(words)
 
     def _notes(self) -> Iterator[str]:
         figures, estimate = self.figures, self.estimate
@@ -176,7 +179,7 @@ class Analysis:
         yield ACCOUNTING_RULE
 
     def _operator_json(self, node: PhysicalOp) -> tuple[dict[str, Any], dict[str, Any]]:
-        actual, cost = self._of(node), self.estimate.costs.get(node.id)
+        actual, cost = self._figures_of(node), self.estimate.costs.get(node.id)
         measured: dict[str, Any] = {
             "runs": actual.runs,
             "rows_in": actual.rows_in,
@@ -184,7 +187,7 @@ class Analysis:
             "prompt_tokens": actual.prompt_tokens,
             "cached_tokens": actual.cached_tokens,
             "sampled_tokens": actual.sampled_tokens,
-            "seconds": self._charged.get(node.id),
+            "seconds": self._seconds.get(node.id),
             "waited_seconds": actual.seconds,
             "counts": {name: value for name, value in actual.counts.items() if value},
         }
@@ -192,13 +195,6 @@ class Analysis:
         for name in ("prompt_tokens", "cached_tokens", "sampled_tokens", "seconds"):
             estimated[name] = None if cost is None else getattr(cost, name)
         return measured, estimated
-
-
-# Counts that are shares of others, and how to say so.
-_SHARES = (
-    ("steps_known", "steps", "{} of steps known"),
-    ("run_ahead_used", "run_ahead", "{} of {} samples run ahead used"),
-)
 
 
 def _operators(operators: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

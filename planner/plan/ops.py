@@ -22,6 +22,8 @@ Reduce = OneOf["last", "min", "mean", "prod", "sum"]
 LogProbReduce = OneOf["sum", "mean"]
 Equality = OneOf["text", "number", "math"]
 ConstraintKind = OneOf["json_schema", "regex", "choice", "grammar"]
+# Fields that name models.
+_MODELS = ("model", "verifier", "draft")
 
 
 class InvalidPlan(RuntimeError):
@@ -38,7 +40,8 @@ def require(condition: bool, message: str) -> None:
 class Operator:
     """Base of all operators: relation(s) of candidate rows in, relation out.
 
-    The start of a program has the stage -1. No name or word that an operator holds is empty.
+    The start of a program has the stage -1. No name or word that an operator holds is empty. Names of models are left
+    to the checker, which builds operators of programs with errors too.
     """
 
     stage: int
@@ -48,7 +51,7 @@ class Operator:
         name = type(self).__name__
         require(self.stage >= -1, f"{name}: there is no stage {self.stage}")
         for part in fields(self):
-            require(getattr(self, part.name) != "", f"{name}: `{part.name}` is empty")
+            require(part.name in _MODELS or getattr(self, part.name) != "", f"{name}: `{part.name}` is empty")
         self._check()
 
     def _check(self) -> None:
@@ -97,9 +100,6 @@ class Filter:
 
     model: str
     threshold: ast.Expr
-
-    def __post_init__(self) -> None:
-        require(self.model != "", "a filter has a model")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,14 @@ _default: Session | None = None
 
 @dataclass(frozen=True)
 class Binding:
-    """None for what is not said. `models` maps names of models to ids."""
+    """`session` and `seed` are None where they are not set. `models` maps names of models to ids."""
 
     session: Session | None = None
     seed: int | None = None
     models: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, other: Binding) -> Binding:
-        """This binding, completed by what the other says."""
+        """This binding, with the other's settings for what this one does not set."""
         session = self.session if self.session is not None else other.session
         seed = self.seed if self.seed is not None else other.seed
         return Binding(session, seed, {**other.models, **self.models})
@@ -82,8 +82,8 @@ def using(
 ) -> Iterator[Session]:
     """Programs called in the block run in a session, with a seed, and with other models for the names of theirs.
 
-    A new session is made where a setting of one is given, as `qp.Session` takes them.
-    A seed or models of a program's own (`program.using(…)`) go before those of the block.
+    A setting of a session, as `qp.Session` takes it, makes a new session. A seed or models that a program sets itself
+    (`program.using(…)`) take precedence over those of the block.
     """
     known = {
         "device": device,

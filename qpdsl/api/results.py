@@ -14,7 +14,7 @@ R = TypeVar("R", covariant=True)
 
 
 class RunError(Exception):
-    """The message says why; `result` has the rows and costs of the run, where it came to any."""
+    """The message says why; `result` has the rows and costs of the run, as far as there are any."""
 
     def __init__(self, message: str, result: Result[Any]) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ class Result(Generic[R]):
 
 @dataclass(frozen=True)
 class TextPiece:
-    """A piece of text, as soon as it is generated: of the row at `path`, by the stage numbered `stage`."""
+    """A piece of text as it is generated: of the row at `path`, by the stage with the number `stage`."""
 
     path: tuple[int, ...]
     stage: int

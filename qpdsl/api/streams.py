@@ -18,7 +18,7 @@ from qpdsl.settings import check_whole
 
 R = TypeVar("R")
 Put = Callable[[Any], object]
-Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+InputRows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 # One run of a program from its arguments, the row's id and index, and what says when it may start.
 RowRun = Callable[[Mapping[str, Any], str, int, Admission | None], partial[Any]]
 
@@ -31,7 +31,7 @@ class Map(Generic[R]):
     """
 
     def __init__(
-        self, run: RowRun, params: Collection[str], limits: tuple[int, int], rows: Rows, concurrency: int | None
+        self, run: RowRun, params: Collection[str], limits: tuple[int, int], rows: InputRows, concurrency: int | None
     ) -> None:
         """`run` makes a row's run, `params` are the parameters by name, `limits` are those of `Program.admission`."""
         if concurrency is not None:
@@ -111,7 +111,7 @@ class Map(Generic[R]):
         return future
 
 
-async def _asynchronous(rows: Rows) -> AsyncIterator[Mapping[str, Any]]:
+async def _asynchronous(rows: InputRows) -> AsyncIterator[Mapping[str, Any]]:
     if isinstance(rows, AsyncIterable):
         async for row in rows:
             yield row

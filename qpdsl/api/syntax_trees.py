@@ -1,4 +1,4 @@
-"""Syntax trees rewritten: their places filled in or moved, and their nodes changed."""
+"""Copies of syntax trees with other places, or with other nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands by name, and what every one of them shares: errors in one line, and exit codes."""
+"""The commands by name, and what all of them share: errors in one line, and exit codes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _fail(error: Exception) -> int:
 
 
 def _say_usage(error: click.ClickException) -> None:
-    """Click's messages in the look of ours."""
+    """Prints an error of click in the form of our messages."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         say(error.format_message())

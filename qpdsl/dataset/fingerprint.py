@@ -13,7 +13,6 @@ from qpdsl.planner.plan.physical import PhysicalOp
 
 Fingerprint = Mapping[str, str]
 
-
 # Files up to so many bytes count in full; of larger ones the header and so many blocks of so many bytes.
 _WHOLE = 64 << 20
 _BLOCK = 64 << 10

@@ -12,7 +12,6 @@ from qpdsl.planner.plan.evaluate import format_value
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.candidates import Row
 
-
 # Numbers are rounded as scores are, so that no digit depends on the batch.
 _DIGITS = 5
 

@@ -14,12 +14,10 @@ from qpdsl.planner.rules import RULES
 from qpdsl.planning.target import Target
 from qpdsl.planning.user_cache import measured_device, read_statistics
 
-PLANS = ("optimized", "naive")
-
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """`kind` is one of `PLANS`; `disabled` are names of rules, that of the choice by cost among them."""
+    """`kind` is "optimized" or "naive"; `disabled` are names of rules, that of the choice by cost among them."""
 
     kind: str = "optimized"
     disabled: tuple[str, ...] = ()
@@ -61,7 +59,7 @@ class Planning:
 
 
 def with_choice(optimized: Optimized, target: Target, load: Load | None = None, *, kv_types: bool = True) -> Optimized:
-    """The plan with what the rules left open chosen by cost, where the target was measured."""
+    """The plan with what the rules left open chosen by cost. Unchanged where the target was not measured."""
     dtype = target.computes_in(optimized.plan.models.values())
     device = None if dtype is None else measured_device(target.kind, dtype, target.threads)
     if device is None:

@@ -34,7 +34,7 @@ caller_loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("caller_l
 
 
 class Registered(Generic[P, R]):
-    """A registered function, which can still be called as the function that it is."""
+    """A registered function. Calling it calls the function itself."""
 
     __name__: str
 
@@ -99,7 +99,7 @@ def extractor(*, batched: OneOf[False] = False, name: str | None = None) -> Extr
 @overload
 def extractor(*, batched: OneOf[True], name: str | None = None) -> ExtractorOfBatches: ...
 def extractor(call: Any = None, /, *, batched: bool = False, name: str | None = None) -> Any:
-    """Registers a function that gives a value for a row, or None. Its annotation says of which type: text without."""
+    """Registers a function that gives a row a value, or None; its return annotation says the type, by default text."""
 
     def register(call: Callable[..., Any]) -> Extractor[..., Any, Any]:
         returns = _returned(call, batched)
@@ -109,9 +109,9 @@ def extractor(call: Any = None, /, *, batched: bool = False, name: str | None = 
 
 
 def load_functions(path: str | Path) -> tuple[PythonFunction, ...]:
-    """Runs a Python file, and gives the scorers and extractors in it, in order. Raises UsageError.
+    """Runs a Python file, and returns its scorers and extractors in order.
 
-    An exception of the file itself is passed on.
+    Raises UsageError, and whatever the file itself raises.
     """
     file = Path(path)
     if not file.is_file():

@@ -1,7 +1,6 @@
 """What a program may use besides its own text and its parameters: folders to read, Python functions, models.
 
-A check of a program needs its surroundings too, and loads nothing that runs functions: what does is imported only where
-Python files are given.
+Checking a program needs its surroundings, but nothing that runs functions: that is imported only to load Python files.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Surroundings:
     python: str = ""
 
     def environment(self, folder: Path | None) -> Environment:
-        """What a program in `folder` is checked against. A pipeline has no folder and reads nothing."""
+        """What a program is checked against. `folder` is None for a pipeline, which reads no files."""
         return environment(Files(folder, self.allowed), self.functions, self.models)
 
 
@@ -72,6 +71,7 @@ def environment(
 
 
 def _replacements(models: Sequence[str]) -> dict[str, str]:
+    """The ids of `NAME=ID` settings by name. Raises UsageError."""
     ids = {}
     for setting in models:
         name, sign, id_ = (part.strip() for part in setting.partition("="))

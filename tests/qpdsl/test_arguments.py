@@ -35,8 +35,8 @@ def parameter(type_: str, default: ast.Expr | None = None) -> Parameter:
     ],
 )
 def test_text_becomes_the_declared_type(type_: str, text: str, value: Value) -> None:
-    found = from_text(parameter(type_), text)
-    assert found == value and type(found) is type(value)
+    read = from_text(parameter(type_), text)
+    assert read == value and type(read) is type(value)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from qpdsl.executor.events.events import Event
-from qpdsl.tui.report.data import report_data
+from qpdsl.tui.report.page_data import report_data
 
 
 def page(events: Sequence[Event], notes: Sequence[str], name: str) -> str:

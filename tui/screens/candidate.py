@@ -1,4 +1,4 @@
-"""One candidate in full: its fate and why, its text with how sure the model was, its place among the others."""
+"""One candidate in full: its fate and why, its text with the model's confidence, its place among the others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 from rich.text import Text
 
-from qpdsl.tui.state.flat import Ranking, ranking_of
 from qpdsl.tui.state.plan import PlanTree
+from qpdsl.tui.state.ranking import Ranking, ranking_of
 from qpdsl.tui.state.search import CandidateNode, Fate, SearchTree
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
@@ -39,7 +39,7 @@ def legend(palette: Palette) -> Text:
 
 
 def fate_line(tree: SearchTree, node: CandidateNode, plan: PlanTree | None, palette: Palette) -> Text:
-    """What became of it, in one sentence."""
+    """What became of a candidate, in one line."""
     _, word, colour = FATES[node.fate]
     colour = "muted" if colour == "faint" else colour
     text = Text.assemble((f"{sign(node)} {word}", f"bold {getattr(palette, colour)}"))

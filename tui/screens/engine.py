@@ -135,7 +135,7 @@ def _facts(model: ModelState, state: RunState, palette: Palette) -> list[Text]:
 
 
 def _prefix_share(model: ModelState, state: RunState) -> float | None:
-    """Over the operators that ask this model."""
+    """The share of prompt tokens found in the prefix cache, over the operators of this model; None without any."""
     names = {name for name, id_ in (state.plan.models.items() if state.plan else ()) if id_ == model.name}
     asked = cached = 0
     for line in state.plan.lines if state.plan else ():

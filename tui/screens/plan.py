@@ -46,7 +46,7 @@ class PlanLines(LineList):
 
     @property
     def columns(self) -> Sequence[TableColumn]:
-        """Those that have something to show."""
+        """The columns that have something to show."""
         lines = self.state.plan.lines if self.state.plan else ()
         empty = set()
         if not any(line.rule for line in lines):
@@ -90,7 +90,7 @@ class PlanLines(LineList):
 
 
 class PlanView(View):
-    """Enter opens an operator's details where they do not stand beside the tree."""
+    """Enter opens the details of an operator."""
 
     WIDE = 150
 
@@ -151,7 +151,7 @@ class PlanView(View):
 
 
 def time_share(state: RunState, line: PlanLine) -> float | None:
-    """The operator's part of all seconds that rows spent in operators; None where others do its work."""
+    """The operator's share of all seconds that rows spent in operators; None where operators inside it do its work."""
     if line.holds or line.id not in state.operators:
         return None
     assert state.plan is not None
@@ -162,7 +162,7 @@ def time_share(state: RunState, line: PlanLine) -> float | None:
 
 
 def estimate(state: RunState, line: PlanLine) -> str:
-    """The most rows that the instances begun so far can make of it."""
+    """The most rows that the operator can make for the instances that have begun."""
     if line.estimate is None:
         return "?"
     return figures.count(line.estimate * max(state.started + state.missed_rows, 1))

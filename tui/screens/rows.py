@@ -118,7 +118,7 @@ class RowsView(View):
     ]
 
     class Opened(Message):
-        """A row's search is wanted."""
+        """The user wants to see how a row was searched."""
 
         def __init__(self, row: str) -> None:
             super().__init__()
@@ -253,7 +253,7 @@ def row_facts(row_state: RowState) -> Facts:
 
 
 def matches(row_state: RowState, wanted: str) -> bool:
-    """Every word stands somewhere in the row; `status:` asks for that alone."""
+    """Whether every word occurs in the row; `status:` looks at the status alone."""
     for word in wanted.lower().split():
         if word.startswith("status:"):
             if not row_state.status.startswith(word.removeprefix("status:")):

@@ -13,8 +13,9 @@ from textual.widgets import Static
 
 from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.flat import TreeLine, flattened, ranking_of
+from qpdsl.tui.state.ranking import ranking_of
 from qpdsl.tui.state.search import CandidateNode, Path, SearchTree
+from qpdsl.tui.state.tree_lines import TreeLine, flattened
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
@@ -34,7 +35,7 @@ COLUMNS = (
 
 
 class TreeLines(LineList):
-    """The candidates; a node that is folded hides those made from it."""
+    """The candidates. A folded node hides the nodes below it."""
 
     def __init__(self) -> None:
         super().__init__(id="tree-lines")
@@ -171,7 +172,7 @@ class SearchView(View):
             self.draw()
 
     def _point_at_what_is_new(self, lines: TreeLines) -> None:
-        """The answer once there is one; before, the best of the candidates that were made last."""
+        """Puts the cursor on the answer, or while there is none on the best of the latest candidates."""
         order = {"answer": 3, "finished": 1, "kept": 1, "open": 1, "dropped": 0}
         best = max(
             range(len(lines.lines)),
@@ -291,5 +292,5 @@ def ranking_table(tree: SearchTree, node: CandidateNode, width: int, palette: Pa
 
 
 def _name(node: CandidateNode) -> str:
-    """What a node without a text of its own is called."""
+    """The name of a node that has no text of its own."""
     return f"[{'.'.join(map(str, node.path))}]"

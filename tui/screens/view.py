@@ -1,4 +1,4 @@
-"""What the four screens have in common."""
+"""The base of the four screens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qpdsl.tui.state.run_state import RunState
 
 
 class View(Vertical):
-    """A screen over the state of a run. `update` is called while it is in sight and something has changed."""
+    """A screen over the state of a run. `update` is called when the state has changed, while the screen is shown."""
 
     # From this width on there is room for a second pane beside the first.
     WIDE = 110

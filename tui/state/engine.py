@@ -25,14 +25,14 @@ class Bucket:
 
 @dataclass(slots=True)
 class Series:
-    """Buckets of equal width from time 0 on; where there are too many, two neighbours become one."""
+    """Buckets of equal width in seconds, from time 0 on. When there are too many, pairs of neighbours become one."""
 
     width: float = 0.25
     buckets: list[Bucket] = field(default_factory=list)
 
     @property
     def begun(self) -> int:
-        """The first bucket in which anything ran."""
+        """The index of the first bucket in which anything ran."""
         return next((at for at, bucket in enumerate(self.buckets) if bucket.steps), 0)
 
     def at(self, time: float) -> Bucket:
@@ -63,7 +63,7 @@ class Series:
 
 @dataclass(slots=True)
 class ModelState:
-    """The latest report of one model, sums since the beginning, and its series."""
+    """The latest report of one model, its sums since the beginning, and its series over time."""
 
     name: str
     latest: EngineFigures
@@ -99,7 +99,7 @@ class ModelState:
         return self.latest.others
 
     def rate(self, now: float, kind: str, window: float = 5.0) -> float:
-        """Tokens a second over the last while."""
+        """Tokens a second over the last `window` seconds; `kind` is `prefill` or `decode`."""
         series = self.series
         first = max(0, int((now - window) / series.width))
         recent = series.buckets[first:]

@@ -18,7 +18,7 @@ _TAKEN_AT_ONCE = 500
 
 
 class EventSource(Protocol):
-    """`state` may become another object; `elapsed` is the run's time; `notes` say what was odd about the events."""
+    """`state` may become another object; `elapsed` is the run's time; `notes` say what could not be read."""
 
     @property
     def state(self) -> RunState: ...
@@ -34,7 +34,7 @@ class EventSource(Protocol):
         """Takes events for as long as there are any."""
 
     def tick(self, seconds: float) -> None:
-        """Time goes by on the screen."""
+        """Tells the source that so many seconds have passed on the screen."""
 
 
 class SocketSource:

@@ -28,7 +28,7 @@ class Totals:
 
     @property
     def cached_share(self) -> float | None:
-        """Of the prompt tokens; None where there were none."""
+        """The share of prompt tokens that were cached; None where there were no prompt tokens."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
@@ -36,8 +36,8 @@ class Totals:
 class PlanLine:
     """A line of the tree: an operator, or the head of an arm (`id` is then empty).
 
-    `branch` are the strokes before the text. `estimate` is of the rows one instance makes, None where it is open.
-    `rule` names the rewrites that made the node. `holds` is true where its time is that of the operators in it.
+    `branch` are the strokes before the text. `estimate` is the number of rows that one instance makes, None where it is
+    not known. `rule` names the rewrites that made the node. `holds` is true if its time is that of operators inside it.
     """
 
     id: str

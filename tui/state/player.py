@@ -61,16 +61,16 @@ class Player:
 
     @property
     def busy(self) -> bool:
-        """Whether the state is still on its way to the position."""
+        """Whether the state has not reached the position yet."""
         return self._done < self._target or self._rebuilt is not None
 
     @property
     def event_number(self) -> tuple[int, int]:
-        """The event at the position, of all."""
+        """The number of the event at the position, and the number of all events."""
         return self._target, len(self._events)
 
     def tick(self, seconds: float) -> None:
-        """Time goes by."""
+        """Moves on by so many seconds of the screen's time, unless paused."""
         if self._wants_end and self.loaded:
             self._wants_end = False
             self.seek(self.duration)
@@ -85,7 +85,7 @@ class Player:
         self._aim(min(max(position, 0.0), self.duration))
 
     def step(self, by: int) -> None:
-        """Some events on or back; pauses."""
+        """Moves by some events, on or back, and pauses."""
         self.paused = True
         self._aim_at(min(max(self._target + by, 0), len(self._events)))
         self.position = self._times[self._target - 1] if self._target else 0.0

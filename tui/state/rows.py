@@ -1,4 +1,4 @@
-"""The rows of the input: what each asks, how it stands, what came of it."""
+"""The rows of the input: the question of each, its status and its result."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class RunState:
 
     @property
     def phase(self) -> str:
-        """One word for how the run stands."""
+        """The phase of the run, as one word."""
         if self.ended is not None:
             return self.ended.status
         if self.begun is None:

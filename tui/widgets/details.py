@@ -28,7 +28,7 @@ class Facts:
         self._parts: list[tuple[str, str | Text] | None] = []
 
     def add(self, name: str, value: str | Text | None) -> None:
-        """A value that is not there is left out."""
+        """Adds a fact; a value of None is left out."""
         if value is not None:
             self._parts.append((name, value))
 

@@ -1,4 +1,4 @@
-"""Numbers in few cells, and pictures made of characters."""
+"""Numbers in few cells, and bars and graphs made of characters."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def clock(value: float) -> str:
 
 
 def score(value: float | None) -> str:
-    """A score in five cells, where it lies between 0 and 1; none without one."""
+    """A score, in five cells if it lies between 0 and 1; a dash for None."""
     if value is None:
         return NONE
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def bar(part: float, width: int) -> str:
-    """A bar of up to `width` cells; anything above nothing shows at least a sliver."""
+    """A bar of up to `width` cells; any part above 0 shows at least an eighth of a cell."""
     part = min(max(part, 0.0), 1.0) if math.isfinite(part) else 0.0
     eighths = round(part * width * 8)
     if part > 0:

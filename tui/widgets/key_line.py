@@ -12,7 +12,7 @@ from qpdsl.tui.widgets.palette import Palette
 
 
 class KeyLine(Widget):
-    """Drawn in one go, where Textual's own footer makes a widget of each key and lays them all out."""
+    """One widget that draws all keys at once. Textual's own footer lays out a widget for each key, which is slower."""
 
     def __init__(self) -> None:
         super().__init__(id="keys")

@@ -16,7 +16,7 @@ from qpdsl.tui.widgets.palette import Palette
 
 
 class Leave(Enum):
-    """What is to become of the run that a dashboard started."""
+    """What to do with the run that a dashboard started."""
 
     HERE = "here"
     BEHIND = "behind"

@@ -1,1 +1,14 @@
-"""Chunks of sequences to the input of one forward."""
+"""The chunks of a step, laid out as the input of one forward.
+
+There are two layouts. `grouped_batch.py` is for attention in torch: groups of sequences of like length attend in one
+call each. `assembler.py` and `kernel_batch.py` are for attention by kernels: the host writes all numbers of a step
+(tokens, positions, slots, page tables, shared prefixes) into one int32 array, and a `KernelBatch` is its views on the
+device. `staging.py` brings arrays to the device through pinned memory, in one copy.
+
+With kernels, sequences with one token come first. A prefix of 128 tokens or more that several of them share is read
+once. A decode step that may be captured as a CUDA graph has its sizes rounded up: rows to 1, 2, 4, 8, 16, 24, 32 and so
+on, the page tables' width and the bounds of shared prefixes to powers of two. Padding rows have no context: the kernels
+give zero for them, and what they store goes to the scratch page.
+
+Open `grouped_batch.py` first. Nothing here may run a model.
+"""

@@ -1,4 +1,4 @@
-"""Numbers on their way between host and device: one copy each way, of which only the last is waited for."""
+"""Copies between host and device: one each way a step. Only the copy back is waited for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
-# torch does not say what it takes.
+# torch does not annotate it.
 _event: Any = torch.cuda.Event
 # The next step is laid out while the device may still be copying this one.
 _BUFFERS = 2
@@ -20,12 +20,12 @@ _LEAST_BYTES = 1 << 16
 
 
 def working_on(device: str) -> AbstractContextManager[object]:
-    """The block's kernels, events and graphs are those of the device: they go by what is current, not by tensors."""
+    """Makes the device current in the block: kernels, events and graphs go by that, not by the tensors they use."""
     return torch.cuda.device(device) if device.startswith("cuda") else nullcontext()
 
 
 class _Buffer:
-    """Pinned host memory, and when the last copy out of it is done."""
+    """Pinned host memory, and an event for the last copy out of it."""
 
     def __init__(self, pinned: bool) -> None:
         self._pinned = pinned
@@ -33,7 +33,7 @@ class _Buffer:
         self._copied: Any = None
 
     def room(self, size: int) -> torch.Tensor:
-        """uint8 [size] that nobody reads any more."""
+        """uint8 [size], once the last copy out of it is done."""
         if self._copied is not None:
             self._copied.synchronize()
         if size > self._memory.numel():
@@ -41,15 +41,15 @@ class _Buffer:
             self._memory = torch.empty(room, dtype=torch.uint8, pin_memory=self._pinned)
         return self._memory[:size]
 
-    def leaves(self) -> None:
-        """Marks that copies out of it were started."""
+    def mark_copied(self) -> None:
+        """Notes that copies out of it were started."""
         if self._pinned:
             self._copied = self._copied or _event()
             self._copied.record()
 
 
 class Staging:
-    """Brings host arrays to one device, and results back. On a CPU they are what they are."""
+    """Brings host arrays to one device, and results back. On a CPU nothing is copied."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
@@ -59,7 +59,7 @@ class Staging:
         self._turn = 0
 
     def send(self, arrays: Sequence[Numbers], into: torch.Tensor | None = None) -> list[torch.Tensor]:
-        """The arrays on the device, by one copy that nobody waits for; views of `into` uint8, where it is given."""
+        """The arrays on the device, by one copy that is not waited for; with `into` uint8, as views of that."""
         if not self._pinned and into is None:
             return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
         starts, size = [], 0
@@ -76,14 +76,14 @@ class Staging:
             into = torch.empty(size, dtype=torch.uint8, device=self._device)
         target = into[:size]
         target.copy_(host, non_blocking=True)
-        buffer.leaves()
+        buffer.mark_copied()
         return [
             target[start : start + array.nbytes].view(_TYPES[array.dtype]).view(array.shape)
             for start, array in zip(starts, arrays, strict=True)
         ]
 
     def fetch(self, tensor: torch.Tensor) -> Numbers:
-        """The tensor on the host, once the device is done with all that led to it. Good until the next call."""
+        """The tensor on the host, once the device has computed it. Overwritten by the next call."""
         if not self._pinned:
             return np.asarray(tensor.numpy())
         flat = tensor.contiguous()

@@ -1,7 +1,7 @@
 """One byte buffer for the KV of all models, cut into slabs that their pools lease.
 
-Memory flows between models as their needs change: no split is fixed (the idea of Prism and of eLLM, brought to a
-generator and its verifier).
+Memory moves between models as their needs change, with no fixed split (as in Prism and eLLM, here for a generator and
+its verifier).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from qpdsl.executor.engine.memory.kv_cache import KVLayout
 
 _CANDIDATES = 512
 _LARGEST_SLAB_PAGES = 256
-# The share of the budget below which a slab need not be smaller.
-_SMALL_SLAB = 1 / 1024
+# The share of the budget below which a smaller slab gains nothing.
+_SMALLEST_SHARE = 1 / 1024
 
 
 class Arena:
@@ -33,14 +33,14 @@ class Arena:
 
     @property
     def free(self) -> int:
-        """Slabs that nobody leases."""
+        """Slabs that are not leased."""
         return len(self._free)
 
     def lease(self, owner: str) -> int:
         """A free slab, finite in any float type. Raises IndexError where there is none."""
         slab = self._free.pop()
         if self._last_owners[slab] not in (None, owner):
-            # A masked-out slot weighs zero, but the bytes of another type's numbers can be NaN.
+            # A masked slot has weight 0, but the bytes of another type's numbers can be NaN, and 0 times NaN is NaN.
             self.buffer[slab * self.slab_bytes : (slab + 1) * self.slab_bytes].zero_()
         self._owners[slab] = self._last_owners[slab] = owner
         return slab
@@ -80,8 +80,8 @@ class Arena:
 def slab_bytes(layouts: Sequence[KVLayout], budget: int) -> int:
     """A slab size that suits models of these layouts.
 
-    Small slabs move between models readily; large ones lose less at their ends, where no further page fits. The sum of
-    both losses is least, as shares of the budget; slabs so small that nothing more is won are more bookkeeping.
+    Small slabs move between models more easily; large ones lose less at their ends, where no further page fits. The size
+    minimizes the sum of both losses, as shares of the budget, and is not smaller than that needs.
     """
     largest = max(layout.page_bytes for layout in layouts)
     unit = math.lcm(*(layout.row_bytes for layout in layouts))
@@ -93,9 +93,9 @@ def slab_bytes(layouts: Sequence[KVLayout], budget: int) -> int:
 
     def loss(size: int) -> tuple[float, int]:
         ends = max(1 - _fewest_pages(size, layout) * layout.page_bytes / size for layout in layouts)
-        # A slab without room for a page of every model is of no use at all.
+        # A slab needs room for a page of every model.
         useless = 1e9 * any(_fewest_pages(size, layout) < 1 for layout in layouts)
-        stuck = max(len(layouts) * size / max(budget, 1), _SMALL_SLAB)
+        stuck = max(len(layouts) * size / max(budget, 1), _SMALLEST_SHARE)
         return useless + ends + stuck, -size
 
     return min((count * unit for count in range(first, last + 1, step)), key=loss)
@@ -110,5 +110,5 @@ def _fewest_pages(size: int, layout: KVLayout) -> int:
 def _zeros(size: int, device: str) -> torch.Tensor:
     if device != "cpu":
         return torch.zeros(size, dtype=torch.uint8, device=device)
-    # torch writes its zeros, seconds for gigabytes; the operating system gives them page by page as they are touched.
+    # torch would write the zeros, which takes seconds for gigabytes; numpy's come from the system when first touched.
     return torch.from_numpy(np.zeros(size, dtype=np.uint8))

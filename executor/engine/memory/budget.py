@@ -1,6 +1,6 @@
 """How much memory the KV of all models may take.
 
-The command line checks amounts before it loads torch, so torch is imported where a device is asked.
+The command line checks amounts before it loads torch, so torch is imported only where a device is looked at.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _CPU_MOST = 2 << 30
 _CUDA_RESERVE = 0.03
 
 
-def kv_bytes(asked: int | str | None, device: str, largest_step: Callable[[], None]) -> int:
-    """The budget in bytes: what was asked for (see `parse`), or as much as is safe.
+def kv_bytes(amount: int | str | None, device: str, largest_step: Callable[[], None]) -> int:
+    """The budget in bytes: the `amount` (see `parse`), or by default as much as is safe.
 
     By default that is, on a CPU, a quarter of the memory that is free, 2 GiB at the most; on a CUDA device what is free
     less what `largest_step` takes at its peak.
     """
-    if asked is not None:
-        return parse(asked, lambda: _total_memory(device))
+    if amount is not None:
+        return parse(amount, lambda: _total_memory(device))
     if not device.startswith("cuda"):
         return min(_meminfo("MemAvailable") // _CPU_SHARE, _CPU_MOST)
     import torch
@@ -35,18 +35,18 @@ def kv_bytes(asked: int | str | None, device: str, largest_step: Callable[[], No
     return max(0, int(free - peak - _CUDA_RESERVE * total))
 
 
-def parse(asked: int | str, total: Callable[[], int] = lambda: 1) -> int:
+def parse(amount: int | str, total: Callable[[], int] = lambda: 1) -> int:
     """Bytes of "512MiB", "4 GB", "50%" (of `total()` bytes) or a plain number. Raises ValueError."""
-    if isinstance(asked, int):
-        return asked
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-z]*)\s*", asked.lower())
+    if isinstance(amount, int):
+        return amount
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-z]*)\s*", amount.lower())
     if match is not None:
         number, unit = float(match[1]), match[2]
         if unit == "%" and 0 < number <= 100:
             return int(total() * number / 100)
         if unit in _UNITS:
             return int(number * _UNITS[unit])
-    raise ValueError(f"`{asked}` is no amount of memory; there is `512MiB`, `4GB`, `50%` of what there is, or bytes")
+    raise ValueError(f"`{amount}` is no amount of memory; there is `512MiB`, `4GB`, `50%` of what there is, or bytes")
 
 
 def _activation_peak(device: str, step: Callable[[], None]) -> int:
@@ -70,7 +70,7 @@ def _total_memory(device: str) -> int:
 
 
 def _meminfo(entry: str) -> int:
-    """Bytes of main memory as the system tells, or a cautious guess."""
+    """Bytes of main memory, as /proc/meminfo says; 4 GiB where there is none."""
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
         for line in meminfo.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""How the keys and values of one model lie in memory.
+"""The layout of one model's keys and values in memory.
 
 A *row* is one page of one layer; a page is the rows of all its layers, one after the other. A page goes by the number
 of its first row, so layer l of page p is row p + l.

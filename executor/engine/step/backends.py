@@ -1,4 +1,12 @@
-"""How a model's steps are laid out and run: in torch, by code compiled for this CPU, or by the attention kernels."""
+"""How a model's steps are laid out and run: in torch, by code compiled for this CPU, or by the attention kernels.
+
+A deterministic engine gives a sample the same bits in any batch on a GPU. cuBLAS chooses its kernels by the shapes, and
+torch how it splits its sums, so every forward has the same shapes: as many rows as the batch may have sequences, in
+steps of 128, and 64 rows in the head's products. All attention, decoding included, goes through the prefill kernel,
+where a row's bits depend on its own context only, and no prefix is shared. It remains to be trusted that a library's
+kernel of one shape sums every row alike, which cuBLAS does not promise but its kernels without split rows do, and that
+device and versions stay the same.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Decode steps captured once and replayed: what is kept for which step, and what is copied where.
+"""Decode steps captured as CUDA graphs, and replayed.
 
-A step of a few rows is hundreds of small kernels, and launching them takes the host longer than the device takes to run
-them; a captured graph is one launch. It replays the same kernels on the same addresses, so a graph has an input buffer
+A step of a few rows is hundreds of small kernels, and the host launches them more slowly than the device runs them; a
+captured graph is one launch. It replays the same kernels on the same addresses, so a graph has an input buffer
 of its own, and serves just those steps whose `Sizes` are equal.
 """
 
@@ -19,10 +19,10 @@ from qpdsl.executor.kernels.packed import Sizes
 
 _log = logging.getLogger(__name__)
 
-# Graphs that are kept, and the memory that they may take beside the pool's; the one used longest ago goes first.
+# Graphs that are kept, and bytes that they may take beside their pool's; the least recently used goes first.
 MOST_GRAPHS = 64
 MOST_BYTES = 256 << 20
-# A capture takes the host about as long as so many steps of its sizes: those that come less often are not worth one.
+# A capture takes the host about as long as so many steps of its sizes, so rarer sizes are not captured.
 CAPTURED_AT = 3
 # Sizes whose steps are counted; the one seen longest ago is forgotten.
 _COUNTED = 1024
@@ -82,10 +82,10 @@ class _Captured:
 
 @dataclass(slots=True)
 class _Count:
-    """How often sizes came since they were last captured or first seen, and at how many they are captured."""
+    """How often sizes were `seen` since they were captured or first counted, and at which count they are captured."""
 
     seen: int = 0
-    wanted: int = CAPTURED_AT
+    captured_at: int = CAPTURED_AT
 
 
 class DecodeGraphs:
@@ -121,7 +121,7 @@ class DecodeGraphs:
 
     @property
     def bytes(self) -> int:
-        """What the kept graphs and their buffers take."""
+        """Bytes of the kept graphs and their buffers."""
         return sum(captured.bytes for captured in self._kept.values())
 
     def run(self, sizes: Sizes, fill: Callable[[torch.Tensor], None]) -> torch.Tensor:
@@ -145,13 +145,13 @@ class DecodeGraphs:
         return result
 
     def _comes_back(self, sizes: Sizes) -> bool:
-        """Counts a step; whether there were enough of its sizes to capture them."""
+        """Counts a step. True where there were enough of its sizes to capture them."""
         count = self._counts.setdefault(sizes, _Count(0, self._at))
         self._counts.move_to_end(sizes)
         if len(self._counts) > _COUNTED:
             self._counts.popitem(last=False)
         count.seen += 1
-        return count.seen >= count.wanted
+        return count.seen >= count.captured_at
 
     def _capture(self, sizes: Sizes, inputs: torch.Tensor) -> None:
         while self._kept and len(self._kept) >= self._most:
@@ -170,7 +170,7 @@ class DecodeGraphs:
             self._drop()
 
     def _drop(self) -> None:
-        """Lets the graph go that was used longest ago; it takes twice the steps until its sizes are captured again."""
+        """Drops the least recently used graph; its sizes are captured again after twice as many steps."""
         sizes, _ = self._kept.popitem(last=False)
         count = self._counts.setdefault(sizes, _Count(0, self._at))
-        count.seen, count.wanted = 0, 2 * count.wanted
+        count.seen, count.captured_at = 0, 2 * count.captured_at

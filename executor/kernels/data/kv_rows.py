@@ -4,7 +4,8 @@ A page is `layers` consecutive rows, and its id is the index of its first row: l
 
 Keys and values may be kept in eight bits, int8 or e4m3, with one float32 scale for each token and head. The scale maps
 the largest magnitude of a head's vector to the largest number of the format, as in KVQuant (Hooper et al., NeurIPS
-2024, section 3) and vLLM's per-head scales. A scale per token needs no calibration and no second pass.
+2024, section 3) and vLLM's per-head scales. A scale per token needs no calibration and no second pass. Because of the
+scales the memory holds not twice as many tokens as in 16 bits, but 1.78 times (heads 32 wide) to 1.94 times (128 wide).
 """
 
 from __future__ import annotations

@@ -103,13 +103,10 @@ def _program(function: Callable[..., Any], options: ProgramOptions) -> Program[.
     return composed
 
 
-def _like(call: StageCall, system: System) -> ast.Like:
-    return ast.Like(call.word("like", system, SYSTEMS, "QP124"), span=call.place("like"))
-
-
 def _syntax(
     function: Callable[..., Any], signature: Signature, composition: Composition, options: ProgramOptions
 ) -> ast.Program:
+    """Runs the function over symbols, and gives the program that it composed. Raises QpError."""
     call = StageCall(composition, composition.file.here())
     name = composition.name(options.name or function.__name__, signature.name_span, "a program's name")
     draft = None if options.draft is None else call.model("draft", options.draft)
@@ -137,6 +134,10 @@ def _syntax(
         span=signature.span,
         name_span=signature.name_span,
     )
+
+
+def _like(call: StageCall, system: System) -> ast.Like:
+    return ast.Like(call.word("like", system, SYSTEMS, "QP124"), span=call.place("like"))
 
 
 def _returned(value: object, body: list[ast.Stage], span: Span, composition: Composition) -> ast.Expr | None:

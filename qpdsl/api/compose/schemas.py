@@ -126,7 +126,7 @@ class _Declared:
 
 
 def _parts(value: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    """The keys that say something, all of them known."""
+    """The keys that restrict a document. Raises _Beyond where one is not among the known ones."""
     rest = {key: part for key, part in value.items() if key not in _NOTES}
     if not set(rest) <= set(known):
         raise _Beyond

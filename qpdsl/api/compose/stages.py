@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ca
 from typing import Literal as OneOf
 
 from qpdsl.api.compose import targets
-from qpdsl.api.compose.blocks import BranchBlock, WithBlock, Stages
+from qpdsl.api.compose.blocks import BranchBlock, Stages, WithBlock
 from qpdsl.api.compose.stage_call import StageCall, stage_call
 from qpdsl.api.compose.symbols import Symbol, convert
 from qpdsl.api.composition import Composition, shown
@@ -24,36 +24,11 @@ if TYPE_CHECKING:
 
     M = TypeVar("M", bound=BaseModel)
 
-
-Role = OneOf["system", "user", "assistant"]
-
-
-def add_turns(call: StageCall, pairs: tuple[tuple[Role, str], ...], named: Mapping[str, str | None]) -> Composition:
-    turns: list[tuple[Any, object, Span]] = []
-    for index, pair in enumerate(pairs):
-        span = call.place("", index)
-        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] not in ROLES:
-            raise call.refuse(f"a turn is a pair of a role ({listed(ROLES)}) and a text, not {shown(pair)}", span)
-        turns.append((pair[0], pair[1], span))
-    # Python passes keywords by name; their order in the file is that of their places.
-    roles = sorted((role for role in ROLES if named[role] is not None), key=lambda role: call.place(role).start)
-    turns += [(role, named[role], call.place(role)) for role in roles]
-    if not turns:
-        raise call.refuse(f"`chat` takes a turn at least: {listed(ROLES)}", call.span)
-    syntax = (ast.Turn(role, convert(content, span), span=span) for role, content, span in turns)
-    call.composition.add(ast.Chat(tuple(syntax), span=call.span))
-    return call.composition
-
-
-def add_prompt(call: StageCall, text: str) -> Composition:
-    call.composition.add(ast.Prompt(call.template("text", text, 0), span=call.span))
-    return call.composition
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+Role = OneOf["system", "user", "assistant"]
 Reduce = OneOf["last", "min", "mean", "prod", "sum"]
 Equal = OneOf["text", "number", "math"]
 
@@ -65,12 +40,12 @@ def chat(
 
     The turns come in the order written: a conversation as (role, text) pairs first, then those by name.
     """
-    return Rows(add_turns(stage_call("qp.chat"), turns, {"system": system, "user": user, "assistant": assistant}))
+    return Rows(_add_turns(stage_call("qp.chat"), turns, {"system": system, "user": user, "assistant": assistant}))
 
 
 def prompt(text: str) -> Rows:
     """Starts the context with plain text."""
-    return Rows(add_prompt(stage_call("qp.prompt"), text))
+    return Rows(_add_prompt(stage_call("qp.prompt"), text))
 
 
 class GenerateKeywords(TypedDict, total=False):
@@ -103,11 +78,11 @@ class Rows:
         assistant: str | None = None,
     ) -> None:
         """Appends turns to the context."""
-        add_turns(self._stage_call("chat"), turns, {"system": system, "user": user, "assistant": assistant})
+        _add_turns(self._stage_call("chat"), turns, {"system": system, "user": user, "assistant": assistant})
 
     def prompt(self, text: str) -> None:
         """Appends plain text to the context."""
-        add_prompt(self._stage_call("prompt"), text)
+        _add_prompt(self._stage_call("prompt"), text)
 
     @overload
     def generate(self, model: targets.Model | str, *, as_: type[M], **options: Unpack[GenerateKeywords]) -> M: ...
@@ -148,8 +123,8 @@ class Rows:
     ) -> Any:
         """Each row becomes `n` rows, each continued with text of the model. Returns the text.
 
-        `as_` holds the text to a pydantic model, a JSON schema, a choice, a regex or a grammar; `into` names a column
-        for the text of this call.
+        `as_` makes the text follow a pydantic model, a JSON schema, a choice, a regex or a grammar; `into` names a
+        column for the text of this call.
         """
         call = self._stage_call("generate")
         stage = ast.Generate(
@@ -220,7 +195,7 @@ class Rows:
         self._add(ast.Where(call.expr("condition", condition, 0), span=call.span), call)
 
     def keep(self, count: int, *, by: float, per: object = None) -> None:
-        """Keeps the `count` rows with the greatest `by`; with `per`, so many of each value of that column."""
+        """Keeps the `count` rows with the greatest `by`; with `per`, that many for each value of that column."""
         call = self._stage_call("keep")
         column = None if per is None else call.column("per", per)
         stage = ast.Keep(call.expr("count", count, 0), call.expr("by", by), column, span=call.span)
@@ -308,3 +283,27 @@ class Rows:
     def _add(self, stage: ast.Stage, call: StageCall, column: str | None = None) -> Any:
         self._composition.add(stage)
         return None if column is None else Symbol(ast.Name(column, span=call.span))
+
+
+def _add_turns(call: StageCall, pairs: tuple[tuple[Role, str], ...], named: Mapping[str, str | None]) -> Composition:
+    """Adds a `chat` stage with turns in the order in which they are written. Raises QpError."""
+    turns: list[tuple[Any, object, Span]] = []
+    for index, pair in enumerate(pairs):
+        span = call.place("", index)
+        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] not in ROLES:
+            raise call.refuse(f"a turn is a pair of a role ({listed(ROLES)}) and a text, not {shown(pair)}", span)
+        turns.append((pair[0], pair[1], span))
+    # Python passes keywords by name; their order in the file is that of their places.
+    roles = sorted((role for role in ROLES if named[role] is not None), key=lambda role: call.place(role).start)
+    turns += [(role, named[role], call.place(role)) for role in roles]
+    if not turns:
+        raise call.refuse(f"`chat` takes a turn at least: {listed(ROLES)}", call.span)
+    syntax = (ast.Turn(role, convert(content, span), span=span) for role, content, span in turns)
+    call.composition.add(ast.Chat(tuple(syntax), span=call.span))
+    return call.composition
+
+
+def _add_prompt(call: StageCall, text: str) -> Composition:
+    """Adds a `prompt` stage. Raises QpError."""
+    call.composition.add(ast.Prompt(call.template("text", text, 0), span=call.span))
+    return call.composition

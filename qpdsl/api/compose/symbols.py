@@ -21,7 +21,7 @@ _MAX_BITS = 1024
 
 @final
 class Symbol:
-    """A value that is known when the program runs, as the expression that it is."""
+    """A value that is known only when the program runs, held as its expression."""
 
     __slots__ = ("node",)
     __hash__ = None  # type: ignore[assignment]

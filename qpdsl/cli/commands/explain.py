@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.runs.analyze import AnalyzeOptions, analyze_options
+from qpdsl.cli.runs.analysis_run import AnalyzeOptions, analyze_options
 from qpdsl.cli.shared_options import format_option, planning_options, program_options
 from qpdsl.planning.target import Target
 from qpdsl.sources.surroundings import Surroundings, read_surroundings
@@ -79,9 +79,9 @@ def command(
     optimized = planning.optimized(lowered, reads_of(lowered, rows=rows), runs_on)
     _check(optimized.plan)
     if options.analyze:
-        from qpdsl.cli.runs.analyze import analyzed
+        from qpdsl.cli.runs.analysis_run import run_for_analysis
 
-        return analyzed(options, optimized.plan, surroundings, form)
+        return run_for_analysis(options, optimized.plan, surroundings, form)
     if against is not None:
         other = optimized.naive if against == "naive" else _other(against, surroundings, planning, runs_on, rows)
         shown, data = compare(optimized.plan, other), compare_json(optimized.plan, other)

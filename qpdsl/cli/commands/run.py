@@ -156,7 +156,7 @@ def _load(options: RunOptions) -> Load:
     return replace(load, kv_bytes=parse(options.kv_memory))
 
 
-def _as_begun(options: RunOptions) -> tuple[RunOptions, bool]:
+def _with_kv_type_of_journal(options: RunOptions) -> tuple[RunOptions, bool]:
     """The options with the KV type of the run to resume, and whether there is such a run.
 
     A plan made now could choose another type, by what was measured since that run began.
@@ -192,7 +192,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     target = Target(options.device, options.dtype, options.threads)
     kv_type_known = options.kv_type is not None
     if options.resume and not kv_type_known and program.within is not None and program.within.level == "epsilon":
-        options, kv_type_known = _as_begun(options)
+        options, kv_type_known = _with_kv_type_of_journal(options)
     optimized = planning.optimized(program, reads, target, _load(options), kv_types=not kv_type_known)
     greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text), target).plan
     job = Job(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning))

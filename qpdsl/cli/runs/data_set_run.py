@@ -12,7 +12,7 @@ import click
 
 from qpdsl import __version__
 from qpdsl.cli.exits import Exit, say
-from qpdsl.cli.runs.analyze import remember, run_analysis
+from qpdsl.cli.runs.analysis_run import remember, run_analysis
 from qpdsl.cli.runs.run_events import emit_row, event_stream
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted

@@ -217,4 +217,5 @@ def test_a_number_without_bounds_fails_its_row_alone() -> None:
 
 
 def test_every_operator_has_a_function_that_runs_it() -> None:
-    assert set(_OPERATORS) == set(ops.Operator.__subclasses__())
+    kinds = {kind for kind in vars(ops).values() if isinstance(kind, type) and issubclass(kind, ops.Operator)}
+    assert set(_OPERATORS) == kinds - {ops.Operator}

@@ -1,4 +1,4 @@
-"""A text that goes on from one that was encoded has the tokens and places that it has by itself."""
+"""A text that continues an encoded one has the tokens and spans that it has by itself."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def words(*added: AddedToken, normalizer: normalizers.Normalizer | None = None) 
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     if normalizer is not None:
         backend.normalizer = normalizer
-    made = PreTrainedTokenizerFast(tokenizer_object=backend)
-    made.add_tokens(list(added))
-    return made
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    tokenizer.add_tokens(list(added))
+    return tokenizer
 
 
 TOKENIZERS = {
@@ -42,12 +42,12 @@ PARTS = st.lists(st.sampled_from(["<|end|>", "<|user|>", "a", "b", "ab ", " ", "
 @given(parts=st.lists(PARTS, min_size=1, max_size=6), other=PARTS)
 def test_growing_texts_are_encoded_as_each_by_itself(name: str, parts: list[list[str]], other: list[str]) -> None:
     backend = TOKENIZERS[name].backend_tokenizer
-    growing = ResumedEncoder(TOKENIZERS[name])
+    encoder = ResumedEncoder(TOKENIZERS[name])
     text = ""
-    for each in parts:
-        # What is known may go on in another way, too.
-        for candidate in (text + "".join(other), text + "".join(each)):
-            assert growing.encode(candidate) == located(backend, candidate)
+    for addition in parts:
+        # An encoded text may continue in another way, too.
+        for candidate in (text + "".join(other), text + "".join(addition)):
+            assert encoder.encode(candidate) == located(backend, candidate)
         text = candidate
 
 
@@ -59,7 +59,7 @@ def test_only_what_is_new_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
         return located(tokenizer, text)
 
     monkeypatch.setattr(resumed_encoding, "located", noted)
-    growing = ResumedEncoder(TOKENIZERS["zoo"])
-    growing.encode("<|user|>1 + 1 = 2.<|end|><|assistant|>")
-    growing.encode("<|user|>1 + 1 = 2.<|end|><|assistant|>+<|end|><|user|>2 + 2 = 4.<|end|><|assistant|>")
+    encoder = ResumedEncoder(TOKENIZERS["zoo"])
+    encoder.encode("<|user|>1 + 1 = 2.<|end|><|assistant|>")
+    encoder.encode("<|user|>1 + 1 = 2.<|end|><|assistant|>+<|end|><|user|>2 + 2 = 4.<|end|><|assistant|>")
     assert encoded[1] == "<|assistant|>+<|end|><|user|>2 + 2 = 4.<|end|><|assistant|>"

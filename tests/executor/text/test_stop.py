@@ -1,4 +1,4 @@
-"""Stop strings over real tokenizations: the text ends right behind the first one, whatever tokens it is made of."""
+"""Stop strings over real tokenizations: the text ends right after the first one, whatever tokens it is made of."""
 
 from __future__ import annotations
 
@@ -56,39 +56,39 @@ def stopped(tokenizer: PreTrainedTokenizerFast, tokens: list[int], stop: str) ->
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(deadline=None)
 @given(data=st.data())
-def test_the_text_ends_behind_the_first_stop_string(name: str, data: st.DataObject) -> None:
+def test_the_text_ends_after_the_first_stop_string(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]
     model = TextModel("m", tokenizer, frozenset(), 256, len(tokenizer))
     text = data.draw(st.text("ab.\n é", min_size=1, max_size=30))
     stop = data.draw(st.sampled_from(["\n", "\n\n", ".", "ab", "a\n", "é", ".\n\n"]))
     tokens = model.encode(text)
     whole = model.decode(tuple(tokens))
-    found = stopped(tokenizer, tokens, stop)
+    result = stopped(tokenizer, tokens, stop)
     if stop in whole:
-        assert found is not None and found[0] == whole[: whole.index(stop) + len(stop)]
+        assert result is not None and result[0] == whole[: whole.index(stop) + len(stop)]
     else:
-        assert found is None
+        assert result is None
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(deadline=None)
 @given(data=st.data())
-def test_samples_that_share_a_spelling_say_what_each_says_alone(name: str, data: st.DataObject) -> None:
+def test_samples_that_share_a_detokenizer_have_the_text_that_each_has_alone(name: str, data: st.DataObject) -> None:
     model = TextModel("m", TOKENIZERS[name], frozenset(), 256, len(TOKENIZERS[name]))
     samples = data.draw(
         st.lists(st.text("ab \n é漢", min_size=1, max_size=12).map(model.encode), min_size=1, max_size=3)
     )
-    said: list[list[str]] = [[] for _ in samples]
-    watches = [StopWatch(model.detokenizer, None, pieces.append) for pieces in said]
-    for at in range(max(map(len, samples))):
+    texts: list[list[str]] = [[] for _ in samples]
+    watches = [StopWatch(model.detokenizer, None, pieces.append) for pieces in texts]
+    for index in range(max(map(len, samples))):
         for watch, tokens in zip(watches, samples, strict=True):
-            if at < len(tokens):
-                assert not watch.push(tokens[at])
-    assert ["".join(pieces) for pieces in said] == [model.decode(tuple(tokens)) for tokens in samples]
+            if index < len(tokens):
+                assert not watch.push(tokens[index])
+    assert ["".join(pieces) for pieces in texts] == [model.decode(tuple(tokens)) for tokens in samples]
 
 
 @given(tokens=st.lists(st.integers(1, 256), max_size=40))
 def test_bytes_that_are_no_text_are_survived(tokens: list[int]) -> None:
     # Tokens 1 to 256 of the small tokenizer are the single bytes, so most sequences are not UTF-8.
-    found = stopped(TOKENIZERS["sentencepiece"], tokens, "a")
-    assert found is None or found[0].endswith("a")
+    result = stopped(TOKENIZERS["sentencepiece"], tokens, "a")
+    assert result is None or result[0].endswith("a")

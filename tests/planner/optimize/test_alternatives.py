@@ -13,9 +13,9 @@ from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.rules.rule import Alternative
 from qpdsl.planner.rules.speculative_expansion import depths
-from tests.planner.rules.test_proofs import assert_same, ran
 from tests.support.paths import PROGRAMS
 from tests.support.planner.rules import lowered
+from tests.support.planner.runs import answers, assert_same, run_plan
 
 
 def alternatives(ruled: PhysicalPlan) -> Iterator[Alternative]:
@@ -26,7 +26,7 @@ def alternatives(ruled: PhysicalPlan) -> Iterator[Alternative]:
 @pytest.mark.parametrize("name", ["beam_search", "weighted_best_of_n", "self_consistency"])
 def test_every_candidate_gives_what_the_naive_plan_gives(name: str) -> None:
     naive = plan(lowered(PROGRAMS / f"{name}.qp"))
-    expected, _ = ran(naive, 1)
+    expected, _ = run_plan(naive, 1)
     # A vote is decided early only where nothing but the answer is read.
     ruled = optimize(naive if name == "beam_search" else replace(naive, reads=())).plan
     tried = {(str(alternative.knob), alternative.value) for alternative in alternatives(ruled)}
@@ -36,12 +36,10 @@ def test_every_candidate_gives_what_the_naive_plan_gives(name: str) -> None:
     for alternative in alternatives(ruled):
         if alternative.plan == ruled:
             continue
-        results, _ = ran(alternative.plan, 1)
+        results, _ = run_plan(alternative.plan, 1)
         if name == "beam_search":
             assert_same(expected, results)
-        assert [(result.value, result.error) for result in results] == [
-            (result.value, result.error) for result in expected
-        ]
+        assert answers(results) == answers(expected)
 
 
 def test_what_runs_ahead_needs_shared_prefixes() -> None:

@@ -26,9 +26,9 @@ from qpdsl.planner.plan.verify import verify_physical
 from qpdsl.planner.rules.in_flight import FLOORS, PROBLEMS
 from qpdsl.planner.rules.speculative_expansion import DEPTHS, depths
 from qpdsl.session import Session
-from tests.planner.rules.test_proofs import SHIPPED
 from tests.support.executor.programs import arguments, texts
 from tests.support.planner.rules import NAMES, lowered
+from tests.support.planner.runs import SHIPPED
 
 _SMALL: Mapping[str, Value] = {"n": 3, "depth": 2, "width": 2, "expand": 2, "subtrees": 2, "budget": 3, "ahead": 1}
 _NOTES = ["Rosa Haddad is 64 years old. Tags: dancing.", "Alma orders 3 pens. It is urgent."]

@@ -66,17 +66,17 @@ def test_every_decision_has_words() -> None:
 
 
 def test_the_driver_records_what_changed_the_plan() -> None:
-    made = optimize(naive())
-    assert [change.rule for change in made.changes] == list(made.plan.rules)
-    assert list(made.seconds) == NAMES and all(seconds >= 0 for seconds in made.seconds.values())
-    score = next(op for op in everything(made.plan.ops) if isinstance(op.strategy, ScoreStrategy))
+    optimized = optimize(naive())
+    assert [change.rule for change in optimized.changes] == list(optimized.plan.rules)
+    assert list(optimized.seconds) == NAMES and all(seconds >= 0 for seconds in optimized.seconds.values())
+    score = next(op for op in everything(optimized.plan.ops) if isinstance(op.strategy, ScoreStrategy))
     assert score.rules == ("incremental_score", "score_cache")
 
 
 def test_planning_again_changes_nothing() -> None:
     for path in (ROOT / "programs").glob("*.qp"):
-        made = optimize(plan(lowered(path), ())).plan
-        assert optimize(made).changes == ()
+        ruled = optimize(plan(lowered(path), ())).plan
+        assert optimize(ruled).changes == ()
 
 
 def test_a_repeated_plan_ends_it() -> None:

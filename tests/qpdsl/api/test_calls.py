@@ -47,7 +47,7 @@ def test_a_run_that_comes_to_nothing(problem: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "given", "message"),
+    ("args", "kwargs", "message"),
     [
         ((), {}, "no value for `problem`"),
         (("a",), {"m": 1}, "no parameter `m`"),
@@ -57,9 +57,9 @@ def test_a_run_that_comes_to_nothing(problem: str) -> None:
         (("a",), {"n": 0}, "`n` takes a whole number of at least 1"),
     ],
 )
-def test_arguments_that_do_not_fit(short: qp.Program[..., Any], args: Any, given: Any, message: str) -> None:
+def test_arguments_that_do_not_fit(short: qp.Program[..., Any], args: Any, kwargs: Any, message: str) -> None:
     with pytest.raises(qp.ArgumentError, match=message):
-        short(*args, **given)
+        short(*args, **kwargs)
 
 
 def test_in_an_event_loop(short: qp.Program[..., Any], problem: str) -> None:
@@ -134,13 +134,13 @@ def test_map_starts_rows_as_the_plan_says(short: qp.Program[..., Any], problem: 
     session = qp.Session()
     program = short.using(session=session)
     rows = [{"problem": problem, "n": 16, "max_tokens": 24 + index} for index in range(12)]
-    planned, told = Abreast(), Abreast()
+    planned, limited = Abreast(), Abreast()
     stop = session.events.subscribe(planned.see)
     by_plan = list(program.map(rows))
     stop()
-    session.events.subscribe(told.see)
+    session.events.subscribe(limited.see)
     by_hand = list(program.map(rows, concurrency=12))
-    assert planned.most in (4, 5) and told.most == 12
+    assert planned.most in (4, 5) and limited.most == 12
     assert sorted((result.index, result.value) for result in by_plan) == sorted(
         (result.index, result.value) for result in by_hand
     )
@@ -312,13 +312,13 @@ def test_a_result_shows_what_came_of_the_run(short: qp.Program[..., Any], proble
 
 
 def test_threads(short: qp.Program[..., Any], problem: str) -> None:
-    found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(short(problem))) for _ in range(3)]
+    answers: list[str] = []
+    threads = [threading.Thread(target=lambda: answers.append(short(problem))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [short(problem)] * 3
+    assert answers == [short(problem)] * 3
 
 
 def test_pictures_and_texts(short: qp.Program[..., Any]) -> None:

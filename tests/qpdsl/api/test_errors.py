@@ -45,9 +45,9 @@ def test_the_place_is_in_the_function(function: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("code", [code for code in CODES if code.startswith("QP5")])
 def test_pages_of_errors_that_only_python_can_make(code: str, tmp_path: Path) -> None:
-    found = page(code)
-    assert found.fails and found.fixed
-    for text in (found.fails, found.fixed):
+    explanation = page(code)
+    assert explanation.fails and explanation.fixed
+    for text in (explanation.fails, explanation.fixed):
         (tmp_path / "shown.py").write_text(text)
         done = subprocess.run(
             [sys.executable, tmp_path / "shown.py"],
@@ -56,8 +56,8 @@ def test_pages_of_errors_that_only_python_can_make(code: str, tmp_path: Path) ->
             cwd=Path.cwd(),
             env={"PYTHONPATH": str(Path.cwd())},
         )
-        assert (f"error[{code}]" in done.stderr) == (text is found.fails), done.stderr
-        assert (done.returncode == 0) == (text is found.fixed)
+        assert (f"error[{code}]" in done.stderr) == (text is explanation.fails), done.stderr
+        assert (done.returncode == 0) == (text is explanation.fixed)
 
 
 def test_code_without_a_file_has_line_numbers() -> None:

@@ -38,20 +38,20 @@ class Outline(HTMLParser):
 
 
 def outline(html: str) -> Outline:
-    found = Outline()
-    found.feed(html)
-    assert not found.open
-    return found
+    tree = Outline()
+    tree.feed(html)
+    assert not tree.open
+    return tree
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_plan_is_a_tree(name: str) -> None:
     program = PROGRAMS[name]
-    found = outline(program.plan._repr_html_())
-    assert set(found.seen) == {"div", "details", "summary", "span"}
+    tree = outline(program.plan._repr_html_())
+    assert set(tree.seen) == {"div", "details", "summary", "span"}
     for line in program.explain().splitlines()[1:-3]:
         words = line.strip("│├└ ").removeprefix("from ").removeprefix("arm 1: ").split("   ")[0]
-        assert words in found.text or words.startswith("arm ")
+        assert words in tree.text or words.startswith("arm ")
     assert outline(program._repr_html_()).text.endswith(str(program))
 
 
@@ -62,9 +62,9 @@ def test_html_is_escaped() -> None:
         return rows.generate("<i>model</i>")
 
     for html in (p._repr_html_(), p.plan._repr_html_()):
-        found = outline(html)
-        assert not {"script", "i"} & set(found.seen)
-        assert "<script>alert" in found.text and "<i>model</i>" in found.text
+        tree = outline(html)
+        assert not {"script", "i"} & set(tree.seen)
+        assert "<script>alert" in tree.text and "<i>model</i>" in tree.text
 
 
 def test_colours_are_the_pages_own() -> None:

@@ -80,19 +80,19 @@ def shortened(program: qp.Program[..., Any]) -> qp.Program[..., Any]:
     def cut(node: ast.Node) -> ast.Node:
         return replace(node, max_tokens=ast.Literal(12, span=node.span)) if isinstance(node, ast.Generate) else node
 
-    file = replace(program.file, programs=tuple(rewritten(each, cut) for each in program.file.programs))
+    file = replace(program.file, programs=tuple(rewritten(syntax, cut) for syntax in program.file.programs))
     return qp.Program(file, program.name, program.environment, program.functions)
 
 
 @pytest.mark.parametrize("name", shipped.PROGRAMS)
 def test_tokens_are_equal(name: str, problem: str) -> None:
-    given: dict[str, Any] = {"problem": problem, **SMALL.get(name, {})}
+    arguments: dict[str, Any] = {"problem": problem, **SMALL.get(name, {})}
     if name in KINDS:
-        given = {"note": next(note.text for note in evaluation_notes(30) if note.kind == KINDS[name])}
+        arguments = {"note": next(note.text for note in evaluation_notes(30) if note.kind == KINDS[name])}
     programs = shipped.PROGRAMS[name], loaded(name)
     if name == "outline_then_write":
-        given, programs = {"topic": "cards"}, (shortened(programs[0]), shortened(programs[1]))
-    ours, theirs = (program.run(**given) for program in programs)
+        arguments, programs = {"topic": "cards"}, (shortened(programs[0]), shortened(programs[1]))
+    ours, theirs = (program.run(**arguments) for program in programs)
     assert ours.rows == theirs.rows and ours.rows[0]["text"]
     assert (ours.tokens, ours.score, ours.error) == (theirs.tokens, theirs.score, None)
     value = ours.value

@@ -70,8 +70,8 @@ def test_a_vote_that_is_decided_early_is_told(qpdsl: Run) -> None:
     given_up = drawn["measured"]["counts"]["given_up"]
     assert given_up > 0 and drawn["measured"]["rows_out"] == 6 - given_up
     assert drawn["measured"]["sampled_tokens"] > 0 and drawn["measured"]["seconds"] > 0
-    told = qpdsl(*asked).out
-    assert "stops when decided" in told and f"{given_up} samples given up" in told
+    analysis = qpdsl(*asked).out
+    assert "stops when decided" in analysis and f"{given_up} samples given up" in analysis
 
 
 def test_analyze_shows_and_forgets(qpdsl: Run, sampled: Path) -> None:
@@ -160,7 +160,7 @@ def test_without_a_home_there_is_no_cache(qpdsl: Run, sampled: Path, monkeypatch
 def test_statistics_that_fail_are_no_failure_of_a_run(
     qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*given: object, **more: object) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError("of nothing")
 
     monkeypatch.setattr("qpdsl.planning.analysis.learn", broken)
@@ -174,11 +174,11 @@ def test_an_interrupted_analysis_adds_what_had_ended(
     qpdsl: Run, sampled: Path, problems: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Outcome.__init__
-    made = iter(range(100))
+    outcomes = iter(range(100))
 
-    def interrupting(self: Outcome, *given: object, **more: object) -> None:
-        real(self, *given, **more)  # type: ignore[arg-type]
-        if next(made) == 3:
+    def interrupting(self: Outcome, *args: object, **kwargs: object) -> None:
+        real(self, *args, **kwargs)  # type: ignore[arg-type]
+        if next(outcomes) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Outcome, "__init__", interrupting)
@@ -214,7 +214,7 @@ def test_profile_measures_a_model_once(qpdsl: Run) -> None:
 
 def entries(qpdsl: Run) -> dict[str, dict[str, object]]:
     data = json.loads(qpdsl("analyze", "--format", "json").out or '{"programs": {}}')
-    return {found["name"]: found for found in data["programs"].values()}
+    return {program["name"]: program for program in data["programs"].values()}
 
 
 def test_every_run_leaves_statistics_for_later_plans(qpdsl: Run, sampled: Path, problems: Path) -> None:
@@ -258,7 +258,7 @@ def test_runs_that_end_together_lose_nothing() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {found.name for found in read_statistics().programs.values()} == {f"p{number}" for number in range(6)}
+    assert {program.name for program in read_statistics().programs.values()} == {f"p{number}" for number in range(6)}
 
 
 def test_an_error_while_they_are_changed_leaves_them_as_they_were() -> None:

@@ -91,9 +91,9 @@ def test_errors_beyond_a_hundred_are_counted(qpdsl: Run, tmp_path: Path) -> None
 
 def test_diagnostics_as_json(qpdsl: Run, mistaken: Path) -> None:
     ran = qpdsl("check", "--format", "json", mistaken, "greedy")
-    found = json.loads(ran.out)
+    findings = json.loads(ran.out)
     assert ran.code == Exit.USAGE and ran.err == ""
-    assert [(one["line"], one["column"]) for one in found] == [(2, 22), (4, 12), (6, 8)]
+    assert [(finding["line"], finding["column"]) for finding in findings] == [(2, 22), (4, 12), (6, 8)]
 
 
 def test_good_files_each_have_a_line(qpdsl: Run, mistaken: Path) -> None:

@@ -16,10 +16,10 @@ def test_a_page_says_what_and_shows_both_programs(qpdsl: Run) -> None:
     assert (ran.code, ran.err) == (Exit.OK, "")
     title, _, summary, *rest = ran.out.splitlines()
     assert title == "QP203: unknown column" and summary == CODES["QP203"].explanation
-    found = page("QP203")
-    assert found.fails is not None and found.fixed is not None
+    explanation = page("QP203")
+    assert explanation.fails is not None and explanation.fixed is not None
     indented = "\n".join(line.removeprefix("    ") for line in rest)
-    assert indented.index(found.fails.strip()) < indented.index(found.fixed.strip())
+    assert indented.index(explanation.fails.strip()) < indented.index(explanation.fixed.strip())
 
 
 def test_letters_and_form_of_a_code_do_not_matter(qpdsl: Run) -> None:
@@ -34,9 +34,9 @@ def test_without_a_code_all_are_listed(qpdsl: Run) -> None:
 
 
 def test_json_has_the_programs_apart(qpdsl: Run) -> None:
-    found = json.loads(qpdsl("explain-error", "QP203", "--format", "json").out)
-    assert list(found) == ["code", "title", "summary", "body", "fails", "fixed", "files"]
-    assert "best by score" in found["fails"] and "best by quality" in found["fixed"]
+    explanation = json.loads(qpdsl("explain-error", "QP203", "--format", "json").out)
+    assert list(explanation) == ["code", "title", "summary", "body", "fails", "fixed", "files"]
+    assert "best by score" in explanation["fails"] and "best by quality" in explanation["fixed"]
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def test_greedy_beside_a_search_is_what_greedy_alone_gives(qpdsl: Run) -> None:
 def test_json_is_one_object_and_repeats_itself(qpdsl: Run, sampled: Path) -> None:
     args = ("run", sampled, "--set", PROBLEM, "--json", "--rows", "--seed", "5")
     ran = qpdsl(*args)
-    found = json.loads(ran.out)
-    assert list(found) == [
+    answer = json.loads(ran.out)
+    assert list(answer) == [
         "program",
         "answer",
         "score",
@@ -47,8 +47,8 @@ def test_json_is_one_object_and_repeats_itself(qpdsl: Run, sampled: Path) -> Non
         "greedy",
         "rows",
     ]
-    assert len(found["rows"]) == 2 and found["rows"][0]["text"] == found["answer"]
-    assert found["tokens_out"] == sum(row["tokens"] for row in found["rows"])
+    assert len(answer["rows"]) == 2 and answer["rows"][0]["text"] == answer["answer"]
+    assert answer["tokens_out"] == sum(row["tokens"] for row in answer["rows"])
     assert qpdsl(*args).out == ran.out
     assert qpdsl(*args[:-1], "6").out != ran.out
 

@@ -1,4 +1,4 @@
-"""When the rows of a `map` start: one is always in, another while the engine has fewer sequences than the floor."""
+"""When rows start: one always, another while the engine has fewer sequences than the floor, and never too many."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def rows_of(floor: int, sequences: int = 0) -> tuple[Working, Rows]:
+def rows_of(floor: int, sequences: int = 0, in_flight: int | None = None) -> tuple[Working, Rows]:
     session = Working()
     session.sequences = sequences
-    return session, Rows(session, Admission(floor))
+    return session, Rows(session, Admission(floor, in_flight))
 
 
 def run(test: Any) -> None:
@@ -137,5 +137,25 @@ def test_a_row_that_fails_makes_room() -> None:
         assert rows.started == [-1, 1]
         rows.end(1)
         assert await tasks[1] == 1
+
+    run(main())
+
+
+def test_no_more_rows_run_than_may_be_in_flight() -> None:
+    async def main() -> None:
+        session, rows = rows_of(floor=100, in_flight=2)
+        tasks = [rows.start(number) for number in range(4)]
+        await settled()
+        assert rows.started == [0, 1]
+        # That the engine has less to do lets nobody in.
+        session.has(0)
+        await settled()
+        assert rows.started == [0, 1]
+        rows.end(1)
+        await settled()
+        assert rows.started == [0, 1, 2]
+        for number in (0, 2, 3):
+            rows.end(number)
+        assert await asyncio.gather(*tasks) == [0, 1, 2, 3]
 
     run(main())

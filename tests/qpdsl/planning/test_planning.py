@@ -78,9 +78,10 @@ def test_no_rules_give_the_same_answer_at_other_costs(qpdsl: Run) -> None:
     common = ("run", "-e", SUM, "--set", "problem=Mia has 3 boxes.", "--json", "--no-greedy", "--rows")
     plain, naive = (qpdsl(*common, *more) for more in ((), ("--plan", "naive")))
     without = qpdsl(*common, "--disable-rule", "collapse_greedy", "--disable-rule", "share_prefixes")
-    found, other, third = (json.loads(ran.out) for ran in (plain, naive, without))
-    assert found["rows"] == other["rows"] == third["rows"] and found["answer"] == other["answer"]
-    assert found["tokens_out"] < other["tokens_out"] == third["tokens_out"]
+    with_rules, unplanned, with_fewer = (json.loads(ran.out) for ran in (plain, naive, without))
+    assert with_rules["rows"] == unplanned["rows"] == with_fewer["rows"]
+    assert with_rules["answer"] == unplanned["answer"]
+    assert with_rules["tokens_out"] < unplanned["tokens_out"] == with_fewer["tokens_out"]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +122,8 @@ def test_a_program_that_lets_logits_differ_may_get_eight_bits(
 
     def run(path: Path, *more: str) -> dict[str, object]:
         ran = qpdsl("run", path, "--set", "problem=Mia has 3 boxes.", "--json", "--no-greedy", "--rows", *more)
-        found: dict[str, object] = json.loads(ran.out)
-        return {name: found[name] for name in ("answer", "rows")}
+        record: dict[str, object] = json.loads(ran.out)
+        return {name: record[name] for name in ("answer", "rows")}
 
     shown = qpdsl("explain", loose, "--verbose").out
     assert "keys and values: int8" in shown and "within epsilon(5)" in shown
@@ -184,7 +185,10 @@ def test_the_choice_by_cost_can_be_left_out(qpdsl: Run, tmp_path: Path, monkeypa
     assert "`qpdsl profile`" in before.splitlines()[-2]
     write_device(replace(nominal(), measured=True))
     chosen = json.loads(qpdsl("explain", "beam_search", "--verbose", "--format", "json").out)
-    assert {each["knob"] for each in chosen["trace"]["choice"]["candidates"]} >= {"problems at once", "keys and values"}
+    assert {candidate["knob"] for candidate in chosen["trace"]["choice"]["candidates"]} >= {
+        "problems at once",
+        "keys and values",
+    }
     left = json.loads(
         qpdsl("explain", "beam_search", "--verbose", "--format", "json", "--disable-rule", "choice_by_cost").out
     )

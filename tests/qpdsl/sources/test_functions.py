@@ -71,7 +71,7 @@ def check(result: qp.Result[Any]) -> None:
     assert result.value == row["number"]
 
 
-@pytest.mark.parametrize(("scorer", "extractor"), SHAPES, ids=lambda given: given.function.name)
+@pytest.mark.parametrize(("scorer", "extractor"), SHAPES, ids=lambda registered: registered.function.name)
 def test_in_python(scorer: qp.Scorer[..., Any], extractor: qp.Extractor[..., Any, int], problem: str) -> None:
     @qp.program
     def p(problem: str) -> int:
@@ -86,7 +86,7 @@ def test_in_python(scorer: qp.Scorer[..., Any], extractor: qp.Extractor[..., Any
     check(asyncio.run(p.arun(problem)))
 
 
-@pytest.mark.parametrize(("scorer", "extractor"), SHAPES, ids=lambda given: given.function.name)
+@pytest.mark.parametrize(("scorer", "extractor"), SHAPES, ids=lambda registered: registered.function.name)
 def test_in_text(scorer: qp.Scorer[..., Any], extractor: qp.Extractor[..., Any, int], problem: str) -> None:
     text = f"""
     program p(problem: text) -> int {{
@@ -156,13 +156,13 @@ def test_load_functions(tmp_path: Path) -> None:
         "@qp.extractor(batched=True)\ndef two(texts: list[str]) -> list[bool]:\n    return [True for _ in texts]\n"
         "def three(text: str) -> float:\n    return 3.0\n"
     )
-    found = qp.load_functions(file)
-    assert [(f.name, f.kind, f.batched, f.returns) for f in found] == [
+    functions = qp.load_functions(file)
+    assert [(f.name, f.kind, f.batched, f.returns) for f in functions] == [
         ("one", "scorer", False, "text"),
         ("two", "extractor", True, "bool"),
     ]
     (tmp_path / "p.qp").write_text('program p(q: text) { chat user=q | generate "zoo/counting" | score one }')
-    assert qp.load(tmp_path / "p.qp", functions=found).logical.score_column == "score"
+    assert qp.load(tmp_path / "p.qp", functions=functions).logical.score_column == "score"
     with pytest.raises(UsageError, match="there is no Python file"):
         qp.load_functions(tmp_path / "none.py")
     file.write_text("1 / 0")

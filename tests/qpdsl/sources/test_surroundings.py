@@ -88,8 +88,8 @@ def test_functions_are_registered_by_the_caller(qpdsl: Run, scored: Path, tmp_pa
     assert qpdsl("check", scored, "--python", functions).code == Exit.OK
     ran = qpdsl("run", scored, "--python", functions, "--set", "problem=Ann has 2 cards.", "--json", "--rows")
     assert ran.code == Exit.OK
-    found = json.loads(ran.out)
-    assert found["answer"] == str(len(found["text"])) and found["score"] == -len(found["text"])
+    answer = json.loads(ran.out)
+    assert answer["answer"] == str(len(answer["text"])) and answer["score"] == -len(answer["text"])
 
 
 def test_resuming_with_other_functions_is_another_run(qpdsl: Run, scored: Path, tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_resuming_with_another_schema_is_another_run(qpdsl: Run, reading: Path, 
     from qpdsl.sources.surroundings import read_surroundings
 
     def of() -> str:
-        given = read_surroundings(allow_read=[str(tmp_path)])
-        return digest(operators(plan(load_program(str(reading), None, None, given)).ops))
+        surroundings = read_surroundings(allow_read=[str(tmp_path)])
+        return digest(operators(plan(load_program(str(reading), None, None, surroundings)).ops))
 
     before = of()
     assert of() == before

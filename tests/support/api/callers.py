@@ -57,12 +57,12 @@ def composed(note: str) -> int:
     rows.generate("zoo/counting", as_=qp.choice("a", "b"), via=qp.filter(llm, 0.5))
     assert_type(rows.score(length), float)
     assert_type(rows.extract("x", numbers), float)
-    found = rows.extract("n", number)
-    assert_type(found, int)
+    count = rows.extract("n", number)
+    assert_type(count, int)
     rows.call(answered, 3)  # type: ignore[arg-type]
     rows.generate(llm, temprature=1)  # type: ignore[call-overload]
     rows.generate(llm, n="3")  # type: ignore[call-overload]
-    return found
+    return count
 
 
 def synchronous() -> None:

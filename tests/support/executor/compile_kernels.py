@@ -1,10 +1,10 @@
-"""Compiles every Triton kernel for CUDA devices that need not be there, with the arguments its launcher gives it.
+"""Compiles every Triton kernel for CUDA devices that need not be present, with the arguments of its launcher.
 
     python -m tests.support.executor.compile_kernels 80 90
 
-A launch under the interpreter proves what a kernel computes, not that a compiler takes it. Prints a line for each
-kernel: capability, name, shared memory in bytes, and how many bytes of a thread's registers were spilled. Run it in a
-process of its own without TRITON_INTERPRET: it puts a driver that launches nothing in the place of Triton's.
+A launch under the interpreter shows what a kernel computes, not that a compiler accepts it. Prints a line for each
+kernel: capability, name, shared memory in bytes, and the bytes of spilled registers of a thread. Run it in a process of
+its own without TRITON_INTERPRET: it replaces Triton's driver with one that launches nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ KERNELS = (
 )
 
 
-class Absent:
-    """As much of a driver as compiling asks for."""
+class AbsentDriver:
+    """The part of a driver that compiling needs."""
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
@@ -87,7 +87,7 @@ def launch(kind: RowKind, dtype: torch.dtype, kv_heads: int, fold: int, dim: int
 
 
 def spilled(cubin: bytes) -> int:
-    """Bytes of local memory a thread, by the tool that comes with Triton; -1 where it does not come."""
+    """Bytes of local memory of a thread, by the tool that comes with Triton; -1 where that is missing."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     if not tool.exists():
         return -1
@@ -95,8 +95,8 @@ def spilled(cubin: bytes) -> int:
         file.write(cubin)
         file.flush()
         text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
-    found = re.search(r"STACK:(\d+).*LOCAL:(\d+)", text.stdout + text.stderr)
-    return sum(int(part) for part in found.groups()) if found else -1
+    usage = re.search(r"STACK:(\d+).*LOCAL:(\d+)", text.stdout + text.stderr)
+    return sum(int(part) for part in usage.groups()) if usage else -1
 
 
 def main(capabilities: list[int]) -> None:
@@ -112,7 +112,7 @@ def main(capabilities: list[int]) -> None:
     for module in (decode, triton_cascade):
         module.multiprocessors = tuning.multiprocessors
     for capability in capabilities:
-        driver.set_active(Absent(capability))
+        driver.set_active(AbsentDriver(capability))
         for caches in KERNELS:
             caches.device_caches.clear()
         launch("plain", torch.bfloat16, 8, 4, 128, Scoring(0.1))

@@ -45,7 +45,7 @@ async def dashboard(
     source: EventSource | Path,
     size: tuple[int, int] = SMALL,
     part: float = 1.0,
-    **given: object,
+    **options: object,
 ) -> AsyncIterator[Pilot[Leave | None]]:
     """A dashboard on a source, or on a recorded run at a part of its time, paused."""
     if isinstance(source, Path):
@@ -53,7 +53,7 @@ async def dashboard(
         player.finish_loading()
         player.seek(part * player.duration)
         source = ReplaySource(player)
-    app = Dashboard(source, clocked=False, **given)  # type: ignore[arg-type]
+    app = Dashboard(source, clocked=False, **options)  # type: ignore[arg-type]
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         yield pilot

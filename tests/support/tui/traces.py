@@ -44,12 +44,12 @@ def long_run(count: int) -> Iterator[Event]:
     ids = tuple(f"row-{number:04}" for number in range(rows))
     yield events.InputListed(at=0.0, ids=ids, asked=("How many?",) * rows, references=("7",) * rows)
     yield events.ModelsLoaded(at=0.1, models=("zoo/counting",), seconds=0.1)
-    each = count // rows
+    steps = count // rows
     at = 0.1
     for number, id_ in enumerate(ids):
         at += 0.01
         yield events.InstanceStarted(at=at, instance=id_)
-        for index in range((each - 6) // 2):
+        for index in range((steps - 6) // 2):
             report = EngineFigures(
                 "zoo/counting",
                 10,
@@ -73,9 +73,9 @@ def long_run(count: int) -> Iterator[Event]:
                 cached_tokens=30,
                 rounds=(index,),
             )
-        made = tuple(Candidate(path=(copy,), step="1 + 1 = 2.", finish="eos", finished=True) for copy in range(4))
-        yield events.Expanded(at=at, instance=id_, operator="1.0", rounds=(0,), candidates=made)
-        paths = tuple(candidate.path for candidate in made)
+        candidates = tuple(Candidate(path=(copy,), step="1 + 1 = 2.", finish="eos", finished=True) for copy in range(4))
+        yield events.Expanded(at=at, instance=id_, operator="1.0", rounds=(0,), candidates=candidates)
+        paths = tuple(candidate.path for candidate in candidates)
         yield events.Valued(
             at=at,
             instance=id_,

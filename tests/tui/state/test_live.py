@@ -161,15 +161,15 @@ def test_the_history_is_bounded_and_its_sums_are_kept() -> None:
     small.zero = 0.0
     for event in events:
         small.emit(event)
-    told: list[Event] = []
-    small.subscribe(told.append, history=True)
-    assert len(told) < 60 and sum(isinstance(event, RowDone) for event in told) == 6
-    assert type(told[0]).__name__ == "RunStarted" and type(told[1]).__name__ == "Earlier"
+    earlier: list[Event] = []
+    small.subscribe(earlier.append, history=True)
+    assert len(earlier) < 60 and sum(isinstance(event, RowDone) for event in earlier) == 6
+    assert type(earlier[0]).__name__ == "RunStarted" and type(earlier[1]).__name__ == "Earlier"
 
     from qpdsl.tui.state.run_state import RunState
 
     late, whole = RunState(), RunState()
-    for event in told:
+    for event in earlier:
         late.add(event)
     for event in events:
         whole.add(event)

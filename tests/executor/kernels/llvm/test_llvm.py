@@ -1,4 +1,4 @@
-"""The kernels compiled for the CPU, against their torch twins, and a query's bits in any company."""
+"""The kernels compiled for the CPU against their torch twins, and the bits of a query in any batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kernels(
 
 
 def case(heads: HeadShape) -> tuple[KVRows, PagedBatch, torch.Tensor]:
-    """Rows full of keys and values, a batch over them, and joined products for its queries."""
+    """Rows full of keys and values, a batch over them, and the joined projections of its queries."""
     generator = torch.Generator().manual_seed(5)
     tables, count = page_tables(CONTEXTS, heads.page_size, generator, [(1, 3, 5)])
     rows = make_rows(count, heads.page_size, heads.kv_heads, heads.dim, torch.float32, heads.kind, generator)
@@ -64,7 +64,7 @@ def copied(rows: KVRows) -> KVRows:
 
 
 def stored(rows: KVRows) -> torch.Tensor:
-    """What the rows hold, in float32."""
+    """The numbers in the rows, in float32."""
     if rows.kind == "plain":
         return rows.data
     return kv_rows.dequantize(*rows.split(), rows.kind)
@@ -75,26 +75,26 @@ def test_eight_bits_are_those_of_the_twin(kind: RowKind) -> None:
     heads = HeadShape(1, 2, 64, 16, kind)
     rows, batch, joined = case(heads)
     expected = copied(rows)
-    # Nothing turns: what is stored is what was given, to the bit.
-    still = torch.ones(50, 1, 32, dtype=torch.complex64)
+    # These rotations do nothing, so the stored bits are those of the twin.
+    identity = torch.ones(50, 1, 32, dtype=torch.complex64)
     joined *= torch.logspace(3, -33, len(joined))[:, None]
     joined[0, ::3], joined[1] = 0, 0
     _, keys, values = split(joined, heads)
     reference.store(expected, keys, values, batch.slots, 1)
     positions = torch.zeros(len(joined), dtype=torch.int64)
-    kernels(heads).store(joined, still, positions, batch, rows.data, None, 1)
+    kernels(heads).store(joined, identity, positions, batch, rows.data, None, 1)
     assert torch.equal(rows.data, expected.data)
     joined[2, heads.queries + 7] = float("nan")
-    kernels(heads).store(joined, still, positions, batch, rows.data, None, 1)
+    kernels(heads).store(joined, identity, positions, batch, rows.data, None, 1)
     place, page = int(batch.slots[2]) % heads.page_size, int(batch.slots[2]) // heads.page_size + 1
     assert rows.split()[1][page, place, 0].isnan().tolist() == [True, False]
 
 
 def attended(
-    made: LayerKernels, heads: HeadShape, rows: KVRows, batch: PagedBatch, joined: torch.Tensor
+    compiled: LayerKernels, heads: HeadShape, rows: KVRows, batch: PagedBatch, joined: torch.Tensor
 ) -> torch.Tensor:
     out = torch.zeros(len(joined), heads.queries)
-    made.attend(joined, batch, rows.data, out, LAYERS - 1)
+    compiled.attend(joined, batch, rows.data, out, LAYERS - 1)
     return out
 
 
@@ -116,7 +116,7 @@ def attended(
     ],
     ids=str,
 )
-def test_attention_is_its_twins(
+def test_attention_agrees_with_the_twin(
     heads: HeadShape, window: int | None, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layer, "vector_width", lambda: width)
@@ -125,22 +125,22 @@ def test_attention_is_its_twins(
             kernels(heads, window)
         return
     rows, batch, joined = case(heads)
-    found = attended(kernels(heads, window), heads, rows, batch, joined)
+    attention = attended(kernels(heads, window), heads, rows, batch, joined)
     query = split(joined, heads)[0]
     expected = reference.attention(query, rows, batch, LAYERS - 1, Scoring(heads.dim**-0.5, window))
     expected = expected.view(-1, heads.kv_heads, heads.fold, heads.dim).transpose(1, 2).flatten(1)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(attention, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["plain", "int8", "fp8"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_querys_bits_hang_on_nothing_else_in_the_batch(threads: int, kind: RowKind) -> None:
+def test_the_bits_of_a_query_do_not_depend_on_the_batch(threads: int, kind: RowKind) -> None:
     heads = HeadShape(4, 2, 32, 16, kind)
     rows, batch, joined = case(heads)
-    made, before = kernels(heads), torch.get_num_threads()
+    compiled, before = kernels(heads), torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        together = attended(made, heads, rows, batch, joined)
+        together = attended(compiled, heads, rows, batch, joined)
     finally:
         torch.set_num_threads(before)
     starts, contexts = batch.query_start.tolist(), batch.context.tolist()
@@ -150,74 +150,74 @@ def test_a_querys_bits_hang_on_nothing_else_in_the_batch(threads: int, kind: Row
             pages = batch.pages[sequence : sequence + 1].contiguous()
             start = torch.tensor([0, 1], dtype=torch.int32)
             lone = PagedBatch(pages, context, batch.slots[:1], start, 1, int(context))
-            assert torch.equal(attended(made, heads, rows, lone, joined[row : row + 1])[0], together[row])
+            assert torch.equal(attended(compiled, heads, rows, lone, joined[row : row + 1])[0], together[row])
 
 
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "int8", "fp8"])
-def test_keys_and_queries_turn_and_go_to_their_slots(normed: bool, kind: RowKind) -> None:
+def test_queries_and_keys_are_rotated_and_stored_in_their_slots(normed: bool, kind: RowKind) -> None:
     heads = HeadShape(3, 2, 32, 16, kind)
     rows, batch, joined = case(heads)
     expected_rows = copied(rows)
-    # From the least that eight bits tell apart to nothing at all.
+    # Magnitudes from 1 down to where eight bits round to zero, and a row of zeros.
     joined *= torch.logspace(0, -6, len(joined))[:, None]
     joined[5] = 0
     generator = torch.Generator().manual_seed(1)
     positions = torch.randint(0, 50, (len(joined),), generator=generator)
     angles = torch.rand(50, 1, 16, generator=generator)
-    turns = torch.polar(torch.ones_like(angles), angles)
+    rotations = torch.polar(torch.ones_like(angles), angles)
     weights = torch.rand(4 * heads.kv_heads, heads.dim, generator=generator)
     turned = joined.clone()[:, : 4 * heads.kv_heads * heads.dim].view(len(joined), -1, heads.dim)
     if normed:
         turned = torch.rms_norm(turned, [heads.dim], None, 1e-6) * weights
-    turned = torch.view_as_real(torch.view_as_complex(turned.unflatten(-1, (-1, 2))) * turns[positions]).flatten(1)
+    turned = torch.view_as_real(torch.view_as_complex(turned.unflatten(-1, (-1, 2))) * rotations[positions]).flatten(1)
     expected = torch.cat((turned, joined[:, turned.shape[1] :]), dim=1)
     _, keys, values = split(expected, heads)
     reference.store(expected_rows, keys, values, batch.slots, 1)
-    made = kernels(heads, head_epsilon=1e-6 if normed else None)
-    made.store(joined, turns, positions, batch, rows.data, weights if normed else None, 1)
+    compiled = kernels(heads, head_epsilon=1e-6 if normed else None)
+    compiled.store(joined, rotations, positions, batch, rows.data, weights if normed else None, 1)
     queries = slice(0, heads.queries)
     torch.testing.assert_close(joined[:, queries], expected[:, queries], rtol=1e-5, atol=1e-6)
-    found, wanted = stored(rows), stored(expected_rows)
+    values_stored, wanted = stored(rows), stored(expected_rows)
     if kind == "plain":
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(values_stored, wanted, rtol=1e-5, atol=1e-6)
     else:
-        # A turn's last bit may tip what rounds to the next number of the format, but seldom.
-        assert (~torch.isclose(found, wanted, rtol=1e-5, atol=1e-30)).float().mean() < 1e-3
-        torch.testing.assert_close(found, wanted, rtol=0.13, atol=1e-6 if kind == "fp8" else 0.03)
+        # The last bit of a rotation may seldom change what a number is rounded to.
+        assert (~torch.isclose(values_stored, wanted, rtol=1e-5, atol=1e-30)).float().mean() < 1e-3
+        torch.testing.assert_close(values_stored, wanted, rtol=0.13, atol=1e-6 if kind == "fp8" else 0.03)
 
 
 @pytest.mark.parametrize("size", [32, 96, 20])
-def test_norm_is_its_twin(size: int) -> None:
-    made = kernels(HeadShape(1, 1, 32, 16), size=size)
+def test_norm_agrees_with_torch(size: int) -> None:
+    compiled = kernels(HeadShape(1, 1, 32, 16), size=size)
     hidden, weight = torch.randn(9, size), torch.randn(size)
     out = torch.empty_like(hidden)
-    made.norm(hidden, weight, out)
+    compiled.norm(hidden, weight, out)
     torch.testing.assert_close(out, torch.rms_norm(hidden, [size], weight, 1e-5), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-def test_the_gate_is_its_twin_from_one_end_of_float32_to_the_other(activation: layer.Activation) -> None:
-    made = kernels(HeadShape(1, 1, 32, 16), activation=activation)
+def test_the_gate_agrees_with_torch_over_the_whole_range_of_float32(activation: layer.Activation) -> None:
+    compiled = kernels(HeadShape(1, 1, 32, 16), activation=activation)
     gates = torch.cat((torch.linspace(-120, 120, 80), torch.tensor([0.0, 1e30, -1e30, 3e-39]))).repeat(8)[: 7 * 96]
     gates = gates.view(7, 96)
     ups = torch.randn(7, 96)
     out = torch.empty(7, 96)
-    made.gate(torch.cat((gates, ups), dim=1), out)
+    compiled.gate(torch.cat((gates, ups), dim=1), out)
     act = silu(gates) if activation == "silu" else gelu(gates, approximate="tanh")
     torch.testing.assert_close(out, act * ups, rtol=1e-5, atol=1e-6)
 
 
 def test_nan_stays_nan() -> None:
-    made = kernels(HeadShape(1, 1, 32, 16))
+    compiled = kernels(HeadShape(1, 1, 32, 16))
     out = torch.empty(1, 96)
-    made.gate(torch.full((1, 192), float("nan")), out)
+    compiled.gate(torch.full((1, 192), float("nan")), out)
     assert out.isnan().all()
 
 
 @pytest.mark.parametrize("width", [4, 8, 16])
 @pytest.mark.parametrize("vocabulary", [3, 64, 101, 5003])
-def test_a_draw_is_its_twins(vocabulary: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_are_those_of_the_sampler(vocabulary: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_kernels, "vector_width", lambda: width)
     draw = RowSampler(vocabulary)
     generator = torch.Generator().manual_seed(vocabulary)
@@ -230,15 +230,15 @@ def test_a_draw_is_its_twins(vocabulary: int, width: int, monkeypatch: pytest.Mo
     keys = [rng.getrandbits(64) for _ in range(rows)]
     positions = [rng.randrange(1 << 20) for _ in range(rows)]
     expected = sample(logits, [SamplingParams(temperature) for temperature in temperatures], keys, positions)
-    given = torch.tensor(temperatures), torch.from_numpy(np.array(keys, dtype=np.uint64).view(np.int64))
-    tokens, logprobs, gaps = draw(logits, *given, torch.tensor(positions))
+    arguments = torch.tensor(temperatures), torch.from_numpy(np.array(keys, dtype=np.uint64).view(np.int64))
+    tokens, logprobs, gaps = draw(logits, *arguments, torch.tensor(positions))
     assert torch.equal(tokens, expected.tokens)
     assert torch.equal(gaps < NEAR_TIE_GAP, expected.near_ties)
     torch.testing.assert_close(logprobs, expected.logprobs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("vocabulary", [64, 65])
-def test_logits_that_are_no_numbers_give_no_log_probability(vocabulary: int) -> None:
+def test_logits_that_are_not_numbers_give_no_log_probability(vocabulary: int) -> None:
     logits = torch.zeros(3, vocabulary)
     logits[0, 5], logits[1] = float("nan"), float("-inf")
     zeros = torch.zeros(3, dtype=torch.int64)

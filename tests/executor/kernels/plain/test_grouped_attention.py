@@ -28,8 +28,8 @@ def plain(
     scores = torch.einsum("qhd,lhd->hql", query.double(), keys) * query.shape[-1] ** -0.5
     if softcap:
         scores = torch.tanh(scores / softcap) * softcap
-    at = torch.arange(len(keys) - len(query), len(keys))[:, None] - torch.arange(len(keys))
-    allowed = (at >= 0) & (at < (window or len(keys)))
+    distance = torch.arange(len(keys) - len(query), len(keys))[:, None] - torch.arange(len(keys))
+    allowed = (distance >= 0) & (distance < (window or len(keys)))
     weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
     return torch.einsum("hql,lhd->qhd", weights, values).float()
 

@@ -12,7 +12,7 @@ SHAPES = [(48, 101), (256, 1152), (576, 256), (896, 2500), (40, 1217), (512, 768
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
-def test_is_the_linear_layer_whose_weights_it_took(inputs: int, outputs: int, bias: bool) -> None:
+def test_agrees_with_the_linear_layer_of_the_same_weights(inputs: int, outputs: int, bias: bool) -> None:
     torch.manual_seed(0)
     plain = torch.nn.Linear(inputs, outputs, bias=bias)
     packed = PackedLinear(plain.weight, plain.bias)
@@ -29,7 +29,7 @@ def test_is_the_linear_layer_whose_weights_it_took(inputs: int, outputs: int, bi
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
-def test_a_rows_bits_do_not_depend_on_how_many_there_are(inputs: int, outputs: int, threads: int, bias: bool) -> None:
+def test_the_bits_of_a_row_do_not_depend_on_the_others(inputs: int, outputs: int, threads: int, bias: bool) -> None:
     torch.manual_seed(0)
     packed = PackedLinear(torch.randn(outputs, inputs), torch.randn(outputs) if bias else None)
     hidden = torch.randn(300, inputs)

@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _an_interpreter_that_runs(request: pytest.FixtureRequest) -> None:
+def _working_interpreter(request: pytest.FixtureRequest) -> None:
     """Skips kernel tests where Triton before 3.8 meets numpy from 2.4 on, which refuses int() of its scalars."""
     if os.environ.get("TRITON_INTERPRET") != "1" or request.node.path.name == "test_compile.py":
         return

@@ -1,4 +1,4 @@
-"""Shared-prefix decode attention against plain decode, and the plan of what is shared."""
+"""Cascade attention against decode attention without shared prefixes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from qpdsl.executor.kernels.triton.tuning import Tuning
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
 F32, BF16 = torch.float32, torch.bfloat16
-CPU = torch.device("cpu")
-# Sequences 0, 2, 3, 5 share three pages, of them 2 and 5 two more; 1 and 6 share two; 4 is alone.
+# Sequences 0, 2, 3, 5 share three pages, and 2 and 5 of them two more; 1 and 6 share two; 4 shares none.
 CONTEXTS = [60, 40, 90, 49, 35, 81, 33]
 SHARED = [(3, 0, 2, 3, 5), (5, 2, 5), (2, 1, 6)]
 
@@ -83,29 +82,3 @@ def test_padding_tiles_do_nothing() -> None:
     cascade(query, rows, batch, replace(batch.cascade, tiles=tiles), 0, Scoring(0.2), out)
     wanted = reference.attention(query, rows, batch, 0, Scoring(0.2))
     torch.testing.assert_close(out, wanted, rtol=0, atol=TOLERANCE[F32])
-
-
-def test_plan_finds_nested_prefixes() -> None:
-    tables, _ = page_tables(CONTEXTS, 16, torch.Generator().manual_seed(0), SHARED)
-    found = plan(tables, CONTEXTS, 16, CPU, least=16)
-    assert found is not None
-    ranges = set()
-    for first, last, begin, end, level in found.tiles.tolist():
-        ranges.add((tuple(sorted(found.members[first:last].tolist())), begin, end, level))
-    assert ranges == {((0, 2, 3, 5), 0, 48, 0), ((2, 5), 48, 80, 1), ((1, 6), 0, 32, 0)}
-    assert found.start.tolist() == [48, 32, 80, 48, 0, 80, 32]
-    assert found.levels.tolist() == [1, 1, 2, 1, 0, 2, 1]
-    assert (found.width, found.depth, found.prefix, found.suffix) == (4, 2, 48, 35)
-
-
-def test_plan_leaves_each_sequence_its_new_token() -> None:
-    # Both contexts end with the shared page, so its last token is new in both and the page is not shared work.
-    assert plan([[0, 2], [0, 2]], [16, 16], 16, CPU, least=1) is None
-    found = plan([[0, 2], [0, 2]], [17, 17], 16, CPU, least=1)
-    assert found is not None
-    assert found.start.tolist() == [16, 16]
-
-
-@pytest.mark.parametrize("tables", [[], [[0, 2, 4]], [[0, 2, 4], [6, 2, 4]], [[0, 2, 4], [0, 6, 8]]])
-def test_plan_of_nothing_worth_sharing(tables: list[list[int]]) -> None:
-    assert plan(tables, [40] * len(tables), 16, CPU, least=32) is None

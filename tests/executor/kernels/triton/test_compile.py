@@ -1,4 +1,4 @@
-"""Every kernel compiles for a GPU, with none there: what the interpreter lets pass a compiler may not."""
+"""Every kernel compiles for a GPU, without one: the interpreter accepts code that the compiler does not."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_kernels_compile_and_fit(capability: str, tmp_path: Path) -> None:
     assert {name for _, name, _, _ in lines} >= KERNELS
     for _, name, shared, spilled in lines:
         assert int(shared) <= SHARED_MEMORY[capability], name
-        # A few registers kept in memory cost nothing that shows; kilobytes do.
+        # A few spilled registers cost nothing that can be measured; kilobytes do.
         assert int(spilled) <= 1024, name

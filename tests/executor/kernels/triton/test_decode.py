@@ -32,7 +32,7 @@ CASES = [
     ("fp8", F32, 16, 1, 4, 128, None, 20.0, False, 2),
     ("fp8", F16, 16, 2, 1, 32, 17, None, False, 3),
 ]
-# Nothing, the first token, a full page, one more, and enough for several blocks and parts.
+# No token, the first token, a full page, one more, and enough for several blocks and parts.
 CONTEXTS = [0, 1, 16, 33, 100]
 
 

@@ -1,4 +1,4 @@
-"""The engine on the kernels themselves: the tokens of the CPU path; with fixed steps, the same bits in any company."""
+"""The engine on the kernels: the tokens of the CPU path and, with steps of a fixed size, the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLING = [SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(
 
 @cache
 def requests() -> tuple[GenerateRequest, ...]:
-    """Three prompts over one prefix long enough to be read once, and one of its own."""
+    """Three prompts over one prefix that is long enough for a cascade, and one prompt without it."""
     rng = random.Random(3)
     stem = [rng.randrange(1, VOCABULARY) for _ in range(132)]
     prompts = [stem + [index + 1] * (index + 1) for index in range(3)] + [[5, 6, 7]]
@@ -32,14 +32,14 @@ def requests() -> tuple[GenerateRequest, ...]:
 def test_tokens_are_those_of_the_cpu_path(name: str) -> None:
     wanted = served(engine_of(PagedModel(random_model(name), kernels=False)), requests())
     model = PagedModel(random_model(name).to(DEVICE), kernels=True)
-    found = served(engine_of(model, config=EngineConfig(token_budget=200)), requests())
-    for mine, theirs in zip(found, wanted, strict=True):
+    results = served(engine_of(model, config=EngineConfig(token_budget=200)), requests())
+    for mine, theirs in zip(results, wanted, strict=True):
         for a, b in zip(mine, theirs, strict=True):
             assert a.tokens == b.tokens and a.finish == b.finish
             assert a.logprob == pytest.approx(b.logprob, abs=1e-3)
 
 
-def test_fixed_steps_give_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fixed_steps_give_the_same_bits_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "FIXED_ROWS", 8)
     model = PagedModel(random_model("llama").to(DEVICE), kernels=True)
     rng = random.Random(4)

@@ -1,4 +1,4 @@
-"""The calls of the model layer: mixed batches, one operation to the compiler, and no Triton on a CPU."""
+"""Paged attention as a layer calls it: mixed batches, one operator for the compiler, and no Triton on a CPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ F32 = torch.float32
 
 
 def mixed(kind: RowKind = "plain", cascade: bool = False) -> tuple[KVRows, PagedBatch, torch.Generator]:
-    """Two sequences that decode over two shared pages, a later chunk and a whole prompt."""
+    """Two sequences that decode over two shared pages, a later chunk, and a whole prompt."""
     generator = torch.Generator().manual_seed(11)
     tables, count = page_tables(CONTEXTS, 16, generator, [(2, 0, 1)])
     rows = make_rows(count, 16, 2, 32, F32, kind, generator)
@@ -44,7 +44,7 @@ def test_a_mixed_batch_is_stored_and_attended(kind: RowKind, cascade: bool) -> N
     key, value = (make_query(41, 2, 32, F32, generator) for _ in range(2))
     scoring = Scoring(0.2, window=25)
     out = paged_attention.attend(query, key, value, rows, batch, 1, scoring)
-    # What was stored is what is read: writing it again changes nothing.
+    # The keys and values are stored: writing them again changes nothing.
     before = rows.data.clone()
     reference.store(rows, key, value, batch.slots, 1)
     assert torch.equal(rows.data.view(torch.uint8), before.view(torch.uint8))
@@ -55,7 +55,7 @@ def test_a_mixed_batch_is_stored_and_attended(kind: RowKind, cascade: bool) -> N
 
 
 @pytest.mark.parametrize("cascade", [False, True])
-def test_the_compiler_takes_it_as_one_operation(cascade: bool) -> None:
+def test_the_compiler_takes_it_as_one_operator(cascade: bool) -> None:
     rows, batch, generator = mixed(cascade=cascade)
     shared = batch.cascade
     sizes = Sizes(41, 4, batch.pages.shape[1], 0, 2, batch.longest, batch.longest_query)
@@ -80,8 +80,8 @@ def test_the_compiler_takes_it_as_one_operation(cascade: bool) -> None:
         wanted = paged_attention.attend(wanted, key * 2, value + 1, rows, batch, layer, scoring) * 2
     stored = rows.data.clone()
     rows.data.copy_(before)
-    found = torch.compile(layers, backend="aot_eager", fullgraph=True)(query, key, value)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    compiled = torch.compile(layers, backend="aot_eager", fullgraph=True)(query, key, value)
+    torch.testing.assert_close(compiled, wanted, rtol=0, atol=1e-5)
     torch.testing.assert_close(rows.data, stored, rtol=0, atol=1e-5)
 
 
@@ -96,8 +96,8 @@ def test_a_cpu_never_loads_triton() -> None:
 import sys, torch
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
-from qpdsl.executor.kernels.data.kv_rows import Rows
-rows = Rows.plain(torch.randn(4, 16, 2, 1, 32))
+from qpdsl.executor.kernels.data.kv_rows import KVRows
+rows = KVRows.plain(torch.randn(4, 16, 2, 1, 32))
 one = torch.ones(1, dtype=torch.int32)
 batch = PagedBatch(one[:, None] * 2, one, one.long() * 32, torch.tensor([0, 1]), 1, 1)
 new = torch.randn(1, 1, 32)

@@ -1,4 +1,4 @@
-"""The sampling kernel draws what the sampler draws."""
+"""The sampling kernel draws the tokens that the sampler draws."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_words_are_those_of_the_torch_path(key: int) -> None:
 def test_draws_are_the_samplers(vocabulary: int, spread: float, temperatures: list[float]) -> None:
     generator = torch.Generator().manual_seed(vocabulary)
     logits = (torch.randn(5, vocabulary, generator=generator) * spread).to(DEVICE)
-    # What a constraint leaves: most ids impossible, in one row all but one.
+    # As under a constraint: most ids are impossible, in one row all but one.
     logits[1, 1::2] = float("-inf")
     logits[4] = float("-inf")
     logits[4, vocabulary // 2] = -3.0

@@ -1,4 +1,4 @@
-"""Store-KV against its torch twin: the same bytes."""
+"""The store kernel against its torch twin: the same bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_bytes_are_the_twins(kind: RowKind, dtype: torch.dtype, page_size: int, 
     rows = make_rows(4 * LAYERS, page_size, kv_heads, dim, dtype, kind, generator)
     twin = copy(rows)
     slots = torch.cat([page + torch.randperm(page_size, generator=generator)[:5] for page in (0, 4 * page_size)])
-    # Heads before tokens, as transformers leaves keys, and an order that no model makes.
+    # Heads before tokens, as transformers lays keys out, and an order that no model has.
     key = torch.randn(kv_heads, 10, dim, generator=generator).transpose(0, 1).to(dtype).to(DEVICE)
     value = (torch.randn(dim, 10, kv_heads, generator=generator) * 30).permute(1, 2, 0).to(dtype).to(DEVICE)
     # A vector of zeros has no scale, one of tiny numbers a tiny one, and the largest magnitude may be negative.

@@ -1,4 +1,4 @@
-"""The cycle collector comes back as it was."""
+"""The cycle collector runs as often as before when the block has ended."""
 
 from __future__ import annotations
 

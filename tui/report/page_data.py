@@ -1,4 +1,4 @@
-"""What the page shows, as data: few enough points that a browser draws them at once, whatever the run's length."""
+"""The data of the page: few enough points that a browser draws them at once, however long the run was."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _accuracy(state: RunState) -> list[dict[str, Any]]:
 
 
 def _trees(state: RunState) -> list[dict[str, Any]]:
-    """First those of rows that failed or are wrong: they are what somebody looks for."""
+    """The trees of rows that failed or are wrong come first, since people look for these."""
     order = {"failed": 0, "wrong": 1}
     names = sorted(state.trees, key=lambda name: order.get(state.rows[name].status if name in state.rows else "", 2))
     trees = []

@@ -98,7 +98,7 @@ def remember(analysis: RunAnalysis, *, alone: bool, wanted: bool) -> None:
         say(f"the statistics do not have this run: {type(error).__name__}: {error}")
 
 
-def analyzed(options: AnalyzeOptions, plan: PhysicalPlan, surroundings: Surroundings, form: str) -> Exit:
+def run_for_analysis(options: AnalyzeOptions, plan: PhysicalPlan, surroundings: Surroundings, form: str) -> Exit:
     """Runs a plan and prints its analysis, as text or JSON."""
     import json
 
@@ -127,7 +127,7 @@ def analyzed(options: AnalyzeOptions, plan: PhysicalPlan, surroundings: Surround
 
 
 def _rows(options: AnalyzeOptions, plan: PhysicalPlan) -> list[InputRow]:
-    """The rows to run: of the input, or one of the values given. Raises UsageError and DataError."""
+    """The rows to run: of the input, or a single one of the parameters' defaults. Raises UsageError and DataError."""
     from qpdsl.arguments import ArgumentError, bind
     from qpdsl.dataset.rows import InputRow, read_rows
     from qpdsl.errors import UsageError
