@@ -34,6 +34,8 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.results import machine_line, write
 from benchmarks.common.serving import NAME, checkpoint, engine_of, paged
 from benchmarks.common.shapes import COUNTING, HALF, folder_of, random_prompts
+from qpdsl.executor.engine.batch import grouped_batch
+from qpdsl.executor.engine.batch.assembler import DirectAssembler
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine

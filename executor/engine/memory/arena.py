@@ -80,8 +80,9 @@ class Arena:
 def slab_bytes(layouts: Sequence[KVLayout], budget: int) -> int:
     """A slab size that suits models of these layouts.
 
-    Small slabs move between models more easily; large ones lose less at their ends, where no further page fits. The size
-    minimizes the sum of both losses, as shares of the budget, and is not smaller than that needs.
+    Small slabs move between models more easily; large ones lose less at their ends, where no further page fits. The
+    size minimizes the sum of both losses, as shares of the budget. Of equal sums the larger size is taken: fewer slabs
+    are less bookkeeping.
     """
     largest = max(layout.page_bytes for layout in layouts)
     unit = math.lcm(*(layout.row_bytes for layout in layouts))

@@ -98,7 +98,7 @@ class PagedModel:
 
     @property
     def least_rows(self) -> int:
-        """The rows that a forward must have, at this thread count, so that a row's bits do not depend on their number."""
+        """The rows that a forward must have, at this thread count, for a row's bits not to depend on their number."""
         threads = torch.get_num_threads()
         if threads not in self._least:
             self._least[threads] = self._measure_least_rows()

@@ -32,19 +32,19 @@ def requests() -> tuple[GenerateRequest, ...]:
     """64 samples in 32 requests, with prompts that share prefixes."""
     rng = random.Random(3)
     stem = [rng.randrange(1, VOCABULARY) for _ in range(40)]
-    made = []
+    batch = []
     for index in range(32):
         prompt = stem[: rng.choice([0, 16, 33, 40])] + [rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 30))]
         keys = (1000 + 2 * index, (1 << 63) + index)
-        made.append(GenerateRequest(tuple(prompt), keys, SAMPLING[index % 5], rng.randint(1, 40)))
-    return tuple(made)
+        batch.append(GenerateRequest(tuple(prompt), keys, SAMPLING[index % 5], rng.randint(1, 40)))
+    return tuple(batch)
 
 
 @cache
 def alone(native: bool = True) -> list[tuple[Sample, ...]]:
     """Each sample computed on an engine of its own, with nothing cached."""
     model = paged("llama", native=native)
-    made = []
+    results = []
     for request in requests():
         samples: list[Sample] = []
         for key in request.keys:
@@ -52,8 +52,8 @@ def alone(native: bool = True) -> list[tuple[Sample, ...]]:
             engine.add("m", model)
             single = GenerateRequest(request.prompt, (key,), request.sampling, request.max_tokens)
             samples += served(engine, (single,))[0]
-        made.append(tuple(samples))
-    return made
+        results.append(tuple(samples))
+    return results
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Who runs, who waits and who gives way: nobody for ever, and nobody's tokens change by it."""
+"""Which sequences run, wait and are preempted: none waits for ever, and no tokens change by it."""
 
 from __future__ import annotations
 
@@ -52,16 +52,18 @@ def outcome(ticket: Ticket) -> tuple[object, ...]:
 @cache
 def mixed() -> tuple[tuple[str, Request], ...]:
     """Requests to both models: fan-outs, texts that grow out of each other, and scores over them."""
-    made: list[tuple[str, Request]] = []
+    submissions: list[tuple[str, Request]] = []
     for index in range(12):
         name = ("small", "large")[index % 2]
         stem = tokens(index // 4, 40)
         priority: Priority = 1 if index % 5 == 4 else 0
         keys = (index, 1000 + index, 2000 + index)
         more = tokens(90 + index, 5 + 3 * index)
-        made.append((name, GenerateRequest(stem + more, keys, SAMPLING, 4 + 3 * index, priority=priority)))
-        made.append((("large", "small")[index % 2], ReadRequest(stem + more, (39, 43, len(stem + more) - 1), (5, 17))))
-    return tuple(made)
+        submissions.append((name, GenerateRequest(stem + more, keys, SAMPLING, 4 + 3 * index, priority=priority)))
+        submissions.append(
+            (("large", "small")[index % 2], ReadRequest(stem + more, (39, 43, len(stem + more) - 1), (5, 17)))
+        )
+    return tuple(submissions)
 
 
 @cache
@@ -88,11 +90,11 @@ def test_two_models_in_one_budget_give_what_each_request_gives_alone(
     engine = PagedEngine(config, reports.append, budget * page)
     for name, model in models().items():
         engine.add(name, model)
-    wanted = list(range(len(mixed())))[:: 1 if order == "as-they-come" else -1]
+    numbers = list(range(len(mixed())))[:: 1 if order == "as-they-come" else -1]
     for _ in range(2):
-        tickets = {index: engine.submit(*mixed()[index]) for index in wanted}
+        tickets = {index: engine.submit(*mixed()[index]) for index in numbers}
         run(engine)
-        assert [outcome(tickets[index]) for index in range(len(wanted))] == alone()
+        assert [outcome(tickets[index]) for index in range(len(numbers))] == alone()
     last = {report.model: report for report in reports}
     if budget == 36:
         assert sum(report.evictions for report in last.values()) > 50
@@ -177,7 +179,7 @@ def test_a_prompt_that_another_is_computing_waits_and_finds_it_cached() -> None:
     assert reports[-1].cached_tokens == 5 * 96
 
 
-def test_what_is_cached_goes_first_but_passes_nobody_by_for_ever() -> None:
+def test_what_is_cached_goes_first_but_no_other_waits_for_ever() -> None:
     engine = engine_of(paged("llama"), 400, EngineConfig(max_sequences=1))
     stem = tokens(1, 64)
     engine.submit("m", ReadRequest(stem, (63,), (3,)))
@@ -195,11 +197,11 @@ def test_run_ahead_work_fills_idle_slots_only() -> None:
     ahead = engine.submit("m", generate(1, 20, 60, samples=4, priority=1))
     for _ in range(10):
         engine.step()
-    wanted = [engine.submit("m", generate(2 + index, 20, 10)) for index in range(4)]
+    urgent = [engine.submit("m", generate(2 + index, 20, 10)) for index in range(4)]
     for _ in range(12):
         engine.step()
         engine.check_integrity()
-    assert all(ticket.done for ticket in wanted) and not ahead.done
+    assert all(ticket.done for ticket in urgent) and not ahead.done
     run(engine)
     fresh = engine_of(paged("llama"))
     again = fresh.submit("m", generate(1, 20, 60, samples=4))
@@ -207,13 +209,13 @@ def test_run_ahead_work_fills_idle_slots_only() -> None:
     assert outcome(ahead) == outcome(again)
 
 
-def test_run_ahead_work_takes_no_memory_from_work_that_is_wanted() -> None:
+def test_run_ahead_work_takes_no_memory_from_other_work() -> None:
     reports: list[StepReport] = []
     engine = engine_of(paged("llama"), 12, on_step=reports.append)
-    wanted = engine.submit("m", generate(1, 60, 100))
+    urgent = engine.submit("m", generate(1, 60, 100))
     ahead = [engine.submit("m", generate(2 + index, 60, 40, priority=1)) for index in range(3)]
     steps = 0
-    while not wanted.done:
+    while not urgent.done:
         engine.step()
         engine.check_integrity()
         steps += 1

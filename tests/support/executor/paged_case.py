@@ -45,9 +45,9 @@ def make_rows(
     data = torch.zeros(count, row_bytes(kind, dtype, page_size, kv_heads, dim), dtype=torch.uint8, device=DEVICE)
     rows = KVRows.quantized(data, kind, page_size, kv_heads, dim)
     stored, scales = rows.split()
-    encoded, found = kv_rows.quantize(values.to(DEVICE), kind)
+    encoded, new_scales = kv_rows.quantize(values.to(DEVICE), kind)
     stored.copy_(encoded)
-    scales.copy_(found)
+    scales.copy_(new_scales)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What the attention kernels are told of a step, and what is kept from one step to the next."""
+"""What a step packs for the attention kernels, and what is kept from one step to the next."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_parts_come_back_as_they_were_and_begin_aligned() -> None:
     sizes = Sizes(3, 2, 5, 1, 2, 80, 2, tiles=1, members=2, depth=1, prefix=16, suffix=7)
     numbers = pack(sizes, [[1, 2, 3], [4, 5, 6], [1 << 40, 8, 9], [7, 6], [0, 1, 3], [[1] * 5, [2] * 5], [2],
                            [1, 0], [[0, 2, 0, 16, 0]], [16, 16], [1, 1]])  # fmt: skip
-    tokens, positions, wanted, batch = unpack(torch.from_numpy(numbers), sizes)
-    assert (tokens.tolist(), positions.tolist(), wanted.tolist()) == ([1, 2, 3], [4, 5, 6], [2])
+    tokens, positions, read_rows, batch = unpack(torch.from_numpy(numbers), sizes)
+    assert (tokens.tolist(), positions.tolist(), read_rows.tolist()) == ([1, 2, 3], [4, 5, 6], [2])
     assert batch.slots.tolist() == [1 << 40, 8, 9] and batch.query_start.tolist() == [0, 1, 3]
     assert batch.pages.tolist() == [[1] * 5, [2] * 5] and batch.context.tolist() == [7, 6]
     assert batch.cascade is not None and batch.cascade.tiles.tolist() == [[0, 2, 0, 16, 0]]
@@ -54,25 +54,29 @@ def test_a_decode_step_is_padded_with_rows_that_have_no_context() -> None:
 def test_a_mixed_step_puts_lone_tokens_first() -> None:
     chunks = [chunk(20, [3, 8], 4), chunk(16, [5]), chunk(7, [9], 7)]
     step = GraphAssembler(PAGE, SCRATCH).mixed(chunks)
-    _, positions, wanted, batch = view(step)
+    _, positions, read_rows, batch = view(step)
     assert (batch.decodes, batch.longest, batch.longest_query) == (1, 20, 7)
     assert positions.tolist() == [15, 16, 17, 18, 19, *range(7)]
     assert batch.query_start.tolist() == [0, 1, 5, 12]
-    assert wanted.tolist() == [0, 4, 11] and [each.sequence.pages for each, _ in step.readers] == [[5], [3, 8], [9]]
+    assert read_rows.tolist() == [0, 4, 11] and [member.sequence.pages for member, _ in step.readers] == [
+        [5],
+        [3, 8],
+        [9],
+    ]
 
 
 def test_a_plain_step_is_padded_with_rows_of_no_sequence_and_rounds_nothing() -> None:
     assembler = DirectAssembler(PAGE, SCRATCH)
     step = assembler.step([chunk(33, [2, 4, 6])], 2)
-    tokens, positions, wanted, batch = view(step)
-    assert tokens.tolist() == [32, 0] and positions.tolist() == [32, 0] and wanted.tolist() == []
+    tokens, positions, read_rows, batch = view(step)
+    assert tokens.tolist() == [32, 0] and positions.tolist() == [32, 0] and read_rows.tolist() == []
     assert batch.context.tolist() == [33] and batch.query_start.tolist() == [0, 1]
     assert batch.slots.tolist() == [6 * PAGE, SCRATCH * PAGE] and batch.longest == 33
     step = assembler.step([chunk(20, [3, 8], 4), chunk(16, [5]), chunk(200, [*range(20, 33)])], 2)
-    _, positions, wanted, batch = view(step)
-    assert positions.tolist() == [15, 199, 16, 17, 18, 19] and wanted.tolist() == [0, 1, 5]
+    _, positions, read_rows, batch = view(step)
+    assert positions.tolist() == [15, 199, 16, 17, 18, 19] and read_rows.tolist() == [0, 1, 5]
     assert batch.query_start.tolist() == [0, 1, 2, 6] and batch.pages.shape == (3, 16) and batch.cascade is None
-    assert [each.sequence.pages[0] for each, _ in step.readers] == [5, 20, 3]
+    assert [member.sequence.pages[0] for member, _ in step.readers] == [5, 20, 3]
 
 
 def test_fixed_steps_always_have_as_many_rows() -> None:
@@ -102,9 +106,9 @@ def test_shared_prefixes_are_found_again_when_a_sequence_leaves_and_grow_until_t
     shared = view(first).batch.cascade
     assert shared is not None and shared.start.tolist() == [160, 160, 160, 0]
     assert shared.tiles.tolist() == [[0, 3, 0, 160, 0]] and shared.suffix == 4
-    for each in chunks:
-        each.sequence.tokens += [0] * 5
-        each.sequence.computed += 5
+    for member in chunks:
+        member.sequence.tokens += [0] * 5
+        member.sequence.computed += 5
     later = view(assembler.decode(chunks)).batch.cascade
     assert later is not None and later.suffix == 8
     left = view(assembler.decode(chunks[:2])).batch.cascade
@@ -126,13 +130,13 @@ def test_steps_that_differ_little_have_the_same_sizes() -> None:
 def test_arrays_arrive_with_their_types() -> None:
     staging = Staging("cpu")
     arrays = [np.array([1, 2, 3]), np.array([[1.5], [2.5]], dtype=np.float32), np.array([True, False]), np.array([])]
-    found = staging.send(arrays)
-    assert [each.tolist() for each in found] == [each.tolist() for each in arrays]
-    assert [each.dtype for each in found] == [torch.int64, torch.float32, torch.bool, torch.float64]
+    sent = staging.send(arrays)
+    assert [member.tolist() for member in sent] == [member.tolist() for member in arrays]
+    assert [member.dtype for member in sent] == [torch.int64, torch.float32, torch.bool, torch.float64]
     into = torch.zeros(64, dtype=torch.uint8)
     (there,) = staging.send([np.arange(4)], into=into)
     assert there.data_ptr() == into.data_ptr() and into.view(torch.int64)[:4].tolist() == [0, 1, 2, 3]
     large = np.arange(1 << 15)
     assert torch.equal(staging.send([large])[0], torch.from_numpy(large))
-    assert found[0].tolist() == [1, 2, 3], "what was sent before is as it was"
+    assert sent[0].tolist() == [1, 2, 3], "what was sent before is as it was"
     assert staging.fetch(torch.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]

@@ -18,17 +18,17 @@ from tests.support.executor.models import paged
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted"),
+    ("amount", "expected"),
     [(7, 7), ("7", 7), ("1.5 KiB", 1536), ("2GiB", 2 << 30), ("3gb", 3 * 10**9), ("25%", 250), ("100 %", 1000)],
 )
-def test_an_amount_is_bytes_or_a_share_of_the_device(asked: int | str, wanted: int) -> None:
-    assert parse(asked, lambda: 1000) == wanted
+def test_an_amount_is_bytes_or_a_share_of_the_device(amount: int | str, expected: int) -> None:
+    assert parse(amount, lambda: 1000) == expected
 
 
-@pytest.mark.parametrize("asked", ["", "much", "-5", "0%", "101%", "3 apples", "%"])
-def test_what_is_no_amount_is_refused(asked: str) -> None:
+@pytest.mark.parametrize("amount", ["", "much", "-5", "0%", "101%", "3 apples", "%"])
+def test_what_is_no_amount_is_refused(amount: str) -> None:
     with pytest.raises(ValueError, match="is no amount of memory"):
-        PagedEngine(kv_bytes=asked)
+        PagedEngine(kv_bytes=amount)
 
 
 def test_a_cpu_gives_a_part_of_what_is_free() -> None:
@@ -41,9 +41,9 @@ def test_the_largest_step_has_as_many_tokens_as_any(monkeypatch: pytest.MonkeyPa
     tokens: list[int] = []
     forward = model.forward
 
-    def counted(batch: GroupedBatch, *given: Any, **named: Any) -> Any:
+    def counted(batch: GroupedBatch, *args: Any, **kwargs: Any) -> Any:
         tokens.append(batch.tokens.numel())
-        return forward(batch, *given, **named)
+        return forward(batch, *args, **kwargs)
 
     monkeypatch.setattr(model, "forward", counted)
     engine._largest_step([model])

@@ -152,7 +152,7 @@ class Serving(RuleBasedStateMachine):
     @precondition(lambda self: self.group.running)
     @rule(data=st.data())
     def preempt(self, data: st.DataObject) -> None:
-        running = [(each.scheduler, sequence) for each in self.models for sequence in each.scheduler.running]
+        running = [(model.scheduler, sequence) for model in self.models for sequence in model.scheduler.running]
         scheduler, sequence = data.draw(st.sampled_from(running))
         scheduler.preempt(sequence)
 
@@ -163,13 +163,13 @@ class Serving(RuleBasedStateMachine):
 
     @rule(turned=st.booleans())
     def step(self, turned: bool) -> None:
-        working = [each for each in self.models[:: -1 if turned else 1] if each.scheduler.has_work]
-        for each in working:
-            refusals = each.scheduler.refusals
-            chunks = each.scheduler.schedule()
+        working = [model for model in self.models[:: -1 if turned else 1] if model.scheduler.has_work]
+        for model in working:
+            refusals = model.scheduler.refusals
+            chunks = model.scheduler.schedule()
             if chunks:
-                each.compute(chunks)
-            if chunks or each.scheduler.refusals > refusals:
+                model.compute(chunks)
+            if chunks or model.scheduler.refusals > refusals:
                 break
         else:
             assert not working, "no model got memory, and no request was refused"
@@ -195,22 +195,22 @@ class Serving(RuleBasedStateMachine):
 
     @invariant()
     def pages_hold_what_their_sequences_computed(self) -> None:
-        for each in self.models:
-            each.check()
+        for model in self.models:
+            model.check()
         self.arena.check_integrity()
 
     def teardown(self) -> None:
         """Whatever is open ends, in a bounded number of steps, and gives every page back."""
         for count in range(3000):
-            if not any(each.scheduler.has_work for each in self.models):
+            if not any(model.scheduler.has_work for model in self.models):
                 break
             self.step(count % 3 == 0)
             self.pages_hold_what_their_sequences_computed()
         assert not self.tickets
-        for each in self.models:
-            while each.memory.tree.evict():
+        for model in self.models:
+            while model.memory.tree.evict():
                 pass
-            assert each.pool.held == 0 and each.memory.tree.tokens == 0
+            assert model.pool.held == 0 and model.memory.tree.tokens == 0
         assert self.arena.free == self.arena.slabs - len(self.models)
 
 
@@ -260,11 +260,11 @@ def pair(slabs: int, flops: tuple[float, float]) -> tuple[KVCacheManager, KVCach
     """Two models with pages of one slab each, whose tokens cost `flops` to compute."""
     layout = KVLayout(1, 2, 1, 1, torch.float32)
     arena, reclaimer = Arena(slabs * layout.page_bytes, layout.page_bytes), Reclaimer()
-    made = [
+    memories = [
         KVCacheManager(PagePool(arena, name, layout), lambda source, target, tokens: None, cost, reclaimer)
         for name, cost in zip("ab", flops, strict=True)
     ]
-    return made[0], made[1], reclaimer
+    return memories[0], memories[1], reclaimer
 
 
 def test_memory_moves_to_the_model_that_needs_it_least_recently_used_pages_first() -> None:

@@ -29,23 +29,23 @@ def model_of(kv_type: KVType | None, name: str = "llama", native: bool = True) -
 def requests() -> tuple[GenerateRequest, ...]:
     rng = random.Random(5)
     stem = [rng.randrange(1, VOCABULARY) for _ in range(40)]
-    made = []
+    batch = []
     for index in range(16):
         prompt = stem[: rng.choice([0, 16, 33, 40])] + [rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 30))]
-        made.append(GenerateRequest(tuple(prompt), (index, index + 99), SamplingParams(0.9), rng.randint(1, 40)))
-    return tuple(made)
+        batch.append(GenerateRequest(tuple(prompt), (index, index + 99), SamplingParams(0.9), rng.randint(1, 40)))
+    return tuple(batch)
 
 
 @cache
 def alone(kv_type: KVType, name: str) -> list[tuple[Sample, ...]]:
-    made = []
+    results = []
     for request in requests():
         samples: list[Sample] = []
         for key in request.keys:
             single = GenerateRequest(request.prompt, (key,), request.sampling, request.max_tokens)
             samples += served(engine_of(model_of(kv_type, name)), (single,))[0]
-        made.append(tuple(samples))
-    return made
+        results.append(tuple(samples))
+    return results
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,16 @@ def test_logits_are_close_to_the_models(kv_type: KVType, bound: float, native: b
     rng = random.Random(7)
     tokens = tuple(rng.randrange(1, VOCABULARY) for _ in range(90))
     read = ReadRequest(tokens, tuple(range(90)), tuple(range(VOCABULARY)))
-    found = []
+    logits = []
     for kind in (None, kv_type):
         engine = PagedEngine()
         engine.add("m", model_of(kind, native=native))
         ticket = engine.submit("m", read)
         while engine.has_work:
             engine.step()
-        found.append(torch.tensor(ticket.result().logits))
-    spread = found[0].std()
-    error = (found[0] - found[1]).abs()
+        logits.append(torch.tensor(ticket.result().logits))
+    spread = logits[0].std()
+    error = (logits[0] - logits[1]).abs()
     assert 0 < error.mean() / spread < bound
 
 

@@ -60,7 +60,7 @@ def prompts() -> tuple[tuple[int, ...], ...]:
     rng = random.Random(3)
     stem = tuple(rng.randrange(1, VOCABULARY) for _ in range(140))
     own = [tuple(rng.randrange(1, VOCABULARY) for _ in range(length)) for length in (3, 17, 40, 70)]
-    return (*(stem + each[:9] for each in own), *own)
+    return (*(stem + text[:9] for text in own), *own)
 
 
 @cache

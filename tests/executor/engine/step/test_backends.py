@@ -35,12 +35,12 @@ def requests() -> tuple[GenerateRequest, ...]:
     """Prompts that share prefixes, the longest of them by enough for a cascade, and a fan-out."""
     rng = random.Random(3)
     stem = [rng.randrange(1, VOCABULARY) for _ in range(150)]
-    made = []
+    batch = []
     for index in range(12):
         prompt = stem[: rng.choice([0, 33, 40, 150])] + [rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 9))]
         keys = tuple(range(1000 * index, 1000 * index + (6 if index == 5 else 2)))
-        made.append(GenerateRequest(tuple(prompt), keys, SAMPLING[index % 4], rng.randint(1, 14)))
-    return tuple(made)
+        batch.append(GenerateRequest(tuple(prompt), keys, SAMPLING[index % 4], rng.randint(1, 14)))
+    return tuple(batch)
 
 
 @cache
@@ -49,7 +49,7 @@ def model_of(name: str, kernels: bool, kv_type: KVType | None = None) -> PagedMo
 
 
 @cache
-def wanted(name: str, kv_type: KVType | None = None) -> list[tuple[Sample, ...]]:
+def expected(name: str, kv_type: KVType | None = None) -> list[tuple[Sample, ...]]:
     return served(engine_of(model_of(name, False, kv_type)), requests())
 
 
@@ -59,10 +59,10 @@ def tokens(results: list[tuple[Sample, ...]]) -> list[list[tuple[int, ...]]]:
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_neox"])
 def test_tokens_are_those_of_the_cpu_path(name: str) -> None:
-    found = served(engine_of(model_of(name, True)), requests())
-    assert tokens(found) == tokens(wanted(name))
-    for mine, theirs in zip(found, wanted(name), strict=True):
-        for a, b in zip(mine, theirs, strict=True):
+    results = served(engine_of(model_of(name, True)), requests())
+    assert tokens(results) == tokens(expected(name))
+    for samples, expected_samples in zip(results, expected(name), strict=True):
+        for a, b in zip(samples, expected_samples, strict=True):
             assert a.logprob == pytest.approx(b.logprob, abs=1e-3)
 
 
@@ -79,15 +79,15 @@ def test_tokens_are_those_of_the_cpu_path(name: str) -> None:
 def test_no_schedule_changes_them(pages: int, config: EngineConfig) -> None:
     reports: list[StepReport] = []
     engine = engine_of(model_of("llama", True), pages, config, reports.append)
-    assert tokens(served(engine, requests())) == tokens(wanted("llama"))
+    assert tokens(served(engine, requests())) == tokens(expected("llama"))
     if pages < 100:
         assert reports[-1].preemptions > 0
 
 
 @pytest.mark.parametrize("kv_type", ["int8", "fp8"])
 def test_eight_bits_are_the_same_eight_bits(kv_type: KVType) -> None:
-    found = served(engine_of(model_of("llama", True, kv_type)), requests()[:4])
-    assert tokens(found) == tokens(wanted("llama", kv_type))[:4]
+    results = served(engine_of(model_of("llama", True, kv_type)), requests()[:4])
+    assert tokens(results) == tokens(expected("llama", kv_type))[:4]
 
 
 def test_two_models_share_memory() -> None:
@@ -100,17 +100,17 @@ def test_two_models_share_memory() -> None:
         engine.step()
         engine.check_integrity()
     for name, reference in (("a", "llama"), ("b", "mistral")):
-        assert tokens([ticket.result().samples for ticket in tickets[name]]) == tokens(wanted(reference))
+        assert tokens([ticket.result().samples for ticket in tickets[name]]) == tokens(expected(reference))
 
 
 def test_scores_are_read() -> None:
     rng = random.Random(7)
     text = tuple(rng.randrange(1, VOCABULARY) for _ in range(50))
-    asked = [ReadRequest(text, (3, 20, 49), (5, 6, 7)), LogProbRequest(text[:20], text[20:30], (2, 9))]
+    reads = [ReadRequest(text, (3, 20, 49), (5, 6, 7)), LogProbRequest(text[:20], text[20:30], (2, 9))]
     results = []
     for kernels in (False, True):
         engine = engine_of(model_of("llama", kernels), config=EngineConfig(token_budget=16))
-        tickets = [engine.submit("m", request) for request in asked]
+        tickets = [engine.submit("m", request) for request in reads]
         while engine.has_work:
             engine.step()
         results.append([ticket.result() for ticket in tickets])
@@ -153,7 +153,7 @@ def test_captured_steps_draw_the_same(monkeypatch: pytest.MonkeyPatch, rows: int
     monkeypatch.setattr(backends_module, "kernel_backend", backend)
     engine = engine_of(model_of("llama", True), config=EngineConfig(deterministic=rows is not None))
     for _ in range(2):
-        assert tokens(served(engine, requests())) == tokens(wanted("llama"))
+        assert tokens(served(engine, requests())) == tokens(expected("llama"))
     graphs = backends[-1].graphs
     assert graphs is not None and graphs.captures > 0 and graphs.replays > 0
     if rows is not None:
@@ -166,7 +166,7 @@ def test_compiled_layers_draw_the_same() -> None:
     stack = model._stack
     assert isinstance(stack, ModuleStack)
     stack.compile("aot_eager")
-    assert tokens(served(engine_of(model), requests())) == tokens(wanted("llama"))
+    assert tokens(served(engine_of(model), requests())) == tokens(expected("llama"))
     assert stack.compiled, "it fell back"
 
 
@@ -175,12 +175,12 @@ def test_layers_that_do_not_compile_run_as_they_are(caplog: pytest.LogCaptureFix
     stack = model._stack
     assert isinstance(stack, ModuleStack)
     stack._compiled = _broken
-    assert tokens(served(engine_of(model), requests()[:2])) == tokens(wanted("llama"))[:2]
+    assert tokens(served(engine_of(model), requests()[:2])) == tokens(expected("llama"))[:2]
     assert not stack.compiled
     assert "run uncompiled: RuntimeError: no such compiler" in caplog.text
 
 
-def _broken(**given: object) -> None:
+def _broken(**inputs: object) -> None:
     raise RuntimeError("no such compiler")
 
 
