@@ -67,7 +67,7 @@ Submit = Callable[[str, GenerateRequest | ReadRequest], Awaitable[Completion]]
 
 
 async def search(submit: Submit, load: Load, number: int) -> tuple[int, ...]:
-    """One beam search; its noise hangs on its number, the round and the sample."""
+    """One beam search; its noise depends on its number, the round and the sample."""
     context = load.prompts[number]
     for round_ in range(load.rounds):
         keys = tuple((number << 16) + (round_ << 8) + sample for sample in range(_WIDTH))

@@ -1,7 +1,7 @@
 """The engine of this process: token ids in, token ids out. It knows neither text nor plans.
 
 Open `paged_engine.py` first. `PagedEngine.step()` picks a model, schedules its sequences and runs one forward;
-`drive()` does that inside asyncio. `model_runner.py` is one model in it: its steps, and what they mean for the requests.
+`drive()` does that inside asyncio. `model_runner.py` is one model in it: its steps, and their results for requests.
 `scheduler.py` says which sequences run: decode first, then prefill in chunks. Waiting sequences go by priority, then by
 age; but within a small window the one with the longest cached prefix goes first, one whose prefix is just being
 computed waits for it, and none is overtaken more than 32 times. A fan-out that is wider than the batch is forked in

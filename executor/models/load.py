@@ -217,7 +217,7 @@ def mixed_rows(model: PreTrainedModel) -> str | None:
         if kind not in tried and _mixes(module, width, model.dtype, tensors[0].device):
             name = type(module).__name__
             hint = " (they do not where its llm_int8_threshold is 0)" if name == "Linear8bitLt" else ""
-            return f"what its {name} layers make of a token hangs on what else is in the batch{hint}"
+            return f"what its {name} layers make of a token depends on what else is in the batch{hint}"
         tried.add(kind)
     return None
 

@@ -156,7 +156,7 @@ def _footnote(plan: PhysicalPlan) -> str:
     at = "the values given" if changed else "their defaults"
     text = f"rows: the most that parameters at {at} can give, over all rounds"
     if any(op.rows is None for op in everything(plan.ops)):
-        text += f"; ? hangs on a parameter without one ({', '.join(open_)})"
+        text += f"; ? depends on a parameter without one ({', '.join(open_)})"
     if any(op.cost is not None for op in everything(plan.ops)):
         text += "; est: time for one of many problems"
     return text

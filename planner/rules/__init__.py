@@ -27,7 +27,7 @@ from qpdsl.planner.rules import (
 # Two kinds of rules have their place here and nothing to decide as yet. One that drafts (n-grams, a model, a tree) goes
 # before `speculative_expansion` and says in `GenerateStrategy.decode` what drafts. One that picks heads (dense, sparse,
 # amortized with a rerank) goes after it, since masks and drafts decide which rows a head gets. With noise that depends
-# on the row alone (docs/architecture.md, "Sampling") a draft is exact, and a head is as exact as its logits.
+# on the row alone (docs/architecture.md, "Same seed, same tokens") a draft is exact, and a head is as exact as its logits.
 # Why each stands where it does is said beside it (`Rule.place`), and in docs/rules.md.
 RULES = (
     drop_unread.RULE,

@@ -77,7 +77,7 @@ class Expansion:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What ran ahead, and the tokens of what nobody wanted: they hang on the clock, and no row's own hold them."""
+        """What ran ahead, and the tokens of what was not used. They depend on the clock, and belong to no row."""
         unused = {"unused_prompt": self.usage.prompt_tokens, "unused_sampled": self.usage.sampled_tokens}
         return {**self.usage.counts, **unused}
 
