@@ -1,4 +1,4 @@
-"""What the event stream costs: the same run with nobody watching, and with a trace, which reads all there is.
+"""What the event stream costs: the same run without readers, and with a trace, which reads all events.
 
     python -m benchmarks.events [--rows N] [--repeats N] [--output DIR]
 

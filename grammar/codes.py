@@ -5,7 +5,7 @@ Python. Codes are stable: a code that is retired is never given to anything else
 
 The pages are the files `explanations/CODE.md`: prose, a block marked ```` ```qp fails ````, a block marked
 ```` ```qp ````, and for each file that the examples read a block marked with its name
-(```` ```json order.schema.json ````). The examples of what only Python can get wrong are marked `python`. The tests
+(```` ```json order.schema.json ````). Examples that need Python are marked `python`. The tests
 compile both programs of a page; `explain-error` and `docs/errors.md` are made of the pages.
 """
 

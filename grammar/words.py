@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal as OneOf
+from typing import get_args
 
 RESERVED = frozenset(
     {
@@ -84,7 +85,8 @@ TARGETS = ("choice", "grammar")
 VIAS = ("filter", "amortized")
 LEVELS = ("exact", "epsilon", "loss")
 # The kinds of verifiers that a model may be declared as; `executor/verifiers/registry.py` has the same ones.
-VERIFIER_KINDS = ("rlhflow", "math_shepherd", "skywork", "qwen", "outcome")
+VerifierKind = OneOf["rlhflow", "math_shepherd", "skywork", "qwen", "outcome"]
+VERIFIER_KINDS: tuple[VerifierKind, ...] = get_args(VerifierKind)
 SYSTEMS = ("search_and_learn",)
 EQUALITIES = ("text", "number", "math")
 

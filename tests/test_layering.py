@@ -194,3 +194,11 @@ def test_the_front_loads_nothing_heavy(statement: str) -> None:
     code = f"import sys; {statement}; print(*sorted(set(sys.modules) & {HEAVY!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_help_and_completion_load_no_parser() -> None:
+    """The shell asks for both, and the parser takes longer to load than they take to answer."""
+    commands = ", ".join(module for module in files() if module.startswith("qpdsl.cli.commands."))
+    code = f"import sys; import {commands}; print('lark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

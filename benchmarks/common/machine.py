@@ -1,4 +1,4 @@
-"""What a benchmark ran on: a line to stand beside its figures."""
+"""What a benchmark ran on: a line to print beside its figures."""
 
 from __future__ import annotations
 

@@ -80,19 +80,19 @@ def logits_of(model: PagedModel, texts: list[Text]) -> list[torch.Tensor]:
     backend, kept = engine._runners[NAME].backend, list[torch.Tensor]()
     forward = backend.forward
 
-    def keep(*given: object) -> object:
-        forwarded = forward(*given)  # type: ignore[arg-type]
+    def keep(*arguments: object) -> object:
+        forwarded = forward(*arguments)  # type: ignore[arg-type]
         kept.append(model.logits(forwarded.hidden))
         return forwarded
 
     backend.forward = keep  # type: ignore[method-assign,assignment]
-    found = []
+    logits = []
     for text in texts:
         kept.clear()
         engine.submit(NAME, ReadRequest(text.tokens, text.places, (0,), cached=False))
         run(engine)
-        found.append(torch.cat(kept))
-    return found
+        logits.append(torch.cat(kept))
+    return logits
 
 
 def written(model: PagedModel, prompts: Tokens, length: int, eos: frozenset[int]) -> Tokens:
@@ -110,9 +110,9 @@ def off(plain: list[torch.Tensor], other: list[torch.Tensor]) -> Off:
     places = sum(map(len, plain))
     return Off(
         places,
-        max(float(each.max()) for each in errors),
-        sum(float(each.mean(-1).sum()) for each in errors) / places,
-        sum(float(each.std(-1).sum()) for each in plain) / places,
+        max(float(error.max()) for error in errors),
+        sum(float(error.mean(-1).sum()) for error in errors) / places,
+        sum(float(logits.std(-1).sum()) for logits in plain) / places,
         changed / places,
     )
 
@@ -139,14 +139,14 @@ def generator(name: str, folder: Path, prompts: Tokens, length: int, problems: l
         mine = written(model, prompts, length, eos)
         if kind is None:
             theirs, forced = mine, [forced_text(*pair) for pair in list(zip(prompts, mine, strict=True))[:_FORCED]]
-        found = logits_of(model, forced)
-        plain = plain or found
+        logits = logits_of(model, forced)
+        plain = plain or logits
         right = None
         if tokenizer and problems:
-            texts = [tokenizer.decode(each, skip_special_tokens=True) for each in mine]
+            texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in mine]
             right = sum(judge(*pair).right for pair in zip(problems, texts, strict=True)) / len(texts)
         other = sum(a != b for a, b in zip(mine, theirs, strict=True)) / len(mine)
-        rows.append(replace(described(name, kind, model), off=off(plain, found), texts=other, right=right))
+        rows.append(replace(described(name, kind, model), off=off(plain, logits), texts=other, right=right))
         del model
         gc.collect()
     return rows
@@ -173,14 +173,14 @@ def verifier(problems: list[Problem], solutions: list[str]) -> list[Row]:
     plain = list[torch.Tensor]()
     for kind in KINDS:
         model = PagedModel(checkpoint(folder), kv_type=kind)
-        found = logits_of(model, forced)
-        plain = plain or found
-        verdicts = [bool(each) for logits in found for each in logits[:, plus] > logits[:, minus]]
+        logits = logits_of(model, forced)
+        plain = plain or logits
+        verdicts = [bool(verdict) for text in logits for verdict in text[:, plus] > text[:, minus]]
         base = base or verdicts
         rows.append(
             replace(
                 described(PRM, kind, model),
-                off=off(plain, found),
+                off=off(plain, logits),
                 texts=sum(a != b for a, b in zip(verdicts, base, strict=True)) / len(base),
                 right=sum(a == b for a, b in zip(verdicts, truth, strict=True)) / len(base),
             )
@@ -216,7 +216,7 @@ def bench(settings: Settings) -> None:
             rows += generator(name, zoo.path(name), prompts, length, problems)
         model = PagedModel(checkpoint(zoo.path(COUNTING)))
         texts = written(model, prompts[:_FORCED], length, frozenset([tokenizer.eos_token_id]))
-        solutions = [tokenizer.decode(each, skip_special_tokens=True) for each in texts]
+        solutions = [tokenizer.decode(ids, skip_special_tokens=True) for ids in texts]
         rows += verifier(problems[:_FORCED], solutions)
     if HALF in settings.models:
         folder = folder_of(HALF, settings.scratch)

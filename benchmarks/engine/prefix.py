@@ -102,7 +102,7 @@ def bench(settings: Settings) -> None:
             faster = speedup(seconds, OURS, COLD)
             cases.append(Case(arrival, budget, round(hits, 4), round(ideal, 4), median, faster))
             tokens.append(returned[OURS][0])
-    agree = all(each == tokens[0] for each in tokens)
+    agree = all(side == tokens[0] for side in tokens)
 
     def fresh(run_all: Callable[[Tokens], object]) -> Callable[[], object]:
         """A side whose prompts share nothing with those of its last round."""

@@ -151,19 +151,21 @@ def _measured(name: str, budget: int, count: int) -> Line:
     values = STRATEGIES[name][budget]
     lowered = with_defaults(program(name), dict(values))
     plan = planned(lowered, reads_of(lowered))
-    one: Run = run(plan, problems(plan, count))
-    through = {model: counted.prefill_tokens + counted.decode_tokens for model, counted in one.figures.models.items()}
-    generator = through.pop(plan.models["llm"])
+    strategy_run: Run = run(plan, problems(plan, count))
+    tokens_of = {
+        model: figures.prefill_tokens + figures.decode_tokens for model, figures in strategy_run.figures.models.items()
+    }
+    generator = tokens_of.pop(plan.models["llm"])
     return Line(
         name,
         budget,
         values,
-        one.right,
-        one.tokens,
+        strategy_run.right,
+        strategy_run.tokens,
         generator / count,
-        sum(through.values()) / count,
-        one.seconds / count,
-        one.cpu_seconds / count,
+        sum(tokens_of.values()) / count,
+        strategy_run.seconds / count,
+        strategy_run.cpu_seconds / count,
     )
 
 

@@ -88,9 +88,9 @@ class Loop:
             grown = iter(self._grown(list(prompt), going, keys))
             # A finished beam stands where it stood.
             beams = [
-                made
+                successor
                 for beam in beams
-                for made in ([beam] if beam.finished else [next(grown) for _ in range(self.expand)])
+                for successor in ([beam] if beam.finished else [next(grown) for _ in range(self.expand)])
             ]
             scores = self._scores(problem, [beam.text for beam in beams])
             beams = [
@@ -98,8 +98,8 @@ class Loop:
                 for beam, score in zip(beams, scores, strict=True)
             ]
             beams = sorted(beams, key=lambda beam: -beam.score)[: self.width]
-        found = ANSWER.search(max(beams, key=lambda beam: beam.score).text)
-        return found.group(1) if found else None
+        answer = ANSWER.search(max(beams, key=lambda beam: beam.score).text)
+        return answer.group(1) if answer else None
 
     @torch.inference_mode()
     def _grown(self, prompt: list[int], going: Sequence[Beam], keys: list[int] | None) -> list[Beam]:
@@ -111,7 +111,7 @@ class Loop:
         drawing = {"do_sample": True, "temperature": TEMPERATURE, "top_k": 0} if keys is None else {"do_sample": False}
         if keys is not None:
             # Greedy decoding returns one sequence a row.
-            ids, mask = (each.repeat_interleave(self.expand, dim=0) for each in (ids, mask))
+            ids, mask = (tensor.repeat_interleave(self.expand, dim=0) for tensor in (ids, mask))
         out = self.llm.generate(
             input_ids=ids,
             attention_mask=mask,
@@ -159,10 +159,10 @@ class Loop:
         for number, step in enumerate(steps):
             turns.append({"role": "user", "content": f"{problem} {step}" if number == 0 else step})
             turns.append({"role": "assistant", "content": "+"})
-        found: list[int] = self.marks.apply_chat_template(
+        ids: list[int] = self.marks.apply_chat_template(
             turns[:-1], tokenize=True, add_generation_prompt=True, return_dict=False
         )
-        return found
+        return ids
 
 
 def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:

@@ -7,10 +7,10 @@ the KV memory bring; and right answers against tokens spent, of every strategy.
 
 On the built-in models, one torch thread, float32. `--quick` takes a few problems, for minutes in all. Writes
 `benchmarks/results/search.json` and `search.md`; each part writes its own figures as it ends, and leaves those of the
-others as they are then. The accuracy part writes `search_accuracy.json`, `.md` and `.svg` beside them, and goes on
-where a run of it was stopped. Sides take turns, a session of its own each time, so that no cache is warm; figures are
-medians. Seconds are wall time; those of the process alone stand beside them, as other work on the machine does not
-count there.
+other parts unchanged. The accuracy part writes `search_accuracy.json`, `.md` and `.svg` beside them, and continues
+where an earlier run was stopped. The sides take turns, each time in a new session, so that no cache is warm; figures
+are medians. Seconds are wall time; processor seconds of this process are given too, since other work on the machine
+does not count in them.
 """
 
 from __future__ import annotations
@@ -69,30 +69,30 @@ def throughput(sizes: Sizes) -> dict[str, Any]:
     loop = Loop()
     texts = [str(row.arguments["problem"]) for row in rows[: sizes.loop]]
     sides: dict[str, Callable[[], Run | None]] = {
-        "loop": lambda: _each(loop, texts),
+        "loop": lambda: _answer_all(loop, texts),
         "no rules": lambda: run(naive, rows, len(rows)),
         "planned": lambda: run(plan, rows),
     }
-    taken = _turns(sides, sizes.repeats)
+    runs_of = _turns(sides, sizes.repeats)
     same = [loop.answer(text, 0, stage) for text in texts]
-    last = {name: runs[-1][2] for name, runs in taken.items()}
-    planned_run, naive_run = last["planned"], last["no rules"]
+    last_runs = {name: runs[-1][2] for name, runs in runs_of.items()}
+    planned_run, naive_run = last_runs["planned"], last_runs["no rules"]
     assert planned_run is not None and naive_run is not None
-    found: dict[str, Any] = {"problems": len(rows), "loop_problems": len(texts)}
-    for name, runs in taken.items():
+    figures: dict[str, Any] = {"problems": len(rows), "loop_problems": len(texts)}
+    for name, runs in runs_of.items():
         count = len(texts) if name == "loop" else len(rows)
-        found[name] = {
+        figures[name] = {
             "seconds_a_problem": statistics.median(seconds for seconds, _, _ in runs) / count,
             "cpu_seconds_a_problem": statistics.median(cpu for _, cpu, _ in runs) / count,
         }
-    for name, one in (("no rules", naive_run), ("planned", planned_run)):
-        found[name] |= _counted(one)
-    found["answers"] = {
+    for name, last_run in (("no rules", naive_run), ("planned", planned_run)):
+        figures[name] |= _run_figures(last_run)
+    figures["answers"] = {
         "planned as no rules": _agree(planned_run.answers, naive_run.answers),
         "planned as the loop with the same noise": _agree(planned_run.answers, [str(answer) for answer in same]),
         "near ties": planned_run.near_ties + naive_run.near_ties,
     }
-    return found
+    return figures
 
 
 def rules(sizes: Sizes) -> dict[str, Any]:
@@ -105,20 +105,20 @@ def rules(sizes: Sizes) -> dict[str, Any]:
     used = [name for name in names if name in whole.rules]
     sides: dict[str, Callable[[], Run | None]] = {"all rules": lambda: run(whole, rows)}
     sides |= {name: (lambda name=name: run(plans[name], rows)) for name in used}  # type: ignore[misc]
-    taken = _turns(sides, sizes.repeats)
-    base = taken["all rules"][-1][2]
+    runs_of = _turns(sides, sizes.repeats)
+    base = runs_of["all rules"][-1][2]
     assert base is not None
-    found: dict[str, Any] = {"problems": len(rows), "unused": [name for name in names if name not in used]}
-    for name, runs in taken.items():
-        one = runs[-1][2]
-        assert one is not None
-        found[name] = {
+    figures: dict[str, Any] = {"problems": len(rows), "unused": [name for name in names if name not in used]}
+    for name, runs in runs_of.items():
+        last_run = runs[-1][2]
+        assert last_run is not None
+        figures[name] = {
             "seconds": statistics.median(seconds for seconds, _, _ in runs),
             "cpu_seconds": statistics.median(cpu for _, cpu, _ in runs),
-            "same answers": _agree(one.answers, base.answers),
-            **_counted(one),
+            "same answers": _agree(last_run.answers, base.answers),
+            **_run_figures(last_run),
         }
-    return found
+    return figures
 
 
 def memory(sizes: Sizes) -> dict[str, Any]:
@@ -127,27 +127,27 @@ def memory(sizes: Sizes) -> dict[str, Any]:
     rows = problems(plan, sizes.memory)
     ample = run(plan, rows)
     peak = ample.figures.peak_kv or 0
-    found: dict[str, Any] = {"problems": len(rows), "peak_bytes": peak, "budgets": []}
+    figures: dict[str, Any] = {"problems": len(rows), "peak_bytes": peak, "budgets": []}
     for part in sizes.budgets:
         kv_bytes = int(peak * part)
-        one = run(plan, rows, session=Session(kv_bytes=kv_bytes))
-        models = one.figures.models.values()
-        found["budgets"].append(
+        budget_run = run(plan, rows, session=Session(kv_bytes=kv_bytes))
+        models = budget_run.figures.models.values()
+        figures["budgets"].append(
             {
                 "part": part,
                 "bytes": kv_bytes,
-                "seconds": one.seconds,
-                "cpu_seconds": one.cpu_seconds,
-                "prefix hit rate": one.cached,
+                "seconds": budget_run.seconds,
+                "cpu_seconds": budget_run.cpu_seconds,
+                "prefix hit rate": budget_run.cached,
                 "evicted": sum(model.evictions for model in models),
                 "thrashed": sum(model.thrashed for model in models),
                 "preempted": sum(model.preemptions for model in models),
-                "computed tokens": one.computed,
-                "same answers": _agree(one.answers, ample.answers),
+                "computed tokens": budget_run.computed,
+                "same answers": _agree(budget_run.answers, ample.answers),
             }
         )
-        print("  budget", found["budgets"][-1])
-    return found
+        print("  budget", figures["budgets"][-1])
+    return figures
 
 
 def splits(sizes: Sizes) -> dict[str, Any]:
@@ -164,21 +164,21 @@ def splits(sizes: Sizes) -> dict[str, Any]:
         sides[f"{share:.0%} for the generator"] = lambda parts=parts: run(  # type: ignore[misc]
             plan, rows, session=split_session(plan, kv_bytes, parts)
         )
-    taken = _turns(sides, sizes.repeats)
-    found: dict[str, Any] = {"problems": len(rows), "bytes": kv_bytes}
-    for name, runs in taken.items():
-        one = runs[-1][2]
-        assert one is not None
-        found[name] = {
+    runs_of = _turns(sides, sizes.repeats)
+    figures: dict[str, Any] = {"problems": len(rows), "bytes": kv_bytes}
+    for name, runs in runs_of.items():
+        last_run = runs[-1][2]
+        assert last_run is not None
+        figures[name] = {
             "seconds": statistics.median(seconds for seconds, _, _ in runs),
             "cpu_seconds": statistics.median(cpu for _, cpu, _ in runs),
-            "computed tokens": one.computed,
-            "preempted": sum(model.preemptions for model in one.figures.models.values()),
+            "computed tokens": last_run.computed,
+            "preempted": sum(model.preemptions for model in last_run.figures.models.values()),
         }
-    return found
+    return figures
 
 
-def _each(loop: Loop, texts: list[str]) -> None:
+def _answer_all(loop: Loop, texts: list[str]) -> None:
     for text in texts:
         loop.answer(text)
 
@@ -187,41 +187,43 @@ def _turns(
     sides: Mapping[str, Callable[[], Run | None]], repeats: int
 ) -> dict[str, list[tuple[float, float, Run | None]]]:
     """Wall and process seconds of each side, which take turns, and what it came to."""
-    taken: dict[str, list[tuple[float, float, Run | None]]] = {name: [] for name in sides}
+    runs_of: dict[str, list[tuple[float, float, Run | None]]] = {name: [] for name in sides}
     for _ in range(repeats):
         for name, side in sides.items():
             start, cpu = time.perf_counter(), time.process_time()
-            made = side()
-            seconds = made.seconds if made is not None else time.perf_counter() - start
-            taken[name].append((seconds, made.cpu_seconds if made is not None else time.process_time() - cpu, made))
+            side_run = side()
+            seconds = side_run.seconds if side_run is not None else time.perf_counter() - start
+            runs_of[name].append(
+                (seconds, side_run.cpu_seconds if side_run is not None else time.process_time() - cpu, side_run)
+            )
             print(f"  {name}: {seconds:.2f} s")
-    return taken
+    return runs_of
 
 
-def _counted(one: Run) -> dict[str, Any]:
+def _run_figures(side_run: Run) -> dict[str, Any]:
     return {
-        "prompt tokens cached": one.cached,
-        "computed tokens": one.computed,
-        "run-ahead samples used": one.share("run_ahead_used", "run_ahead"),
-        "score cache hits": one.share("steps_known", "steps"),
-        "near ties": one.near_ties,
+        "prompt tokens cached": side_run.cached,
+        "computed tokens": side_run.computed,
+        "run-ahead samples used": side_run.share("run_ahead_used", "run_ahead"),
+        "score cache hits": side_run.share("steps_known", "steps"),
+        "near ties": side_run.near_ties,
     }
 
 
-def _agree(one: list[str], other: list[str]) -> str:
-    return f"{sum(a == b for a, b in zip(one, other, strict=False))}/{min(len(one), len(other))}"
+def _agree(answers: list[str], other: list[str]) -> str:
+    return f"{sum(a == b for a, b in zip(answers, other, strict=False))}/{min(len(answers), len(other))}"
 
 
 def record(folder: Path, measured: Mapping[str, Any]) -> None:
     """Writes what was measured into the results as they are now: another run may have written its own meanwhile."""
     file = folder / "search.json"
-    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    results: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     if measured:
-        found |= measured
+        results |= measured
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found, indent=1) + "\n")
-    if found:
-        text = page(found)
+        file.write_text(json.dumps(results, indent=1) + "\n")
+    if results:
+        text = page(results)
         (folder / "search.md").write_text(text, encoding="utf-8", newline="\n")
         print(text)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
-def page(found: Mapping[str, Any]) -> str:
+def page(results: Mapping[str, Any]) -> str:
     """The results as a page of tables; parts that were not run are left out."""
     lines = ["# Beam search, planned", ""]
     for name, part in (
@@ -15,30 +15,30 @@ def page(found: Mapping[str, Any]) -> str:
         ("memory", _memory),
         ("splits", _splits),
     ):
-        if name in found:
-            lines += [*part(found[name]), ""]
-    return "\n".join([*lines, f"Measured on: {found['machine']['sentence']}."]) + "\n"
+        if name in results:
+            lines += [*part(results[name]), ""]
+    return "\n".join([*lines, f"Measured on: {results['machine']['sentence']}."]) + "\n"
 
 
-def _throughput(found: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## Against the loop ({found['loop_problems']} problems) and no rules ({found['problems']} problems)"
+def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Against the loop ({figures['loop_problems']} problems) and no rules ({figures['problems']} problems)"
     yield ""
-    planned = found["planned"]
+    planned = figures["planned"]
     rows = []
     for name, goal in (("loop", "10x"), ("no rules", "2x"), ("planned", "")):
-        one = found[name]
+        side = figures[name]
         rows.append(
             [
                 name,
-                f"{1 / one['seconds_a_problem']:.2f}",
-                f"{one['seconds_a_problem'] / planned['seconds_a_problem']:.1f}x",
-                f"{one['cpu_seconds_a_problem'] / planned['cpu_seconds_a_problem']:.1f}x",
+                f"{1 / side['seconds_a_problem']:.2f}",
+                f"{side['seconds_a_problem'] / planned['seconds_a_problem']:.1f}x",
+                f"{side['cpu_seconds_a_problem'] / planned['cpu_seconds_a_problem']:.1f}x",
                 goal,
             ]
         )
     yield from table(["", "problems a second", "planned is faster by", "by process time", "goal"], rows)
     yield ""
-    answers = found["answers"]
+    answers = figures["answers"]
     yield (
         f"The same answers: planned and no rules {answers['planned as no rules']}, planned and the loop drawing with "
         f"the same noise {answers['planned as the loop with the same noise']}; {answers['near ties']} near ties."
@@ -50,48 +50,48 @@ def _throughput(found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _rules(found: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## One rule switched off ({found['problems']} problems)"
+def _rules(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## One rule switched off ({figures['problems']} problems)"
     yield ""
-    base = found["all rules"]
+    base = figures["all rules"]
     rows = [
         [
             name,
-            f"{one['seconds']:.1f}",
-            f"{one['cpu_seconds'] / base['cpu_seconds']:.2f}x",
-            f"{one['computed tokens']:,}",
-            _share(one["prompt tokens cached"]),
-            _share(one["run-ahead samples used"]),
-            _share(one["score cache hits"]),
-            one["same answers"],
+            f"{variant['seconds']:.1f}",
+            f"{variant['cpu_seconds'] / base['cpu_seconds']:.2f}x",
+            f"{variant['computed tokens']:,}",
+            _share(variant["prompt tokens cached"]),
+            _share(variant["run-ahead samples used"]),
+            _share(variant["score cache hits"]),
+            variant["same answers"],
         ]
-        for name, one in found.items()
-        if isinstance(one, dict)
+        for name, variant in figures.items()
+        if isinstance(variant, dict)
     ]
     head = ["without", "seconds", "process time", "computed tokens", "cached", "run-ahead used", "scores known", "same"]
     yield from table(head, rows)
-    if "in_flight" in found:
+    if "in_flight" in figures:
         yield ""
         yield "Without `in_flight` nothing runs ahead either: samples do so only below the floor that it sets."
-    if found["unused"]:
+    if figures["unused"]:
         yield ""
-        yield f"Rules that decide nothing about this program: {', '.join(found['unused'])}."
+        yield f"Rules that decide nothing about this program: {', '.join(figures['unused'])}."
 
 
-def _memory(found: Mapping[str, Any]) -> Iterator[str]:
-    held = f"{found['peak_bytes'] / 2**20:.1f} MiB"
-    yield f"## KV memory, of the {held} held where it is ample ({found['problems']} problems)"
+def _memory(figures: Mapping[str, Any]) -> Iterator[str]:
+    held = f"{figures['peak_bytes'] / 2**20:.1f} MiB"
+    yield f"## KV memory, of the {held} held where it is ample ({figures['problems']} problems)"
     yield ""
     rows = [
         [
-            f"{one['part']:.0%}",
-            f"{one['seconds']:.1f}",
-            f"{one['cpu_seconds']:.1f}",
-            _share(one["prefix hit rate"]),
-            *(f"{one[name]:,}" for name in ("evicted", "thrashed", "preempted", "computed tokens")),
-            one["same answers"],
+            f"{budget['part']:.0%}",
+            f"{budget['seconds']:.1f}",
+            f"{budget['cpu_seconds']:.1f}",
+            _share(budget["prefix hit rate"]),
+            *(f"{budget[name]:,}" for name in ("evicted", "thrashed", "preempted", "computed tokens")),
+            budget["same answers"],
         ]
-        for one in found["budgets"]
+        for budget in figures["budgets"]
     ]
     head = [
         "budget",
@@ -107,19 +107,19 @@ def _memory(found: Mapping[str, Any]) -> Iterator[str]:
     yield from table(head, rows)
 
 
-def _splits(found: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## Fixed parts of {found['bytes'] / 2**20:.1f} MiB against one budget ({found['problems']} problems)"
+def _splits(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Fixed parts of {figures['bytes'] / 2**20:.1f} MiB against one budget ({figures['problems']} problems)"
     yield ""
     rows = [
         [
             name,
-            f"{one['seconds']:.1f}",
-            f"{one['cpu_seconds']:.1f}",
-            f"{one['computed tokens']:,}",
-            f"{one['preempted']:,}",
+            f"{split['seconds']:.1f}",
+            f"{split['cpu_seconds']:.1f}",
+            f"{split['computed tokens']:,}",
+            f"{split['preempted']:,}",
         ]
-        for name, one in found.items()
-        if isinstance(one, dict)
+        for name, split in figures.items()
+        if isinstance(split, dict)
     ]
     yield from table(["", "seconds", "process", "computed tokens", "preempted"], rows)
 

@@ -9,7 +9,8 @@ portions; the rest waits as a prompt whose pages are cached. The model of a step
 against the fullest it had lately, with an allowance for how long it has waited. `report.py` says what a step did.
 
 Nothing of step t+1 runs under step t. On a CPU both would use the same core, and of a step of 64 rows the host's part
-is a tenth. On a GPU the tokens of a step decide what the next one schedules; whether an overlap pays is not measured.
+is a tenth. On a GPU the tokens of a step decide what the next one schedules. Whether an overlap pays there, or a stream
+for each model, is not measured.
 
 Sampled tokens must not depend on the schedule: not on the batch, the chunks, preemption or the cache. Nothing here may
 import text, models or plans, and other folders use the engine through `executor/requests`.

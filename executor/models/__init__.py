@@ -9,7 +9,8 @@ greedy tokens equal to those of `generate` and the same samples in any batch: to
 and activations, fp8 weights), bitsandbytes 0.50 (int8 with `llm_int8_threshold` 0, fp4, nf4), compressed-tensors 0.20
 (int8, packed int4, fp8), and blockwise fp8 as DeepSeek-V3 ships it, which accelerate 1.15 turns back into the model's
 type on a CPU. Checkpoints that come back as plain weights (the last two) run without transformers' modules, the others
-through them. Transformers itself refuses here: hqq (not available in this version), quanto (it cannot be saved) and
-torchao's int4 (no CPU kernel for it). Not tried: gptq and awq (their package needs torch 2.14), and all of them on a
-GPU.
+through them. `load.py` refuses layers in which a token's result depends on the rest of the batch, such as bitsandbytes'
+int8 with outliers set apart, and methods that transformers does not know. Transformers itself refuses here: hqq (not
+available in this version), quanto (it cannot be saved) and torchao's int4 (no CPU kernel for it). Not tried: gptq and
+awq (their package needs torch 2.14), and all of them on a GPU.
 """

@@ -6,5 +6,6 @@ those of `apply_chat_template`. Work between two forwards is not repeated: `deto
 token before it once for all samples of a model, `resumed_encoding.py` encodes a text that continues an earlier one from
 where it continues, and templates are rendered once for their roles. `stop.py` ends a sample by its text, and
 `constraint.py` compiles a schema, a regex or a grammar once for each tokenizer and makes a mask for each sample; the
-mask applies to dense logits before temperature and filters.
+mask applies to dense logits before temperature and filters. An output that ends before it satisfies its constraint is
+marked on its row (`Generated.incomplete`); no `extract`, `return` or function takes it for a valid one.
 """

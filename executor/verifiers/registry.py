@@ -1,8 +1,8 @@
 """The kinds of verifiers, and which of them a model is.
 
-To add a kind, write its subclass of `Verifier` in a file of its own here, put the class into `VERIFIERS`, and its name
-into `VERIFIER_KINDS` (`grammar/words.py`), which the checker and the editor know it by; a test holds both lists equal.
-`docs/verifiers.md` has a table of the kinds.
+To add a kind, write its subclass of `Verifier` in a file of its own here, and put the class into `VERIFIERS`. Its name
+goes into `VerifierKind` (`grammar/words.py`), which the checker, editors and type checkers read; a test compares the
+two. `docs/verifiers.md` has a table of the kinds.
 """
 
 from __future__ import annotations

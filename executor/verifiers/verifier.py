@@ -1,7 +1,7 @@
 """What a verifier is: a way to lay a problem and its solution out as tokens, and to read a score at each step.
 
-A kind of verifier is one subclass of `Verifier`, which says all there is to say about it: its name in programs, by what
-it is recognized, whether it has a head of its own, how texts are laid out, and where the scores are read.
+A kind of verifier is one subclass of `Verifier`, and nothing about the kind is said elsewhere: its name in programs,
+how it is recognized, whether it has a head of its own, how texts are laid out, and where the scores are read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The abstract syntax tree: frozen, typed, a span on every node.
 
 Open `declarations.py` first: a `File` is the root. Code outside this folder imports the package and writes `ast.File`;
-only `walk.py`, which goes through trees, is imported by itself. Spans take no part in equality: two texts that differ
-in layout alone parse to equal trees. Nodes hold what was written; what a name means is found out in `planner/`.
+only `walk.py`, with the functions that go through trees, is imported as a module. Spans take no part in equality: two
+texts that differ in layout alone parse to equal trees. Nodes hold what was written; what a name means is found out in
+`planner/`.
 """
 
 from qpdsl.grammar.ast.declarations import File, Like, Model, Param, Prefer, Program, Use, Within

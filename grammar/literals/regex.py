@@ -1,8 +1,9 @@
-"""The regex dialect: what Python's `re` and llguidance's engine both take and mean the same by.
+"""The regex dialect: what Python's `re` and llguidance's engine both accept, with the same meaning.
 
-No look-around, no back-references, no atomic or possessive groups, no word boundaries; a brace that counts nothing is
-escaped. `^` stands only where nothing can come before it, and `$` only where nothing can come behind it, as llguidance
-demands: every regex that a model is held to is matched as a whole, so that an anchor elsewhere could never hold.
+No look-around, no back-references, no atomic or possessive groups, no word boundaries; a brace that is no repetition
+count is escaped. `^` stands only where nothing can come before it, and `$` only where nothing can come behind it, as
+llguidance demands: a regex that constrains a model must match its whole output, so an anchor elsewhere could never
+match.
 """
 
 from __future__ import annotations

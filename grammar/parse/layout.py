@@ -1,4 +1,4 @@
-"""The layout of a text: where each stage, field and declaration begins and ends, and what one is blanked with."""
+"""The layout of a text: where each stage, field and declaration begins and ends, and how one is blanked."""
 
 from __future__ import annotations
 

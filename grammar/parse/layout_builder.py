@@ -1,8 +1,8 @@
 """Which newlines end a stage, how brackets pair, and where each stage begins and ends.
 
-A stage ends at a newline or at `|`. It goes on while `(` or `[` is open, or where the next line starts with `key=`, a
+A stage ends at a newline or at `|`. It continues while `(` or `[` is open, or where the next line starts with `key=`, a
 clause word, `->` or `{`. `lay_out` blanks every comment and every newline that ends nothing, so that the grammar can
-take each newline that is left for a separator. Offsets stay those of the source.
+treat each newline that is left as a separator. Offsets stay those of the source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Known mistakes of syntax: habits from other languages, and words left out.
 
-Each has a function that looks at a failure and gives the diagnostic where it is that mistake, else None. `_MISTAKES`
+Each has a function that takes a failure and returns the diagnostic if it is that mistake, else None. `_MISTAKES`
 holds them in the order in which they are tried.
 """
 

@@ -4,7 +4,7 @@ Start with `lower.py`; `program.py` checks one program, and `stages.py` dispatch
 share a `Binder` (`binder.py`), which holds the scope and resolves names. Blocks and calls add the stages inside them
 through it, so that they need not import `stages.py`.
 
-A check reports a fault and goes on, and it reports nothing that an earlier fault or a part that did not parse may have
+A check reports a fault and continues. It reports nothing that an earlier fault or a part that did not parse may have
 caused. Plans are made even of programs with errors: the language server reads the columns from them. Columns, types and
 schemas are worked out here and in `planner/names`; no rule of the optimizer is known here.
 """

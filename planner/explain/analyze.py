@@ -1,4 +1,4 @@
-"""EXPLAIN ANALYZE: a plan with what it came to beside what was expected. Totals over all problems and rounds."""
+"""EXPLAIN ANALYZE: a plan with measurements beside estimates. Totals are over all problems and rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs an operator, in a few words: the plainest implementation, and what the rules decided about it."""
+"""What runs an operator, in a few words: the plainest implementation, then what the rules decided."""
 
 from __future__ import annotations
 

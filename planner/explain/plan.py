@@ -1,7 +1,8 @@
 """A physical plan as text and as data: what will run, and how many rows are expected. Estimates only.
 
-The last operator is the root, at the top. Under a `repeat` stand the operators of its body, last first, and under a
-`branch` its arms, each with its operators under it; at the end, as `from …`, what these start with.
+The last operator is the root, at the top. Below a `repeat` are the operators of its body, last first, and below a
+`branch` its arms, each with its operators below it. The line `from …` after them says which operator's rows they start
+with.
 """
 
 from __future__ import annotations

@@ -2,6 +2,6 @@
 
 Open `optimizer.py` first: the driver of the rules. `by_cost.py` searches the knobs that the rules left open
 (`alternatives.py`), once after the rules and only where the device was measured; `candidate.py` says what a candidate
-is worth and what the program permits; `kv_shares.py` splits the memory between the models. What may be done is for the
-rules to say, how much of it pays is for the cost: nothing here knows a rule by its name, and no rule knows the cost.
+is worth and what the program permits; `kv_shares.py` splits the memory between the models. The rules say what may be
+done, the cost says how much of it pays: nothing here knows a rule by its name, and no rule knows the cost.
 """

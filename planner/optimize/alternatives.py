@@ -1,7 +1,7 @@
 """What a plan may be chosen from: other ways to run single operators, and other settings of what they share.
 
 The rules say what may be done, and offer the alternatives to their own decisions, since what is allowed need not pay.
-How keys and values are kept is no rule's decision: what was measured of a type says whether it may be used.
+No rule decides the type of keys and values: measurements of a type say whether it may be used.
 """
 
 from __future__ import annotations

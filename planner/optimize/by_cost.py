@@ -1,9 +1,9 @@
-"""Chooses between plans that the rules left open: how single operators run, and what they share.
+"""Chooses between the plans that the rules allow: how single operators run, and what they share.
 
 The rules say what may be done; here the cost says how much of it. The joint knobs are tried in all combinations, then
 the operators one after another on the best so far, and the knobs once more where an operator changed: some hundreds of
-estimates in milliseconds. Candidates are held against each other by C = λ·Latency + (1−λ)·QualityLoss (LLM-QP, section
-5), latency as a share of that of the plan as the rules left it; a candidate outside the program's tolerance is none.
+estimates in milliseconds. Candidates are compared by C = λ·Latency + (1−λ)·QualityLoss (LLM-QP, section
+5), latency as a share of that of the plan that the rules made. What the program does not permit is no candidate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A choice between plans: the candidates, what each is worth, and why one is not permitted."""
+"""A choice between plans: the candidates, the cost of each, and why one is not permitted."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The driver of the rules: it runs them in order until nothing changes, and answers for what they made.
+"""The driver of the rules: it runs them in order until nothing changes, and verifies what they made.
 
 Every rule is timed and can be switched off; every plan that a rule made is verified. A rule that raises, makes an
-invalid plan or never comes to rest is a fault of the planner, and raises `InvalidPlan` with the rule's name: nothing is
-skipped in silence. (The shape is that of the drivers of DuckDB and DataFusion, but for the skipping.) A plan that was
-met before is known again by its signature, a digest of what it does, and ends the passes.
+invalid plan or never stops changing the plan is a fault of the planner, and raises `InvalidPlan` with the rule's name.
+(The drivers of DuckDB and DataFusion have the same shape, but skip such a rule.) The passes end when a plan comes
+back, which is recognized by its signature, a digest of what the plan does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Logical plan to the naive physical plan: every operator in the plainest way there is, with an estimate of its rows.
 
-The estimate goes by the values of the parameters: the rows are the most that there can be, as if every round of a
+The estimate uses the values of the parameters. It is the greatest possible number of rows, as if every round of a
 `repeat` ran, no row finished early and no `where` left one out.
 """
 

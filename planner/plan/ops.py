@@ -1,6 +1,6 @@
-"""Logical operators: what a program means, nothing of how it runs.
+"""Logical operators: what a program means, and nothing about how it runs.
 
-Every operator is frozen and checks itself where it is built: one that could mean nothing raises `InvalidPlan`. Whether
+Every operator is frozen and checks itself where it is built: one without a meaning raises `InvalidPlan`. Whether
 the value of an expression is in its range depends on the arguments, so that is left to the checker and the runtime.
 `stage` numbers the source stages of a program in reading order, from 0; it is a part of the noise key (see
 `docs/architecture.md`), so a rewrite that moves an operator keeps its number.

@@ -3,10 +3,12 @@
 Open `rule.py` first: what a rule carries besides its function. All that a rule can do is to leave operators out, and to
 write into an operator's strategy or the plan's own fields, which the runtime reads; it never changes what an operator
 means. A rule neither times, logs nor verifies anything: the driver in `planner/optimize` does. Each rule is proved by
-fixtures in `tests/planner/rules`, of which the plan before the rule and the plan after it are run.
+fixtures in `tests/planner/rules`: programs whose names begin with the rule's. The tests run the plan before the rule
+and the plan after it.
 
-A new rule with a decision takes a field of a strategy, a file here and its place in `RULES`, the code in `executor`
-that carries it out, fixtures, and a line in `docs/rules.md`. EXPLAIN and the choice by cost only go through `RULES`.
+A new rule with a decision needs a field of a strategy, a file here and a place in `RULES`, the code in `executor` that
+carries the decision out, a fixture, and a paragraph in `docs/rules.md`. EXPLAIN and the choice by cost find it through
+`RULES`.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from qpdsl.planner.rules import (
     stop_when_matched,
 )
 
-# Two kinds of rules have their place here and nothing to decide as yet. One that drafts (n-grams, a model, a tree) goes
-# before `speculative_expansion` and says in `GenerateStrategy.decode` what drafts. One that picks heads (dense, sparse,
-# amortized with a rerank) goes after it, since masks and drafts decide which rows a head gets. With noise that depends
-# on the row alone (docs/architecture.md, "Same seed, same tokens") a draft is exact, and a head is as exact as its logits.
-# Why each stands where it does is said beside it (`Rule.place`), and in docs/rules.md.
+# Two kinds of rules do not exist yet, but have their place. One that drafts (n-grams, a model, a tree) goes before
+# `speculative_expansion` and says in `GenerateStrategy.decode` what drafts. One that picks heads (dense, sparse,
+# amortized with a rerank) goes after it, since masks and drafts decide which rows a head gets. The noise depends on the
+# row alone (docs/architecture.md, "Same seed, same tokens"), so a draft is exact, and a head is as exact as its logits.
+# `Rule.place` says why each rule stands where it does.
 RULES = (
     drop_unread.RULE,
     merge_equal.RULE,

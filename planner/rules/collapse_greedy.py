@@ -1,7 +1,7 @@
 """Draws samples that must be equal once: at temperature 0 every sample of a row is the same.
 
-Rows, columns and near ties are those of the plain plan, where a near tie counts for every copy of the sample; the
-tokens sampled are those that were, as tokens are a cost.
+Rows, columns and near ties are those of the naive plan: a near tie counts for every copy of the sample. Sampled tokens
+count once, since they are a cost.
 """
 
 from __future__ import annotations

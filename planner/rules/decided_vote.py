@@ -1,9 +1,9 @@
 """Gives up samples that can no longer change a vote.
 
 The `generate` that feeds the vote is run sample by sample, through the operators between, which must look at one row at
-a time. A vote is counted, or weighed by a verifier's score, which lies in [0, 1]; the runtime knows the verifiers whose
-scores do not, and never finds such a vote decided. Answers are compared as texts or as numbers: whether two are equal
-as mathematics can depend on the order in which they come.
+a time. Votes are counted, or weighted by a verifier's score in [0, 1]. The runtime knows the verifiers whose scores are
+not in that range, and never decides such a vote early. Answers are compared as texts or as numbers: whether two are
+equal as mathematics can depend on the order in which they come.
 """
 
 from __future__ import annotations

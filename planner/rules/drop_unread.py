@@ -1,4 +1,4 @@
-"""Drops columns that nobody reads, and with them the stages that only make such."""
+"""Drops columns that nobody reads, and the stages that only make such columns."""
 
 from __future__ import annotations
 

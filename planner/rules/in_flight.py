@@ -1,7 +1,7 @@
 """How many problems run at once, and the fewest sequences to keep the engine busy with.
 
 The thesis's minimum problem batch (section 5.3.3): problems end their search at different times, so another one starts
-whenever the engine has fewer sequences than a floor, and never more than so many at once.
+whenever the engine has fewer sequences than a floor. No more than a fixed number run at once.
 """
 
 from __future__ import annotations

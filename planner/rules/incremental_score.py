@@ -1,4 +1,4 @@
-"""Scores on a prefix that grows: of a text that a verifier has seen before, only the new step is computed."""
+"""Scores on a prefix that grows: if a verifier has seen the beginning of a text, only the new step is computed."""
 
 from __future__ import annotations
 

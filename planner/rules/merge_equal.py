@@ -99,7 +99,7 @@ RULE = Rule(
     NAME,
     "score the same rows by the same verifier once, and draw equal greedy arms once",
     "exact",
-    "before anything is decided, by which equal operators could come to differ",
+    "before other rules decide anything, since their decisions could make equal operators differ",
     merge_equal,
     _words,
 )

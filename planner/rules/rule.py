@@ -1,7 +1,7 @@
-"""What a rule is: a pure function over physical plans, with all that anybody else needs to know of its decision.
+"""What a rule is: a pure function over physical plans, with all that other code needs to know about its decision.
 
-A decision is told here once. EXPLAIN shows the rule's words for it, and the choice by cost takes it back where it does
-not pay, through the alternatives that the rule offers.
+Everything about a decision is in its rule. EXPLAIN shows the rule's words for it, and the choice by cost takes it back
+where it does not pay, through the alternatives that the rule offers.
 """
 
 from __future__ import annotations

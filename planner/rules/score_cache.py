@@ -44,7 +44,7 @@ RULE = Rule(
     NAME,
     "keep the score of every step by its content, and read only the steps that have none",
     "exact",
-    "after the rule that makes the steps it leaves over cheap",
+    "after incremental scores, which make the remaining steps cheap",
     score_cache,
     _words,
     _alternatives,

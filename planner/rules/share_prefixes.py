@@ -1,4 +1,4 @@
-"""Computes the KV of a prefix once: for the samples of a row, for rows, arms and rounds that go on from it."""
+"""Computes the KV of a prefix once: for the samples of a row, and for the rows, arms and rounds that continue it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 In `repeat { generate … stop=… ; score … ; keep … }` a sample that stops goes on as the future children of its row: the
 same prompt and the same noise that the next round would give them, so the same tokens. What the rows that are kept can
-use is kept. How far is `run_ahead`, the thesis's `n_stop_occurrences`; the plan's `floor` says when the engine has
-enough to do without.
+use is kept. `run_ahead` is the number of steps, the thesis's `n_stop_occurrences`; the plan's `floor` says when the
+engine has enough work without them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ RULE = Rule(
     NAME,
     "let samples run past their step, as the next round's, while the verifier scores",
     "exact",
-    "after prefixes are shared, without which a step that ran ahead would be computed for nothing",
+    "after sharing prefixes: without it the steps that ran ahead would be computed for nothing",
     speculative_expansion,
     _words,
     joint=(depths,),

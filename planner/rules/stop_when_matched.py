@@ -1,6 +1,6 @@
-"""Ends a sample where the only thing that is read from it is a match that nothing which follows can change.
+"""Ends a sample as soon as the match of a regex in it is final, if nothing else is read from the sample.
 
-What reads a sample: any of its columns `text`, `step`, `finish`, `finished`, `logprob`, `tokens` and `into`, a score,
+These read a sample: any of its columns `text`, `step`, `finish`, `finished`, `logprob`, `tokens` and `into`, a score,
 another `generate` or context that goes on from it, a Python function. The matcher itself is
 `grammar/literals/early_match.py`.
 """

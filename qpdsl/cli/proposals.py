@@ -1,7 +1,7 @@
 """What a shell may propose where a word is missing: programs, models, parameters, rules, codes.
 
-Nothing is proposed where the command line makes no sense. An item of the type `nospace` is a beginning that the user
-goes on with, such as `NAME=` or `FOLDER/`.
+Nothing is proposed where the command line makes no sense. The user continues an item of the type `nospace`, such as
+`NAME=` or `FOLDER/`.
 """
 
 from __future__ import annotations

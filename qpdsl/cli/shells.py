@@ -1,7 +1,7 @@
 """Completion in bash, zsh and fish: the scripts that they load, and the answers to what they ask.
 
-These are click's own, but for two things: `NAME=` and `FOLDER/` get no space, and bash gets along with words that hold
-a `=`.
+These are click's own, with two changes: no space follows `NAME=` and `FOLDER/`, and bash can complete words that
+contain a `=`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one row of the input came to: its record in the output, and whether its answer is right."""
+"""The outcome of one row of the input: its record in the output, and whether its answer is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run over many rows came to, for people and for programs."""
+"""The summary of a run over many rows, for people and for programs."""
 
 from __future__ import annotations
 

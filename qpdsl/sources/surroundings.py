@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from qpdsl.errors import UsageError, shorten
 from qpdsl.grammar.files import Files
-from qpdsl.planner.names.modules import Environment
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
+    from qpdsl.planner.names.modules import Environment
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,9 @@ def environment(
     files: Files, functions: Mapping[str, PythonFunction], models: Mapping[str, str] | None = None
 ) -> Environment:
     """What a program that may name these functions is checked against; `models` as `Environment` has them."""
+    # This loads the parser, which `qpdsl run --help` and shell completion do without.
+    from qpdsl.planner.names.modules import Environment
+
     extractors: dict[str, Any] = {}
     for name, function in functions.items():
         if function.kind == "extractor":

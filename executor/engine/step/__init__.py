@@ -2,9 +2,16 @@
 
 Open `backends.py` first: a `Backend` lays a step's chunks out and runs the model, in torch, by compiled code on a CPU
 or by Triton kernels on a GPU. `readout.py` computes logits from its hidden states, masks them and reads or samples;
-`sampler.py` draws the tokens: filters, noise, near ties. `graphs.py` captures decode steps as CUDA graphs.
+`sampler.py` draws the tokens: filters, noise, near ties. `graphs.py` captures decode steps as CUDA graphs. A new head
+computes logits in `model/heads.py`, and `readout.py` says for which rows.
 
 A token is the argmax of the filtered logits plus Gumbel noise, and the noise is a function of the sample's key, the
 number of tokens drawn under it and the token's id. Nothing in this folder may let a row's result depend on the other
 rows of its batch.
+
+On a GPU a step waits for the device once, for the tokens and values that it copies back. A captured graph holds the
+layers only: the head and the draw are few launches, which the host makes while the graph runs. All of this also runs on
+a CPU, through Triton's interpreter or the torch twins, and tests compare its tokens with those of the CPU path; a
+stand-in takes the place of captured graphs. Nothing of it was measured on a GPU: `python -m benchmarks.gpu.run` checks
+and measures it there.
 """

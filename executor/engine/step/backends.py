@@ -6,6 +6,10 @@ steps of 128, and 64 rows in the head's products. All attention, decoding includ
 where a row's bits depend on its own context only, and no prefix is shared. It remains to be trusted that a library's
 kernel of one shape sums every row alike, which cuBLAS does not promise but its kernels without split rows do, and that
 device and versions stay the same.
+
+That has its price: up to 128 sequences a prompt is read at most 128 tokens at a time; layers are not compiled, since a
+step in which a row may exit early runs them as modules; and models with experts are refused, since the shapes of their
+products depend on how many tokens chose each expert. A `max_sequences` above 128 means another shape, so other bits.
 """
 
 from __future__ import annotations

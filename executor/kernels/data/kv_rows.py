@@ -6,6 +6,8 @@ Keys and values may be kept in eight bits, int8 or e4m3, with one float32 scale 
 the largest magnitude of a head's vector to the largest number of the format, as in KVQuant (Hooper et al., NeurIPS
 2024, section 3) and vLLM's per-head scales. A scale per token needs no calibration and no second pass. Because of the
 scales the memory holds not twice as many tokens as in 16 bits, but 1.78 times (heads 32 wide) to 1.94 times (128 wide).
+Attention always reads what was stored, so a sample still does not depend on the schedule; but its tokens are those of a
+slightly different model (class `epsilon`). The errors are measured in `benchmarks/results/kv_types.md`.
 """
 
 from __future__ import annotations

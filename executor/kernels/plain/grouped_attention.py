@@ -1,7 +1,8 @@
 """Paged attention in torch: write the new keys and values to their slots, gather whole pages, attend.
 
 Sequences are grouped by query length and context length, so one call serves many of them. Query heads that share a KV
-head are folded into the query length, which on a CPU is several times faster than `enable_gqa`.
+head are folded into the query length, which on a CPU is several times faster than `enable_gqa`. Contexts are whole
+pages, and query rows are padded to lengths whose kernels sum alike, so a row's bits do not depend on its group.
 """
 
 from __future__ import annotations

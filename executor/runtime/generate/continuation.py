@@ -1,4 +1,4 @@
-"""From a row to the tokens that it goes on from, and from a sample to the row that it makes."""
+"""From a row to the tokens that it continues, and from a sample to the row that it makes."""
 
 from __future__ import annotations
 

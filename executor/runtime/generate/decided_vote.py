@@ -1,10 +1,11 @@
 """A vote that ends the sampling that feeds it: samples that can no longer change the winner are given up.
 
-Rows go to the vote one by one as their samples end, through the operators between. What is still out can add at most
-its bound to one answer, and takes nothing away. The winner stands when no answer, known or new, could come to more with
-all that is out; on equal totals the value seen first wins, so then the leader's first row must stand before the other's
-and before all that is out. Where votes are counted, what is the leader's best row must be certain as well (no earlier
-row is out), since that row is what the vote makes. Where they are weighed, nobody reads that row: the rule saw to it.
+Rows go to the vote one by one as their samples end, through the operators between. A sample that has not ended can add
+at most its bound to one answer, and cannot lower any. The vote is decided when no answer, known or new, could get more
+than the leader if all open samples voted for it. On equal totals the value seen first wins, so then the leader's first
+row must come before the other answer's and before all open samples. Where votes are counted, the vote makes the
+leader's first row, so no earlier row may be open either. Where votes are weighted, nobody reads that row: the rule
+ensures it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""`via filter(…)`: the small model's token stands where it is sure of it, else the large model draws.
+"""`via filter(…)`: the small model's token is taken where it is confident of it; elsewhere the large model draws.
 
-Source: CALID, "confidence-aware LLM inference by filter decoding"; the score is turned so that higher is surer.
+Source: CALID, "confidence-aware LLM inference by filter decoding"; here a higher score means more
+confidence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The requests to the engine of one run of a `generate`, as its strategy has them."""
+"""The requests that one run of a `generate` makes to the engine, as its strategy says."""
 
 from __future__ import annotations
 

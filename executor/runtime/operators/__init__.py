@@ -6,7 +6,7 @@ returned), `split`, `vote`. Read `relational` first. `generate` has a folder of 
 
 An operator reads options through its `Instance` (`whole`, `number`), raises `RowError` where this instance cannot go
 on, and does what its strategy says without deciding anything. It never reads its own state from columns, which a
-program may assign; that state is `Row.generated`. Filters never change a path; whatever makes several rows of one
-appends an index to it. Scores are rounded to five digits before anything compares them. To add an operator, write
-its function here and its line in the table of `run.py`; nothing here may import that table.
+program may assign; that state is `Row.generated`. Filters never change a path; an operator that makes several rows of
+one row appends an index to it. Scores are rounded to five digits before anything compares them. To add an operator,
+write its function here and its line in the table of `run.py`; nothing here may import that table.
 """

@@ -3,6 +3,6 @@
 Open `decorator.py` first. The function runs once, over `Symbol`s in the place of its parameters; each call in it adds a
 stage (`stages.py`, `blocks.py`), with the place in the Python file as its span. `stage_call.py` turns the arguments of
 a call into syntax, `signature.py` the parameters and the result. A new stage of the language needs a method in
-`stages.py` and nothing else here. Whether a program is valid is for the checker to say: what is refused here is only
-what has no syntax.
+`stages.py` and nothing else here. The checker says whether a program is valid: only what has no syntax is
+refused here.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, final
 from typing import Literal as OneOf
 
-Kind = OneOf["rlhflow", "math_shepherd", "skywork", "qwen", "outcome"]
+from qpdsl.grammar.words import VerifierKind
 
 
 @final
@@ -18,7 +18,7 @@ class Model:
 
     id: str
     name: str | None
-    kind: Kind | None = None
+    kind: VerifierKind | None = None
 
 
 @final
@@ -101,7 +101,7 @@ logprob: Final = LogProb()
 exact: Final = Within("exact", None)
 
 
-def model(id: str, *, name: str | None = None, kind: Kind | None = None) -> Model:
+def model(id: str, *, name: str | None = None, kind: VerifierKind | None = None) -> Model:
     """A built-in model (`zoo/…`), a folder, or a Hugging Face id. Nothing is loaded before a program runs.
 
     In a program's text the model has `name`, or else the name of the variable that it is in. `kind` says how a

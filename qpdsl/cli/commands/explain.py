@@ -49,7 +49,7 @@ def command(
 ) -> Exit:
     """Show how a program will run: its operators as a tree, last first, with estimates of the rows they make.
 
-    With --analyze the program runs, and what each operator came to stands beside what was expected of it.
+    With --analyze the program runs, and each operator is shown with its measurements beside its estimates.
 
     \b
     qpdsl explain beam_search --verbose

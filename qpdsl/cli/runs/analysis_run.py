@@ -1,4 +1,4 @@
-"""`--analyze`: its options, and a run that is made to see what a plan takes."""
+"""`--analyze`: its options, and a run that measures what a plan takes."""
 
 from __future__ import annotations
 
