@@ -11,7 +11,7 @@ import torch
 
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped
 from qpdsl.executor.events.events import Path as RowPath
 from qpdsl.executor.events.stream import EventStream

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
 

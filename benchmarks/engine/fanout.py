@@ -24,7 +24,7 @@ from benchmarks.peers.peer import Room
 from benchmarks.peers.start import start_peers
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 
 OURS = "qpdsl"

@@ -23,7 +23,7 @@ from benchmarks.peers.peer import Peer, Room
 from benchmarks.peers.start import start_peers
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 
 OURS, STATIC = "qpdsl", "qpdsl, static"
 _SHORTEST, _LONGEST, _SHAPE = 16, 256, 1.2

@@ -24,7 +24,7 @@ from benchmarks.common.settings import Settings, alone
 from benchmarks.common.shapes import COUNTING, counting_prompts, folder_of
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Completion, GenerateRequest, ReadRequest, SamplingParams
 

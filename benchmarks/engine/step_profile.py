@@ -39,9 +39,9 @@ from qpdsl.executor.engine.batch.assembler import DirectAssembler
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.step.readout import Readout
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels.llvm.layer import LayerKernels
 from qpdsl.executor.kernels.plain import grouped_attention
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams

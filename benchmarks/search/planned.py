@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from qpdsl.dataset.job import Job, run_rows
 from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.rows import InputRow, read_rows
-from qpdsl.executor.measure.run import RunMeter
+from qpdsl.executor.measure.run_meter import RunMeter
 from qpdsl.planner.cost.run_figures import RunFigures, total
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.logical import LogicalProgram

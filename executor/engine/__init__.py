@@ -6,7 +6,7 @@ Open `paged_engine.py` first. `PagedEngine.step()` picks a model, schedules its 
 age; but within a small window the one with the longest cached prefix goes first, one whose prefix is just being
 computed waits for it, and none is overtaken more than 32 times. A fan-out that is wider than the batch is forked in
 portions; the rest waits as a prompt whose pages are cached. The model of a step is the one whose batch would be fullest
-against the fullest it had lately, with an allowance for how long it has waited. `report.py` says what a step did.
+against the fullest it had lately, with an allowance for how long it has waited. `step_report.py` says what a step did.
 
 Nothing of step t+1 runs under step t. On a CPU both would use the same core, and of a step of 64 rows the host's part
 is a tenth. On a GPU the tokens of a step decide what the next one schedules. Whether an overlap pays there, or a stream

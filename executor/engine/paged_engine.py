@@ -19,9 +19,9 @@ from qpdsl.executor.engine.memory.reclaimer import Reclaimer
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
-from qpdsl.executor.engine.report import StepReport, report
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
 from qpdsl.executor.engine.step.backends import backend_of, fixed_rows
+from qpdsl.executor.engine.step_report import StepReport, report
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, Request, SamplingParams

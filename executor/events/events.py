@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from typing import Literal as OneOf
 
 if TYPE_CHECKING:
-    from qpdsl.executor.engine.report import StepReport
+    from qpdsl.executor.engine.step_report import StepReport
 
 # The round of each loop around an operator, from the outermost in.
 Rounds = tuple[int, ...]

@@ -7,8 +7,8 @@ from difflib import SequenceMatcher
 from typing import Any
 from typing import Literal as OneOf
 
-from qpdsl.planner.explain.choice import choice_json, choice_text
 from qpdsl.planner.explain.plan import Cells, explain, explain_json, laid_out, notes, summary, table
+from qpdsl.planner.explain.plan_choice import choice_json, choice_text
 from qpdsl.planner.optimize import by_cost
 from qpdsl.planner.optimize.optimizer import Optimized
 from qpdsl.planner.plan.physical import PhysicalPlan

@@ -1,7 +1,7 @@
 """A physical plan through the rules, then the choice between alternatives by cost.
 
 Open `optimizer.py` first: the driver of the rules. `by_cost.py` searches the knobs that the rules left open
-(`alternatives.py`), once after the rules and only where the device was measured; `candidate.py` says what a candidate
-is worth and what the program permits; `kv_shares.py` splits the memory between the models. The rules say what may be
-done, the cost says how much of it pays: nothing here knows a rule by its name, and no rule knows the cost.
+(`alternatives.py`), once after the rules and only where the device was measured; `plan_candidate.py` says what a
+candidate is worth and what the program permits; `kv_shares.py` splits the memory between the models. The rules say what
+may be done, the cost says how much of it pays: nothing here knows a rule by its name, and no rule knows the cost.
 """

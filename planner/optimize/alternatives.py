@@ -12,7 +12,7 @@ from itertools import chain
 
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.decode import Equivalence
+from qpdsl.planner.plan.decode_plan import Equivalence
 from qpdsl.planner.plan.physical import KV_TYPES, KVType, PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.rewrite import map_operators
 from qpdsl.planner.rules import RULES

@@ -20,8 +20,8 @@ from qpdsl.planner.cost.estimate import CostModel, estimate_known, with_costs
 from qpdsl.planner.cost.statistics import Statistics
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.optimize.alternatives import JOINT, as_computed, kv_types, of_operators
-from qpdsl.planner.optimize.candidate import LAMBDA, Candidate, Choice, Considered, objective, refusal
 from qpdsl.planner.optimize.kv_shares import MemorySplit, memory_splits
+from qpdsl.planner.optimize.plan_candidate import LAMBDA, Considered, PlanCandidate, PlanChoice, objective, refusal
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.rewrite import map_operators
 from qpdsl.planner.rules import RULES
@@ -48,7 +48,7 @@ def choice_of(
     load: Load | None = None,
     *,
     kv_types: bool = True,
-) -> Choice:
+) -> PlanChoice:
     """The plan with its knobs set and the estimated cost on its operators, and what was considered for it.
 
     Where the rules left nothing open (the naive plan), only the costs are filled in. `kv_types` is false where
@@ -58,7 +58,7 @@ def choice_of(
     search = _Search(plan, device, statistics, load or Load(PROBLEMS), kv_types=kv_types)
     best = search.best()
     considered = tuple(search.considered(best))
-    return Choice(
+    return PlanChoice(
         search.costed(search.marked(best.plan)),
         search.ruled.seconds,
         best.seconds,
@@ -91,13 +91,13 @@ class _Search:
         # Sequences side by side with which the slowest model is fastest.
         self._batch = self.levels[0].batch if self.levels else 1
 
-    def best(self) -> Candidate:
+    def best(self) -> PlanCandidate:
         """The best plan that is permitted."""
         jointly = self._better(self.ruled, self._joint(self.ruled.plan))
         singly = self._operators(jointly)
         return jointly if singly is jointly else self._better(singly, self._joint(singly.plan))
 
-    def considered(self, best: Candidate) -> Iterator[Considered]:
+    def considered(self, best: PlanCandidate) -> Iterator[Considered]:
         """Each knob at each of its values, the others as they were chosen."""
         limit = self._objective(best)
         for alternative in self._alternatives(best.plan):
@@ -121,21 +121,21 @@ class _Search:
         """The plan with what is expected of it on its operators."""
         return with_costs(plan, estimate_known(plan, self._device, self._cards, self.load))
 
-    def _candidate(self, plan: PhysicalPlan, epsilon: float | None = None) -> Candidate:
+    def _candidate(self, plan: PhysicalPlan, epsilon: float | None = None) -> PlanCandidate:
         self.tried += 1
-        return Candidate(plan, self._cost_model.seconds(plan), epsilon=epsilon)
+        return PlanCandidate(plan, self._cost_model.seconds(plan), epsilon=epsilon)
 
-    def _objective(self, candidate: Candidate) -> float:
+    def _objective(self, candidate: PlanCandidate) -> float:
         return objective(candidate, self.ruled.seconds, candidate.plan.prefer)
 
-    def _better(self, best: Candidate, others: Iterable[Candidate]) -> Candidate:
+    def _better(self, best: PlanCandidate, others: Iterable[PlanCandidate]) -> PlanCandidate:
         """The best of the others where that is worth a change."""
         permitted = [candidate for candidate in others if refusal(candidate, best.plan.within) is None]
         # Of those that come to the same the first stays.
         challenger = min(permitted, key=self._objective, default=best)
         return challenger if self._objective(challenger) < self._objective(best) * (1 - _WORTH) else best
 
-    def _joint(self, plan: PhysicalPlan) -> Iterator[Candidate]:
+    def _joint(self, plan: PhysicalPlan) -> Iterator[PlanCandidate]:
         """All combinations of what operators share."""
         for kept in self._kept(plan):
             if refusal(self._candidate(kept.plan, kept.epsilon), plan.within) is None:
@@ -163,7 +163,7 @@ class _Search:
 
         return sorted(plans, key=changes)
 
-    def _operators(self, best: Candidate) -> Candidate:
+    def _operators(self, best: PlanCandidate) -> PlanCandidate:
         """Single operators, one after another, each on the best so far."""
         ruled = self.ruled.plan
         for knob in dict.fromkeys(alternative.knob for alternative in of_operators(best.plan, ruled)):

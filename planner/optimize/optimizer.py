@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 
-from qpdsl.planner.optimize.candidate import Choice
+from qpdsl.planner.optimize.plan_candidate import PlanChoice
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.ops import InvalidPlan
@@ -48,7 +48,7 @@ class Optimized:
     changes: tuple[Change, ...]
     seconds: Mapping[str, float]
     disabled: tuple[str, ...] = ()
-    choice: Choice | None = None
+    choice: PlanChoice | None = None
 
     @property
     def plan(self) -> PhysicalPlan:

@@ -2,7 +2,7 @@
 
 Open `ops.py` first: the logical operators. Then `physical.py`: the same operators, each with a strategy, which says how
 it is run. `naive.py` makes the first physical plan of a logical one and decides nothing. Every later decision is a
-field of a strategy (`GenerateStrategy.decode` is in `decode.py`) or of the plan. Everything here is frozen:
+field of a strategy (`GenerateStrategy.decode` is in `decode_plan.py`) or of the plan. Everything here is frozen:
 `rewrite.py` makes other plans of a plan. Operators and plans check themselves when they are built, and `verify.py`
 checks what only a whole plan shows. Both raise `InvalidPlan`, which is a fault of the planner and never of a program.
 

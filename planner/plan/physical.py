@@ -15,7 +15,7 @@ from typing import get_args
 
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.decode import DecodePlan, Equivalence
+from qpdsl.planner.plan.decode_plan import DecodePlan, Equivalence
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.logical import Parameter, default_values
 from qpdsl.planner.plan.ops import Operator, require

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from qpdsl.planner.plan.decode import Equivalence
+from qpdsl.planner.plan.decode_plan import Equivalence
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 
 

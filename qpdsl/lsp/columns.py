@@ -43,8 +43,7 @@ def _columns_after(stages: tuple[ast.Stage, ...], plan: LogicalPlan) -> Iterator
             continue
         del nodes[:index]
         yield stage.span, plan.columns(nodes[0])
-        # Spans of a called program are those of its own file, so an operator with this span can be of another stage.
-        for block, inner in zip(blocks(stage), _inner_plans(plan.op(nodes[0])), strict=False):
+        for block, inner in zip(blocks(stage), _inner_plans(plan.op(nodes[0])), strict=True):
             yield from _columns_after(block, inner)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from qpdsl.executor.measure.run import RunMeter
+from qpdsl.executor.measure.run_meter import RunMeter
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.estimate import Estimate, estimate_cost
 from qpdsl.planner.cost.statistics import Statistics, clock_key

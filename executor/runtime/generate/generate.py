@@ -18,11 +18,11 @@ from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Submissions
 from qpdsl.executor.runtime.instance.operator_events import emit_expanded
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.decode import DecodePlan
+from qpdsl.planner.plan.decode_plan import DecodePlan
 from qpdsl.planner.plan.physical import GenerateStrategy
 
 Sampler = Callable[[Sampling, list[Continuation]], Awaitable[list[tuple[Sample, ...]]]]
-# By part and name of the variant (`planner/plan/decode.py`). Each gives the samples of every row.
+# By part and name of the variant (`planner/plan/decode_plan.py`). Each gives the samples of every row.
 SAMPLERS: Mapping[tuple[str, str], Sampler] = {
     ("constraint", "options"): choice_samples,
     ("filter", "confidence"): filter_samples,

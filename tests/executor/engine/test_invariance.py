@@ -12,7 +12,7 @@ import torch
 from qpdsl import zoo
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.models.load import load
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, Sample, SamplingParams

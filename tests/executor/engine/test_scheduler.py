@@ -9,7 +9,7 @@ import pytest
 
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Completion, GenerateRequest, Priority, ReadRequest, Request, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket

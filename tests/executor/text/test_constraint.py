@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from qpdsl import zoo
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, Mask, Sample, SamplingParams
 from qpdsl.executor.text.constraint import Constrainer, ConstraintError

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, InstanceStarted, OperatorDone
-from qpdsl.executor.measure.run import RunMeter
+from qpdsl.executor.measure.run_meter import RunMeter
 from qpdsl.planner.cost.device import nominal
 from qpdsl.planner.cost.estimate import estimate_cost
 from qpdsl.planner.cost.run_figures import RunFigures, operator_seconds, total

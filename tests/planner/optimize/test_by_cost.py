@@ -25,13 +25,13 @@ from qpdsl.planner.cost.device import (
 from qpdsl.planner.cost.estimate import Estimate, estimate_cost
 from qpdsl.planner.cost.statistics import Statistics
 from qpdsl.planner.cost.timing import Load
-from qpdsl.planner.explain.choice import choice_json, choice_text
 from qpdsl.planner.explain.plan import explain, explain_json
+from qpdsl.planner.explain.plan_choice import choice_json, choice_text
 from qpdsl.planner.optimize.alternatives import of_operators
 from qpdsl.planner.optimize.by_cost import choice_of, choose
-from qpdsl.planner.optimize.candidate import Candidate, objective, refusal
 from qpdsl.planner.optimize.kv_shares import memory_splits
 from qpdsl.planner.optimize.optimizer import planned, signature
+from qpdsl.planner.optimize.plan_candidate import PlanCandidate, objective, refusal
 from qpdsl.planner.plan.ops import InvalidPlan
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, ScoreStrategy, Tolerance, everything
 from qpdsl.planner.plan.verify import verify_physical
@@ -92,9 +92,9 @@ def test_a_naive_plan_is_left_alone() -> None:
     assert (chosen.in_flight, chosen.floor) == (None, 0)
 
 
-def candidate(equivalence: str, time: float, loss: float | None = 0.0, epsilon: float | None = None) -> Candidate:
+def candidate(equivalence: str, time: float, loss: float | None = 0.0, epsilon: float | None = None) -> PlanCandidate:
     plan = replace(plan_of("greedy"), equivalence=equivalence)  # type: ignore[arg-type]
-    return Candidate(plan, time, loss, epsilon)
+    return PlanCandidate(plan, time, loss, epsilon)
 
 
 def test_the_objective_weighs_latency_against_loss() -> None:

@@ -11,7 +11,7 @@ import torch
 from qpdsl.executor.engine.memory.kv_cache import KVLayout, KVType
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GptOssConfig, PreTrainedModel
 
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams

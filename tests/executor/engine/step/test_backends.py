@@ -14,9 +14,9 @@ from qpdsl.executor.engine.memory.kv_cache import KVCache, KVType
 from qpdsl.executor.engine.model.module_stack import ModuleStack
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.report import StepReport
 from qpdsl.executor.engine.step import backends as backends_module
 from qpdsl.executor.engine.step.backends import KernelBackend, fixed_rows
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, ReadRequest, Sample, SamplingParams

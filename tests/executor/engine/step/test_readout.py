@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, paged, random_model
 

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qpdsl import zoo
-from qpdsl.executor.engine.report import StepReport
+from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped, Event
 from qpdsl.executor.runtime.instance.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Services

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.decode import VARIANTS, DecodePlan
+from qpdsl.planner.plan.decode_plan import VARIANTS, DecodePlan
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.ops import InvalidPlan
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan

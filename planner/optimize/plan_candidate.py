@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qpdsl.planner.optimize.kv_shares import MemorySplit
-from qpdsl.planner.plan.decode import Equivalence
+from qpdsl.planner.plan.decode_plan import Equivalence
 from qpdsl.planner.plan.physical import PhysicalPlan, Tolerance
 from qpdsl.planner.rules.rule import Knob
 
@@ -17,7 +17,7 @@ _ORDER = {"exact": 0, "epsilon": 1, "lossy": 2, "loss": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PlanCandidate:
     """A plan with the seconds that it is expected to take.
 
     `loss` is the share of results that are expected to be worse than the exact plan's, None where nobody knows it;
@@ -49,7 +49,7 @@ class Considered:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PlanChoice:
     """A plan and how it was chosen.
 
     `ruled_seconds` is the estimate of the plan as the rules left it, `seconds` that of the chosen one, both for
@@ -68,7 +68,7 @@ class Choice:
     levels: tuple[MemorySplit, ...]
 
 
-def objective(candidate: Candidate, exact_seconds: float, prefer: float | None) -> float:
+def objective(candidate: PlanCandidate, exact_seconds: float, prefer: float | None) -> float:
     """C of a candidate; `prefer` is the program's λ. A loss that nobody knows counts as whole.
 
     Latency is rounded before it is weighed, so that what comes to the same does so under any λ.
@@ -78,7 +78,7 @@ def objective(candidate: Candidate, exact_seconds: float, prefer: float | None) 
     return weight * relative + (1 - weight) * (1.0 if candidate.loss is None else candidate.loss)
 
 
-def refusal(candidate: Candidate, within: Tolerance) -> str | None:
+def refusal(candidate: PlanCandidate, within: Tolerance) -> str | None:
     """Why a plan is outside of what the program permits; None where it is not.
 
     Under `epsilon(ε)` logits must have been seen to differ by no more than ε; under `loss(x)` the share of results that

@@ -8,14 +8,14 @@ from typing import Any
 
 from qpdsl.grammar.width import cells
 from qpdsl.planner.explain.quantities import per_cent, plural, seconds
-from qpdsl.planner.optimize.candidate import Choice, Considered
+from qpdsl.planner.optimize.plan_candidate import Considered, PlanChoice
 from qpdsl.planner.rules.rule import Knob
 
 _LEVELS_SHOWN = 3
 _GAP = "   "
 
 
-def choice_text(choice: Choice) -> str:
+def choice_text(choice: PlanChoice) -> str:
     """A summary, a line for each candidate under its knob, and what the memory is good for."""
     faster = 1 - choice.seconds / choice.ruled_seconds if choice.ruled_seconds else 0.0
     gain = f", {per_cent(faster)} less than as the rules left it" if faster >= 0.005 else ""
@@ -37,7 +37,7 @@ def choice_text(choice: Choice) -> str:
     return "\n".join(lines)
 
 
-def choice_json(choice: Choice) -> dict[str, Any]:
+def choice_json(choice: PlanChoice) -> dict[str, Any]:
     """The same as data, with stable keys."""
     return {
         "problems": choice.problems,
@@ -59,7 +59,7 @@ def _rows(considered: tuple[Considered, ...]) -> Iterator[list[str]]:
         before = line.knob
 
 
-def _memory(choice: Choice) -> Iterator[str]:
+def _memory(choice: PlanChoice) -> Iterator[str]:
     """The best parts of the memory, where there are models to part it between."""
     if not choice.levels or len(choice.levels[0].shares) < 2:
         return
