@@ -88,8 +88,38 @@ LAYERS: dict[str, str] = {
     "qpdsl/cli": "grammar* planner/rules planner/optimize executor/events qpdsl qpdsl/zoo qpdsl/sources",
     "qpdsl/cli/runs": "planner/plan planner/explain executor* tui tui/widgets "
     "qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset qpdsl/cli",
-    "qpdsl/cli/commands": "grammar* planner* executor* qpdsl qpdsl/*",
     "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",
+    "qpdsl/cli/commands": "grammar* planner* executor* qpdsl qpdsl/*",
+}
+
+# Words that name more than one file, and the one thing that each of them means. A second meaning needs another word.
+SHARED_WORDS = {
+    "analyze": "what runs came to",
+    "app": "a whole application, and what its parts share",
+    "blocks": "stages that hold stages",
+    "completion": "proposals for what is being typed",
+    "context": "the conversation or prompt of a row",
+    "decided_vote": "votes that no sample can change any more",
+    "declarations": "models, schemas and programs of a file",
+    "device": "what a device was measured to do",
+    "diagnostics": "what is wrong with a program, shown",
+    "engine": "what serves requests",
+    "errors": "exceptions, and how failures are told",
+    "expressions": "expressions of the language",
+    "functions": "Python functions that programs call",
+    "generate": "the `generate` stage",
+    "options": "options of stages",
+    "plan": "the physical plan, shown",
+    "profile": "measuring a device",
+    "program": "one program",
+    "rows": "rows of the input",
+    "run": "one run of a program",
+    "sample": "drawing a token from logits",
+    "schemas": "schemas of records",
+    "score": "the `score` stage",
+    "search": "the search of one row, shown",
+    "stages": "stages of a program",
+    "types": "types of values",
 }
 
 
@@ -136,10 +166,12 @@ def imports() -> nx.DiGraph[str]:
 
 def allowed(folder: str) -> set[str]:
     """The folders that a row of the table names; `x*` is `x` with all under it, `x/*` all under it."""
-    named: set[str] = set()
+    named = {folder}
     for word in LAYERS[folder].split():
-        named |= {name for name in LAYERS if name == word or ("*" in word and f"{name}/".startswith(word.rstrip("*")))}
-    return named | {folder}
+        top = word.rstrip("/*")
+        below = {name for name in LAYERS if name.startswith(f"{top}/")} if word != top else set()
+        named |= below if word.endswith("/*") else below | {top}
+    return named
 
 
 def test_every_folder_has_its_place() -> None:
@@ -153,6 +185,12 @@ def test_layers(folder: str) -> None:
             for target in imports().successors(module):
                 if target not in FACES:
                     assert folder_of(files()[target]) in allowed(folder), f"{module} imports {target}"
+
+
+def test_the_table_runs_from_the_ground_up() -> None:
+    order = list(LAYERS)
+    later = {folder: {name for name in allowed(folder) if order.index(name) > order.index(folder)} for folder in LAYERS}
+    assert {folder: names for folder, names in later.items() if names} == {}
 
 
 def test_no_circle_of_files() -> None:
@@ -171,6 +209,11 @@ def test_no_circle_of_folders() -> None:
 def test_folders_are_not_crowded() -> None:
     count = Counter(folder_of(path) for path in files().values() if path.name != "__init__.py")
     assert {folder: most for folder, most in count.items() if most > MOST_FILES} == {}
+
+
+def test_a_word_names_one_thing() -> None:
+    count = Counter(path.stem for path in files().values() if path.name != "__init__.py")
+    assert {stem for stem, number in count.items() if number > 1} == set(SHARED_WORDS)
 
 
 def test_what_is_heavy_stays_where_it_belongs() -> None:

@@ -22,8 +22,8 @@ from benchmarks.common.results import Ratio, absent_line, machine_line, speedup,
 from benchmarks.common.serving import NAME, Tokens, checkpoint, engine_of, greedy, paged, run, samples
 from benchmarks.common.settings import GENERATE, GENERATE_BATCH, Settings, alone
 from benchmarks.common.shapes import COUNTING, folder_of, random_prompts
-from benchmarks.group.peer import Peer, Room
-from benchmarks.group.start import start_peers
+from benchmarks.peers.peer import Peer, Room
+from benchmarks.peers.start import start_peers
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
 
@@ -77,7 +77,7 @@ def bench(settings: Settings) -> None:
     vocabulary = model.config.vocab_size
     prompts = workload(count, prefix, suffix, vocabulary)
     cold_prompts = apart(prompts, prefix, vocabulary)
-    wanted = [name for name in settings.group if name in (GENERATE, GENERATE_BATCH)]
+    wanted = [name for name in settings.peers if name in (GENERATE, GENERATE_BATCH)]
     room = Room(_SLOTS, prefix + suffix + length, settings.threads, sharing=True)
     others, absent = start_peers(wanted, model, room, settings.scratch)
     behind = paged(model)
