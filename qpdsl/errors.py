@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qpdsl.grammar.suggest import closest, listed
-
 
 class UserError(Exception):
     """The message is one line, or one line a finding; `help` says what to do instead."""
@@ -42,6 +40,9 @@ def reason(error: OSError) -> str:
 
 def unknown(name: str, known: Iterable[str], lead: str) -> str:
     """The message for an unknown name: `lead` and the name, then the nearest known name or else all of them."""
+    # Only here: every command imports this file, and few come to this message.
+    from qpdsl.grammar.suggest import closest, listed
+
     names = list(known)
     guess = closest(name, names)
     if guess is not None:

@@ -35,15 +35,15 @@ class Settings:
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The options common to all benchmarks."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--repeats", type=int, default=3, help="measured rounds, after one to warm up")
-    made.add_argument("--threads", type=int, default=1, help="torch's and the peers' threads")
-    made.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time of the process")
-    made.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
-    made.add_argument("--models", nargs="+", choices=("zoo", "0.5B"), default=["zoo", "0.5B"])
-    made.add_argument("--quick", action="store_true", help="reduced sizes: does it work?")
-    made.add_argument("--output", type=Path, default=RESULTS)
-    return made
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--repeats", type=int, default=3, help="measured rounds, after one to warm up")
+    options.add_argument("--threads", type=int, default=1, help="torch's and the peers' threads")
+    options.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time of the process")
+    options.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
+    options.add_argument("--models", nargs="+", choices=("zoo", "0.5B"), default=["zoo", "0.5B"])
+    options.add_argument("--quick", action="store_true", help="reduced sizes: does it work?")
+    options.add_argument("--output", type=Path, default=RESULTS)
+    return options
 
 
 def settings_of(arguments: argparse.Namespace, scratch: Path) -> Settings:
