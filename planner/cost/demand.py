@@ -114,7 +114,7 @@ def _generate(
     )  # fmt: skip
     cost = strategy.decode.cost
     if not cost.requests:
-        return [demand]
+        return [replace(demand, sampled=sampled * cost.large, steps=steps * cost.large)]
     waves = card.longest * card.runs
     drawn = sampled * cost.large
     large = replace(demand, sampled=drawn, steps=0.0, waves=waves * cost.large, opening=drawn)

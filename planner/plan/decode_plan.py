@@ -14,6 +14,7 @@ holds names, so that plans compare, print and travel as data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal as OneOf
@@ -102,7 +103,7 @@ _BY_NAME = {(variant.part, variant.name): variant for variant in VARIANTS}
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """A variant of each part of a decoding step, by its name. Raises ValueError for a name that `VARIANTS` lacks."""
+    """A variant of each part of a decoding step, by its name. Raises InvalidPlan for a name that `VARIANTS` lacks."""
 
     head: str = "dense"
     constraint: str = "none"
@@ -111,8 +112,7 @@ class DecodePlan:
 
     def __post_init__(self) -> None:
         for part, name in self._names():
-            if (part, name) not in _BY_NAME:
-                raise ValueError(f"there is no {part} `{name}`")
+            ops.require((part, name) in _BY_NAME, f"there is no {part} `{name}`")
 
     @classmethod
     def plainest(cls, op: ops.Generate) -> DecodePlan:
@@ -140,8 +140,13 @@ class DecodePlan:
 
     @property
     def cost(self) -> TokenCost:
-        """What a token takes. Today the filter alone makes it differ from a plain step."""
-        return _BY_NAME["filter", self.filter].cost
+        """What a token takes with all its parts."""
+        costs = [variant.cost for variant in self.variants]
+        return TokenCost(
+            large=math.prod(cost.large for cost in costs),
+            small=sum(cost.small for cost in costs),
+            requests=any(cost.requests for cost in costs),
+        )
 
     def applies(self, op: ops.Generate) -> bool:
         """Whether this is a plan for the operator."""

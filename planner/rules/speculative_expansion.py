@@ -57,7 +57,7 @@ def _can_run_ahead(node: PhysicalOp) -> bool:
     """Copies of one sample would each run ahead; without shared prefixes a run-ahead prompt is computed for nothing."""
     op, strategy = node.op, node.strategy
     assert isinstance(op, ops.Generate) and isinstance(strategy, GenerateStrategy)
-    free = strategy.decode.whole and op.constraint is None
+    free = strategy.decode.whole and strategy.decode.constraint == "none"
     return free and op.stop is not None and strategy.share and not strategy.collapse
 
 

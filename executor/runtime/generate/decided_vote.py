@@ -97,15 +97,15 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
         for account in accounts:
             instance.usage.add(account.usage)
     own = replace(instance, usage=accounts[-1].usage, operator=vote.id)
-    given = tuple(known[slot] for slot in sorted(known))
-    made = await run(vote, given, own)
+    voters = tuple(known[slot] for slot in sorted(known))
+    winners = await run(vote, voters, own)
     if instance.watched:
-        emit_changes(vote.op, given, made, own)
-    accounts[-1].rows_in, accounts[-1].rows_out = len(given), len(made)
+        emit_changes(vote.op, voters, winners, own)
+    accounts[-1].rows_in, accounts[-1].rows_out = len(voters), len(winners)
     for node, account in zip(nodes, accounts, strict=True):
         own = replace(instance, usage=account.usage, operator=node.id)
         emit_done(account.rows_in, account.rows_out, account.seconds, own)
-    return made
+    return winners
 
 
 class _SampleQueue:
@@ -142,12 +142,12 @@ class _SampleQueue:
             rows.append(result)
         return rows
 
-    def tell(self, given: Candidates) -> None:
+    def tell(self, rows_in: Candidates) -> None:
         """Tells whoever watches of the rows that samples made since the last time."""
         fresh, self._unreported = self._unreported, []
         if fresh:
             rows, samples = [row for row, _ in fresh], [sample for _, sample in fresh]
-            emit_expanded(rows, given, samples, self._sampling.model, self._sampling.instance)
+            emit_expanded(rows, rows_in, samples, self._sampling.model, self._sampling.instance)
 
     async def close(self) -> None:
         """Gives up the samples that have not ended."""
@@ -206,22 +206,22 @@ async def _through(
     run: Run,
 ) -> list[tuple[int, Row]]:
     """What the operators between make of some rows. Each of them looks at one row at a time."""
-    slots, given = [slot for slot, _ in ended], tuple(row for _, row in ended)
+    slots, rows = [slot for slot, _ in ended], tuple(row for _, row in ended)
     for node, account in zip(nodes, accounts, strict=True):
         start = time.monotonic()
         own = replace(instance, usage=account.usage, operator=node.id)
-        account.rows_in += len(given)
-        before = given
+        account.rows_in += len(rows)
+        before = rows
         if isinstance(node.op, ops.Where):
-            kept = [(slot, row) for slot, row in zip(slots, given, strict=True) if await run(node, (row,), own)]
-            slots, given = [slot for slot, _ in kept], tuple(row for _, row in kept)
+            kept = [(slot, row) for slot, row in zip(slots, rows, strict=True) if await run(node, (row,), own)]
+            slots, rows = [slot for slot, _ in kept], tuple(row for _, row in kept)
         else:
-            given = await run(node, given, own)
-        account.rows_out += len(given)
+            rows = await run(node, rows, own)
+        account.rows_out += len(rows)
         account.seconds += time.monotonic() - start
         if instance.watched:
-            emit_changes(node.op, before, given, own)
-    return list(zip(slots, given, strict=True))
+            emit_changes(node.op, before, rows, own)
+    return list(zip(slots, rows, strict=True))
 
 
 def _tally(op: ops.Vote, known: dict[int, Row], out: set[int]) -> Tally:

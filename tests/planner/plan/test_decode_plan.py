@@ -61,7 +61,7 @@ def test_a_plan_of_another_operator_is_refused(clause: str, other: str) -> None:
 
 
 def test_a_name_that_no_variant_has_is_refused() -> None:
-    with pytest.raises(ValueError, match="there is no head `sparse-ish`"):
+    with pytest.raises(InvalidPlan, match="there is no head `sparse-ish`"):
         DecodePlan(head="sparse-ish")
 
 
