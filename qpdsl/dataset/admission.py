@@ -44,8 +44,7 @@ class Admission:
         """Waits until a row may start. It counts as running until `leave` is called for it."""
         await self._turn.acquire()
         try:
-            await self._wait(session)
-            self._running += 1
+            await self.wait(session)
         finally:
             # The next row looks once this one has asked the engine for what it needs first.
             self._release = asyncio.create_task(self._pass_on(session))
@@ -55,7 +54,11 @@ class Admission:
         self._running -= 1
         self._ended.set()
 
-    async def _wait(self, session: Session) -> None:
+    async def wait(self, session: Session) -> None:
+        """As `enter`, for one who starts all rows and awaits `session.settled()` after each: no turn is passed on.
+
+        Every turn of the event loop that a row starts later is a step of the engine without it.
+        """
         async with session.below(self._floor) as below:
             while self._running and (self._running == self._in_flight or not below.is_set()):
                 self._ended.clear()
@@ -66,6 +69,7 @@ class Admission:
                 finally:
                     for wait in waits:
                         wait.cancel()
+        self._running += 1
 
     async def _pass_on(self, session: Session) -> None:
         await session.settled()

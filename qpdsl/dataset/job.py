@@ -75,7 +75,8 @@ async def run_rows(
         try:
             async with asyncio.TaskGroup() as group:
                 for number, row in rows:
-                    await admission.enter(session)
+                    await admission.wait(session)
                     group.create_task(run(number, row))
+                    await session.settled()
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
