@@ -25,13 +25,18 @@ class Admission:
         self._in_flight = in_flight
         self._turn = asyncio.Lock()
         self._running = 0
-        self._ended = asyncio.Event()
+        self._ended: asyncio.Future[None] | None = None
         self._release: asyncio.Task[None] | None = None
 
     async def run(self, session: Session, row: Coroutine[Any, Any, T]) -> T:
         """Runs a row once it may start, while the session's engine steps."""
         try:
-            await self.enter(session)
+            await self._turn.acquire()
+            try:
+                await self.wait(session)
+            finally:
+                # The next row looks once this one has asked the engine for what it needs first.
+                self._release = asyncio.create_task(self._pass_on(session))
         except BaseException:
             row.close()
             raise
@@ -40,35 +45,29 @@ class Admission:
         finally:
             self.leave()
 
-    async def enter(self, session: Session) -> None:
-        """Waits until a row may start. It counts as running until `leave` is called for it."""
-        await self._turn.acquire()
-        try:
-            await self.wait(session)
-        finally:
-            # The next row looks once this one has asked the engine for what it needs first.
-            self._release = asyncio.create_task(self._pass_on(session))
-
     def leave(self) -> None:
         """Says that a row has ended."""
         self._running -= 1
-        self._ended.set()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
     async def wait(self, session: Session) -> None:
-        """As `enter`, for one who starts all rows and awaits `session.settled()` after each: no turn is passed on.
+        """Waits until a row may start. It counts as running until `leave` is called for it.
 
-        Every turn of the event loop that a row starts later is a step of the engine without it.
+        For one caller at a time, who awaits `session.settled()` once the row has started. The engine makes a step in
+        every turn of the event loop, so a row is to start without a turn in between.
         """
         async with session.below(self._floor) as below:
             while self._running and (self._running == self._in_flight or not below.is_set()):
-                self._ended.clear()
-                changes = [self._ended] if self._running == self._in_flight else [self._ended, below]
-                waits = [asyncio.ensure_future(change.wait()) for change in changes]
+                ended = self._ended = asyncio.get_running_loop().create_future()
+                changes = [ended]
+                if self._running != self._in_flight:
+                    changes.append(asyncio.ensure_future(below.wait()))
                 try:
-                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    for wait in waits:
-                        wait.cancel()
+                    for change in changes:
+                        change.cancel()
         self._running += 1
 
     async def _pass_on(self, session: Session) -> None:
