@@ -1,7 +1,6 @@
 """The formatter: one layout, the same tree, every comment kept; formatting what is formatted changes nothing."""
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source, Span
 from tests.support.golden import check
 from tests.support.paths import ROOT
+from tests.support.timing import assert_quick, cpu_seconds
 
 LAYOUTS = sorted((Path(__file__).parent / "layouts").glob("*.qp"))
 PROGRAMS = sorted((ROOT / "programs").glob("*.qp"))
@@ -82,23 +82,13 @@ def test_a_pipeline_prints_as_a_file() -> None:
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_a_shipped_program_parses_in_no_time(path: Path) -> None:
-    """One to three milliseconds of processor time, the best of some tries; the bound leaves room for slow machines."""
+    """One to three milliseconds of processor time; the bound leaves room for slow machines."""
     source = Source(path.name, path.read_text("utf-8"))
-    seconds = []
-    for _ in range(10):
-        start = time.process_time()
-        parse_file(source)
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.02
+    assert_quick(lambda: cpu_seconds(lambda: parse_file(source)), 0.02)
 
 
 def test_a_large_source_takes_time_in_proportion() -> None:
     """Eight times the text, about eight times the processor time; the bound is far from the 64 of a square."""
     unit = "repeat 2 {\n" * 20 + 'generate "m" n=2 # why\n' + "}\n" * 20
-    seconds = []
-    for count in (15, 120):
-        text = f'program p() {{\nchat user="x"\n{unit * count}}}\n'
-        start = time.process_time()
-        formatted(text)
-        seconds.append(time.process_time() - start)
-    assert seconds[1] < 20 * seconds[0]
+    small, large = (f'program p() {{\nchat user="x"\n{unit * count}}}\n' for count in (15, 120))
+    assert_quick(lambda: cpu_seconds(lambda: formatted(large)) / cpu_seconds(lambda: formatted(small)), 20)
