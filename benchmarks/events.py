@@ -90,7 +90,7 @@ def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
         beside[0] += time.thread_time() - before
 
     Feed._drain = drained  # type: ignore[method-assign]
-    writer = TraceWriter(stream, path) if watch == "trace" else None
+    writer = TraceWriter(stream, path.open("wb", buffering=0)) if watch == "trace" else None
     start, processor = time.perf_counter(), time.process_time()
     asyncio.run(run_rows(session, job, numbered, 32, lambda number, outcome: None))
     seconds, used = time.perf_counter() - start, time.process_time() - processor

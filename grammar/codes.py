@@ -128,6 +128,14 @@ CODES: dict[str, CodeInfo] = {
     "QP234": CodeInfo("unused parameter", "The program declares the parameter and does not read it."),
     "QP235": CodeInfo("unused schema", "The file declares the schema, and nothing in it is held to it."),
     "QP236": CodeInfo("rows do not come back", "`peek` gives each row back, so its stages make one row of each."),
+    "QP260": CodeInfo("unknown built-in model", "An id that begins with `zoo/` names a model that ships with qpdsl."),
+    "QP261": CodeInfo("verifier that is to write", "A verifier scores text; what writes it is a language model."),
+    "QP262": CodeInfo("no verifier of this kind", "`score` takes a reward model, of the kind that it was trained as."),
+    "QP275": CodeInfo(
+        "problem that is a guess", "A verifier is shown the first user turn as the problem; there is more than that."
+    ),
+    "QP276": CodeInfo("weight below zero", "The weight of a vote is 0 or more, since the greatest sum wins."),
+    "QP277": CodeInfo("problem that nobody sees", "`given` names the problem for a verifier that is shown one."),
     "QP301": CodeInfo("out of range", "The number is outside what the option takes."),
     "QP302": CodeInfo("samples that cannot differ", "At temperature 0 each sample is the same text: one is enough."),
     "QP303": CodeInfo("empty stop string", "A stop string is at least one character long."),

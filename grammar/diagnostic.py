@@ -8,18 +8,18 @@ A diagnostic is data. `render` shows it as text, the faulty lines with carets un
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from typing import Literal as OneOf
 
+from qpdsl.grammar.printable import one_line, printable
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.width import cells
 
 Severity = OneOf["error", "warning"]
 MAX_DIAGNOSTICS = 100
-# What a tab is shown as, and the most columns of a line that are shown.
-_TAB = "    "
+# The most characters of a line that are shown.
 _WINDOW = 140
 _COLOURS = {"error": "\033[1;31m", "warning": "\033[1;33m", "help": "\033[1;32m", "gutter": "\033[34m"}
 _RESET = "\033[0m"
@@ -77,11 +77,9 @@ class QpError(Exception):
         return render_all(self)
 
 
-def more_note(error: QpError) -> str | None:
-    """The line that counts the diagnostics beyond those kept, None where all are there."""
-    if not error.more:
-        return None
-    return f"… and {error.more} more {'error' if error.more == 1 else 'errors'}"
+def more_note(more: int, severity: Severity = "error") -> str | None:
+    """The line that counts the diagnostics beyond those shown, None where all are."""
+    return f"… and {more:,} more {severity}{'' if more == 1 else 's'}" if more else None
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
@@ -121,47 +119,59 @@ def to_json(diagnostic: Diagnostic, source: Source) -> dict[str, Any]:
 def render_all(error: QpError, *, colour: bool = False) -> str:
     """All diagnostics of an error, a blank line between two, and a last line that counts those left out."""
     texts = [render(diagnostic, error.source, colour=colour) for diagnostic in error.diagnostics]
-    note = more_note(error)
+    note = more_note(error.more)
     return "\n\n".join([*texts, note] if note else texts)
 
 
 def render(diagnostic: Diagnostic, source: Source, *, colour: bool = False) -> str:
-    """The diagnostic in the form that a terminal shows, without a trailing newline."""
-    source = diagnostic.source or source
+    """The diagnostic in the form that a terminal shows, without a trailing newline.
 
-    def paint(text: str, role: str) -> str:
-        return f"{_COLOURS[role]}{text}{_RESET}" if colour and text else text
+    Whatever a terminal would obey is escaped, in the program's text and in what is said of it; with `colour` the only
+    control sequences are the colours of the parts.
+    """
+    return "\n".join(
+        "".join(_painted(text, role if colour else None) for text, role in line).rstrip()
+        for line in _lines(diagnostic, diagnostic.source or source)
+    )
 
+
+# Texts, each with the part whose colour it takes.
+_Line = list[tuple[str, str | None]]
+
+
+def _painted(text: str, role: str | None) -> str:
+    shown = printable(text, tabs=False)
+    return f"{_COLOURS[role]}{shown}{_RESET}" if role is not None and shown else shown
+
+
+def _lines(diagnostic: Diagnostic, source: Source) -> Iterator[_Line]:
     marks = [_mark(source, diagnostic.span, diagnostic.label, primary=True)]
     marks += [_mark(source, label.span, label.text, primary=False) for label in diagnostic.secondary]
     marks.sort(key=lambda mark: (mark.line, not mark.primary, mark.start))
     width = len(str(max(mark.line for mark in marks)))
-    bar = paint(" " * (width + 1) + " |", "gutter")
+    bar = (" " * (width + 1) + " |", "gutter")
 
     line, column = source.position(diagnostic.span.start)
-    lines = [
-        f"{paint(f'{diagnostic.severity}[{diagnostic.code}]', diagnostic.severity)}: {diagnostic.message}",
-        f"{paint(' ' * (width + 1) + '-->', 'gutter')} {source.name}:{line}:{column}",
-        bar,
-    ]
+    yield [(f"{diagnostic.severity}[{diagnostic.code}]", diagnostic.severity), (f": {diagnostic.message}", None)]
+    yield [(" " * (width + 1) + "-->", "gutter"), (f" {one_line(source.name)}:{line}:{column}", None)]
+    yield [bar]
     current, text, offset = 0, "", 0
     for mark in marks:
         if mark.line != current or not offset <= mark.start <= offset + _WINDOW:
             text, offset = _window(source.line(mark.line), mark.start)
-            lines.append(f"{paint(f' {mark.line:>{width}} |', 'gutter')} {_clean(text)}".rstrip())
+            yield [(f" {mark.line:>{width}} |", "gutter"), (f" {text}", None)]
             current = mark.line
-        underline = _underline(text, mark, offset)
-        lines.append(f"{bar} {paint(underline, diagnostic.severity if mark.primary else 'gutter')}".rstrip())
-    lines += [f"{' ' * (width + 2)}= note: {note}" for note in diagnostic.notes]
+        yield [bar, (" ", None), (_underline(text, mark, offset), diagnostic.severity if mark.primary else "gutter")]
+    for note in diagnostic.notes:
+        yield [(f"{' ' * (width + 2)}= note: {note}", None)]
     if diagnostic.help is not None:
-        lines.append(f"{paint('help', 'help')}: {diagnostic.help}")
+        yield [("help", "help"), (f": {diagnostic.help}", None)]
         if diagnostic.edit is not None:
-            lines.append(bar)
+            yield [bar]
             first, column = source.position(diagnostic.edit.span.start)
             for number, edited in enumerate(_edited_lines(source, diagnostic.edit), first):
                 text, _ = _window(edited, column - 1)
-                lines.append(f"{paint(f' {number:>{width}} |', 'gutter')} {_clean(text)}".rstrip())
-    return "\n".join(lines)
+                yield [(f" {number:>{width}} |", "gutter"), (f" {text}", None)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +206,9 @@ def _window(text: str, column: int) -> tuple[str, int]:
 
 def _underline(text: str, mark: _Mark, offset: int) -> str:
     start, end = mark.start - offset, min(mark.end - offset, max(len(text), mark.start - offset + 1))
-    lead = " " * cells(_clean(text[:start]))
+    lead = " " * _cells(text[:start])
     sign = "^" if mark.primary else "-"
-    return f"{lead}{sign * max(1, cells(_clean(text[start:end])))} {mark.text}".rstrip()
+    return f"{lead}{sign * max(1, _cells(text[start:end]))} {mark.text}".rstrip()
 
 
 def _edited_lines(source: Source, edit: Edit) -> list[str]:
@@ -208,6 +218,6 @@ def _edited_lines(source: Source, edit: Edit) -> list[str]:
     return (source.line(line)[: column - 1] + edit.text + source.line(last)[end - 1 :]).split("\n")
 
 
-def _clean(text: str) -> str:
-    """Tabs widened, control characters made visible, so that carets stay under what they mark."""
-    return "".join(_TAB if c == "\t" else c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+def _cells(text: str) -> int:
+    """The cells that a text takes where it is shown, so that carets stay under what they mark."""
+    return cells(printable(text, tabs=False))

@@ -6,7 +6,7 @@ caller allows more folders. A program without a folder (`-e`, text given to `par
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from qpdsl.grammar.source import MAX_SOURCE_BYTES
@@ -18,10 +18,14 @@ class FileRefused(Exception):
 
 @dataclass(frozen=True)
 class Files:
-    """What one program may read: its own `folder` (None for a program without one), and the folders in `allowed`."""
+    """What one program may read: its own `folder` (None for a program without one), and the folders in `allowed`.
+
+    `opened` collects the files that were read.
+    """
 
     folder: Path | None = None
     allowed: tuple[Path, ...] = ()
+    opened: set[Path] = field(default_factory=set, compare=False, repr=False)
 
     def resolve(self, path: str) -> Path:
         """Where a path in the program points. Raises FileRefused where the program may not read there."""
@@ -43,6 +47,7 @@ class Files:
                 raise FileRefused(f"`{path}` is no file")
             with target.open("rb") as file:
                 data = file.read(MAX_SOURCE_BYTES + 1)
+            self.opened.add(target)
         except OSError as error:
             raise FileRefused(f"`{path}` cannot be read: {(error.strerror or 'no such file').lower()}") from error
         if len(data) > MAX_SOURCE_BYTES:

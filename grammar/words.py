@@ -10,6 +10,7 @@ RESERVED = frozenset(
     {
         "as",
         "via",
+        "given",
         "into",
         "by",
         "per",
@@ -28,7 +29,7 @@ RESERVED = frozenset(
 
 # A line that starts with one of these continues the stage above it. So does one with `draft` before a model, or `like`
 # before a name.
-CLAUSES = frozenset({"as", "via", "into", "by", "per", "until", "within", "prefer"})
+CLAUSES = frozenset({"as", "via", "given", "into", "by", "per", "until", "within", "prefer"})
 
 # The columns of every row, with their types.
 COLUMNS = {
@@ -80,6 +81,7 @@ CLAUSE_FORMS = {
     "within": "within exact, epsilon(1e-3) or loss(0.02)",
     "prefer": "prefer latency=0.8",
     "like": "like search_and_learn",
+    "given": "given PROBLEM, which is a parameter, a column or a string",
 }
 TARGETS = ("choice", "grammar")
 VIAS = ("filter", "amortized")
@@ -118,7 +120,9 @@ STAGES = {
         "a model",
         ("n", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens"),
     ),
-    "score": StageForm('score VERIFIER or judge(MODEL, "rubric") reduce= into NAME', "a verifier", ("reduce",)),
+    "score": StageForm(
+        'score VERIFIER or judge(MODEL, "rubric", 1..5) reduce= given PROBLEM into NAME', "a verifier", ("reduce",)
+    ),
     "extract": StageForm("extract NAME = /regex/, .json.path or EXTRACTOR", "the name of a column"),
     "where": StageForm("where EXPR", "a condition"),
     "keep": StageForm("keep K by EXPR per COLUMN", "how many rows to keep"),

@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     from qpdsl.api.results import TextPiece as TextPiece
     from qpdsl.api.results import Tokens as Tokens
     from qpdsl.arguments import ArgumentError as ArgumentError
+    from qpdsl.errors import UsageError as UsageError
     from qpdsl.errors import UserError as UserError
-    from qpdsl.executor.models.text_model import ModelError as ModelError
+    from qpdsl.executor.checkpoint.errors import ModelError as ModelError
     from qpdsl.grammar.diagnostic import QpError as QpError
     from qpdsl.session import Session as Session
     from qpdsl.sources.functions import Extractor as Extractor
@@ -115,8 +116,8 @@ _HOMES = {
         "Tokens",
     ),
     "arguments": ("ArgumentError",),
-    "errors": ("UserError",),
-    "executor.models.text_model": ("ModelError",),
+    "errors": ("UsageError", "UserError"),
+    "executor.checkpoint.errors": ("ModelError",),
     "grammar.diagnostic": ("QpError",),
     "session": ("Session",),
     "sources.functions": (

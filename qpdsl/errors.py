@@ -6,13 +6,19 @@
         └── DataError    the input data
 
 Three errors are defined elsewhere: a program that is not valid is a `grammar.diagnostic.QpError`, a model that does not
-load an `executor.models.text_model.ModelError`, and a value that a parameter does not take an
+load an `executor.checkpoint.errors.ModelError`, and a value that a parameter does not take an
 `arguments.ArgumentError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from qpdsl.grammar.printable import printable
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 class UserError(Exception):
@@ -52,5 +58,21 @@ def unknown(name: str, known: Iterable[str], lead: str) -> str:
 
 def shorten(text: str, limit: int = 60) -> str:
     """A text short enough to stand in a message, on one line."""
-    line = "".join(char if char.isprintable() else " " for char in text)
+    line = printable(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def naming_keywords(function: C) -> C:
+    """The function, whose TypeError for a keyword that it does not take names the nearest one that it does."""
+    code = function.__code__
+    known = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(function)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        for name in keywords:
+            if name not in known:
+                lead = f"`{function.__qualname__.removesuffix('.__init__')}` takes no keyword"
+                raise TypeError(unknown(name, [other for other in known if other != "self"], lead))
+        return function(*args, **keywords)
+
+    return cast(C, checked)

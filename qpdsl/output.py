@@ -1,76 +1,108 @@
-"""Writing results: to a file that is either whole or absent, or as lines on a stream in the order of the input."""
+"""Writing results: to a file that is either whole or absent, or as lines in the order of the input."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TextIO
 
 from qpdsl.errors import UsageError, reason
 
 
-def check_writable(path: Path, input_path: Path | None = None) -> Path:
+def check_writable(path: Path) -> Path:
     """The file to write, with links followed. Raises UsageError, before any work, where it cannot be written."""
-    target = Path(os.path.realpath(path)) if path.is_symlink() else path
-    folder = target.parent
-    if target.is_dir():
-        raise UsageError(f"cannot write `{path}`: it is a folder")
-    if not folder.is_dir():
-        there = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"cannot write `{path}`: the folder `{folder}` {there}")
-    if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-        raise UsageError(f"cannot write `{path}`: it is not a regular file", help="leave out `--output` to use stdout")
-    if input_path is not None and target.exists() and input_path.exists() and target.samefile(input_path):
-        raise UsageError(f"`{path}` is the input data; `--output` must be another file")
+    try:
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
+        folder = target.parent
+        status = target.stat() if target.exists() else None
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            raise UsageError(f"cannot write `{path}`: it is a folder")
+        if not folder.is_dir():
+            there = "is not a folder" if folder.exists() else "does not exist"
+            raise UsageError(f"cannot write `{path}`: the folder `{folder}` {there}")
+        if status is not None and not stat.S_ISREG(status.st_mode):
+            raise UsageError(f"cannot write `{path}`: it is not a regular file")
+        if status is not None and not os.access(target, os.W_OK):
+            raise UsageError(f"cannot write `{path}`: it is read-only")
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {reason(error)}") from error
     try:
         # Only a real file shows a read-only file system, and what root may write.
-        probe = _beside(target)
-        probe.touch()
-        probe.unlink()
+        part = _new_part(folder)
+        part.unlink()
     except OSError as error:
         raise UsageError(f"cannot write in `{folder}`: {reason(error)}") from error
     return target
 
 
-def write_whole(path: Path, lines: Iterable[str]) -> None:
-    """Writes a file so that at any moment, even after a power cut, it holds all lines or what it held before."""
-    part = _beside(path)
+def holds_something(path: Path) -> bool:
+    """Whether there is something at a path that can be lost: not where there is nothing, or an empty file."""
     try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise UsageError(f"cannot write `{path}`: {reason(error)}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+        status = path.lstat()
+    except OSError:
+        return False
+    return not stat.S_ISREG(status.st_mode) or status.st_size > 0
+
+
+def write_whole(path: Path, lines: Iterable[str], *, replace: bool = True) -> None:
+    """Writes a file so that at any moment, even after a power cut, it holds all lines or what it held before.
+
+    The file keeps its mode. Raises UsageError, without `replace` also where the path holds something.
+    """
+    _write(path, path, (f"{line}\n" for line in lines), replace=replace)
 
 
 def replace_text(path: Path, text: str) -> None:
     """Replaces the text of a file, whole or not at all. The file keeps its mode, and a link keeps its target."""
     target = Path(os.path.realpath(path))
+    if not target.is_file():
+        raise UsageError(f"cannot write `{path}`: it is not a regular file")
     if not os.access(target, os.W_OK):
         raise UsageError(f"cannot write `{path}`: it is read-only")
-    part = _beside(target)
+    _write(path, target, [text], replace=True)
+
+
+def _write(path: Path, target: Path, texts: Iterable[str], *, replace: bool) -> None:
+    part: Path | None = None
     try:
+        part = _new_part(target.parent)
         with part.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
+            file.writelines(texts)
             file.flush()
             os.fsync(file.fileno())
-        part.chmod(stat.S_IMODE(target.stat().st_mode))
-        part.replace(target)
+        if target.is_file():
+            part.chmod(stat.S_IMODE(target.stat().st_mode))
+        if replace or not _linked(part, target):
+            part.replace(target)
         sync_folder(target.parent)
     except OSError as error:
         raise UsageError(f"cannot write `{path}`: {reason(error)}") from error
     finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+        if part is not None:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def _linked(part: Path, target: Path) -> bool:
+    """Gives a file its name if that is free. False where nothing speaks against replacing what has that name."""
+    try:
+        os.link(part, target)
+        return True
+    except OSError:
+        # The name is taken, or the file system has no links.
+        if holds_something(target):
+            raise UsageError(f"cannot write `{target}`: another file has come there in the meantime") from None
+        return False
+
+
+def _new_part(folder: Path) -> Path:
+    """A new, empty file for what is written. Raises OSError."""
+    part = folder / f".qpdsl-{secrets.token_hex(6)}.part"
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    return part
 
 
 def sync_folder(folder: Path) -> None:
@@ -84,26 +116,20 @@ def sync_folder(folder: Path) -> None:
 
 
 class OrderedLines:
-    """Passes lines on to a stream in the order of their numbers, each as soon as those before it are there."""
+    """Passes lines on in the order of their numbers, each as soon as those before it are there."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, pass_on: Callable[[str], None]) -> None:
+        self._pass_on = pass_on
         self._waiting: dict[int, str] = {}
         self._next = 0
 
     def put(self, number: int, line: str) -> None:
         self._waiting[number] = line
         while self._next in self._waiting:
-            self._stream.write(self._waiting.pop(self._next) + "\n")
+            self._pass_on(self._waiting.pop(self._next))
             self._next += 1
-        self._stream.flush()
 
     def rest(self) -> None:
         """Passes on the lines that wait for one that will not come."""
-        self._stream.writelines(f"{self._waiting[number]}\n" for number in sorted(self._waiting))
-        self._waiting.clear()
-        self._stream.flush()
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+        for number in sorted(self._waiting):
+            self._pass_on(self._waiting.pop(number))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.models.load import BY_CONFIGURATION
-from qpdsl.executor.models.text_model import ModelError, TextModel
+from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.runtime.requirements import required_features
+from qpdsl.executor.text.context import Context, ContextError, encode
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.zoo import builtin
 
 
 def named_models(operators: Iterable[ops.Operator]) -> list[str]:
@@ -25,14 +28,18 @@ def named_models(operators: Iterable[ops.Operator]) -> list[str]:
 
 
 def verifier_kinds(plan: PhysicalPlan, operators: Iterable[ops.Operator]) -> dict[str, str]:
-    """The kind of verifier of each model that scores, `BY_CONFIGURATION` where the program does not say.
+    """The kind of verifier of each model that scores: what the program says, else what is known of a built-in model.
+
+    `BY_CONFIGURATION` where neither tells.
 
     Raises ModelError where the program says two kinds of one model.
     """
     kinds: dict[str, str] = {}
     for op in operators:
         if isinstance(op, ops.Score):
-            model, kind = plan.models[op.verifier], op.kind or BY_CONFIGURATION
+            model = plan.models[op.verifier]
+            known = builtin(model)
+            kind = op.kind or (known.kind if known is not None else None) or BY_CONFIGURATION
             before = kinds.get(model, kind)
             if BY_CONFIGURATION not in (before, kind) and before != kind:
                 raise ModelError(model, f"it is declared as a verifier of kind {before} and of kind {kind}")
@@ -59,6 +66,33 @@ def check_writers(plan: PhysicalPlan, operators: Iterable[ops.Operator], models:
             model = models[plan.models[op.model]]
             if not model.writes:
                 raise ModelError(model.name, f"it is a {model.kind} verifier, which writes no text")
+
+
+def check_templates(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:
+    """Raises ModelError where a model that writes cannot be given chat turns as the plan has them.
+
+    Tried with the turns before the first text that is generated, and for a judge with its question. `models` are the
+    loaded models by id.
+    """
+    turns: list[tuple[str, str]] = []
+    started = False
+    for op in operators:
+        match op:
+            case ops.SetContext(turns=more) if not started:
+                turns += [(turn.role, "x") for turn in more]
+            case ops.Generate(model=name):
+                if turns and not started:
+                    _check_turns(models[plan.models[name]], turns)
+                started = True
+            case ops.Judge(model=name):
+                _check_turns(models[plan.models[name]], [("user", "x")])
+
+
+def _check_turns(model: TextModel, turns: list[tuple[str, str]]) -> None:
+    try:
+        encode(model.tokenizer, Context(turns=tuple(turns)))
+    except ContextError as error:
+        raise ModelError(model.name, str(error)) from error
 
 
 def check_features(plan: PhysicalPlan, engine: Engine) -> None:

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import torch
 
+from qpdsl.errors import naming_keywords
+from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
@@ -16,7 +18,7 @@ from qpdsl.executor.events.events import EngineStepped
 from qpdsl.executor.events.events import Path as RowPath
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.load import load, score_with
-from qpdsl.executor.models.text_model import ModelError, PagedTextModel
+from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.instance import Services
@@ -25,10 +27,17 @@ from qpdsl.executor.runtime.run import InstanceResult, run
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.garbage_collector import collections_seldom
 from qpdsl.model_location import locate
-from qpdsl.plan_models import check_features, check_vocabularies, check_writers, named_models, verifier_kinds
+from qpdsl.plan_models import (
+    check_features,
+    check_templates,
+    check_vocabularies,
+    check_writers,
+    named_models,
+    verifier_kinds,
+)
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
-from qpdsl.settings import check_device, check_memory, check_types, check_whole
+from qpdsl.settings import check_device, check_memory, check_threads, check_types
 from qpdsl.threads import usual_threads
 
 # So many turns of the event loop a task takes to its first request: one to start it, and one each for the tasks that it
@@ -50,6 +59,7 @@ class Session:
     `config` says (see `EngineConfig`). Raises ArgumentError.
     """
 
+    @naming_keywords
     def __init__(
         self,
         device: str = "cpu",
@@ -66,9 +76,8 @@ class Session:
     ) -> None:
         check_device(device)
         check_types(dtype, kv_type)
-        if threads is not None:
-            check_whole("threads", threads, 1)
-        check_memory(kv_bytes)
+        check_threads(threads)
+        check_memory(kv_bytes, device)
         self.threads = threads
         self.device = device
         self.dtype = dtype
@@ -109,8 +118,9 @@ class Session:
         self._set_threads()
         check_vocabularies(plan, operators, self._models)
         for model, kind in kinds.items():
-            score_with(self._models[model], locate(model), kind)
+            score_with(self._models[model], locate(model), self.device, self.dtype, kind)
         check_writers(plan, operators, self._models)
+        check_templates(plan, operators, self._models)
         check_features(plan, self._engine)
 
     @contextlib.asynccontextmanager
@@ -199,19 +209,20 @@ class Session:
         functions: Mapping[str, PythonFunction] | None = None,
         *,
         baseline: bool = False,
+        timeout: float | None = None,
     ) -> InstanceResult:
         """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events.
 
         `on_token` is called with each piece of text as it is generated (see `Services`). `functions` are those of the
         program, by the names that it has for them; they go before the session's own. `baseline` marks the instance as
-        greedy decoding that is run to compare with.
+        greedy decoding that is run to compare with. After `timeout` seconds the instance fails.
         """
         models = {name: self._models[model] for name, model in plan.models.items() if model in self._models}
         verifiers = {name: model.verifier for name, model in models.items() if model.verifier is not None}
         known = {**self._functions, **(functions or {})}
         scores = self._shared_scores()
         services = Services(self._engine, models, verifiers, self.events, known, on_token, self._mathematics, scores)
-        return await run(plan, arguments, seed, services, name, baseline=baseline)
+        return await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
 
     def _set_threads(self) -> None:
         largest = max((model.paged.parameters for model in self._models.values()), default=0)

@@ -8,7 +8,10 @@ from qpdsl.arguments import ArgumentError, json_text
 from qpdsl.errors import shorten
 from qpdsl.grammar.suggest import listed
 from qpdsl.planner.plan.physical import KV_TYPES
+from qpdsl.threads import cores
 
+# About a year, in seconds.
+LONGEST_TIMEOUT = 31_536_000
 DTYPES = ("float32", "bfloat16", "float16")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -26,17 +29,44 @@ def check_types(dtype: str | None, kv_type: str | None) -> None:
             raise ArgumentError(f"`{name}` is one of {listed(known)}, not `{shorten(str(value))}`")
 
 
-def check_memory(kv_bytes: int | str | None) -> None:
-    """Raises ArgumentError unless the value is an amount of memory, in bytes or as text, or None."""
-    if isinstance(kv_bytes, str):
-        from qpdsl.executor.engine.memory.budget import parse
+def check_memory(kv_bytes: int | str | None, device: str = "cpu") -> None:
+    """Raises ArgumentError unless the value is an amount of memory, in bytes or as text, that the machine has, or None.
 
-        try:
-            parse(kv_bytes)
-        except ValueError as error:
-            raise ArgumentError(f"`kv_bytes`: {error}") from error
-    elif kv_bytes is not None:
+    What a GPU has is known only where it is used.
+    """
+    from qpdsl.executor.engine.memory.budget import amount_text, main_memory, parse
+
+    if kv_bytes is None:
+        return
+    if not isinstance(kv_bytes, str):
         check_whole("kv_bytes", kv_bytes, 1)
+    try:
+        amount = parse(kv_bytes, main_memory)
+    except ValueError as error:
+        raise ArgumentError(f"`kv_bytes`: {error}") from error
+    if device == "cpu" and amount > main_memory():
+        there_is = f"there is {amount_text(main_memory())} for this process"
+        raise ArgumentError(f"`kv_bytes` is more memory than there is: it asks for {amount_text(amount)}, {there_is}")
+
+
+def check_timeout(seconds: object) -> None:
+    """Raises ArgumentError unless the value is a time in seconds, above 0, or None."""
+    if seconds is None:
+        return
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= LONGEST_TIMEOUT:
+        of = f"seconds, more than 0 and at most {LONGEST_TIMEOUT:,}"
+        raise ArgumentError(f"`row_timeout` takes {of}, not {json_text(seconds)}")
+
+
+def check_threads(threads: object) -> None:
+    """Raises ArgumentError unless the value is a number of threads that the machine can run side by side, or None."""
+    if threads is None:
+        return
+    check_whole("threads", threads, 1)
+    assert isinstance(threads, int)
+    if threads > cores():
+        has = f"{cores()}, as many as this process has cores"
+        raise ArgumentError(f"`threads` takes at most {has}, not {json_text(threads)}")
 
 
 def check_whole(name: str, value: object, least: int | None = None) -> None:

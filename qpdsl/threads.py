@@ -15,5 +15,9 @@ def usual_threads(parameters: int) -> int | None:
     """
     if "OMP_NUM_THREADS" in os.environ:
         return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 if parameters <= _SMALL_MODEL else cores
+    return 1 if parameters <= _SMALL_MODEL else cores()
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

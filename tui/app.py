@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+import termios
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import ClassVar
@@ -12,8 +15,10 @@ from typing import ClassVar
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
+from textual.worker import WorkerFailed
 
 from qpdsl.tui.commands import Commands
 from qpdsl.tui.screens.engine import EngineView
@@ -27,12 +32,20 @@ from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.key_line import KeyLine
 from qpdsl.tui.widgets.palette import THEMES
 from qpdsl.tui.widgets.questions import Keys, Leave, LeaveQuestion
+from qpdsl.tui.widgets.safe_text import PrintableOnly
 from qpdsl.tui.widgets.title import SCREENS, Title
 from qpdsl.tui.widgets.transport import Transport
 
 _FRAME = 0.1
 _TICK = 1 / 30
 _JUMP = 0.05
+# The mouse, pasting and the keys as they were, the screen of before, and the cursor.
+_RESET = "\033[?1000l\033[?1003l\033[?1015l\033[?1006l\033[?2004l\033[<u\033[?1049l\033[0m\033[?25h"
+_PRINTABLE_ONLY = PrintableOnly()
+
+
+class DashboardFault(Exception):
+    """The dashboard itself has failed. What it showed is not touched by that."""
 
 
 class Dashboard(App[Leave | None]):
@@ -79,11 +92,23 @@ class Dashboard(App[Leave | None]):
         self.theme = wanted if wanted in self.available_themes else THEMES[0].name
         self.source = source
         self.picked = first
+        self.fault: Exception | None = None
         self._asks = asks
         self._over = over
         self._clocked = clocked
         self._drawn: tuple[object, ...] = ()
         self._ticked = time.monotonic()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's own, and the last look at every line before it is drawn."""
+        return [*super().get_line_filters(), _PRINTABLE_ONLY]
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Closes the dashboard. Textual would print a traceback, with values of the run in it."""
+        self.fault = self.fault or error
+        super()._handle_exception(error)
+        if not os.environ.get("QPDSL_DEBUG"):
+            self._exit_renderables.clear()
 
     @property
     def replaying(self) -> bool:
@@ -101,7 +126,7 @@ class Dashboard(App[Leave | None]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        self.run_worker(self.source.follow(), exit_on_error=False)
+        self.run_worker(self.source.follow())
         if self._clocked:
             self.set_interval(_TICK, self.tick)
             self.set_interval(_FRAME, self.draw)
@@ -229,12 +254,12 @@ class Dashboard(App[Leave | None]):
 
 
 def watch_socket(path: Path) -> None:
-    """Watches a run that was started elsewhere."""
-    Dashboard(SocketSource(path)).run()
+    """Watches a run that was started elsewhere. Raises DashboardFault."""
+    _shown(Dashboard(SocketSource(path)))
 
 
 def watch_process(process: Popen[bytes], path: Path, first: str) -> Leave:
-    """Watches a run that was started for this; returns what to do with it.
+    """Watches a run that was started for this; returns what to do with it. Raises DashboardFault.
 
     A run that ends before it has begun, such as one whose models cannot be loaded, closes the dashboard.
     """
@@ -244,13 +269,49 @@ def watch_process(process: Popen[bytes], path: Path, first: str) -> Leave:
         return process.poll() is not None and source.gone and source.state.loaded is None
 
     app = Dashboard(source, asks=lambda: process.poll() is None and source.state.ended is None, over=over, first=first)
-    return app.run() or Leave.HERE
+    return _shown(app) or Leave.HERE
 
 
 def replay_trace(path: Path, *, speed: float = 1.0, paused: bool = False, end: bool = False) -> None:
-    """Plays a recorded run."""
+    """Plays a recorded run. Raises DashboardFault."""
     player = Player(path, speed=speed, paused=paused, end=end)
     try:
-        Dashboard(ReplaySource(player)).run()
+        _shown(Dashboard(ReplaySource(player)))
     finally:
         player.close()
+
+
+def _shown(app: Dashboard) -> Leave | None:
+    """Shows a dashboard until it is closed. Raises DashboardFault, with the terminal as it was before."""
+    try:
+        with _terminal_as_it_was():
+            leave = app.run()
+    except Exception as error:
+        raise DashboardFault(_words(error)) from error
+    if app.fault is not None:
+        raise DashboardFault(_words(app.fault)) from app.fault
+    return leave
+
+
+def _words(error: Exception) -> str:
+    """An exception in one line; that of a worker is wrapped in one that says nothing."""
+    error = error.error if isinstance(error, WorkerFailed) and isinstance(error.error, Exception) else error
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@contextlib.contextmanager
+def _terminal_as_it_was() -> Iterator[None]:
+    """Puts the terminal back where an error gets out of Textual, which does so itself otherwise."""
+    try:
+        before = termios.tcgetattr(sys.__stdin__.fileno()) if sys.__stdin__ is not None else None
+    except (OSError, ValueError, termios.error):
+        before = None
+    try:
+        yield
+    except BaseException:
+        if before is not None and sys.__stderr__ is not None:
+            with contextlib.suppress(OSError, ValueError, termios.error):
+                termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSANOW, before)  # type: ignore[union-attr]
+                sys.__stderr__.write(_RESET)
+                sys.__stderr__.flush()
+        raise

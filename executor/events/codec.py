@@ -19,6 +19,8 @@ _MARK = "qpdsl_trace"
 # Digits after the point: finer differences cannot be seen.
 _DIGITS = 6
 _LOGPROB_DIGITS = 4
+# Counts do not come near, and beyond it a float does not hold every whole number.
+_GREATEST = 1 << 53
 # The fields of each class of report that was written.
 _REPORT_FIELDS: dict[type, tuple[str, ...]] = {}
 _FIGURES = tuple(field.name for field in fields(EngineFigures) if field.name not in ("model", "others"))
@@ -121,7 +123,8 @@ def _read_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked(*types: type) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        odd = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
+        if odd or (isinstance(value, int) and abs(value) > _GREATEST):
             raise ValueError(f"{value!r:.40} is not a {types[0].__name__}")
         return value
 
@@ -131,7 +134,16 @@ def _checked(*types: type) -> Callable[[Any], Any]:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{value!r:.40} is not a number")
+    if isinstance(value, int) and abs(value) > _GREATEST:
+        raise ValueError("a number that is too large")
     return float(value)
+
+
+def _time(value: Any) -> float:
+    time = _number(value)
+    if not abs(time) < _GREATEST:
+        raise ValueError(f"{value!r:.40} is no time")
+    return time
 
 
 def _many(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
@@ -203,7 +215,8 @@ def _kinds() -> dict[str, type[Event]]:
 
 _KINDS = _kinds()
 _READERS = {
-    cls: tuple((field.name, _TYPES[str(field.type)]) for field in fields(cls)) for cls in (*_KINDS.values(), Candidate)
+    cls: tuple((field.name, _time if field.name == "at" else _TYPES[str(field.type)]) for field in fields(cls))
+    for cls in (*_KINDS.values(), Candidate)
 }
 # How a field is written, by its annotation; JSON takes the others as they are.
 _FORMS: dict[str, Callable[[Any], Any]] = {

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from qpdsl.executor.events.codec import FORMAT, BadEvent, UnknownKind, decode, read_header
 from qpdsl.executor.events.events import Event
@@ -18,11 +19,11 @@ class TraceError(Exception):
 
 
 class TraceWriter:
-    """Writes a stream's events to a file, unbuffered: a batch of lines is one write. Raises OSError."""
+    """Writes a stream's events to an unbuffered file, which it closes: a batch of lines is one write."""
 
-    def __init__(self, stream: EventStream, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
-        self._feed = Feed(stream, self._file.write, history=True)
+    def __init__(self, stream: EventStream, file: BinaryIO) -> None:
+        self._file = file
+        self._feed = Feed(stream, self._write, history=True)
 
     @property
     def error(self) -> OSError | None:
@@ -32,6 +33,11 @@ class TraceWriter:
     def close(self) -> None:
         self._feed.close()
         self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        # A disk that is nearly full takes a part and says how much.
+        while data:
+            data = data[self._file.write(data) :]
 
 
 @dataclass(slots=True)
@@ -85,6 +91,15 @@ class LineReader:
             else:
                 self.findings.broken += 1
             return None
+
+
+def begins_trace(file: BinaryIO) -> bool:
+    """Whether an open file is a trace, as far as its first line tells."""
+    try:
+        read_header(file.readline().decode("utf-8", errors="replace"))
+    except BadEvent:
+        return False
+    return True
 
 
 def read_trace(path: Path, reader: LineReader) -> Iterator[Event]:

@@ -1,7 +1,8 @@
 """What a model name stands for: a checkpoint behind paged attention, its tokenizer, and how it scores.
 
 Open `text_model.py` first; `load.py` makes a `TextModel` of a folder or of a hub id, and refuses what cannot run here.
-Models are transformers' own, loaded from safetensors only, and no code from a checkpoint is run.
+Models are transformers' own, loaded from safetensors only, and no code from a checkpoint is run. `quantization.py` says
+which quantized checkpoints can be used.
 
 Quantized checkpoints are loaded by transformers with the package that wrote them; none of these packages is a
 dependency. Tried on a CPU with small checkpoints (`tests/executor/models/test_quantized.py`; transformers 5.23), with
@@ -9,8 +10,8 @@ greedy tokens equal to those of `generate` and the same samples in any batch: to
 and activations, fp8 weights), bitsandbytes 0.50 (int8 with `llm_int8_threshold` 0, fp4, nf4), compressed-tensors 0.20
 (int8, packed int4, fp8), and blockwise fp8 as DeepSeek-V3 ships it, which accelerate 1.15 turns back into the model's
 type on a CPU. Checkpoints that come back as plain weights (the last two) run without transformers' modules, the others
-through them. `load.py` refuses layers in which a token's result depends on the rest of the batch, such as bitsandbytes'
-int8 with outliers set apart, and methods that transformers does not know. Transformers itself refuses here: hqq (not
-available in this version), quanto (it cannot be saved) and torchao's int4 (no CPU kernel for it). Not tried: gptq and
-awq (their package needs torch 2.14), and all of them on a GPU.
+through them. `quantization.py` finds layers in which a token's result depends on the rest of the batch, such as
+bitsandbytes' int8 with outliers set apart, and methods that transformers does not know; both are refused. Transformers
+itself refuses here: hqq (not available in this version), quanto (it cannot be saved) and torchao's int4 (no CPU kernel
+for it). Not tried: gptq and awq (their package needs torch 2.14), and all of them on a GPU.
 """

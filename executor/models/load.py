@@ -1,20 +1,23 @@
 """Loading a model folder, or a hub id that the user named, into a `PagedTextModel`.
 
-A quantized checkpoint is read by transformers with the package that wrote it. It is refused where transformers does not
-know its method, or where a row of a layer's result depends on the other rows: a sample would then change with whatever
-else is in its batch.
+The files are checked first (`ModelFolder`); transformers is given these and no others (`isolated`), and may fetch
+nothing. What it makes of them is checked too: every weight has its place and every place its weight, and all are
+numbers.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from tokenizers import Tokenizer
 from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -23,25 +26,33 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
+from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.checkpoint.hub_snapshot import snapshot
+from qpdsl.executor.checkpoint.isolated_folder import isolated, no_hub
+from qpdsl.executor.checkpoint.model_folder import TOKENIZER, ModelFolder
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.models.text_model import ModelError, PagedTextModel, TextModel
+from qpdsl.executor.models.quantization import mixed_rows, unknown_method
+from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.text.context import ContextError
 from qpdsl.executor.verifiers.checkpoint import CheckpointTensors
 from qpdsl.executor.verifiers.registry import named, own_head, recognized
 from qpdsl.executor.verifiers.verifier import ModelFiles, Verifier
+from qpdsl.grammar.suggest import listed
+from qpdsl.grammar.words import VERIFIER_KINDS
 
 # In the place of a kind: a verifier of the kind that the model's own files tell.
 BY_CONFIGURATION = "by configuration"
 _LIBRARIES = ("transformers", "huggingface_hub", "bitsandbytes", "torchao")
-# The rows by which a layer is tried for mixing them.
-_ROWS = 16
-# Larger than the numbers that quantizers set apart (LLM.int8 does from 6 on), and than any scale of the other rows.
-_LARGE = 1000.0
+_NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+# The output layer of a language model, which its base model has no place for.
+_OUTPUT = ("lm_head.", "embed_out.", "output.")
+# What a verifier is asked about when it is loaded.
+_PROBLEM = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
+_SOLUTION = "Mia has 3 * 4 = 12 cards.\n\nThe answer is 12."
 
 
 def load(
@@ -56,115 +67,199 @@ def load(
 
     `dtype` None means float32 on a CPU, the checkpoint's own type elsewhere; `kv_type` None keeps keys and values in
     the same type. With a `kind` (or `BY_CONFIGURATION`) the model is loaded as a verifier, with that kind's own head if
-    it has one. Safetensors only, and no code from the checkpoint. Raises ModelError.
+    it has one. Safetensors only, from the folder only, and no code from the checkpoint. Raises ModelError.
     """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     for library in _LIBRARIES:
         logging.getLogger(library).setLevel(logging.ERROR)
-    if isinstance(location, Path):
-        _check_folder(name, location)
     torch_dtype = _dtype(name, device, dtype)
-    config, tokenizer = _config_and_tokenizer(name, location)
-    verifier, head = None, None
-    if kind is not None:
-        verifier, head = _verifier(name, location, kind, config, tokenizer, device)
-    model = _pretrained(
-        name, location, AutoModelForCausalLM if head is None else AutoModel, config, torch_dtype, device
-    )
+    folder = ModelFolder.of(name, location if isinstance(location, Path) else snapshot(location))
     try:
-        paged = PagedModel(model, kv_type=kv_type, head=head)
-    except UnsupportedModel as error:
-        raise ModelError(name, f"{type(model).__name__} does not run on the paged engine: {error}") from error
-    if hasattr(config, "quantization_config") and (reason := mixed_rows(model)) is not None:
-        raise ModelError(name, reason)
-    return PagedTextModel.of(name, tokenizer, paged, _eos(model, tokenizer), verifier)
+        with isolated(folder) as files, no_hub():
+            return _Loading(name, str(location), folder, files).model(device, torch_dtype, kv_type, kind)
+    except OSError as error:
+        raise ModelError(name, f"its files cannot be read: {error}") from error
 
 
-def score_with(model: TextModel, location: str | Path, kind: str) -> None:
+def score_with(model: TextModel, location: str | Path, device: str, dtype: str | None, kind: str) -> None:
     """Makes a verifier of a loaded model. Raises ModelError where it is one of another kind, or needs a head."""
     if model.verifier is None:
-        config = AutoConfig.from_pretrained(location, trust_remote_code=False)
-        verifier, head = _verifier(model.name, location, kind, config, model.tokenizer, "cpu")
-        if head is not None:
+        # It is loaded once more, to be tried as a verifier: a model that generates has given its layers away.
+        tried = load(model.name, location, device, dtype, None, kind)
+        if not tried.writes:
             raise ModelError(model.name, "as a verifier: it is loaded already to generate with, without its own head")
-        model.verifier = verifier
+        model.verifier = tried.verifier
     elif kind not in (BY_CONFIGURATION, model.kind):
         raise ModelError(model.name, f"it is asked for as a verifier of kind {kind}, and it is loaded as {model.kind}")
 
 
-def _config_and_tokenizer(name: str, location: str | Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
-    try:
-        config = AutoConfig.from_pretrained(location, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(location, trust_remote_code=False)
-    except Exception as error:  # from_pretrained raises whatever the checkpoint, the network or the disk provoke
-        raise ModelError(name, _first_line(error)) from error
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ModelError(name, "it has no fast tokenizer (tokenizer.json)")
-    if (method := _unknown_method(config)) is not None:
-        raise ModelError(name, f"transformers does not know its quantization, `{method}`")
-    return config, tokenizer
+class _Loading:
+    """A model being loaded from `files`, its `folder` in isolation; `origin` is where the user said that it is."""
 
+    def __init__(self, name: str, origin: str, folder: ModelFolder, files: Path) -> None:
+        self.name = name
+        self.origin = origin
+        self.folder = folder
+        self.files = files
 
-def _pretrained(
-    name: str,
-    location: str | Path,
-    architecture: type[AutoModel] | type[AutoModelForCausalLM],
-    config: PretrainedConfig,
-    dtype: torch.dtype | str,
-    device: str,
-) -> PreTrainedModel:
-    """The layers of the checkpoint, with every weight that they have, on `device`."""
-    try:
-        model, info = architecture.from_pretrained(
-            location,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-        model.eval().to(device)
-    except Exception as error:
-        raise ModelError(name, _first_line(error)) from error
-    missing = sorted(key for key in info["missing_keys"] if key.endswith("weight"))
-    if missing:
-        raise ModelError(name, f"its checkpoint lacks {len(missing)} weights of {type(model).__name__}: {missing[0]}…")
-    loaded: PreTrainedModel = model
-    return loaded
+    def model(self, device: str, dtype: torch.dtype | str, kv_type: KVType | None, kind: str | None) -> PagedTextModel:
+        config, tokenizer = self._config(), self._tokenizer()
+        verifier, head = self._verifier(kind, config, tokenizer, device)
+        model = self._pretrained(config, head, verifier, dtype, device)
+        if (wrong := _no_number(model.named_parameters())) is not None:
+            raise self._error(wrong)
+        self._check_vocabulary(model, tokenizer)
+        if verifier is not None:
+            self._check_scores(model, tokenizer, verifier)
+        try:
+            paged = PagedModel(model, kv_type=kv_type, head=head)
+        except UnsupportedModel as error:
+            raise self._error(f"{type(model).__name__} does not run on the paged engine: {error}") from error
+        if hasattr(config, "quantization_config") and (reason := mixed_rows(model)) is not None:
+            raise self._error(reason)
+        return PagedTextModel.of(self.name, tokenizer, paged, _eos(model, tokenizer), verifier)
 
+    def _config(self) -> PretrainedConfig:
+        model_type = self.folder.config.get("model_type")
+        if model_type not in CONFIG_MAPPING:
+            known = f"transformers {transformers.__version__} does not know, and code of a checkpoint is not run"
+            what = "names no model_type" if model_type is None else f"has the model_type `{model_type}`, which {known}"
+            raise self._error(f"its config.json {what}")
+        try:
+            config = AutoConfig.from_pretrained(self.files, trust_remote_code=False)
+        except Exception as error:  # from_pretrained raises whatever the files provoke
+            raise self._error(f"its config.json does not make a configuration: {self._reason(error)}") from error
+        # Transformers knows some models by their ids.
+        config._name_or_path = self.origin
+        if (method := unknown_method(config)) is not None:
+            raise self._error(f"transformers does not know its quantization, `{method}`")
+        return config
 
-def _verifier(
-    name: str,
-    location: str | Path,
-    kind: str,
-    config: PretrainedConfig,
-    tokenizer: PreTrainedTokenizerFast,
-    device: str,
-) -> tuple[Verifier, ValueHead | None]:
-    try:
-        tensors = CheckpointTensors.of(location)
-        verifier = recognized(ModelFiles(config, tensors, tokenizer)) if kind == BY_CONFIGURATION else named(kind)
-        head = own_head(verifier, tensors, device)
-        return verifier(tokenizer, head), head
-    except ContextError as error:
-        raise ModelError(name, f"as a verifier: {error}") from error
+    def _tokenizer(self) -> PreTrainedTokenizerFast:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.files, config=self._config(), trust_remote_code=False)
+        except Exception as error:
+            if TOKENIZER in self.folder.files:
+                try:
+                    Tokenizer.from_file(str(self.files / TOKENIZER))
+                except Exception as broken:
+                    raise self._error(f"`{TOKENIZER}` is broken: {self._reason(broken)}") from broken
+            raise self._error(f"its tokenizer does not load: {self._reason(error)}") from error
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            raise self._error(f"it has no fast tokenizer (`{TOKENIZER}`)")
+        return tokenizer
 
+    def _verifier(
+        self, kind: str | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, device: str
+    ) -> tuple[Verifier | None, ValueHead | None]:
+        tensors = CheckpointTensors(self.folder)
+        told = recognized(ModelFiles(config, tensors, tokenizer))
+        if kind is None:
+            if told is not None:
+                raise self._error(f"it is a verifier of kind {told.kind}, which writes no text; `score` takes it")
+            return None, None
+        if kind == BY_CONFIGURATION and told is None:
+            names = listed(VERIFIER_KINDS)
+            raise self._error(
+                f"nothing in its files says that it is a verifier, or of which kind; if it is one, name the kind "
+                f"behind its id, `kind=…`: {names}"
+            )
+        if told is not None and kind not in (BY_CONFIGURATION, told.kind):
+            raise self._error(f"it is asked for as a verifier of kind {kind}, and its files say kind {told.kind}")
+        try:
+            verifier = told or named(kind)
+            head = own_head(verifier, tensors, device)
+            return verifier(tokenizer, head, getattr(config.get_text_config(), "pad_token_id", None)), head
+        except ContextError as error:
+            raise self._error(f"as a verifier: {error}") from error
 
-def _check_folder(name: str, folder: Path) -> None:
-    if not folder.exists():
-        raise ModelError(name, f"there is no folder `{folder}`")
-    if not folder.is_dir():
-        raise ModelError(name, f"`{folder}` is a file, not a model folder")
-    config = folder / "config.json"
-    if not config.is_file():
-        raise ModelError(name, f"`{folder}` has no config.json, so it is no Hugging Face model folder")
-    try:
-        json.loads(config.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ModelError(name, f"`{config}` cannot be read: {_first_line(error)}") from error
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(name, f"`{folder}` has no .safetensors file (other weight formats can carry code)")
+    def _pretrained(
+        self,
+        config: PretrainedConfig,
+        head: ValueHead | None,
+        verifier: Verifier | None,
+        dtype: torch.dtype | str,
+        device: str,
+    ) -> PreTrainedModel:
+        """The layers of the checkpoint, with every weight that they have and no other, on `device`."""
+        if head is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+            raise self._error(f"transformers has no causal language model of its model_type, `{config.model_type}`")
+        architecture = AutoModelForCausalLM if head is None else AutoModel
+        try:
+            model, info = architecture.from_pretrained(
+                self.files,
+                config=config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                # They are told below, with their shapes.
+                ignore_mismatched_sizes=True,
+            )
+            model.eval().to(device)
+        except Exception as error:
+            reason = self._reason(error)
+            if "above report" in reason:
+                reason = "its weights cannot be put into the form that its architecture has"
+            raise self._error(reason) from error
+        loaded: PreTrainedModel = model
+        self._check_weights(loaded, info, None if verifier is None else verifier.head)
+        return loaded
+
+    def _check_weights(self, model: PreTrainedModel, info: dict[str, Any], head: str | None) -> None:
+        """Refuses weights that are missing, are of another shape, or have no place in the model."""
+        architecture = type(model).__name__
+        if info["mismatched_keys"]:
+            key, stored, wanted = sorted(info["mismatched_keys"], key=lambda entry: str(entry[0]))[0]
+            shapes = f"has the shape {_shape(stored)}, and config.json makes it {_shape(wanted)}"
+            raise self._error(f"`{key}` {shapes}{_and_others(len(info['mismatched_keys']) - 1)}")
+        quantized = hasattr(model.config, "quantization_config")
+        # A quantized checkpoint has numbers of its own beside the weights, which the package that wrote it looks after.
+        missing = sorted(key for key in info["missing_keys"] if not quantized or key.endswith(("weight", "bias")))
+        if missing:
+            raise self._error(f"its files lack `{missing[0]}` of {architecture}{_and_others(len(missing) - 1)}")
+        own = () if head is None else (f"{head}.", *_OUTPUT)
+        foreign = sorted(key for key in info["unexpected_keys"] if not quantized and not key.startswith(own))
+        if foreign:
+            others = _and_others(len(foreign) - 1)
+            raise self._error(f"its files have `{foreign[0]}`, for which {architecture} has no place{others}")
+
+    def _check_vocabulary(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+        """Refuses a tokenizer of another model. The engine itself refuses added tokens that a model does not know."""
+        rows = model.get_input_embeddings().num_embeddings
+        added = tokenizer.added_tokens_decoder
+        learned = ((id, token) for token, id in tokenizer.get_vocab().items() if id not in added)
+        last, token = max(learned, default=(-1, ""))
+        if last >= rows:
+            raise self._error(f"its tokenizer gives `{token}` the id {last}, and it has embeddings for {rows} ids")
+
+    @torch.inference_mode()
+    def _check_scores(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, verifier: Verifier) -> None:
+        """Refuses a verifier that cannot be shown a solution, or whose answer to one is no judgement."""
+        try:
+            reads = verifier.reads(_PROBLEM, _SOLUTION)
+        except ContextError as error:
+            raise self._error(f"as a verifier: {error}") from error
+        if reads is None or verifier.head is not None:
+            return
+        logits = model(input_ids=torch.tensor([reads.tokens], device=model.device), use_cache=False).logits[0]
+        for token in logits[list(reads.positions)].argmax(dim=-1).tolist():
+            if token not in reads.ids:
+                signs = " or ".join(f"`{tokenizer.decode([id]).strip()}`" for id in reads.ids)
+                answer = tokenizer.decode([token])
+                raise self._error(
+                    f"a verifier of kind {verifier.kind} answers {signs} after a step, and this model answers "
+                    f"{answer!r}: it is no reward model of this kind"
+                )
+
+    def _error(self, reason: str) -> ModelError:
+        return ModelError(self.name, reason)
+
+    def _reason(self, error: Exception) -> str:
+        """The first line of an error, with the model's own folder in the place of the isolated one."""
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return lines[0].replace(str(self.files), str(self.folder.path)) if lines else type(error).__name__
 
 
 def _dtype(name: str, device: str, dtype: str | None) -> torch.dtype | str:
@@ -175,6 +270,29 @@ def _dtype(name: str, device: str, dtype: str | None) -> torch.dtype | str:
     return torch.float32 if device == "cpu" else "auto"
 
 
+@torch.inference_mode()
+def _no_number(parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> str | None:
+    """Which weights hold NaN or infinity, in words; None where none does."""
+    named = [(name, tensor) for name, tensor in parameters if tensor.dtype in _NUMBERS and tensor.numel()]
+    if not named:
+        return None
+    # One pass over each tensor, and one wait for the device: the smallest and the largest number show both.
+    ends = torch.stack([torch.stack(tensor.aminmax()).double() for _, tensor in named])
+    wrong = (~ends.isfinite().all(dim=1)).nonzero()[:, 0].tolist()
+    if not wrong:
+        return None
+    what = "NaN" if ends[wrong[0]].isnan().any() else "infinity"
+    return f"`{named[wrong[0]][0]}` holds {what}{_and_others(len(wrong) - 1)}; its weights are damaged"
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return "×".join(str(width) for width in shape) or "()"
+
+
+def _and_others(count: int) -> str:
+    return f" (and {count:,} other{'s' if count > 1 else ''})" if count else ""
+
+
 def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
@@ -183,54 +301,3 @@ def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozense
     if eos is None:
         return frozenset()
     return frozenset(eos if isinstance(eos, (list, tuple)) else [eos])
-
-
-def _unknown_method(config: PretrainedConfig) -> str | None:
-    """The quantization method that transformers does not know; None where it knows it or there is none.
-
-    Transformers would take the stored numbers for weights.
-    """
-    quantization: Any = getattr(config, "quantization_config", None)
-    if quantization is None:
-        return None
-    options = quantization if isinstance(quantization, dict) else quantization.to_dict()
-    if options.get("load_in_8bit") or options.get("load_in_4bit"):
-        return None
-    method = str(getattr(options.get("quant_method"), "value", options.get("quant_method")))
-    return None if method in AUTO_QUANTIZATION_CONFIG_MAPPING else method
-
-
-@torch.inference_mode()
-def mixed_rows(model: PreTrainedModel) -> str | None:
-    """Which linear layers make a row's result depend on the other rows of its batch, in words; None where none does.
-
-    One layer of each type and shape is tried. Layers without parameters, whose weights were packed elsewhere, are not.
-    """
-    tried = set[tuple[Any, ...]]()
-    for module in model.modules():
-        width = getattr(module, "in_features", None)
-        stored = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-        tensors = [tensor for tensor in stored if tensor.numel()]
-        if not isinstance(width, int) or not tensors:
-            continue
-        kind = (type(module), type(tensors[0]), width, getattr(module, "out_features", None))
-        if kind not in tried and _mixes(module, width, model.dtype, tensors[0].device):
-            name = type(module).__name__
-            hint = " (they do not where its llm_int8_threshold is 0)" if name == "Linear8bitLt" else ""
-            return f"what its {name} layers make of a token depends on what else is in the batch{hint}"
-        tried.add(kind)
-    return None
-
-
-def _mixes(layer: torch.nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the results of the first half of some rows change where the second half is large."""
-    rows = torch.randn(_ROWS, width, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    others = rows.clone()
-    others[_ROWS // 2 :] *= _LARGE
-    half = slice(_ROWS // 2)
-    return not torch.equal(layer(rows)[half], layer(others)[half])
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

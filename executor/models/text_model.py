@@ -15,13 +15,6 @@ from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.executor.verifiers.verifier import Verifier
 
 
-class ModelError(Exception):
-    """A model that cannot be loaded or used; the message names it and says why."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"model `{name}` cannot be loaded: {reason}")
-
-
 @dataclass
 class TextModel:
     """A model of any engine, with its tokenizer; `eos` are the ids that end its output.

@@ -28,7 +28,7 @@ def required_features(plan: PhysicalPlan) -> dict[str, frozenset[Feature]]:
                 if isinstance(op.via, ops.Filter):
                     require(op.via.model, {"sampling"})
             case ops.Judge() as op, _:
-                require(op.model, {"sampling"})
+                require(op.model, {"sampling", "masks"})
             case ops.Score() as op, _:
                 require(op.verifier, {"logits"})
     return required

@@ -21,12 +21,13 @@ from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, JsonVa
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Services, Usage
 from qpdsl.executor.runtime.instance.noise import hash_arguments
 from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_done, emit_started
+from qpdsl.executor.runtime.instance.row_clock import RowClock
 from qpdsl.executor.runtime.instance.tasks import together
 from qpdsl.executor.runtime.operators.context import set_context
 from qpdsl.executor.runtime.operators.extract import extract
 from qpdsl.executor.runtime.operators.judge import judge
 from qpdsl.executor.runtime.operators.python_functions import python_extract, python_score
-from qpdsl.executor.runtime.operators.relational import assign, return_value, top_k, where
+from qpdsl.executor.runtime.operators.relational import return_value, top_k, where
 from qpdsl.executor.runtime.operators.score import log_prob, score
 from qpdsl.executor.runtime.operators.split import split
 from qpdsl.executor.runtime.operators.vote import vote
@@ -41,7 +42,8 @@ Operate = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
 class InstanceResult:
     """The result of one instance: the program's value, its score (None without a `score` stage), its rows, its costs.
 
-    `error` says why there is no value. Tokens are counted as `Usage` counts them; seconds are wall time.
+    `error` says why there is no value. Tokens are counted as `Usage` counts them; seconds are wall time. `timed_out`:
+    it took longer than it was given. `unscored`: rows without a score, as they were too long for a verifier or a judge.
     """
 
     value: JsonValue
@@ -52,6 +54,8 @@ class InstanceResult:
     near_ties: int
     seconds: float
     error: str | None = None
+    timed_out: bool = False
+    unscored: int = 0
 
 
 async def run(
@@ -62,25 +66,32 @@ async def run(
     name: str = "",
     *,
     baseline: bool = False,
+    timeout: float | None = None,
 ) -> InstanceResult:
     """Runs one instance. A failure of this instance alone is reported in the result, not raised.
 
-    `baseline` marks it, in the events, as greedy decoding to compare with.
+    `baseline` marks it, in the events, as greedy decoding to compare with. After `timeout` seconds it fails, and its
+    requests are given up; None lets it take as long as it takes.
     """
     digest = hash_arguments([arguments.get(parameter.name) for parameter in plan.params])
-    instance = Instance(name, services, arguments, seed, digest, baseline, floor=plan.floor)
+    clock = RowClock(timeout)
+    instance = Instance(name, services, arguments, seed, digest, baseline, floor=plan.floor, clock=clock)
     services.events.emit(InstanceStarted(instance=name, baseline=baseline))
     start = time.monotonic()
     rows: Candidates = ()
     value: JsonValue = None
     error: str | None = None
+    timed_out = False
     try:
-        rows = await _run_chain(plan.ops, (Row(None, (), {}),), instance)
+        async with clock:
+            rows = await _run_chain(plan.ops, (Row(None, (), {}),), instance)
         root = plan.ops[-1].op
         assert isinstance(root, ops.Return)
         value = return_value(root, rows, instance)
     except (RowError, EngineError) as failure:
         error = str(failure)
+    except TimeoutError:
+        timed_out, error = True, f"timed out: it took more than {timeout:g} s"
     except OverflowError:
         error = "a number is too large to compute with"
     column = rows[0].columns.get(plan.score_column) if rows and plan.score_column else None
@@ -108,6 +119,8 @@ async def run(
         usage.near_ties,
         seconds,
         error,
+        timed_out,
+        usage.counts["unscored"],
     )
 
 
@@ -149,7 +162,22 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
 
 async def _operate(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     """The rows that an operator makes of rows, without events and accounts."""
-    return await _OPERATORS[type(node.op)](node, rows, instance)
+    made = await _OPERATORS[type(node.op)](node, rows, instance)
+    if rows and not made and not node.body:
+        instance.emptied.append(_why_empty(node.op))
+    return made
+
+
+def _why_empty(op: ops.Operator) -> str:
+    match op:
+        case ops.Where(condition=condition):
+            read = dict.fromkeys(name.id for name in names(condition))
+            return f"`where` holds for none, on {enumerated([f'`{name}`' for name in read])}" if read else "`where` is false"
+        case ops.Vote(column=column):
+            return f"`vote {column}` found no answer, as `{column}` is none in each"
+        case ops.Branch():
+            return "no arm of the `branch` left one"
+    return f"{type(op).__name__} left none"
 
 
 async def _repeat(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
@@ -183,6 +211,22 @@ async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
         )
         for row, peek in zip(rows, after, strict=True)
     )
+
+
+async def _call(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
+    """The rows as they were, each with what the called program gives back for it, which runs on a row of its own."""
+    op = node.op
+    assert isinstance(op, ops.Call)
+    made = await together(
+        # Scores that another operator reads again are kept for one chain of rows.
+        _run_chain(node.body, (Row(None, row.path, {}),), replace(instance, ahead=None, steps={}))
+        for row in rows
+    )
+    values = [
+        evaluate_rows(op.value, [instance.scope(row) for row in last], instance.arguments) if last else None
+        for last in made
+    ]
+    return tuple(row.with_column(op.into, value) for row, value in zip(rows, values, strict=True))
 
 
 async def _branch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
@@ -242,9 +286,9 @@ _OPERATORS: Mapping[type[ops.Operator], Operate] = {
     ops.TopK: _plain(top_k),
     ops.Vote: _plain(vote),
     ops.Split: _plain(split),
-    ops.Assign: _plain(assign),
     ops.Repeat: _repeat,
     ops.Branch: _branch,
     ops.Peek: _peek,
+    ops.Call: _call,
     ops.Return: _unchanged,
 }

@@ -10,7 +10,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -27,16 +27,26 @@ class ContextError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Chat turns (role, text), or the pieces of a plain prompt: text, and whether the program's author wrote it."""
+    """Chat turns (role, text), or the pieces of a plain prompt: text, and whether the program's author wrote it.
+
+    The first `opening` of the pieces are those of the prompt that the context began with; all of them where it is None.
+    `grown`: the context holds text that was generated.
+    """
 
     turns: tuple[tuple[str, str], ...] = ()
     prompt: tuple[Piece, ...] = ()
+    opening: int | None = field(default=None, compare=False)
+    grown: bool = field(default=False, compare=False)
 
     @property
     def problem(self) -> str:
-        """The question that a verifier is shown: the last user turn, or the whole prompt."""
-        users = [text for role, text in self.turns if role == "user"]
-        return users[-1] if users else "".join(text for text, _ in self.prompt)
+        """What a verifier is shown where the program does not say: the first user turn, or the first prompt.
+
+        Empty in a conversation without a user turn.
+        """
+        if self.turns:
+            return next((text for role, text in self.turns if role == "user"), "")
+        return "".join(text for text, _ in self.prompt[: self.opening])
 
     @property
     def system(self) -> str:

@@ -7,7 +7,6 @@ over "+" and "−" at its tag.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from transformers import PreTrainedTokenizerFast
 
@@ -15,7 +14,6 @@ from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.text.context import ContextError, Piece, automatic_prefix, encode_located
 from qpdsl.executor.verifiers.verifier import (
     STEP_SEPARATOR,
-    ModelFiles,
     Solution,
     StepReads,
     Verifier,
@@ -27,22 +25,20 @@ TAG = "ки"
 
 
 class MathShepherdVerifier(Verifier):
-    """Recognized by the tokens that it needs. Raises ContextError where the tokenizer lacks the tag or the signs."""
+    """Named by the program, as any model may have the tokens that it needs.
+
+    Raises ContextError where the tokenizer lacks the tag or the signs.
+    """
 
     kind = "math_shepherd"
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None) -> None:
-        super().__init__(tokenizer, head)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+    ) -> None:
+        super().__init__(tokenizer, head, padding)
         self._tag = sign_token(tokenizer, TAG, "a Math-Shepherd")
         self._prefix = automatic_prefix(tokenizer)
         self._ids = (sign_token(tokenizer, "+", "a Math-Shepherd"), sign_token(tokenizer, "-", "a Math-Shepherd"))
-
-    @classmethod
-    def recognizes(cls, files: ModelFiles) -> bool:
-        with suppress(ContextError):
-            cls(files.tokenizer)
-            return True
-        return False
 
     def lay_out(self, solution: Solution) -> StepReads | None:
         return self._search_and_learn(solution) if solution.raw else self._by_steps(solution)

@@ -1,8 +1,9 @@
-"""Outcome reward models: a sequence classifier's number for the whole solution, read at its last token.
+"""Outcome reward models: a sequence classifier's number for the whole solution, read where transformers reads it.
 
 The text is a conversation of the problem and the solution or, for a tokenizer without a chat template, one after the
 other with a newline between. A head with one output gives the score itself, of any size; of a head with two classes the
-score is the probability of the second.
+score is the probability of the second. The place is the last token that is not the padding of the model's
+configuration, which `…ForSequenceClassification` pools, in a batch of one as well.
 """
 
 from __future__ import annotations
@@ -25,21 +26,25 @@ from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, ModelFiles, Solution
 
 
 class OutcomeVerifier(Verifier):
-    """Recognized by the weights of its head. Raises ContextError where the head has more than two outputs."""
+    """Recognized by its architecture. Raises ContextError where the head has more than two outputs."""
 
     kind = "outcome"
     head = "score"
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None) -> None:
-        super().__init__(tokenizer, head)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+    ) -> None:
+        super().__init__(tokenizer, head, padding)
         outputs = 1 if head is None else head.width
         if outputs > 2:
             raise ContextError(f"it tells {outputs} classes apart; an outcome reward model has one number or two")
         self._ids = tuple(range(outputs))
+        self._padding = padding
 
     @classmethod
     def recognizes(cls, files: ModelFiles) -> bool:
-        return files.tensors.has_head(cls.head)
+        architectures = getattr(files.config, "architectures", None) or [""]
+        return bool(architectures[0].endswith("ForSequenceClassification")) and files.tensors.has_head(cls.head)
 
     @property
     def bounded(self) -> bool:
@@ -50,7 +55,9 @@ class OutcomeVerifier(Verifier):
         if not text:
             return None
         tokens = self._tokens(solution.problem, text)
-        return StepReads(tokens, (len(tokens) - 1,), self._ids)
+        # As transformers has it: the last token that is no padding, be it the token that closes a turn.
+        last = max((at for at, token in enumerate(tokens) if token != self._padding), default=0)
+        return StepReads(tokens[: last + 1], (last,), self._ids)
 
     def score(self, values: Sequence[float]) -> float:
         return round(values[0], SCORE_DIGITS) if len(values) == 1 else two_way(values[1], values[0])

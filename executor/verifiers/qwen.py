@@ -26,8 +26,10 @@ class QwenVerifier(Verifier):
     head = "score"
     head_width = 2
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None) -> None:
-        super().__init__(tokenizer, head)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+    ) -> None:
+        super().__init__(tokenizer, head, padding)
         added = {token.content: id for id, token in tokenizer.added_tokens_decoder.items()}
         if MARK not in added:
             raise ContextError(f"its tokenizer has no token `{MARK}`, so it cannot be a Qwen verifier")

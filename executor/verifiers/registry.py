@@ -16,11 +16,8 @@ from qpdsl.executor.verifiers.qwen import QwenVerifier
 from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
 from qpdsl.executor.verifiers.skywork import SkyworkVerifier
 from qpdsl.executor.verifiers.verifier import ModelFiles, Verifier
-from qpdsl.grammar.suggest import listed
-from qpdsl.grammar.words import VERIFIER_KINDS
 
-# In the order in which a model's files are asked. A Qwen verifier has an outcome model's weights as well, and any of
-# the first three may have the chat template by which an RLHFlow model is recognized.
+# In the order in which a model's files are asked: a Qwen verifier has an outcome model's weights as well.
 VERIFIERS: tuple[type[Verifier], ...] = (
     QwenVerifier,
     SkyworkVerifier,
@@ -35,13 +32,9 @@ def named(kind: str) -> type[Verifier]:
     return {verifier.kind: verifier for verifier in VERIFIERS}[kind]
 
 
-def recognized(files: ModelFiles) -> type[Verifier]:
-    """The kind that a model is by its own files. Raises ContextError where they do not tell."""
-    for verifier in VERIFIERS:
-        if verifier.recognizes(files):
-            return verifier
-    names = listed(VERIFIER_KINDS)
-    raise ContextError(f"nothing in it tells which kind of verifier it is; say `kind=` behind its id: {names}")
+def recognized(files: ModelFiles) -> type[Verifier] | None:
+    """The kind that a model certainly is by its own files; None where they do not tell, or it is no verifier."""
+    return next((verifier for verifier in VERIFIERS if verifier.recognizes(files)), None)
 
 
 def own_head(kind: type[Verifier], tensors: CheckpointTensors, device: str) -> ValueHead | None:

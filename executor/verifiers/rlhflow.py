@@ -14,23 +14,24 @@ from transformers import PreTrainedTokenizerFast
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.text.context import Encoded, Piece, chat_frame, encode_located, template_strips
 from qpdsl.executor.text.resumed_encoding import ResumedEncoder
-from qpdsl.executor.verifiers.verifier import ModelFiles, Solution, StepReads, Verifier, sign_token, two_way
+from qpdsl.executor.verifiers.verifier import Solution, StepReads, Verifier, sign_token, two_way
 
 
 class RlhflowVerifier(Verifier):
-    """Recognized by a chat template. Raises ContextError where the tokenizer cannot lay out the format."""
+    """Named by the program, as its files are those of any chat model.
+
+    Raises ContextError where the tokenizer cannot lay out the format.
+    """
 
     kind = "rlhflow"
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None) -> None:
-        super().__init__(tokenizer, head)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+    ) -> None:
+        super().__init__(tokenizer, head, padding)
         self._encoder = ResumedEncoder(tokenizer)
         self._frames: dict[int, list[str | int]] = {}
         self._ids = (sign_token(tokenizer, "+", "an RLHFlow"), sign_token(tokenizer, "-", "an RLHFlow"))
-
-    @classmethod
-    def recognizes(cls, files: ModelFiles) -> bool:
-        return bool(files.tokenizer.chat_template)
 
     def lay_out(self, solution: Solution) -> StepReads | None:
         steps = solution.steps

@@ -23,8 +23,10 @@ class SkyworkVerifier(Verifier):
     head = "v_head.summary"
     head_width = 1
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None) -> None:
-        super().__init__(tokenizer, head)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+    ) -> None:
+        super().__init__(tokenizer, head, padding)
         ids = tokenizer.encode("\n", add_special_tokens=False)
         if not ids or tokenizer.decode(ids[-1:]) != "\n":
             raise ContextError("its tokenizer has no token for a newline, so it cannot be a Skywork verifier")

@@ -74,16 +74,24 @@ class Verifier(ABC):
     head: ClassVar[str | None] = None
     head_width: ClassVar[int | None] = None
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None) -> None:
-        """`head` is the loaded one of a kind with its own. Raises ContextError where either does not fit the kind."""
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+    ) -> None:
+        """`head` is the loaded one of a kind with its own, `padding` the id of the model's padding token if it has one.
+
+        Raises ContextError where the tokenizer or the head does not fit the kind.
+        """
         self._tokenizer = tokenizer
         # Finished rows and equal rows are asked for again in every round.
         self._kept: dict[Solution, StepReads | None] = {}
 
     @classmethod
-    @abstractmethod
     def recognizes(cls, files: ModelFiles) -> bool:
-        """Whether a model that no kind before this one in the registry recognizes is of this kind, by its files."""
+        """Whether a model that no kind before this one in the registry recognizes is certainly of this kind.
+
+        Never where a model that generates text could have such files: the program then names the kind.
+        """
+        return False
 
     def reads(self, problem: str, text: str, *, raw: bool = False, system: str = "") -> StepReads | None:
         """Where to read the score of each step of `text`; None where it has none yet. See `Solution`.

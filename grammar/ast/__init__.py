@@ -7,7 +7,19 @@ texts that differ in layout alone parse to equal trees. Nodes hold what was writ
 """
 
 from qpdsl.grammar.ast.declarations import File, Like, Model, Param, Prefer, Program, Use, Within
-from qpdsl.grammar.ast.expressions import Apply, Binary, Expr, JsonPath, Literal, Matches, Name, Regex, Template, Unary
+from qpdsl.grammar.ast.expressions import (
+    Apply,
+    Binary,
+    Braced,
+    Expr,
+    JsonPath,
+    Literal,
+    Matches,
+    Name,
+    Regex,
+    Template,
+    Unary,
+)
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.ast.schemas import (
     ChoiceType,
@@ -56,6 +68,7 @@ __all__ = [
     "Argument",
     "Best",
     "Binary",
+    "Braced",
     "Branch",
     "Call",
     "Chat",

@@ -24,10 +24,21 @@ class Name(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Braced(Node):
+    """What stands between braces in a string and is no name, so that it stays as it is."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Template(Node):
-    """A string: literal text and `{name}` interpolations, in order. A plain string is one `str` part (or none)."""
+    """A string: literal text and `{name}` interpolations, in order. A plain string is one `str` part (or none).
+
+    `braced` are the braces on one line that are literal text though no backslash says so; they are in `parts` too.
+    """
 
     parts: tuple[str | Name, ...]
+    braced: tuple[Braced, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

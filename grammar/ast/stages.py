@@ -105,21 +105,26 @@ class Generate(Node):
 
 @dataclass(frozen=True, slots=True)
 class Judge(Node):
-    """`judge(MODEL, "rubric")`: a model asked to rate the text in a chat turn of its own."""
+    """`judge(MODEL, "rubric", LOW..HIGH)`: a model asked, in a chat turn of its own, for a whole number in a range."""
 
     model: ModelRef
     rubric: Template
+    low: int
+    high: int
 
 
 @dataclass(frozen=True, slots=True)
 class Score(Node):
-    """`score VERIFIER reduce=… into NAME`.
+    """`score VERIFIER reduce=… given PROBLEM into NAME`.
 
     A bare name is a declared model, `logprob`, or a Python scorer that the caller registered: the checker tells which.
+    `given` is the problem that the verifier is shown with the text; None for the first turn of the conversation.
+    `reduce` is None where it is left out.
     """
 
     verifier: ModelRef | Judge
-    reduce: OneOf["last", "min", "mean", "prod", "sum"] = "last"
+    reduce: OneOf["last", "min", "mean", "prod", "sum"] | None = None
+    given: Expr | None = None
     into: Name | None = None
 
 

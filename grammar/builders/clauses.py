@@ -54,6 +54,9 @@ class ClauseBuilder:
     def draft(self, meta: Any, children: list[ast.ModelRef]) -> Clause:
         return Clause("draft", children[0], span_of(meta))
 
+    def given(self, meta: Any, children: list[ast.Expr]) -> Clause:
+        return Clause("given", children[0], span_of(meta))
+
     def into(self, meta: Any, children: list[Token]) -> Clause:
         return Clause("into", name_of(children[0]), span_of(meta))
 

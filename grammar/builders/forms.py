@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lark import Token
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.builders.faults import Faults
-from qpdsl.grammar.builders.leaves import LeafBuilder, at, span_of
+from qpdsl.grammar.builders.leaves import LeafBuilder, at, constant, span_of
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import CLAUSE_FORMS, LEVELS, STAGES, TARGETS, VIAS
+
+
+_JUDGE = 'judge(MODEL, "rubric", LOW..HIGH)'
+# The most whole numbers that a judge may choose among.
+_MOST_MARKS = 1000
+# A number with more digits than this could be longer than the answer that a judge may give.
+_LARGEST_MARK = 999_999_999
+SCALES = f"a scale holds 2 to {_MOST_MARKS:,} whole numbers, the lowest first, of nine digits at most"
+
+
+def is_scale(low: object, high: object) -> bool:
+    """Whether a judge can answer with the numbers from `low` to `high`."""
+    if type(low) is not int or type(high) is not int:
+        return False
+    return low < high < low + _MOST_MARKS and max(-low, high) <= _LARGEST_MARK
+
+
+@dataclass(frozen=True, slots=True)
+class RangeArgument:
+    """`LOW..HIGH`, either of which may be left out."""
+
+    low: ast.Expr | None
+    high: ast.Expr | None
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +44,7 @@ class Form:
     """A name with arguments in brackets, not yet known to mean anything."""
 
     name: Token
-    arguments: tuple[ast.Argument, ...]
+    arguments: tuple[ast.Argument | RangeArgument, ...]
     span: Span
 
 
@@ -34,6 +58,14 @@ class FormBuilder:
     def form(self, meta: Any, children: list[Any]) -> Form:
         name, arguments = children
         return Form(name, arguments or (), span_of(meta))
+
+    def form_arguments(
+        self, meta: Any, children: list[ast.Argument | RangeArgument]
+    ) -> tuple[ast.Argument | RangeArgument, ...]:
+        return tuple(children)
+
+    def range(self, meta: Any, children: list[ast.Expr | None]) -> RangeArgument:
+        return RangeArgument(children[0], children[1], span_of(meta))
 
     def arguments(self, meta: Any, children: list[ast.Argument]) -> tuple[ast.Argument, ...]:
         return tuple(children)
@@ -69,19 +101,42 @@ class FormBuilder:
         return None
 
     def judge_of(self, form: Form) -> ast.Judge | None:
-        """`judge(MODEL, "rubric")`."""
+        """`judge(MODEL, "rubric", LOW..HIGH)`."""
         if form.name != "judge":
             self.report_unknown(form.name, "verifier with arguments", ("judge",), STAGES["score"].usage)
             return None
-        values = self._values(form, 'judge(MODEL, "rubric")', 2)
+        scale = form.arguments[-1] if form.arguments else None
+        if not isinstance(scale, RangeArgument):
+            message = "`judge` ends in a scale: the whole numbers that it may answer"
+            help = 'write the lowest and the highest, as in `judge(llm, "Rate the text.", 1..5)`'
+            self.faults.report("QP125", message, form.span, "no scale", notes=(f"form: {_JUDGE}",), help=help)
+            return None
+        marks = self._marks(scale)
+        values = self._values(replace(form, arguments=form.arguments[:-1]), _JUDGE, 2)
         model = self.leaves.model_of(values[0]) if values else None
-        if values is None or model is None:
+        if values is None or model is None or marks is None:
             return None
         rubric = values[1]
         if not isinstance(rubric, ast.Template):
             self.faults.report("QP125", "a rubric is a string", rubric.span, "expected a string")
             return None
-        return ast.Judge(model, rubric, span=form.span)
+        return ast.Judge(model, rubric, *marks, span=form.span)
+
+    def _marks(self, scale: RangeArgument) -> tuple[int, int] | None:
+        """The lowest and the highest number of a judge's scale; None where it is faulty, which is reported."""
+        marks: list[int] = []
+        for bound in (scale.low, scale.high):
+            number = None if bound is None else constant(bound)
+            if not isinstance(number, int):
+                message, span = "a scale has a whole number at both ends", scale.span if bound is None else bound.span
+                self.faults.report("QP125", message, span, "expected a whole number", notes=(f"form: {_JUDGE}",))
+                return None
+            marks.append(number)
+        low, high = marks
+        if is_scale(low, high):
+            return low, high
+        self.faults.report("QP301", SCALES, scale.span, f"{low} to {high}")
+        return None
 
     def within_of(self, form: Form | Token) -> ast.Within | None:
         """`exact`, `epsilon(1e-3)` or `loss(0.02)`."""
@@ -126,15 +181,20 @@ class FormBuilder:
     def _values(self, form: Form, usage: str, count: int | None) -> tuple[ast.Expr, ...] | None:
         """The arguments, which stand by their places: `count` of them, or one at least."""
         notes = (f"form: {usage}",)
-        named = next((argument for argument in form.arguments if argument.name), None)
+        range_ = next((argument for argument in form.arguments if isinstance(argument, RangeArgument)), None)
+        if range_ is not None:
+            self.faults.report("QP125", f"`{form.name}` takes no range here", range_.span, notes=notes)
+            return None
+        plain = [argument for argument in form.arguments if isinstance(argument, ast.Argument)]
+        named = next((argument for argument in plain if argument.name), None)
         if named:
             message = f"`{form.name}` takes its arguments by their places, without names"
             edit = Edit(Span(named.span.start, named.value.span.start), "")
             self.faults.report("QP125", message, named.span, notes=notes, help=f"leave `{named.name}=` out", edit=edit)
             return None
-        actual = len(form.arguments)
+        actual = len(plain)
         if actual != count if count is not None else not actual:
             expected = "arguments" if count is None else f"{count} argument{'' if count == 1 else 's'}"
             self.faults.report("QP125", f"`{form.name}` takes {expected}, found {actual}", form.span, notes=notes)
             return None
-        return tuple(argument.value for argument in form.arguments)
+        return tuple(argument.value for argument in plain)

@@ -58,7 +58,8 @@ class StageBuilder:
         if isinstance(verifier, Form):
             verifier = self.forms.judge_of(verifier) or ast.ModelRef("logprob", False, span=verifier.span)
         options = self.options.values("score", _options_in(children))
-        reduce = self.options.word("reduce", options.get("reduce"), REDUCES, "not a way to reduce")
+        given = options.get("reduce")
+        reduce = None if given is None else self.options.word("reduce", given, REDUCES, "not a way to reduce")
         return ast.Score(verifier, reduce, **self.clauses.values(children), span=span_of(meta))
 
     def extract(self, meta: Any, children: list[Token]) -> ast.Extract:

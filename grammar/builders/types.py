@@ -9,20 +9,11 @@ from lark import Token
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.builders.faults import Faults
-from qpdsl.grammar.builders.forms import Form, FormBuilder
+from qpdsl.grammar.builders.forms import Form, FormBuilder, RangeArgument
 from qpdsl.grammar.builders.leaves import LeafBuilder, at, constant, span_of
 from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import TEXT_OPTIONS, TYPE_FORMS
-
-
-@dataclass(frozen=True, slots=True)
-class RangeArgument:
-    """`LOW..HIGH`, either of which may be left out."""
-
-    low: ast.Expr | None
-    high: ast.Expr | None
-    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +79,6 @@ class TypeBuilder:
     def regex_argument(self, meta: Any, children: list[Token]) -> RegexArgument:
         name, pattern = children
         return RegexArgument(name, self.leaves.pattern(pattern))
-
-    def range(self, meta: Any, children: list[ast.Expr | None]) -> RangeArgument:
-        return RangeArgument(children[0], children[1], span_of(meta))
 
     def _range_type(self, name: Token, arguments: tuple[TypeArgument, ...], span: Span) -> ast.RangeType | None:
         notes = (f"form: {name}(LOW..HIGH), where one bound may be left out",)

@@ -172,10 +172,11 @@ def _stage(stage: ast.Stage) -> str:
             return " ".join(["chat", *(f"{turn.role}={format_expr(turn.content)}" for turn in turns)])
         case ast.Generate():
             return " ".join(["generate", *_generate(stage)])
-        case ast.Score(verifier=verifier, reduce=reduce, into=into):
+        case ast.Score(verifier=verifier, reduce=reduce, given=given, into=into):
             scorer = _judge(verifier) if isinstance(verifier, ast.Judge) else _model(verifier)
-            reduced = "" if reduce == "last" else f" reduce={reduce}"
-            return f"score {scorer}{reduced}{_into(into)}"
+            reduced = "" if reduce is None else f" reduce={reduce}"
+            shown = "" if given is None else f" given {format_expr(given)}"
+            return f"score {scorer}{reduced}{shown}{_into(into)}"
         case ast.Extract(column=column, pattern=pattern):
             return f"extract {column.id} = {pattern.id if isinstance(pattern, ast.Name) else format_pattern(pattern)}"
         case ast.Where(condition=condition):
@@ -235,7 +236,7 @@ def _target(target: ast.Target) -> str:
 
 
 def _judge(judge: ast.Judge) -> str:
-    return f"judge({_model(judge.model)}, {format_expr(judge.rubric)})"
+    return f"judge({_model(judge.model)}, {format_expr(judge.rubric)}, {judge.low}..{judge.high})"
 
 
 def _argument(argument: ast.Argument) -> str:

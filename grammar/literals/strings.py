@@ -10,7 +10,7 @@ from qpdsl.grammar.diagnostic import Diagnostic, Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import RESERVED
 
-_SPECIAL = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)|\{([A-Za-z_][A-Za-z0-9_]*)\}", re.DOTALL)
+_SPECIAL = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)|\{([A-Za-z_][A-Za-z0-9_]*)\}|\{([^{}\\\n]*)\}", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "{": "{", "}": "}"}
 
 
@@ -18,6 +18,7 @@ def template(raw: str, start: int) -> tuple[ast.Template, list[Diagnostic]]:
     """The string literal `raw`, quotes and all, that stands at offset `start` of the source."""
     text, offsets = _long(raw, start) if raw.startswith('"""') else (raw[1:-1], range(start + 1, start + len(raw)))
     parts: list[str | ast.Name] = []
+    braced: list[ast.Braced] = []
     faults: list[Diagnostic] = []
     end = 0
 
@@ -31,12 +32,15 @@ def template(raw: str, start: int) -> tuple[ast.Template, list[Diagnostic]]:
         add(text[end : match.start()])
         end = match.end()
         span = Span(offsets[match.start()], offsets[match.end() - 1] + 1)
-        point, letter, name = match.groups()
+        point, letter, name, inner = match.groups()
         if name is not None:
             if name in RESERVED:
                 add(match[0])
             else:
                 parts.append(ast.Name(name, span=Span(span.start + 1, span.end - 1)))
+        elif inner is not None:
+            add(match[0])
+            braced.append(ast.Braced(inner, span=span))
         elif point is not None:
             char = chr(int(point, 16))
             if "\ud800" <= char <= "\udfff":
@@ -48,7 +52,7 @@ def template(raw: str, start: int) -> tuple[ast.Template, list[Diagnostic]]:
         else:
             faults.append(_unknown_escape(letter, span))
     add(text[end:])
-    return ast.Template(tuple(parts), span=Span(start, start + len(raw))), faults
+    return ast.Template(tuple(parts), tuple(braced), span=Span(start, start + len(raw))), faults
 
 
 def _unknown_escape(letter: str, span: Span) -> Diagnostic:

@@ -44,6 +44,7 @@ _WORDS = {
     "_FROM": "`from`",
     "_BY": "`by`",
     "_PER": "`per`",
+    "_GIVEN": "`given`",
     "_INTO": "`into`",
     "_UNTIL": "`until`",
 }
@@ -54,6 +55,7 @@ _AFTER = {
     "within": "a level",
     "draft": "a model",
     "like": "a system",
+    "given": "a problem",
     "into": "a column",
     "per": "a column",
 }

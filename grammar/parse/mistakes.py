@@ -119,6 +119,9 @@ def _comma_between_options(failure: ParseFailure, token: Token) -> Diagnostic | 
     word = failure.word
     if token.text != "," or word not in STAGES or word == "return" or "_SEP" not in failure.expected:
         return None
+    after = failure.tokens[len(failure.earlier) + 1 :]
+    if len(after) < 2 or after[1].text != "=":
+        return None
     edit = Edit(token.span, "")
     return Diagnostic("QP109", "options are parted by spaces", token.span, help="leave the comma out", edit=edit)
 
@@ -147,6 +150,8 @@ def _record_in_head(failure: ParseFailure, token: Token) -> Diagnostic | None:
         return None
     message = f"expected the name of a type, found `{token.text}`"
     help = "declare a `schema` with it, and name that"
+    if failure.before is not None and failure.before.text == ":":
+        help = "a parameter is one plain value: pass what holds several as JSON in a text"
     return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help)
 
 

@@ -1,15 +1,18 @@
-"""The parameters of a `-e` pipeline: the names that it reads and no stage makes."""
+"""The parameters of a `-e` pipeline: the names that it reads and no stage makes, but for slips of a column's name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from difflib import SequenceMatcher
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import column_makers, walk_stages
+from qpdsl.grammar.ast.walk import column_makers, walk, walk_stages
 from qpdsl.grammar.words import COLUMNS
 
 _COUNTS = ("n", "top_k", "max_tokens")
 _RATES = ("temperature", "top_p", "min_p")
+# A name that is so much like a column's, where columns are read, is a slip of it: `scor`, but not `min_score`.
+_SLIP = 0.8
 
 # A name where it is read, and the type that its place asks for; None where any will do.
 _Use = tuple[ast.Name, str | None]
@@ -19,16 +22,39 @@ def open_parameters(stages: tuple[ast.Stage, ...]) -> tuple[ast.Param, ...]:
     """One parameter per open name in order of first use, of the first type that a use asks for, else text."""
     columns = {*COLUMNS, *(column for column, _ in column_makers(stages))}
     uses: dict[str, list[_Use]] = {}
+    of_rows: dict[str, bool] = {}
     for stage in walk_stages(stages):
+        expressions = tuple(_row_expressions(stage))
         for name, type_ in _stage_uses(stage):
             if name.id not in columns:
                 uses.setdefault(name.id, []).append((name, type_))
+                read_of_row = any(node is name for node in walk(expressions))
+                of_rows[name.id] = of_rows.get(name.id, True) and read_of_row
     params = []
     for id, id_uses in uses.items():
+        if of_rows[id] and _is_slip(id, columns):
+            continue
         span = id_uses[0][0].span
         type_name = next((type_ for _, type_ in id_uses if type_), "text")
         params.append(ast.Param(id, ast.TypeRef(type_name, span=span), span=span, name_span=span))
     return tuple(params)
+
+
+def _row_expressions(stage: ast.Stage) -> Iterator[ast.Expr]:
+    """The expressions of a stage that are there to read columns."""
+    match stage:
+        case ast.Where(condition=condition):
+            yield condition
+        case ast.Keep(by=by) | ast.Best(by=by):
+            yield by
+        case ast.Vote(weight=weight) if weight is not None:
+            yield weight
+        case ast.Return(value=value):
+            yield value
+
+
+def _is_slip(id: str, columns: Collection[str]) -> bool:
+    return any(SequenceMatcher(None, column, id.lower()).ratio() >= _SLIP for column in columns)
 
 
 def _stage_uses(stage: ast.Stage) -> Iterator[_Use]:
@@ -46,8 +72,11 @@ def _stage_uses(stage: ast.Stage) -> Iterator[_Use]:
                     yield from _uses(value, "int" if option in _COUNTS else "float" if option in _RATES else "text")
             if via is not None:
                 yield from _uses(via.threshold if isinstance(via, ast.Filter) else via.margin, "float")
-        case ast.Score(verifier=ast.Judge(rubric=rubric)):
-            yield from _uses(rubric, None)
+        case ast.Score(verifier=verifier, given=given):
+            if isinstance(verifier, ast.Judge):
+                yield from _uses(verifier.rubric, None)
+            if given is not None:
+                yield from _uses(given, "text")
         case ast.Where(condition=condition):
             yield from _uses(condition, "bool")
         case ast.Split(count=count, by=by, temperature=temperature):

@@ -14,6 +14,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import Type
+from qpdsl.planner.names.model_roles import misused, unknown_builtin
 from qpdsl.planner.names.modules import Environment, Module
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, Scope, stage_word, word_span
@@ -21,6 +22,7 @@ from qpdsl.planner.names.types import Typer
 from qpdsl.planner.names.unknown import unknown_model
 from qpdsl.planner.plan.logical import PlanBuilder
 from qpdsl.planner.plan.options import MOST_INLINED, RANGES, default_of
+from qpdsl.planner.plan.reads import names
 
 ContextKind = OneOf["chat", "prompt", "either"]
 ModuleProgram = tuple[Module, ast.Program]
@@ -34,18 +36,35 @@ class InlineBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """What a verifier is shown as the problem where the program does not say: the first user turn, or the first prompt.
+
+    `value` is that turn or prompt, None where there is no user turn yet. `doubt` says why it may not be the problem,
+    None where it surely is; `place` is what makes it doubtful.
+    """
+
+    value: ast.Expr | None = None
+    doubt: str | None = None
+    place: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Flow:
     """What holds of every row. `context` is the stage that started the context, or the first that needed one.
 
     `fresh` says that nothing was generated since the last `chat` or `prompt`. `spent` is the `generate` that finished
-    all rows, so that no other can continue them. `filtered` says that there may be no row left.
+    all rows, so that no other can continue them; `cut` one that may have finished some by its `max_tokens`. `aside` is
+    a `peek` or `call` that generated what is not in the rows. `filtered` says that there may be no row left.
     """
 
     context: ast.Stage | None = None
     kind: ContextKind | None = None
+    problem: Problem = Problem()
     generated: bool = False
     fresh: bool = True
     spent: ast.Stage | None = None
+    cut: ast.Stage | None = None
+    aside: ast.Stage | None = None
     filtered: bool = False
 
 
@@ -66,7 +85,8 @@ class Binder:
     `calls` are the program and, inside a `call`, the called programs, the current one last. `failed` says whether a
     called program has an error of its own. `add_stage` checks a stage and appends its operators; it is a field so that
     blocks and calls, which hold stages, can use it. `models` maps the names in the plan to model ids. `stage` is the
-    number of the last stage, `rounds` how many `repeat`s are around the current one.
+    number of the last stage, `rounds` how many `repeat`s are around the current one. `spent_reported` are the stages
+    that finish rows which a later one would continue, as far as that was reported.
     """
 
     scope: Scope
@@ -80,6 +100,7 @@ class Binder:
     score_column: str | None = None
     stage: int = -1
     rounds: int = 0
+    spent_reported: list[ast.Stage] = field(default_factory=list)
 
     @property
     def module(self) -> Module:
@@ -119,14 +140,32 @@ class Binder:
         self.scope.start_context()
         return False
 
-    def needs_rows(self, stage: ast.Stage) -> None:
-        """Reports a missing context, or that nothing was generated yet."""
+    def needs_rows(self, stage: ast.Stage, *read: ast.Expr | None) -> None:
+        """Reports a missing context, or that nothing was generated yet and `read` names no column that a stage made."""
         gap = self.scope.gap_before(stage.span.start, "generate", "repeat", "branch", "call")
         if not self.needs_context(stage) or self.flow.generated or gap:
             return
-        message = f"`{stage_word(stage)}` comes before anything is generated"
-        self.scope.error("QP218", message, word_span(stage), "no `generate` before this stage")
+        columns = (self.scope.columns.get(name.id) for expr in read if expr is not None for name in names(expr))
+        if any(column is not None and column.maker is not None for column in columns):
+            return
+        message, label = f"`{stage_word(stage)}` comes before anything is generated", "no `generate` before this stage"
+        why: tuple[Label, ...] = ()
+        if self.flow.aside is not None:
+            message, label = f"`{stage_word(stage)}` works on generated text, and these rows have none", "no text here"
+            why = (Label(word_span(self.flow.aside), "what this generates is not in the rows after it"),)
+        self.scope.error("QP218", message, word_span(stage), label, secondary=why)
         self.change(generated=True)
+
+    def needs_text(self, stage: ast.Stage) -> None:
+        """Reports what `needs_rows` does, and warns where nothing was generated since the last `chat` or `prompt`."""
+        empty = self.flow.generated and self.flow.fresh and not self.rounds
+        self.needs_rows(stage)
+        gap = self.scope.gap_before(stage.span.start, "generate", "repeat", "branch", "call")
+        if not empty or gap:
+            return
+        message = f"`{stage_word(stage)}` works on the text of this turn, in which nothing was generated yet"
+        help = "move it before the last `chat` or `prompt`, or `generate` first"
+        self.warn(Diagnostic("QP270", message, word_span(stage), "an empty text", help=help))
 
     # What stages hold
 
@@ -139,12 +178,19 @@ class Binder:
         self.expect(stage, place, value, type_, "an int" if type_ == "int" else "a number")
         _check_range(name, value, place, self.scope)
 
-    def model(self, ref: ast.ModelRef) -> str:
-        """The plan's name of a model: the one that the program gives it, else its id."""
-        if ref.quoted:
-            return self._model_key(ref.name, ref.name)
-        if ref.name in self.module.models:
-            return self._model_key(ref.name, self.module.models[ref.name])
+    def model(self, ref: ast.ModelRef, *, scores: bool = False) -> str:
+        """The plan's name of a model: the one that the program gives it, else its id.
+
+        Reports a model that is known not to write text or, with `scores`, not to be a verifier.
+        """
+        if ref.quoted or ref.name in self.module.models:
+            id = ref.name if ref.quoted else self.module.models[ref.name]
+            kind = None if ref.quoted else self.module.kinds.get(ref.name)
+            if ref.quoted and (unknown := unknown_builtin(id, ref.span)) is not None:
+                self.scope.report(unknown)
+            for fault in misused(ref, id, kind, scores=scores):
+                self.scope.report(fault)
+            return self._model_key(ref.name, id)
         if "model" not in self.module.missing:
             self.scope.report(unknown_model(ref, self.module.models))
         return ref.name
@@ -164,21 +210,25 @@ class Binder:
             self.scope.error("QP208", message, name.span, secondary=declared)
             if len(self.calls) == 1:
                 return
-        if self.scope.columns:
-            self.scope.columns.pop(name.id, None)
-            self.scope.columns[name.id] = BoundColumn(type_, stage, schema)
+        self.scope.columns.pop(name.id, None)
+        self.scope.columns[name.id] = BoundColumn(type_, stage, schema)
 
 
 def return_value(binder: Binder, stages: tuple[ast.Stage, ...], whole: Span) -> ReturnValue:
     """What checked stages return: the value of `return`, else the voted column, else `text`."""
     last = next((stage for stage in stages if isinstance(stage, ast.Return)), stages[-1] if stages else None)
     if isinstance(last, ast.Return):
-        binder.needs_context(last)
+        if not binder.scope.columns:
+            binder.needs_context(last)
         type_ = Typer(binder.scope, last, "first row").type(last.value)
         value, span = last.value, last.span
     else:
         span = last.span if last else whole
         value = ast.Name(last.column.id if isinstance(last, ast.Vote) else "text", span=span)
+        if last is not None and value.id == "text" and binder.scope.columns and "text" not in binder.scope.columns:
+            made = next(reversed(binder.scope.columns))
+            message = "the program gives back `text`, but no stage starts a context"
+            binder.scope.error("QP215", message, span, "no text after this", help=f"end it with `return {made}`")
         voted = binder.scope.columns.get(value.id)
         type_ = voted.type if voted else "unknown"
     column = binder.scope.columns.get(value.id) if isinstance(value, ast.Name) else None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import column_name
+from qpdsl.grammar.ast.walk import column_name, walk, walk_stages
 from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import COLUMNS, NUMBERS, Type
-from qpdsl.planner.check.binder import Binder, Flow
+from qpdsl.planner.check.binder import Binder, Flow, Problem
 from qpdsl.planner.check.conditions import warn_until
+from qpdsl.planner.check.context import problem_in_rounds
 from qpdsl.planner.check.generate import warn_spent_rounds
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, stage_word, word_span
@@ -23,6 +26,7 @@ def repeat(binder: Binder, stage: ast.Repeat, number: int) -> ops.Operator:
     binder.needs_context(stage)
     binder.number(stage, "repeat", stage.limit, "the number of rounds")
     before, flow = dict(binder.scope.columns), binder.flow
+    binder.change(problem=problem_in_rounds(binder, stage.body))
     binder.rounds += 1
     body = _block(binder, stage, stage.body, number)
     binder.rounds -= 1
@@ -33,6 +37,7 @@ def repeat(binder: Binder, stage: ast.Repeat, number: int) -> ops.Operator:
             binder.scope.error("QP209", message, (column_name(now.maker) or now.maker).span)
         if now.schema != column.schema and not flow.fresh:  # there may be no round at all
             binder.scope.columns[name] = BoundColumn(now.type, now.maker)
+    _warn_outdated_in_rounds(binder, stage, before)
     first_runs = True
     if stage.until is not None:
         typer = Typer(binder.scope, stage, "aggregates", "`until`", stage.span.end)
@@ -42,6 +47,19 @@ def repeat(binder: Binder, stage: ast.Repeat, number: int) -> ops.Operator:
     spent = binder.flow.spent if first_runs or flow.spent else None
     binder.change(fresh=binder.flow.fresh and flow.fresh, spent=spent)
     return ops.Repeat(stage.limit, stage.until, body, stage=number, span=stage.span)
+
+
+def _warn_outdated_in_rounds(binder: Binder, stage: ast.Repeat, before: dict[str, BoundColumn]) -> None:
+    """Warns of scores from before a loop that a round reads, and only then lets the text go on."""
+    for name, column in before.items():
+        now = binder.scope.columns[name]
+        if now.maker is not column.maker or now.outdated is None or column.outdated is not None:
+            continue
+        for inner in walk_stages(stage.body):
+            if inner.span.end <= now.outdated.span.start:
+                for node in walk(inner):
+                    if isinstance(node, ast.Name) and node.id == name:
+                        binder.scope.warn_outdated(node, inner, now)
 
 
 def branch(binder: Binder, stage: ast.Branch, number: int) -> ops.Operator | None:
@@ -68,8 +86,9 @@ def peek(binder: Binder, stage: ast.Peek, number: int) -> ops.Operator:
     _check_one_to_one(binder, stage.body)
     body = _block(binder, stage, stage.body, number)
     own = {name: column for name, column in binder.scope.columns.items() if name not in COLUMNS}
+    own = {name: column for name, column in own.items() if name not in before or column.maker is not before[name].maker}
     binder.scope.columns = {**{name: column for name, column in before.items() if name not in own}, **own}
-    binder.flow = flow
+    binder.flow = replace(flow, aside=stage if binder.flow.generated else flow.aside)
     return ops.Peek(body, stage=number, span=stage.span)
 
 
@@ -110,7 +129,8 @@ def _united_columns(binder: Binder, arms: list[dict[str, BoundColumn]]) -> dict[
         for column in others:
             type_ = _common_type(binder, name, type_, first, column)
         schemas: set[CompiledSchema | None] = {column.schema for column in (first, *others)}
-        united[name] = BoundColumn(type_, first.maker, first.schema if len(schemas) == 1 else None)
+        outdated = next((column.outdated for column in (first, *others) if column.outdated is not None), None)
+        united[name] = BoundColumn(type_, first.maker, first.schema if len(schemas) == 1 else None, outdated)
     return united
 
 
@@ -144,8 +164,17 @@ def _united_flow(before: Flow, arms: list[Flow]) -> Flow:
     return Flow(
         context=before.context or next((flow.context for flow in arms if flow.context is not None), None),
         kind=kinds.pop() if len(kinds) == 1 else "either" if kinds else None,
+        problem=_united_problem([flow.problem for flow in arms]),
         generated=any(flow.generated for flow in arms),
         fresh=all(flow.fresh for flow in arms),
         spent=arms[0].spent if spent else None,
+        cut=next((flow.cut for flow in arms if flow.cut is not None), None),
+        aside=next((flow.aside for flow in arms if flow.aside is not None), None),
         filtered=all(flow.filtered for flow in arms),
     )
+
+
+def _united_problem(arms: list[Problem]) -> Problem:
+    """The default problem of the rows of all arms: doubtful where it is in one of them."""
+    known = [problem for problem in arms if problem != Problem()] or [Problem()]
+    return next((problem for problem in known if problem.doubt is not None), known[0])

@@ -1,16 +1,22 @@
-"""`call`: another program's stages in the place of the stage, its parameters replaced by the arguments."""
+"""`call`: another program's stages, its parameters replaced by the arguments.
+
+Without `into` they stand in the place of the stage. With `into` they run on rows of their own, and of those nothing but
+the value that the program gives back comes out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.ast.walk import column_name, walk, walk_stages
+from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.source import Span
-from qpdsl.planner.check.binder import Binder, ModuleProgram, return_value
+from qpdsl.planner.check.binder import Binder, Flow, ModuleProgram, return_value
+from qpdsl.planner.names.scope import BoundColumn
 from qpdsl.planner.names.substitute import names_in_strings, substitute
 from qpdsl.planner.names.unknown import suggestion
 from qpdsl.planner.plan import ops
@@ -24,8 +30,8 @@ Report = Callable[[Diagnostic], None]
 _FAULTS_OF_THE_CALL = frozenset({"QP224", "QP310"})
 
 
-def inline(binder: Binder, plan: PlanBuilder, call: ast.Call) -> None:
-    """Adds the called program's stages, their numbers continued; its result goes to the column of `into`."""
+def add_call(binder: Binder, plan: PlanBuilder, call: ast.Call) -> None:
+    """Adds the called program, the numbers of the stages continued."""
     callee = _find(binder, call)
     values = _parameter_values(binder, call, callee[1]) if callee else None
     if callee is None or values is None or not _may_enter(binder, call, callee):
@@ -35,16 +41,56 @@ def inline(binder: Binder, plan: PlanBuilder, call: ast.Call) -> None:
             binder.make(call, call.into, "unknown")
         return
     stages = tuple(substitute(stage, values, call.name_span) for stage in callee[1].body)
-    with _entered(binder, call, callee):
-        for stage in stages:
-            if isinstance(stage, ast.Return) or not _has_budget(binder, call):
-                break
-            binder.add(plan, stage)
+    if call.into is None:
+        before = dict(binder.scope.columns)
+        with _entered(binder, call, callee):
+            _add_stages(binder, plan, call, stages)
+        _warn_replaced(binder, call, before)
+        return
+    number = binder.next_stage()
+    with _entered(binder, call, callee), _own_rows(binder):
+        body = PlanBuilder(ops.Start(stage=number, span=call.span), {})
+        _add_stages(binder, body, call, stages)
         result = return_value(binder, stages, call.span)
-    if call.into is not None:
-        binder.make(call, call.into, result.type, result.schema)
-        op = ops.Assign(call.into.id, result.value, stage=binder.next_stage(), span=call.span)
-        plan.add(op, binder.scope.types())
+    binder.change(aside=call)
+    binder.make(call, call.into, result.type, result.schema)
+    op = ops.Call(call.program, body.done(), result.value, call.into.id, stage=number, span=call.span)
+    plan.add(op, binder.scope.types())
+
+
+def _add_stages(binder: Binder, plan: PlanBuilder, call: ast.Call, stages: tuple[ast.Stage, ...]) -> None:
+    for stage in stages:
+        if isinstance(stage, ast.Return) or not _has_budget(binder, call):
+            break
+        binder.add(plan, stage)
+
+
+@contextmanager
+def _own_rows(binder: Binder) -> Iterator[None]:
+    """For stages that run on rows of their own: no columns, nothing known of them, and nothing of theirs afterwards."""
+    scope = binder.scope
+    columns, flow, score_column, rounds = scope.columns, binder.flow, binder.score_column, binder.rounds
+    scope.columns, binder.flow, binder.rounds = {}, Flow(), 0
+    yield
+    scope.columns, binder.flow, binder.score_column, binder.rounds = columns, flow, score_column, rounds
+
+
+def _warn_replaced(binder: Binder, call: ast.Call, before: Mapping[str, BoundColumn]) -> None:
+    """Warns of columns that the called stages put in the place of the caller's own, where those are read afterwards."""
+    read = {
+        node.id
+        for node in walk(binder.program.body)
+        if isinstance(node, ast.Name) and (binder.rounds or node.span.start >= call.span.end)
+    }
+    own = {id(stage) for stage in walk_stages(binder.program.body)}
+    for name, column in before.items():
+        now = binder.scope.columns[name].maker
+        if column.maker is None or id(column.maker) not in own or now is column.maker or name not in read:
+            continue
+        made = (Label((column_name(column.maker) or column.maker).span, f"this `{name}` is lost"),)
+        message = f"`{call.program}` puts its own `{name}` in the place of the one made before"
+        help = "`call … into NAME` keeps what the program makes to itself; or give one of the columns another name"
+        binder.warn(Diagnostic("QP266", message, call.name_span, f"makes `{name}`", made, help=help))
 
 
 def _find(binder: Binder, call: ast.Call) -> ModuleProgram | None:
@@ -89,22 +135,27 @@ def _entered(binder: Binder, call: ast.Call, callee: ModuleProgram) -> Iterator[
     calls, report = binder.calls, binder.scope.report
     outermost = len(calls) == 1
     if outermost:
-        binder.scope.report = _at_call(call, report, quiet=binder.failed(*callee))
+        continues = call.into is None and binder.flow.context is not None
+        binder.scope.report = _at_call(call, report, quiet=binder.failed(*callee), continues=continues)
     binder.calls = (*calls, callee)
     yield
     binder.calls, binder.scope.report = calls, report
 
 
-def _at_call(call: ast.Call, report: Report, *, quiet: bool) -> Report:
+def _at_call(call: ast.Call, report: Report, *, quiet: bool, continues: bool) -> Report:
     """Reports a fault that the called program has only in this place as one of the call.
 
-    `quiet` says that the called program has an error of its own, which is reported there.
+    `quiet` says that the called program has an error of its own, which is reported there; `continues` that the call
+    goes on with a conversation, whose turns a verifier in the called program may be shown.
     """
     arguments = [argument.value.span for argument in call.arguments]
 
     def report_at_call(fault: Diagnostic) -> None:
         if fault.code in _FAULTS_OF_THE_CALL:
             report(fault)
+        elif continues and not quiet and fault.code == "QP275":
+            help = f"write `given` at the `score` in `{call.program}`"
+            report(replace(fault, span=call.name_span, secondary=(), help=help, edit=None))
         elif quiet or fault.severity == "warning":
             return
         elif any(span.start <= fault.span.start and fault.span.end <= span.end for span in arguments):

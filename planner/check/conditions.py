@@ -1,7 +1,8 @@
 """Warnings about conditions with a known outcome: `until` that no round changes, `where` that is the same for all rows.
 
 The outcomes of a condition are found by abstract interpretation (Cousot and Cousot, 1977) over the columns that every
-row has. A value is known as an interval of numbers, as a set of values, or not at all (None).
+row has, and over those that hold one of a few choices. A value is known as an interval of numbers, as a set of values,
+or not at all (None).
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import made_column, walk_stages
-from qpdsl.grammar.diagnostic import Diagnostic, Label
+from qpdsl.grammar.ast.walk import column_makers, made_column, walk, walk_stages
+from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
+from qpdsl.grammar.format.unparse import format_expr
+from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import FINISHES
 from qpdsl.planner.check.binder import Binder, Flow
-from qpdsl.planner.names.scope import Scope, word_span
+from qpdsl.planner.names.scope import word_span
 from qpdsl.planner.plan.evaluate import Value, evaluate
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.reads import is_fixed, names
@@ -48,8 +51,8 @@ def warn_until(binder: Binder, stage: ast.Repeat, until: ast.Expr, before: Flow)
         unchanged = after.fresh == before.fresh and after.spent is before.spent
         before = _after_any_round(before)
         after = before if unchanged else replace(after, filtered=True)
-    at_first = _outcomes(until, _rows(before, binder.scope))
-    later = _outcomes(until, _rows(after, binder.scope))
+    at_first = _outcomes(until, _rows(before, binder))
+    later = _outcomes(until, _rows(after, binder))
     if True not in at_first | later:
         _warn(binder, until, "this never holds", "always false", after, _ALL_ROUNDS)
     elif False not in at_first:
@@ -70,7 +73,7 @@ def warn_where(binder: Binder, condition: ast.Expr) -> None:
         outcomes = frozenset({bool(evaluate(condition, {}))})
     else:
         flow = _after_any_round(binder.flow) if binder.rounds else binder.flow
-        outcomes = _outcomes(condition, _rows(flow, binder.scope))
+        outcomes = _outcomes(condition, _rows(flow, binder))
     if outcomes == {False}:
         _warn(binder, condition, "this holds for no row, so that none is left", "always false", binder.flow, None)
     elif outcomes == {True}:
@@ -82,10 +85,35 @@ def warn_per(binder: Binder, per: ast.Name) -> None:
     column, body = binder.scope.columns.get(per.id), binder.calls[0][1].body
     if per.id != "group" or column is None or column.maker is not None:
         return
-    if not any(isinstance(stage, ast.Split | ast.Call) for stage in walk_stages(body)) and not binder.scope.gaps:
+    splits = any(
+        isinstance(stage, ast.Split) or (isinstance(stage, ast.Call) and stage.into is None)
+        for stage in walk_stages(body)
+    )
+    if not splits and not binder.scope.gaps:
         help = "make them with `split` after the first `chat` or `prompt`"
         message = "all rows are in one group, as no `split` makes more"
         binder.warn(Diagnostic("QP305", message, per.span, "the same in every row", help=help))
+
+
+def check_weight(binder: Binder, weight: ast.Expr) -> None:
+    """Reports a weight that is never above 0, by which the rarest answer would win a vote."""
+    rows = _rows(_after_any_round(binder.flow), binder)
+    makers = {name: column.maker for name, column in binder.scope.columns.items()}
+    sums = {
+        name: _Interval(high=0, absent=True)
+        for name, maker in makers.items()
+        if isinstance(maker, ast.Score)
+        and isinstance(maker.verifier, ast.ModelRef)
+        and maker.verifier.name == "logprob"
+        and "logprob" not in binder.module.models
+    }
+    value = _value(weight, replace(rows, columns={**rows.columns, **sums}))
+    if isinstance(value, _Interval) and value.high <= 0 and value.low < 0:
+        read = [name.id for name in names(weight) if name.id in sums or name.id == "logprob"]
+        why = tuple(Label(maker.span, "log-probabilities") for name in read if (maker := makers.get(name)) is not None)
+        message = "this weight is never above 0, so that the rarest answer would win"
+        help = "leave `weight` out, or weigh the votes by a verifier's score"
+        binder.scope.error("QP276", message, weight.span, "weights are 0 or more", secondary=why, help=help)
 
 
 def _after_any_round(flow: Flow) -> Flow:
@@ -102,11 +130,48 @@ def _warn(binder: Binder, condition: ast.Expr, message: str, label: str, flow: F
     read = {name.id for name in names(condition)}
     why: tuple[Label, ...] = ()
     notes = tuple(bound for name, bound in _BOUNDS.items() if name in read)
+    choices = {name: options for name in sorted(read) if (options := _choices(binder, name))}
+    notes += tuple(f"`{name}` is {_shown(options)}, or none" for name, options in choices.items())
+    edit = None
+    if help is None and choices:
+        help, edit = _nearest_choice(condition, choices)
     if read & _ENDS and flow.spent is not None:
         why = (Label(word_span(flow.spent), "this finishes every row, as it has no `stop`"),)
     elif read & _GENERATED and flow.fresh:
         notes = ("a new turn has no text yet, and none of its rows is finished",)
-    binder.warn(Diagnostic("QP305", message, condition.span, label, why, notes, help))
+    binder.warn(Diagnostic("QP305", message, condition.span, label, why, notes, help, edit))
+
+
+def _choices(binder: Binder, name: str) -> tuple[str, ...]:
+    """The options of which the column holds one, where every stage that makes it is a `generate … as choice(…)`."""
+    column = binder.scope.columns.get(name)
+    makers = [maker for made, maker in column_makers(binder.program.body) if made == name]
+    if column is None or not any(maker is column.maker for maker in makers):
+        return ()
+    targets = [maker.target if isinstance(maker, ast.Generate) else None for maker in makers]
+    options = [target.options if isinstance(target, ast.ChoiceTarget) else () for target in targets]
+    return tuple(dict.fromkeys(option for some in options for option in some)) if all(options) else ()
+
+
+def _shown(options: tuple[str, ...]) -> str:
+    return ", ".join(f'`"{option}"`' for option in options)
+
+
+def _nearest_choice(
+    condition: ast.Expr, choices: Mapping[str, tuple[str, ...]]
+) -> tuple[str | None, Edit | None]:
+    """Help for a text in the condition that is nearly one of the options, and the edit that writes the option there."""
+    for node in walk(condition):
+        if not (isinstance(node, ast.Binary) and node.op in ("==", "!=")):
+            continue
+        for column, text in ((node.left, node.right), (node.right, node.left)):
+            options = choices.get(column.id, ()) if isinstance(column, ast.Name) else ()
+            written = "".join(map(str, text.parts)) if isinstance(text, ast.Template) and is_fixed(text) else None
+            near = closest(written, options) if written is not None and written not in options else None
+            if near is not None:
+                literal = format_expr(ast.Template((near,), span=text.span))
+                return f"did you mean `{literal}`?", Edit(text.span, literal)
+    return None, None
 
 
 def _warn_unchanged(binder: Binder, stage: ast.Repeat, until: ast.Expr) -> None:
@@ -128,7 +193,7 @@ def _changed_columns(stages: tuple[ast.Stage, ...]) -> set[str] | None:
         match stage:
             case ast.Generate() | ast.Prompt() | ast.Chat():
                 changed |= _GENERATED
-            case ast.Score() | ast.Extract() | ast.Repeat():
+            case ast.Score() | ast.Extract() | ast.Repeat() | ast.Call(into=ast.Name()):
                 pass
             case _:
                 return None
@@ -160,8 +225,8 @@ class _Rows:
     empty: bool
 
 
-def _rows(flow: Flow, scope: Scope) -> _Rows:
-    """The rows at a point of a program. A column that the program has replaced is not known."""
+def _rows(flow: Flow, binder: Binder) -> _Rows:
+    """The rows at a point of a program. A column that the program has replaced is not known, but for choices."""
     finishes: frozenset[Value] = frozenset({*FINISHES, None})
     known: dict[str, _Known] = {
         "finish": finishes,
@@ -175,8 +240,10 @@ def _rows(flow: Flow, scope: Scope) -> _Rows:
         known |= {"finished": frozenset({False}), "tokens": _Interval(0, 0), "logprob": _Interval(0, 0)}
     elif flow.spent is not None:
         known |= {"finished": frozenset({True}), "finish": finishes - {"stop", None}}
-    replaced = {name for name, column in scope.columns.items() if column.maker is not None}
-    return _Rows({name: value for name, value in known.items() if name not in replaced}, flow.filtered)
+    made = {name for name, column in binder.scope.columns.items() if column.maker is not None}
+    known = {name: value for name, value in known.items() if name not in made}
+    known |= {name: frozenset({*options, None}) for name in made if (options := _choices(binder, name))}
+    return _Rows(known, flow.filtered)
 
 
 def _outcomes(condition: ast.Expr, rows: _Rows) -> frozenset[Value]:

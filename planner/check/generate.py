@@ -1,8 +1,9 @@
-"""`generate`: its options, and the clauses `as`, `via`, `draft` and `into`."""
+"""`generate`: its options, and the clauses `as`, `via`, `draft` (which is refused) and `into`."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
@@ -31,7 +32,7 @@ def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
     _check_stop(binder, stage)
     constraint, schema = (None, None) if stage.target is None else _constraint(binder, stage.target)
     via = _via(binder, stage, model)
-    draft = _draft(binder, stage, model)
+    refuse_draft(binder, stage.draft)
     _warn_greedy(binder, stage)
     _warn_spent(binder, stage)
     _bind_output(binder, stage, schema)
@@ -39,7 +40,7 @@ def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
     n = options.pop("n") or ast.Literal(1, span=span)
     temperature = options.pop("temperature") or ast.Literal(1.0, span=span)
     into = stage.into.id if stage.into else None
-    clauses = {"stop": stage.stop, "constraint": constraint, "via": via, "draft": draft, "into": into}
+    clauses = {"stop": stage.stop, "constraint": constraint, "via": via, "into": into}
     return ops.Generate(model, n, temperature, **options, **clauses, stage=number, span=stage.span)  # type: ignore[arg-type]
 
 
@@ -52,9 +53,8 @@ def warn_spent_rounds(binder: Binder, stage: ast.Repeat, before: Flow) -> None:
     if stage.until is not None and any(name.id in ("finish", "finished") for name in names(stage.until)):
         return  # then the rounds end, and the condition has its own warning
     message = "nothing is left to generate after the first round: every row is finished"
-    why = (Label(word_span(spent), "this goes on to the end, as it has no `stop`"),) if spent is not first else ()
     help = "give it a `stop`, or start a new turn with `chat` in each round"
-    binder.warn(Diagnostic("QP229", message, word_span(first), "all rows pass as they are", why, help=help))
+    _report_spent(binder, first, spent, message, help)
 
 
 def _check_stop(binder: Binder, stage: ast.Generate) -> None:
@@ -86,22 +86,13 @@ def _via(binder: Binder, stage: ast.Generate, model: str) -> ops.Filter | ops.Am
     return ops.Filter(small, via.threshold) if stage.target is None else None
 
 
-def _draft(binder: Binder, stage: ast.Generate, model: str) -> str | None:
-    """The model to draft with: the stage's own, else the program's where that can be used."""
-    if stage.draft is None:
-        draft_model = binder.program.draft
-        if draft_model is None or stage.via is not None or draft_model.name == stage.model.name:
-            return None
-        return binder.model(draft_model)
-    draft = binder.model(stage.draft)
-    if stage.via is not None:
-        via = (Label(stage.via.span, "this names the tokens already"),)
-        message = "`draft` cannot stand beside `via`"
-        binder.scope.error("QP401", message, stage.draft.span, "leave one of them out", secondary=via)
-    elif _is_same_model(binder, draft, model):
-        message = f"`{draft}` drafts for itself, which saves nothing"
-        binder.warn(Diagnostic("QP402", message, stage.draft.span, "name a smaller model"))
-    return draft if stage.via is None else None
+def refuse_draft(binder: Binder, draft: ast.ModelRef | None) -> None:
+    """Reports a model to draft with, since no plan has any use for it."""
+    if draft is not None:
+        shown = f'"{draft.name}"' if draft.quoted else draft.name
+        message = f"no plan drafts with a model, so `draft {shown}` would do nothing"
+        help = f"leave `draft {shown}` out; the tokens are the same without it"
+        binder.scope.error("QP267", message, draft.span, "nothing would be drafted", help=help)
 
 
 def _is_same_model(binder: Binder, name: str, other: str) -> bool:
@@ -109,13 +100,23 @@ def _is_same_model(binder: Binder, name: str, other: str) -> bool:
 
 
 def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | None) -> None:
-    """Binds the columns that it makes. `text` is held to the schema where all of it was generated here."""
+    """Binds the columns that it makes. `text` is held to the schema where all of it was generated here.
+
+    Scores in `score` are outdated now: they are of the text before this stage.
+    """
     columns = binder.scope.columns
     if "text" in columns:
         columns["text"] = BoundColumn("text", None, schema if binder.flow.fresh else None)
     if stage.into is not None:
         binder.make(stage, stage.into, "text", schema)
-    binder.change(generated=True, fresh=False, spent=stage if stage.stop is None else None)
+    flow = binder.flow
+    if flow.spent is None:
+        for name, column in columns.items():
+            if isinstance(column.maker, ast.Score) and column.maker.into is None:
+                columns[name] = replace(column, outdated=stage)
+    ends = stage if stage.stop is None else None
+    cut = stage if stage.stop is not None and stage.max_tokens is not None else None
+    binder.change(generated=True, fresh=False, spent=flow.spent or ends, cut=flow.cut or cut)
 
 
 # The clause `as`
@@ -182,12 +183,26 @@ def _accepted(binder: Binder, constraint: Constraint, target: ast.Target, what: 
 
 
 def _warn_spent(binder: Binder, stage: ast.Generate) -> None:
-    before = binder.flow.spent
-    if before is None:
+    spent, cut = binder.flow.spent, binder.flow.cut
+    if spent is not None:
+        message = "nothing is left to generate: every row is finished"
+        _report_spent(binder, stage, spent, message, "give the stage before a `stop`, or start a new turn with `chat`")
+    elif cut is not None:
+        message = "a row that `max_tokens` has ended is finished, so nothing is generated in it here"
+        why = (Label(word_span(cut), "this ends rows by `max_tokens`, where `stop` does not come first"),)
+        help = 'leave `max_tokens` out there, drop such rows by `where finish == "stop"`, or start a new turn'
+        binder.warn(Diagnostic("QP269", message, word_span(stage), "such rows pass as they are", why, help=help))
+
+
+def _report_spent(binder: Binder, stage: ast.Generate, spent: ast.Stage, message: str, help: str) -> None:
+    """Warns of a `generate` on finished rows, once for each stage that finishes them."""
+    if any(spent is other for other in binder.spent_reported):
         return
-    message = "nothing is left to generate: every row is finished"
-    why = (Label(word_span(before), "this goes on to the end, as it has no `stop`"),)
-    help = "give the stage before a `stop`, or start a new turn with `chat`"
+    binder.spent_reported.append(spent)
+    ends = "the end, as it has no `stop`"
+    if isinstance(spent, ast.Generate) and spent.max_tokens is not None:
+        ends = "the end or to `max_tokens`, which both finish a row"
+    why = (Label(word_span(spent), f"this goes on to {ends}"),) if spent is not stage else ()
     binder.warn(Diagnostic("QP229", message, word_span(stage), "all rows pass as they are", why, help=help))
 
 
@@ -197,7 +212,7 @@ def _first_generate(stages: tuple[ast.Stage, ...]) -> ast.Generate | None:
         match stage:
             case ast.Generate():
                 return stage
-            case ast.Peek():
+            case ast.Peek() | ast.Call(into=ast.Name()):
                 continue
             case ast.Repeat(body=body):
                 return _first_generate(body)

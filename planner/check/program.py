@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import column_makers, walk_stages
+from qpdsl.grammar.ast.walk import column_makers
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label, in_order
 from qpdsl.grammar.words import COLUMNS, TYPES, Type
 from qpdsl.planner.check.binder import Binder, InlineBudget, ReturnValue, return_value
+from qpdsl.planner.check.generate import refuse_draft
 from qpdsl.planner.check.stages import add_stage
 from qpdsl.planner.names.modules import Environment, Module, no_duplicates
 from qpdsl.planner.names.scope import Scope, param_type, word_span
@@ -87,7 +88,7 @@ class _Lowering:
         returns, parse = self._returns(result, known=not binder.scope.gaps)
         op = ops.Return(result.value, parse, stage=binder.next_stage(), span=result.span)
         plan.add(op, binder.scope.types())
-        self._check_draft(binder)
+        refuse_draft(binder, self.syntax.draft)
         lowered = LogicalProgram(
             name=program.name,
             source_name=file.source.name,
@@ -166,23 +167,6 @@ class _Lowering:
                 self._report(Diagnostic("QP301", "the bound of `loss` is between 0 and 1", within.span))
         if prefer is not None and not 0 <= prefer.latency <= 1:
             self._report(Diagnostic("QP301", "`latency` is between 0 and 1", prefer.span))
-
-    def _check_draft(self, binder: Binder) -> None:
-        """Checks that the program's draft model is declared, and of use to some `generate`."""
-        draft = self.syntax.draft
-        if draft is None:
-            return
-        if not draft.quoted and draft.name not in self.module.models:
-            binder.model(draft)
-            return
-        models = [
-            stage.model.name
-            for stage in walk_stages(self.syntax.body)
-            if isinstance(stage, ast.Generate) and stage.via is None and stage.draft is None
-        ]
-        if all(model == draft.name for model in models) and not self.gaps:
-            message = f"`{draft.name}` drafts for itself, which saves nothing"
-            binder.warn(Diagnostic("QP402", message, draft.span, "name a smaller model"))
 
     # Result
 

@@ -6,8 +6,8 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.words import NUMBERS
 from qpdsl.planner.check.binder import Binder
 from qpdsl.planner.check.blocks import branch, peek, repeat
-from qpdsl.planner.check.call import inline
-from qpdsl.planner.check.conditions import warn_per, warn_where
+from qpdsl.planner.check.call import add_call
+from qpdsl.planner.check.conditions import check_weight, warn_per, warn_where
 from qpdsl.planner.check.context import set_context
 from qpdsl.planner.check.generate import generate
 from qpdsl.planner.check.score import extract, score
@@ -15,6 +15,7 @@ from qpdsl.planner.names.scope import word_span
 from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.logical import PlanBuilder
+from qpdsl.planner.plan.reads import names
 
 _SORTABLE = NUMBERS | {"bool"}
 _COMPARABLE = {"text": None, "number": NUMBERS | {"text"}, "math": NUMBERS | {"text"}}
@@ -23,7 +24,7 @@ _COMPARABLE = {"text": None, "number": NUMBERS | {"text"}, "math": NUMBERS | {"t
 def add_stage(binder: Binder, plan: PlanBuilder, stage: ast.Stage) -> None:
     """Appends the operators of a stage to the plan, which is usable only where no error was reported."""
     if isinstance(stage, ast.Call):
-        inline(binder, plan, stage)
+        add_call(binder, plan, stage)
         return
     op = _operator(binder, stage, binder.next_stage())
     if op is not None:
@@ -60,15 +61,16 @@ def _operator(binder: Binder, stage: ast.Stage, number: int) -> ops.Operator | N
 
 
 def _where(binder: Binder, stage: ast.Where, number: int) -> ops.Operator:
-    binder.needs_rows(stage)
+    binder.needs_rows(stage, stage.condition)
     if Typer(binder.scope, stage, "row").expect(stage.condition, "bool", "a bool") == "bool":
         warn_where(binder, stage.condition)
-    binder.change(filtered=True)
+    looks_at_ends = any(name.id in ("finish", "finished") for name in names(stage.condition))
+    binder.change(filtered=True, cut=None if looks_at_ends else binder.flow.cut)
     return ops.Where(stage.condition, stage=number, span=stage.span)
 
 
 def _keep(binder: Binder, stage: ast.Keep, number: int) -> ops.Operator:
-    binder.needs_rows(stage)
+    binder.needs_rows(stage, stage.by, stage.per)
     binder.number(stage, "keep", stage.count, "the number of rows to keep")
     _check_key(binder, stage, stage.by, "`by`")
     if stage.per is not None:
@@ -80,7 +82,7 @@ def _keep(binder: Binder, stage: ast.Keep, number: int) -> ops.Operator:
 
 
 def _best(binder: Binder, stage: ast.Best, number: int) -> ops.Operator:
-    binder.needs_rows(stage)
+    binder.needs_rows(stage, stage.by)
     _check_key(binder, stage, stage.by, "`by`")
     count = ast.Literal(1, span=word_span(stage))
     return ops.TopK(count, stage.by, stage=number, span=stage.span)
@@ -103,7 +105,7 @@ def _split(binder: Binder, stage: ast.Split, number: int) -> ops.Operator:
 
 
 def _vote(binder: Binder, stage: ast.Vote, number: int) -> ops.Operator:
-    binder.needs_rows(stage)
+    binder.needs_rows(stage, stage.column, stage.weight)
     _check_column(binder, stage, stage.column, "`vote`")
     column = binder.scope.columns.get(stage.column.id)
     comparable = _COMPARABLE[stage.equal]
@@ -112,6 +114,7 @@ def _vote(binder: Binder, stage: ast.Vote, number: int) -> ops.Operator:
         binder.scope.error("QP209", message, stage.column.span, f"this is {column.type}", help="leave `equal` out")
     if stage.weight is not None:
         _check_key(binder, stage, stage.weight, "`weight`")
+        check_weight(binder, stage.weight)
     return ops.Vote(stage.column.id, stage.weight, stage.equal, stage=number, span=stage.span)
 
 

@@ -48,7 +48,7 @@ def _unused_model(model: ast.Model, quoted: Span | None) -> Diagnostic:
 def unused_in(lowered: LogicalProgram, syntax: ast.Program, callers: Names) -> Iterator[Diagnostic]:
     """Parameters and columns that a program does not read. The score column is reported with each row, so it is read.
 
-    `callers` are the names read by programs that call this one, since they continue with its rows.
+    `callers` are the names read by programs that call this one without `into`, since they continue with its rows.
     """
     names = {node.id for node in walk(syntax.body) if isinstance(node, ast.Name)}
     for param in syntax.params:
@@ -69,7 +69,7 @@ def unused_in(lowered: LogicalProgram, syntax: ast.Program, callers: Names) -> I
 
 
 def read_by_callers(modules: tuple[Module, ...]) -> Mapping[int, Names]:
-    """For each called program, by its `id`: the names read by its callers, and by the callers of those."""
+    """For each program called without `into`, by its `id`: the names read by its callers, and by those of these."""
     reads: dict[int, Names] = {}
     queue = [(module, program) for module in modules for program in module.file.programs]
     while queue:
@@ -77,7 +77,7 @@ def read_by_callers(modules: tuple[Module, ...]) -> Mapping[int, Names]:
         nodes = list(walk(program.body))
         own = reads.get(id(program), frozenset()) | {node.id for node in nodes if isinstance(node, ast.Name)}
         for call in nodes:
-            called = module.programs.get(call.program) if isinstance(call, ast.Call) else None
+            called = module.programs.get(call.program) if isinstance(call, ast.Call) and call.into is None else None
             if called is not None and not own <= reads.get(id(called[1]), frozenset()):
                 reads[id(called[1])] = reads.get(id(called[1]), frozenset()) | own
                 queue.append(called)

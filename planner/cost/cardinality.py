@@ -146,6 +146,9 @@ class _Prior:
             case ops.Peek():
                 # The text that it generates is dropped afterwards.
                 self.chain(node.body, rows, runs, problem, text)
+            case ops.Call():
+                # Each row has a conversation of its own, which begins with a problem as the program does.
+                self.chain(node.body, 1.0, rows * runs, PROBLEM_TOKENS, 0.0)
             case ops.Branch():
                 arms = [self.chain(arm, rows, runs, problem, text) for arm in node.arms]
                 out, text = sum(arm[0] for arm in arms), max(arm[2] for arm in arms)

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from qpdsl.grammar.width import cells
+from qpdsl.grammar.printable import printable
 from qpdsl.planner.cost.estimate import Estimate
 from qpdsl.planner.cost.run_figures import ACCOUNTING_RULE, OperatorFigures, RunFigures, operator_seconds, total
 from qpdsl.planner.explain.implementation import shown_implementation
+from qpdsl.planner.explain.layout import GAP, folded, laid_out
 from qpdsl.planner.explain.plan import decided, explain_json, tree
 from qpdsl.planner.explain.quantities import byte_count, count, per_cent, plural, seconds
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import Cost, PhysicalOp, PhysicalPlan, everything
-
-_GAP = "   "
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,13 @@ class Analysis:
     estimate: Estimate
 
     def __str__(self) -> str:
-        return "\n".join([_GAP.join(self._summary()), *_aligned(self._lines()), *self._notes()])
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """The summary, the tree and the notes, in lines of at most `width` terminal cells."""
+        lines = [line for entry in laid_out(list(self._lines()), width=width) for line in entry]
+        ends = [line for note in self._notes() for line in folded(printable(note), width)]
+        return "\n".join([*folded(printable(GAP.join(self._summary())), width), *lines, *ends])
 
     def to_json(self) -> dict[str, Any]:
         """The plan as `explain_json` has it, and on it what was `measured` and `estimated`, with stable keys."""
@@ -207,12 +212,3 @@ def _operators(operators: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _beside(actual: str, expected: str, short: str) -> str:
     return actual if actual == expected else f"{actual} (est {short})"
-
-
-def _aligned(lines: Iterator[list[str]]) -> Iterator[str]:
-    """Columns under each other; one that is empty everywhere takes no room."""
-    table = [[*line, *[""] * (7 - len(line))] for line in lines]
-    widths = [max(cells(line[column]) for line in table) for column in range(7)]
-    for line in table:
-        shown = [cell + " " * (width - cells(cell)) for cell, width in zip(line, widths, strict=True) if width]
-        yield _GAP.join(shown).rstrip()

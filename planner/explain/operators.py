@@ -24,15 +24,18 @@ def describe(op: ops.Operator, values: Values) -> str:
             return " ".join(["chat", *(f"{turn.role}={format_expr(turn.content)}" for turn in turns)])
         case ops.Generate():
             return " ".join(["generate", _model(op.model), *_options(op, values), *_clauses(op, values)])
-        case ops.Score(verifier=verifier, reduce=reduce, into=into):
+        case ops.Score(verifier=verifier, reduce=reduce, given=given, into=into):
             shown = "" if reduce == "last" else f" reduce={reduce}"
-            return f"score {_model(verifier)}{shown}{_into(into)}{' as search-and-learn' if op.raw else ''}"
-        case ops.Judge(model=model, rubric=rubric, into=into):
-            return f"score judge({_model(model)}, {format_expr(rubric)}){_into(into)}"
+            return (
+                f"score {_model(verifier)}{shown}{_given(given)}{_into(into)}{' as search-and-learn' if op.raw else ''}"
+            )
+        case ops.Judge(model=model, rubric=rubric, low=low, high=high, given=given, into=into):
+            judge = f"judge({_model(model)}, {format_expr(rubric)}, {low}..{high})"
+            return f"score {judge}{_given(given)}{_into(into)}"
         case ops.LogProb(reduce=reduce, into=into):
             return f"score logprob{' reduce=mean' if reduce == 'mean' else ''}{_into(into)}"
-        case ops.PythonScore(function=function, into=into):
-            return f"score {function}{_into(into)}"
+        case ops.PythonScore(function=function, given=given, into=into):
+            return f"score {function}{_given(given)}{_into(into)}"
         case ops.Extract(column=column, pattern=pattern):
             return f"extract {column} = {format_pattern(pattern)}"
         case ops.PythonExtract(column=column, function=function):
@@ -55,8 +58,8 @@ def describe(op: ops.Operator, values: Values) -> str:
             return f"split {show(count)}" + (f" by {show(by)}{soft}" if by is not None else "")
         case ops.Branch(arms=arms):
             return f"branch of {len(arms)}"
-        case ops.Assign(column=column, value=value):
-            return f"{column} = {show(value)}"
+        case ops.Call(program=program, into=into):
+            return f"call {program} into {into}"
         case ops.Repeat(limit=limit, until=until):
             return f"repeat ≤{show(limit)}" + (f" until {show(until)}" if until is not None else "")
         case ops.Peek():
@@ -69,6 +72,10 @@ def describe(op: ops.Operator, values: Values) -> str:
 def _model(name: str) -> str:
     """A declared name as it stands, a model id in quotes."""
     return name if name.isidentifier() else f'"{name}"'
+
+
+def _given(given: ast.Expr | None) -> str:
+    return "" if given is None else f" given {format_expr(given)}"
 
 
 def _into(column: str) -> str:
@@ -89,7 +96,5 @@ def _clauses(op: ops.Generate, values: Values) -> Iterator[str]:
         yield f"via filter({_model(op.via.model)}, {format_expr(op.via.threshold, values)})"
     elif isinstance(op.via, ops.Amortized):
         yield f"via amortized({format_expr(op.via.margin, values)})"
-    if op.draft is not None:
-        yield f"draft {_model(op.draft)}"
     if op.into is not None:
         yield f"into {op.into}"

@@ -13,8 +13,10 @@ from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.format.unparse import format_expr
-from qpdsl.grammar.width import cells, shorten
+from qpdsl.grammar.printable import printable
+from qpdsl.grammar.width import shorten
 from qpdsl.planner.explain.implementation import implementation, shown_implementation
+from qpdsl.planner.explain.layout import GAP, folded, laid_out
 from qpdsl.planner.explain.operators import Values, describe
 from qpdsl.planner.explain.quantities import count, seconds
 from qpdsl.planner.plan import ops
@@ -22,13 +24,14 @@ from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPl
 
 Line = tuple[str, PhysicalOp | None]
 Cells = tuple[str, str, str]
-_GAP = 3
 _WIDEST = 100
 
 
-def explain(plan: PhysicalPlan) -> str:
-    """The plan as a tree, a summary first, without a trailing newline."""
-    return "\n".join([summary(plan), *laid_out(table(plan, costed=True)), *(note for note in notes(plan) if note)])
+def explain(plan: PhysicalPlan, width: int | None = None) -> str:
+    """The plan as a tree, a summary first, without a trailing newline; lines take at most `width` terminal cells."""
+    lines = [line for entry in laid_out(table(plan, costed=True), width=width, right=(1,)) for line in entry]
+    ends = [line for note in notes(plan) if note for line in folded(note, width)]
+    return "\n".join([*folded(summary(plan), width), *lines, *ends])
 
 
 def table(plan: PhysicalPlan, *, costed: bool = False) -> list[Cells]:
@@ -50,16 +53,6 @@ def tree(plan: PhysicalPlan) -> list[Line]:
     return list(_tree(plan.ops, _defaults(plan), "", ""))
 
 
-def laid_out(lines: list[Cells]) -> list[str]:
-    """The lines with their columns under each other."""
-    width = max(cells(text) for text, _, _ in lines)
-    count_width = max(len(count) for _, count, _ in lines)
-    return [
-        f"{text}{' ' * (width + _GAP - cells(text))}{count:>{count_width}}{' ' * _GAP}{strategy}".rstrip()
-        for text, count, strategy in lines
-    ]
-
-
 def notes(plan: PhysicalPlan) -> tuple[str, str, str]:
     """What stands under the tree; the second note is empty where the plan says nothing of problems in flight."""
     flying = ""
@@ -67,7 +60,7 @@ def notes(plan: PhysicalPlan) -> tuple[str, str, str]:
         flying = f"problems: ≤{plan.in_flight} at once, one more while fewer than {plan.floor} sequences are at work"
     if plan.kv_type is not None:
         flying += f"{'; ' if flying else ''}keys and values: {plan.kv_type}"
-    return f"columns: {', '.join(plan.ops[-1].columns)}", flying, _footnote(plan)
+    return printable(f"columns: {', '.join(plan.ops[-1].columns)}"), flying, printable(_footnote(plan))
 
 
 def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
@@ -133,7 +126,7 @@ def summary(plan: PhysicalPlan) -> str:
     work += decided(plan)
     permits = [f"within {plan.within}"]
     permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
-    return (" " * _GAP).join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"])
+    return printable(GAP.join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"]))
 
 
 def decided(plan: PhysicalPlan) -> list[str]:

@@ -7,7 +7,9 @@ from difflib import SequenceMatcher
 from typing import Any
 from typing import Literal as OneOf
 
-from qpdsl.planner.explain.plan import Cells, explain, explain_json, laid_out, notes, summary, table
+from qpdsl.grammar.printable import printable
+from qpdsl.planner.explain.layout import folded, laid_out
+from qpdsl.planner.explain.plan import Cells, explain, explain_json, notes, summary, table
 from qpdsl.planner.explain.plan_choice import choice_json, choice_text
 from qpdsl.planner.optimize import by_cost
 from qpdsl.planner.optimize.optimizer import Optimized
@@ -17,13 +19,17 @@ from qpdsl.planner.rules import RULES
 Side = OneOf[" ", "-", "+"]
 
 
-def compare(plan: PhysicalPlan, other: PhysicalPlan) -> str:
-    """Both plans as one tree: lines of `other` alone begin with `-`, those of `plan` alone with `+`."""
+def compare(plan: PhysicalPlan, other: PhysicalPlan, width: int | None = None) -> str:
+    """Both plans as one tree: lines of `other` alone begin with `-`, those of `plan` alone with `+`.
+
+    Lines take at most `width` terminal cells.
+    """
     sides, cells = zip(*_merged(table(other), table(plan)), strict=True)
-    shown = [*_notes(summary(other), summary(plan))]
-    shown += [f"{side} {line}".rstrip() for side, line in zip(sides, laid_out(list(cells)), strict=True)]
+    entries = laid_out(list(cells), width=None if width is None else width - 2, right=(1,))
+    shown = [*_notes(summary(other), summary(plan), width)]
+    shown += [f"{side} {line}".rstrip() for side, entry in zip(sides, entries, strict=True) for line in entry]
     for before, after in zip(notes(other), notes(plan), strict=True):
-        shown += _notes(before, after)
+        shown += _notes(before, after, width)
     return "\n".join(shown)
 
 
@@ -59,25 +65,30 @@ def _bare(text: str) -> str:
     return text.lstrip(" │├└").removeprefix("from ")
 
 
-def _notes(before: str, after: str) -> list[str]:
-    """A note that is the same in both plans, or one line for each that has it."""
-    if before == after:
-        return [f"  {after}"] if after else []
-    return [f"{side} {note}" for side, note in (("-", before), ("+", after)) if note]
+def _notes(before: str, after: str, width: int | None) -> Iterator[str]:
+    """A note that is the same in both plans, or each that has it by itself."""
+    sides = [(" ", after)] if before == after else [("-", before), ("+", after)]
+    for side, note in sides:
+        if note:
+            yield from folded(note, width, f"{side} ", f"{side}   ")
 
 
 _DESCRIPTIONS = {rule.name: rule.description for rule in RULES}
 _NOT_CHOSEN = "nothing was chosen by cost, as no device was measured: `qpdsl profile` does that"
 
 
-def trace(optimized: Optimized) -> str:
-    """The plans as text, each under what made it, and what was chosen from; at the end what every rule took."""
-    parts = [f"the naive plan\n\n{explain(optimized.naive)}"]
+def trace(optimized: Optimized, width: int | None = None) -> str:
+    """The plans as text, each under what made it, and what was chosen from; at the end what every rule took.
+
+    Lines take at most `width` terminal cells.
+    """
+    parts = [f"the naive plan\n\n{explain(optimized.naive, width)}"]
     for change in optimized.changes:
-        parts.append(f"{change.rule}: {_DESCRIPTIONS[change.rule]}\n\n{explain(change.plan)}")
+        parts.append(f"{_fold(f'{change.rule}: {_DESCRIPTIONS[change.rule]}', width)}\n\n{explain(change.plan, width)}")
     choice = optimized.choice
     if choice is not None:
-        parts.append(f"{by_cost.NAME}: {by_cost.DESCRIPTION}\n\n{choice_text(choice)}\n\n{explain(choice.plan)}")
+        lead = _fold(f"{by_cost.NAME}: {by_cost.DESCRIPTION}", width)
+        parts.append(f"{lead}\n\n{_fold(choice_text(choice), width)}\n\n{explain(choice.plan, width)}")
     changed = {change.rule for change in optimized.changes}
     idle = [name for name in optimized.seconds if name not in changed]
     ends = [f"changed nothing: {', '.join(idle)}"] if idle else []
@@ -86,7 +97,12 @@ def trace(optimized: Optimized) -> str:
     ends += [f"disabled: {', '.join(optimized.disabled)}"] if optimized.disabled else []
     if optimized.seconds:
         ends.append("milliseconds: " + ", ".join(f"{name} {s * 1e3:.2f}" for name, s in optimized.seconds.items()))
-    return "\n\n".join([*parts, "\n".join(ends)] if ends else parts)
+    return "\n\n".join([*parts, _fold("\n".join(ends), width)] if ends else parts)
+
+
+def _fold(text: str, width: int | None) -> str:
+    """The lines of a text, folded."""
+    return "\n".join(piece for line in printable(text).split("\n") for piece in folded(line, width))
 
 
 def trace_json(optimized: Optimized) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from qpdsl.grammar.files import FileRefused, Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import Type
+from qpdsl.planner.names.model_roles import id_span, unknown_builtin
 from qpdsl.planner.names.schemas import Schemas
 
 MAX_FILES = 64
@@ -26,13 +27,16 @@ _KINDS = frozenset(("model", "schema", "program"))
 class Environment:
     """`scorers` are the names of registered Python scorers; `extractors` gives the column type of each extractor.
 
-    `models` replaces the ids of declared models, by name, also in the files that the program uses.
+    `problem_readers` are those of both that ask for the problem. `models` replaces the ids of declared models, by name,
+    also in the files that the program uses, and `kinds` their kinds of verifiers.
     """
 
     files: Files = field(default_factory=Files)
     scorers: frozenset[str] = frozenset()
     extractors: Mapping[str, Type] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
+    problem_readers: frozenset[str] = frozenset()
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +68,7 @@ class Modules:
     def __init__(self, file: ast.File, environment: Environment, diagnostics: list[Diagnostic]) -> None:
         self.diagnostics = diagnostics
         self._replaced = environment.models
+        self._kinds = environment.kinds
         self._by_path: dict[Path, Module] = {}
         self._main_text = file.source.text
         self._folder = environment.files.folder
@@ -93,7 +98,11 @@ class Modules:
             no_duplicates(kind, nodes, module.report)
         for model in file.models:
             module.models.setdefault(model.name, self._replaced.get(model.name, model.id))
-            module.kinds.setdefault(model.name, model.kind)
+            module.kinds.setdefault(model.name, self._kinds.get(model.name, model.kind))
+            if model.name not in self._replaced:
+                fault = unknown_builtin(model.id, id_span(model, file.source))
+                if fault is not None:
+                    module.report(fault)
         for program in file.programs:
             module.programs.setdefault(program.name, (module, program))
         return module
@@ -134,7 +143,8 @@ class Modules:
             module.report(Diagnostic("QP228", f"a program uses at most {MAX_FILES} files", use.span, "one too many"))
             return None
         source = Source(str(PurePath(module.file.source.name).parent / use.path), text)
-        files = Files(target.parent, tuple(folder for folder in (module.files.folder, *module.files.allowed) if folder))
+        allowed = tuple(folder for folder in (module.files.folder, *module.files.allowed) if folder)
+        files = Files(target.parent, allowed, module.files.opened)
         try:
             file = parse_file(source)
         except QpError as error:
@@ -159,7 +169,7 @@ class Modules:
                 id = used.models[model.name]
                 if (
                     module.models.setdefault(model.name, id) != id
-                    or module.kinds.setdefault(model.name, model.kind) != model.kind
+                    or module.kinds.setdefault(model.name, used.kinds[model.name]) != used.kinds[model.name]
                 ):
                     self._clash(module, use, "model", model.name, declared)
                 declared.setdefault(model.name, use.span)

@@ -27,16 +27,21 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class BoundColumn:
-    """A column in scope: its type, the stage that makes it (None where every row has it), and its text's schema."""
+    """A column in scope: its type, the stage that makes it (None where every row has it), and its text's schema.
+
+    `outdated` is the stage since which a score is that of an earlier text.
+    """
 
     type: Type
     maker: ast.Stage | None = None
     schema: CompiledSchema | None = None
+    outdated: ast.Stage | None = None
 
 
 @dataclass(slots=True)
 class Scope:
-    """`columns` is empty until a context starts. `makers` holds, by column, the first stage of all that makes it.
+    """`columns` holds those of calls alone until a context starts. `makers` holds, by column, the first stage that
+    makes it.
 
     `gaps` are the faulty parts that the parser left out: the offset where each starts, and its text.
     """
@@ -67,12 +72,25 @@ class Scope:
         `role` is the kind of column that is expected. Gaps count up to the offset `upto`, by default up to the name.
         """
         if name.id in self.columns:
+            self.warn_outdated(name, reader, self.columns[name.id])
             return self.columns[name.id].type
         if name.id in self.params:
             return param_type(self.params[name.id])
         if not self.gap_before(name.span.start if upto is None else upto, *_MAKER_WORDS, name.id):
             self._unknown_column(name, reader, role)
         return "unknown"
+
+    def warn_outdated(self, name: ast.Name, reader: ast.Stage, column: BoundColumn) -> None:
+        """Warns of a score that is read after the text has gone on."""
+        if column.outdated is None or column.maker is None:
+            return
+        message = f"`{stage_word(reader)}` reads `{name.id}`, which is the score of an earlier text"
+        why = (
+            Label(word_span(column.maker), "scored here"),
+            Label(word_span(column.outdated), "here the text goes on"),
+        )
+        help = "score again after it; where the earlier score is meant, give it a name: `score … into NAME`"
+        self.report(Diagnostic("QP265", message, name.span, "outdated", why, help=help, severity="warning"))
 
     def parameter(self, name: ast.Name, place: str) -> Type:
         """The type of a parameter that is read in `place` (such as "`n`"), where columns cannot be read."""
@@ -145,8 +163,8 @@ def stage_word(stage: ast.Stage) -> str:
 
 
 def word_span(stage: ast.Stage) -> Span:
-    """The span of the stage's first word."""
-    return Span(stage.span.start, stage.span.start + len(stage_word(stage)))
+    """The span of the stage's first word; of a called program's stage the span of that program's name in the call."""
+    return Span(stage.span.start, min(stage.span.start + len(stage_word(stage)), stage.span.end))
 
 
 def _literal(name: ast.Name) -> str | None:

@@ -12,15 +12,20 @@ from typing import Any
 from typing import Literal as OneOf
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.diagnostic import Edit, Label
+from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import FINISHES, FUNCTIONS, NUMBERS, Type
+from qpdsl.grammar.words import FINISHES, FUNCTIONS, NUMBERS, TYPES, Type
 from qpdsl.planner.names.scope import Scope, param_type, stage_word
+from qpdsl.planner.names.unknown import is_alias
 
 Reads = OneOf["parameters", "row", "aggregates", "first row"]
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 _FUNCTION_ALIASES = {"avg": "mean", "average": "mean", "length": "len"}
+# What other languages put between braces: a name, with spaces around it, an operator, an index, a call or a format.
+_EXPRESSION = re.compile(
+    r"""\s*(?P<name>[A-Za-z_]\w*)\s*(?:\(\s*(?P<argument>[A-Za-z_]\w*).*|[-+*/%.\[!|<>=].*|:[\d.<>^+,=a-z%]+)?\s*"""
+)
 _NUMBER = re.compile(r"-?(\d+(\.\d+)?|\.\d+)")
 
 
@@ -86,6 +91,8 @@ class Typer:
                 for part in parts:
                     if isinstance(part, ast.Name):
                         self._name(part)
+                for braced in expr.braced:
+                    self._warn_braced(braced)
                 return "text"
             case ast.Name():
                 return self._name(expr)
@@ -104,6 +111,19 @@ class Typer:
                 return self._binary(expr)
             case ast.Apply():
                 return self._apply(expr)
+
+    def _warn_braced(self, braced: ast.Braced) -> None:
+        """Warns of braces around what reads like an expression over a name that is known here."""
+        found = _EXPRESSION.fullmatch(braced.text)
+        known = {*self.scope.params, *(() if self.reads == "parameters" else self.scope.columns)}
+        if found is None or not any(word in known for word in (found["name"], found["argument"])):
+            return
+        message = f"`{{{braced.text}}}` stays as it is: between braces a name alone is replaced"
+        help, edit = "a brace that is meant is written `\\{`; a value that is worked out can be a parameter", None
+        if braced.text.strip() == found["name"]:
+            help, edit = f"write `{{{found['name']}}}`", Edit(braced.span, f"{{{found['name']}}}")
+        label = "no value is put in here"
+        self.scope.report(Diagnostic("QP268", message, braced.span, label, help=help, edit=edit, severity="warning"))
 
     def _name(self, name: ast.Name) -> Type:
         if self.reads == "parameters":
@@ -179,6 +199,8 @@ class Typer:
         if name not in FUNCTIONS:
             near = _FUNCTION_ALIASES.get(name.lower()) or closest(name, FUNCTIONS)
             fix = {"help": f"did you mean `{near}`?", "edit": Edit(call.name_span, near)} if near else {}
+            if name in TYPES or is_alias(name):
+                fix = {"help": "no function gives a value another type; `vote … equal=number` compares texts as numbers"}
             notes = (f"functions: {', '.join(FUNCTIONS)}",)
             self.scope.error("QP205", f"unknown function `{name}`", call.name_span, notes=notes, **fix)  # type: ignore[arg-type]
             return "unknown"

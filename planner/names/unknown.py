@@ -46,7 +46,7 @@ def unknown_verifier(ref: ast.ModelRef, declared: Mapping[str, str], scorers: Co
     """A name after `score` that is no model, no registered scorer and not `logprob`."""
     notes: tuple[str, ...] = (f"models: {', '.join(declared)}",) if declared else ("the file declares no model",)
     notes += (f"Python scorers: {', '.join(sorted(scorers))}",) if scorers else ()
-    notes += ('other forms: `score logprob`, `score judge(MODEL, "rubric")`',)
+    notes += ('other forms: `score logprob`, `score judge(MODEL, "rubric", 1..5)`',)
     more = suggestion(ref.name, ref.span, [*declared, *sorted(scorers), "logprob"])
     if not more:
         model = f'`model {ref.name} = "…"`'

@@ -14,14 +14,14 @@ from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.reads import column_expressions, made_column, names
 from qpdsl.planner.plan.verify import verify_logical
 
-_READ_OUT = (ops.Extract, ops.PythonExtract, ops.Assign)
+_READ_OUT = (ops.Extract, ops.PythonExtract)
 
 
 def greedy_of(program: LogicalProgram) -> LogicalProgram | None:
     """The same questions to the same models, each answered once at temperature 0, read out as the program does.
 
     None where the program is that already, where it branches, or where it goes on from what greedy decoding does not
-    make (a score).
+    make (a score, what another program gave back).
     """
     walk = list(_walk(program.plan, depth=0))
     if any(isinstance(op, ops.Branch) for op, _, _ in walk):

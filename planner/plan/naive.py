@@ -80,7 +80,7 @@ def _operators(logical: LogicalPlan, rows: _RowEstimate, prefix: str) -> tuple[P
         op, id = logical.op(node), f"{prefix}{index}"
         body: tuple[PhysicalOp, ...] = ()
         arms: tuple[tuple[PhysicalOp, ...], ...] = ()
-        if isinstance(op, ops.Repeat | ops.Peek):
+        if isinstance(op, ops.Repeat | ops.Peek | ops.Call):
             body = _operators(op.body, rows.inside[node][0], f"{id}.")
         elif isinstance(op, ops.Branch):
             inside = enumerate(zip(op.arms, rows.inside[node], strict=True))
@@ -128,6 +128,9 @@ def _estimate(plan: LogicalPlan, start: Rows, groups: Rows, values: Scope) -> _R
         elif isinstance(op, ops.Peek):
             result.rows[node] = before
             result.inside[node] = (_estimate(op.body, before, result.groups, values),)
+        elif isinstance(op, ops.Call):
+            result.rows[node] = before
+            result.inside[node] = (_scaled(_estimate(op.body, 1.0, 1.0, values), before),)
         elif isinstance(op, ops.Branch):
             arms = tuple(_estimate(arm, before, result.groups, values) for arm in op.arms)
             result.rows[node] = _total(rows.rows[arm.root] for arm, rows in zip(op.arms, arms, strict=True))

@@ -23,7 +23,7 @@ LogProbReduce = OneOf["sum", "mean"]
 Equality = OneOf["text", "number", "math"]
 ConstraintKind = OneOf["json_schema", "regex", "choice", "grammar"]
 # Fields that name models.
-_MODELS = ("model", "verifier", "draft")
+_MODELS = ("model", "verifier")
 
 
 class InvalidPlan(RuntimeError):
@@ -113,8 +113,8 @@ class Amortized:
 class Generate(Operator):
     """Each unfinished row becomes `n` rows that go on with tokens of `model`; finished rows pass as one row.
 
-    The expressions read parameters only. `stop` is a string; `max_tokens` None means up to the context's end. Where
-    `via` names the tokens there is no `draft`, and no `constraint` beside a filter.
+    The expressions read parameters only. `stop` is a string; `max_tokens` None means up to the context's end. Beside a
+    filter there is no `constraint`.
     """
 
     model: str
@@ -127,11 +127,9 @@ class Generate(Operator):
     max_tokens: ast.Expr | None = None
     constraint: Constraint | None = None
     via: Filter | Amortized | None = None
-    draft: str | None = None
     into: str | None = None
 
     def _check(self) -> None:
-        require(self.via is None or self.draft is None, "a `generate` with `via` has no draft")
         filters = isinstance(self.via, Filter)
         require(not filters or self.constraint is None, "a `generate` that filters is held to no constraint")
 
@@ -141,7 +139,8 @@ class Score(Operator):
     """Adds the float column `into`: the verifier's step scores of the row's text, reduced to one number.
 
     `kind` is what the program says the verifier is; without it the model's own files tell. `raw` scores what
-    search-and-learn does, an empty last step and all.
+    search-and-learn does, an empty last step and all. `given` is the problem that is shown with the text, over a row's
+    columns and the parameters; without it that is the context's first turn (see `Context.problem`).
     """
 
     verifier: str
@@ -149,6 +148,7 @@ class Score(Operator):
     into: str
     kind: str | None = None
     raw: bool = False
+    given: ast.Expr | None = None
 
     def _check(self) -> None:
         require(self.reduce in get_args(Reduce), f"scores of steps cannot be reduced by `{self.reduce}`")
@@ -158,12 +158,19 @@ class Score(Operator):
 class Judge(Operator):
     """Adds the float column `into`: the number that `model` answers when it is shown the row's text and the rubric.
 
-    The judge is asked greedily, in a chat of its own; no number in its answer is none.
+    The judge is asked greedily, in a chat of its own, and its answer is held to the whole numbers from `low` to `high`.
+    `given`: see `Score`.
     """
 
     model: str
     rubric: ast.Template
     into: str
+    low: int
+    high: int
+    given: ast.Expr | None = None
+
+    def _check(self) -> None:
+        require(self.low < self.high, f"there is no scale from {self.low} to {self.high}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +189,14 @@ class LogProb(Operator):
 
 @dataclass(frozen=True, slots=True)
 class PythonScore(Operator):
-    """Adds the float column `into`: what the registered Python scorer `function` gives for the row."""
+    """Adds the float column `into`: what the registered Python scorer `function` gives for the row.
+
+    `given`: see `Score`.
+    """
 
     function: str
     into: str
+    given: ast.Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,14 +290,6 @@ class Branch(Operator):
 
 
 @dataclass(frozen=True, slots=True)
-class Assign(Operator):
-    """Sets `column` to the value of an expression over all rows: what an inlined program gave back."""
-
-    column: str
-    value: ast.Expr
-
-
-@dataclass(frozen=True, slots=True)
 class Repeat(Operator):
     """Runs `body` on the rows until `until` holds, or `limit` times. `until` is tested before each round."""
 
@@ -300,6 +303,20 @@ class Peek(Operator):
     """Runs `body`, which makes one row of each; gives the rows back as they were, with the columns that it made."""
 
     body: LogicalPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Operator):
+    """Adds the column `into`: what the called `program` gives back. The row stays as it is in everything else.
+
+    For each row `body` runs on one new row: no context, no columns, the path of the row it is run for. `value` is an
+    expression over the rows that it makes, as that of `Return`; where it makes none the column is none.
+    """
+
+    program: str
+    body: LogicalPlan
+    value: ast.Expr
+    into: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,3 +355,13 @@ class LogicalPlan:
     def order(self) -> Iterator[str]:
         """Node ids, producers first."""
         return iter(nx.lexicographical_topological_sort(self.graph, key=lambda node: self.op(node).stage))
+
+
+def inner_plans(op: Operator) -> tuple[LogicalPlan, ...]:
+    """The plans inside an operator: its body, or its arms."""
+    match op:
+        case Repeat(body=body) | Peek(body=body) | Call(body=body):
+            return (body,)
+        case Branch(arms=arms):
+            return arms
+    return ()

@@ -138,7 +138,8 @@ class PhysicalOp:
     It reads the rows of the operator before it in its chain. `id` is stable for a program ("0", "1", "3.0" for the
     first operator of operator 3's body, "3.1.0" for that of its second arm). `rows` estimates the rows it makes in all,
     over the rounds of an enclosing `repeat`, None where that depends on a parameter without a default. `body` is what a
-    `repeat` or a `peek` runs; `arms` what a `branch` does, where an arm without operators passes the rows as they are.
+    `repeat`, a `peek` or a `call` runs; `arms` what a `branch` does, where an arm without operators passes the rows as
+    they are.
     `strategy` is what was decided about it by `rules`; `cost` is an estimate.
     """
 
@@ -155,7 +156,8 @@ class PhysicalOp:
 
     def __post_init__(self) -> None:
         op, strategy, where = self.op, self.strategy, f"operator {self.id} ({type(self.op).__name__})"
-        require(isinstance(op, ops.Repeat | ops.Peek) == bool(self.body), f"{where} has no body, or one too many")
+        has_body = isinstance(op, ops.Repeat | ops.Peek | ops.Call)
+        require(has_body == bool(self.body), f"{where} has no body, or one too many")
         require(isinstance(op, ops.Branch) == bool(self.arms), f"{where} has no arms, or some too many")
         plain = plainest(op)
         require(type(strategy) is type(plain), f"{where} is to run in a way of another operator's")

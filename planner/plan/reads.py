@@ -1,9 +1,15 @@
-"""What operators read and make: the expressions that they hold, the names in those, and the columns of their rows."""
+"""What operators read and make: expressions and the names in them, columns, and what a row holds besides columns.
+
+A rule that changes what a row holds asks here who reads it. Columns are read by name (`reads`); the rest of a row,
+which the runtime keeps for itself, by part (`row_state`). An operator without a line in `row_state` fails there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal as OneOf
+from typing import get_args
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.words import COLUMNS, FUNCTIONS
@@ -12,6 +18,70 @@ from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.rewrite import Chain, with_inner
 
 Columns = frozenset[str]
+# What a row holds besides its columns: its context, its path, and what was generated since the context was set. These
+# are the fields of `Row` and `Generated` in the runtime.
+Part = OneOf[
+    "context", "path", "model", "tokens", "text", "finished", "logprob", "sampled", "incomplete", "closed"
+]  # fmt: skip
+Parts = frozenset[Part]
+PARTS: Parts = frozenset(get_args(Part))
+GENERATED: Parts = PARTS - {"context", "path"}
+# The columns that say something of what was generated.
+GENERATED_COLUMNS: Columns = frozenset(COLUMNS) - {"group"}
+_NOTHING: Parts = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """The parts of rows that an operator reads and those that it changes. A part that is only handed on is neither."""
+
+    reads: Parts = _NOTHING
+    changes: Parts = _NOTHING
+
+
+def row_state(op: ops.Operator) -> RowState:
+    """What an operator does to rows besides their columns, the operators inside it aside."""
+    match op:
+        case ops.SetContext():
+            return RowState(frozenset({"context", "text", "sampled"}), PARTS - {"path"})
+        case ops.Generate():
+            return RowState(PARTS - {"incomplete", "closed"}, PARTS - {"context"})
+        case ops.Score(raw=raw):
+            return RowState(frozenset({"context", "text", "closed"} if raw else {"context", "text"}))
+        case ops.Judge() | ops.PythonScore():
+            return RowState(frozenset({"context", "text"}))
+        case ops.PythonExtract():
+            return RowState(frozenset({"context", "text", "incomplete"}))
+        case ops.Extract():
+            return RowState(frozenset({"text", "incomplete"}))
+        case ops.LogProb():
+            return RowState(frozenset({"logprob", "sampled"}))
+        case ops.TopK(like=like, per=per) if like is not None and per is not None:
+            return RowState(frozenset({"finished", "text"}), frozenset({"finished", "closed"}))
+        case ops.Split(by=by):
+            return RowState(frozenset({"path", "finished"} if by is not None else {"path"}), frozenset({"path"}))
+        case ops.Branch():
+            return RowState(frozenset({"path"}), frozenset({"path"}))
+        case ops.Call():
+            return RowState(frozenset({"path"}))
+        case ops.Return(parse=True):
+            return RowState(frozenset({"incomplete"}))
+        case ops.Start() | ops.Where() | ops.TopK() | ops.Vote() | ops.Repeat() | ops.Peek() | ops.Return():
+            return RowState()
+    raise TypeError(f"nothing is said of what {type(op).__name__} does to rows")
+
+
+def whole_row_state(node: PhysicalOp) -> RowState:
+    """What an operator does to rows besides their columns, the operators inside it counted in.
+
+    Rows inside a `call` are rows of their own, and those inside a `peek` are given up after it.
+    """
+    own = row_state(node.op)
+    if isinstance(node.op, ops.Call):
+        return own
+    inside = [whole_row_state(inner) for chain in node.inside for inner in chain]
+    changes = [] if isinstance(node.op, ops.Peek) else [state.changes for state in inside]
+    return RowState(own.reads.union(*(state.reads for state in inside)), own.changes.union(*changes))
 
 
 def parameter_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
@@ -43,6 +113,8 @@ def column_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
             yield from (turn.content for turn in turns)
             if prompt is not None:
                 yield prompt
+        case ops.Score(given=given) | ops.Judge(given=given) | ops.PythonScore(given=given) if given is not None:
+            yield given
         case ops.Where(condition=condition):
             yield condition
         case ops.TopK(by=by):
@@ -53,8 +125,14 @@ def column_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
             yield weight
         case ops.Repeat(until=until) if until is not None:
             yield until
-        case ops.Assign(value=value) | ops.Return(value=value):
+        case ops.Return(value=value):
             yield value
+
+
+def inner_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
+    """The expressions of an operator over the rows that its body makes, of which nothing else comes out."""
+    if isinstance(op, ops.Call):
+        yield op.value
 
 
 def named_columns(op: ops.Operator) -> Iterator[str]:
@@ -71,7 +149,9 @@ def made_column(op: ops.Operator) -> str | None:
     match op:
         case ops.Score() | ops.Judge() | ops.LogProb() | ops.PythonScore() | ops.Generate():
             return op.into
-        case ops.Extract() | ops.PythonExtract() | ops.Assign():
+        case ops.Call():
+            return op.into
+        case ops.Extract() | ops.PythonExtract():
             return op.column
     return None
 
@@ -83,6 +163,8 @@ def made_columns(op: ops.Operator, inside: Iterable[Iterable[str]]) -> Columns:
     """
     column = made_column(op)
     own = () if column is None else (column,)
+    if isinstance(op, ops.Call):
+        return frozenset(own)
     return frozenset().union(own, COLUMNS if isinstance(op, ops.SetContext) else (), *inside)
 
 
@@ -124,12 +206,28 @@ def is_fixed(expr: ast.Expr) -> bool:
 def reads(node: PhysicalOp) -> Columns:
     """The columns that an operator reads of the rows it gets, those inside it aside.
 
-    A Python function can ask for all columns of a row, and whether it does is not known before it runs.
+    A Python function can ask for all columns of a row, and whether it does is not known before it runs. A column that
+    is there already stays in rows that a `generate` passes as they are, and in those that a raw `score` finds closed.
     """
-    if isinstance(node.op, (ops.PythonScore, ops.PythonExtract)):
+    op = node.op
+    if isinstance(op, (ops.PythonScore, ops.PythonExtract)):
         return frozenset(node.columns)
-    expressions = {name.id for expr in column_expressions(node.op) for name in names(expr)}
-    return frozenset({*expressions, *named_columns(node.op)} & set(node.columns))
+    expressions = {name.id for expr in column_expressions(op) for name in names(expr)}
+    stays = {made_column(op)} if isinstance(op, ops.Generate) or (isinstance(op, ops.Score) and op.raw) else set()
+    return frozenset({*expressions, *named_columns(op), *stays} & set(node.columns))
+
+
+def all_reads(node: PhysicalOp) -> Columns:
+    """The columns that an operator reads of the rows it gets, those that the operators inside it read counted in."""
+    if isinstance(node.op, ops.Call):  # the rows inside it are rows of their own
+        return reads(node)
+    return reads(node).union(*(all_reads(inner) for chain in node.inside for inner in chain))
+
+
+def inner_reads(node: PhysicalOp) -> Columns:
+    """The columns that an operator reads of the rows that its body makes, of which nothing else comes out."""
+    names_read = {name.id for expr in inner_expressions(node.op) for name in names(expr)}
+    return frozenset(names_read & set(node.body[-1].columns)) if node.body else frozenset()
 
 
 def reported(plan: PhysicalPlan) -> Columns:
@@ -142,7 +240,7 @@ def with_columns(chain: Chain, before: Mapping[str, str]) -> Chain:
     """The operators with the columns that they have now, where the first gets those of `before`."""
     nodes: list[PhysicalOp] = []
     for node in chain:
-        body = with_columns(node.body, before)
+        body = with_columns(node.body, {} if isinstance(node.op, ops.Call) else before)
         arms = tuple(with_columns(arm, before) for arm in node.arms)
         node = with_inner(node, body, arms)
         left = before.keys() | made_columns(node.op, [inner[-1].columns for inner in node.inside if inner])

@@ -1,9 +1,9 @@
 """What every plan satisfies, besides what its operators check where they are built.
 
-A plan is a chain of operators, each of which reads the rows of the one before it; inside a `repeat`, a `branch` and a
-`peek` there are chains again. One checker goes over such chains, for logical plans after lowering and for physical ones
-after each rule that changed them. What only one kind of plan can break is checked beside it: the shape of a logical
-plan's graph, and the ids that a physical plan's strategies name.
+A plan is a chain of operators, each of which reads the rows of the one before it; inside a `repeat`, a `branch`, a
+`peek` and a `call` there are chains again. One checker goes over such chains, for logical plans after lowering and for
+physical ones after each rule that changed them. What only one kind of plan can break is checked beside it: the shape of
+a logical plan's graph, and the ids that a physical plan's strategies name.
 
 A plan that fails is a fault of the planner, never of the program: it raises `InvalidPlan` with the operator.
 """
@@ -16,9 +16,16 @@ from dataclasses import dataclass
 import networkx as nx
 
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.ops import LogicalPlan, require
+from qpdsl.planner.plan.ops import LogicalPlan, inner_plans, require
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy, everything
-from qpdsl.planner.plan.reads import column_expressions, made_columns, named_columns, names, parameter_expressions
+from qpdsl.planner.plan.reads import (
+    column_expressions,
+    inner_expressions,
+    made_columns,
+    named_columns,
+    names,
+    parameter_expressions,
+)
 
 Columns = Mapping[str, str]
 
@@ -64,7 +71,7 @@ def _verify_chain(chain: tuple[_Link, ...], before: Columns, params: Collection[
         _verify_columns(link, before)
         _verify_expressions(link, before, params)
         for inner in link.inside:
-            _verify_chain(inner, before, params)
+            _verify_chain(inner, {} if isinstance(link.op, ops.Call) else before, params)
         before = link.columns
 
 
@@ -85,9 +92,12 @@ def _verify_expressions(link: _Link, before: Columns, params: Collection[str]) -
     link.require(all(name in before for name in named_columns(op)), "reads a column that is not there")
     for expr in parameter_expressions(op):
         link.require(all(name.id in params for name in names(expr)), "reads what is no parameter")
-    for expr in column_expressions(op):
-        known = all(name.id in readable or name.id in params for name in names(expr))
-        link.require(known, "reads an unknown column")
+    made_inside = link.inside[0][-1].columns if isinstance(op, ops.Call) and link.inside[0] else {}
+    checked = [(column_expressions(op), readable), (inner_expressions(op), made_inside)]
+    for expressions, columns in checked:
+        for expr in expressions:
+            known = all(name.id in columns or name.id in params for name in names(expr))
+            link.require(known, "reads an unknown column")
 
 
 def _everything(chain: Iterable[_Link]) -> Iterable[_Link]:
@@ -114,8 +124,9 @@ def _links_of_graph(plan: LogicalPlan, before: Columns) -> tuple[_Link, ...]:
         require(not isinstance(op, ops.Start), f"{label} is not the start of its plan")
         require(len(producers) == 1, f"{label} has {len(producers)} producers")
         before = plan.columns(producers[0])
-        inside = op.arms if isinstance(op, ops.Branch) else (op.body,) if isinstance(op, ops.Repeat | ops.Peek) else ()
-        links.append(_Link(label, op, plan.columns(node), tuple(_links_of_graph(inner, before) for inner in inside)))
+        first: Columns = {} if isinstance(op, ops.Call) else before
+        inside = tuple(_links_of_graph(inner, first) for inner in inner_plans(op))
+        links.append(_Link(label, op, plan.columns(node), inside))
     return tuple(links)
 
 

@@ -13,7 +13,14 @@ from dataclasses import replace
 
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, Strategy, VoteStrategy
+from qpdsl.planner.plan.physical import (
+    GenerateStrategy,
+    PhysicalOp,
+    PhysicalPlan,
+    ScoreStrategy,
+    Strategy,
+    VoteStrategy,
+)
 from qpdsl.planner.plan.reads import made_column, reads, reported
 from qpdsl.planner.plan.rewrite import Chain, decide, operator_pairs, with_ops, with_strategies
 from qpdsl.planner.rules.rule import Alternative, Knob, Rule
@@ -30,6 +37,8 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
     for index, node in enumerate(chain):
         first = _feeding(chain, index)
         if first is None or not _is_bounded(node, chain[first:index]) or not _reads_allow(plan, index):
+            continue
+        if _are_read_again(chain[first:index], chain[index:]):
             continue
         feeding, vote = chain[first], node
         assert isinstance(feeding.strategy, GenerateStrategy)
@@ -70,6 +79,12 @@ def _is_bounded(node: PhysicalOp, between: Chain) -> bool:
     makers = [link.op for link in between if made_column(link.op) == weight.id]
     extracted = any(isinstance(maker, ops.Extract) for maker in makers)
     return bool(makers) and not extracted and isinstance(makers[-1], ops.Score) and makers[-1].reduce in _BOUNDED
+
+
+def _are_read_again(between: Chain, rest: Chain) -> bool:
+    """Whether an operator after the vote has the scores of one before it, which keeps those of the last rows alone."""
+    scorers = {node.id for node in between}
+    return any(isinstance(node.strategy, ScoreStrategy) and node.strategy.same_as in scorers for node in rest)
 
 
 def _reads_allow(plan: PhysicalPlan, index: int) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.reads import Columns, made_column, reads, reported, with_columns
+from qpdsl.planner.plan.reads import Columns, inner_reads, made_column, reads, reported, with_columns
 from qpdsl.planner.plan.rewrite import Chain, with_inner, with_ops
 from qpdsl.planner.rules.rule import Rule
 
 # Stages that do nothing but add a column. A registered Python function may do more than it returns, so it is called.
-_ONLY_COLUMNS = (ops.Score, ops.Judge, ops.LogProb, ops.Extract, ops.Assign)
+_ONLY_COLUMNS = (ops.Score, ops.Judge, ops.LogProb, ops.Extract)
 
 
 def drop_unread(plan: PhysicalPlan) -> PhysicalPlan:
@@ -31,6 +31,10 @@ def _chain(chain: Chain, live: Columns) -> tuple[Chain, Columns]:
 
 
 def _needed(node: PhysicalOp, live: Columns) -> tuple[PhysicalOp, Columns]:
+    if isinstance(node.op, ops.Call):
+        # Its rows are its own: of what they hold only its value is read.
+        body, _ = _chain(node.body, inner_reads(node))
+        return with_inner(node, body, ()), live
     if node.body:
         live |= reads(node)
         while True:

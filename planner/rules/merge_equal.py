@@ -8,14 +8,17 @@ from dataclasses import fields, replace
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import BranchStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy, everything
+from qpdsl.planner.plan.reads import Columns, Parts, column_expressions, made_columns, names, whole_row_state
 from qpdsl.planner.plan.rewrite import Chain, decide, map_chains
 from qpdsl.planner.rules.rule import Rule
 
 NAME = "merge_equal"
 # Parts of an operator that say nothing of what it does: the stage matters to the noise alone.
 _NOT_MEANT = ("span", "stage", "body", "arms")
-# After these a row may have another text, so that an earlier score says nothing of it.
-_CHANGES_TEXT = (ops.SetContext, ops.Generate, ops.Repeat, ops.Branch)
+# Parts of a scorer that say what is made of the answers, and not what is asked.
+_MADE_OF_ANSWERS = ("into", "reduce")
+# What a scorer is shown of a row, besides the columns that it names.
+_ASKED_OF: Parts = frozenset({"context", "text"})
 
 
 def merge_equal(plan: PhysicalPlan) -> PhysicalPlan:
@@ -24,18 +27,24 @@ def merge_equal(plan: PhysicalPlan) -> PhysicalPlan:
 
 
 def _merged(chain: Chain) -> Chain:
-    known: dict[Hashable, str] = {}
+    known: dict[Hashable, PhysicalOp] = {}
     merged: list[PhysicalOp] = []
     for node in chain:
-        if isinstance(node.op, _CHANGES_TEXT):
-            known.clear()
+        changed = whole_row_state(node).changes
+        made = made_columns(node.op, [inner[-1].columns for inner in node.inside if inner])
         if isinstance(node.strategy, BranchStrategy):
             node = decide(node, BranchStrategy(_equal_arms(node)), NAME)
         question = _question(node.op)
         if question is not None and isinstance(node.strategy, ScoreStrategy):
-            first = known.setdefault(question, node.id)
-            if first != node.id:
-                node = decide(node, replace(node.strategy, same_as=first), NAME)
+            first = known.setdefault(question, node)
+            if first is not node:
+                node = decide(node, replace(node.strategy, same_as=first.id), NAME)
+        # An earlier score says nothing of a row that is another now, or in which what it was asked about is.
+        known = {
+            question: first
+            for question, first in known.items()
+            if not changed & _ASKED_OF and not made & _columns_of_question(first.op)
+        }
         merged.append(node)
     return tuple(merged)
 
@@ -45,12 +54,14 @@ def _question(op: ops.Operator) -> Hashable:
 
     Models go by their names in the program, since others may be put in their places when the plan is made already.
     """
-    match op:
-        case ops.Score(verifier=verifier, kind=kind, raw=raw):
-            return "score", verifier, kind, raw
-        case ops.Judge(model=model, rubric=rubric):
-            return "judge", model, rubric
-    return None
+    if not isinstance(op, (ops.Score, ops.Judge)):
+        return None
+    asked = [part.name for part in fields(op) if part.name not in (*_NOT_MEANT, *_MADE_OF_ANSWERS)]
+    return type(op).__name__, *(repr(getattr(op, name)) for name in asked)
+
+
+def _columns_of_question(op: ops.Operator) -> Columns:
+    return frozenset(name.id for expr in column_expressions(op) for name in names(expr))
 
 
 def _equal_arms(node: PhysicalOp) -> tuple[int | None, ...]:
@@ -68,8 +79,9 @@ def _ignores_noise(arm: Chain) -> bool:
 
 
 def _is_greedy(op: ops.Operator) -> bool:
+    """False for Python functions too: nothing is known of what they do, so each is called as often as it stands."""
     if not isinstance(op, ops.Generate):
-        return True
+        return not isinstance(op, (ops.PythonScore, ops.PythonExtract))
     temperature = constant(op.temperature)
     return getattr(temperature, "value", None) == 0
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.reads import Parts, row_state
 from qpdsl.planner.plan.rewrite import decide, map_operators, operator_pairs, with_inner, with_strategies
 from qpdsl.planner.rules.rule import Alternative, Knob, Rule
 
@@ -20,18 +21,8 @@ NAME = "speculative_expansion"
 # How far the rule lets samples run ahead, and how far the choice by cost tries.
 STEPS = 1
 DEPTHS = (0, 1, 2, 3)
-# These leave a row's path and context as they are, so that the next round's samples of it are known now.
-_KEEPS_PATHS = (
-    ops.Score,
-    ops.Judge,
-    ops.LogProb,
-    ops.PythonScore,
-    ops.Extract,
-    ops.PythonExtract,
-    ops.Where,
-    ops.TopK,
-    ops.Assign,
-)
+# What the next round's samples of a row depend on: while it stays as it is they are known now.
+_PROMPT_AND_NOISE: Parts = frozenset({"context", "path", "model", "tokens"})
 _WAITS = (ops.Score, ops.Judge, ops.PythonScore)
 
 
@@ -44,10 +35,12 @@ def _expanded(node: PhysicalOp) -> PhysicalOp:
     if not isinstance(node.op, ops.Repeat):
         return node
     generates = [inner for inner in node.body if isinstance(inner.op, ops.Generate)]
-    others = [inner.op for inner in node.body if not isinstance(inner.op, ops.Generate)]
-    if len(generates) != 1 or not all(isinstance(op, _KEEPS_PATHS) for op in others):
+    others = [inner for inner in node.body if not isinstance(inner.op, ops.Generate)]
+    if len(generates) != 1 or any(inner.inside for inner in others):
         return node
-    if not any(isinstance(op, _WAITS) for op in others) or not _can_run_ahead(generates[0]):
+    if any(row_state(inner.op).changes & _PROMPT_AND_NOISE for inner in others):
+        return node
+    if not any(isinstance(inner.op, _WAITS) for inner in others) or not _can_run_ahead(generates[0]):
         return node
     body = tuple(_ahead(inner) if inner is generates[0] else inner for inner in node.body)
     return with_inner(node, body, ())

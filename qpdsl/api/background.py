@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import ctypes
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
@@ -16,7 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from qpdsl.api.results import Result, Tokens
-from qpdsl.sources.functions import caller_loop
+from qpdsl.errors import UsageError
+from qpdsl.executor.runtime.instance.row_clock import RowClock
+from qpdsl.executor.runtime.instance.user_code import CallThread, UserCodeError, caller_loop
 
 if TYPE_CHECKING:
     from qpdsl.dataset.admission import Admission
@@ -29,13 +33,27 @@ R = TypeVar("R")
 T = TypeVar("T")
 OnToken = Callable[[tuple[int, ...], int, str], None]
 
+# A step of the engine that takes longer than this does not keep Python from ending.
+_SECONDS_TO_END = 1.0
+
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
+_is_forked = False
+_conversions = CallThread("output")
 _drivers: WeakKeyDictionary[Session, _Driver] = WeakKeyDictionary()
 
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-    """Starts a coroutine in the thread. Cancelling the future cancels it."""
+    """Starts a coroutine in the thread. Cancelling the future cancels it.
+
+    Raises UsageError in a process that was forked from one in which the thread ran.
+    """
+    if _is_forked:
+        coroutine.close()
+        raise UsageError(
+            "programs ran in this process before it was forked, and threads do not outlive a fork: start processes "
+            'with `multiprocessing.get_context("spawn")`'
+        )
     try:
         caller: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
     except RuntimeError:
@@ -46,6 +64,15 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return await coroutine
 
     return asyncio.run_coroutine_threadsafe(submitted(), _background_loop())
+
+
+def not_in_a_loop(instead: str) -> None:
+    """Raises RuntimeError where an event loop runs in this thread; `instead` says what to write there."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"an event loop is running here, and this call would block it: write {instead}")
 
 
 async def run(
@@ -59,32 +86,50 @@ async def run(
     index: int,
     on_token: OnToken | None = None,
     admission: Admission | None = None,
+    timeout: float | None = None,
 ) -> Result[R]:
     """One run of a program, in the thread: loads the models that the plan needs, and runs it once `admission` lets it.
 
-    `convert` makes the program's value Python's. Raises ModelError.
+    `convert` makes the program's value Python's. After `timeout` seconds the run has failed. Raises ModelError.
     """
     session.load(plan)
-    instance = session.run(plan, arguments, seed, id, functions=functions, on_token=on_token)
+    instance = session.run(plan, arguments, seed, id, functions=functions, on_token=on_token, timeout=timeout)
     outcome = await _driven(session, instance if admission is None else admission.run(session, instance))
     value: Any = outcome.value
     error = outcome.error
     if error is None and convert is not None:
-        try:
-            value = convert(value)
-        except ValueError as invalid:  # pydantic's ValidationError is one
-            error = f"the output is not valid: {invalid}"
+        value, error = await _converted(convert, value, timeout)
     return Result(
         score=outcome.score,
         rows=tuple(dict(row.columns) for row in outcome.rows),
         tokens=Tokens(outcome.prompt_tokens, outcome.sampled_tokens),
         near_ties=outcome.near_ties,
+        unscored=outcome.unscored,
         seconds=outcome.seconds,
         error=error,
         index=index,
         id=id,
         _value=value,
     )
+
+
+async def _converted(convert: Callable[[Any], R], value: Any, timeout: float | None) -> tuple[R | None, str | None]:
+    """The value as one of Python, or why it is none. A model of pydantic may have validators, which are user code."""
+
+    def converted() -> tuple[R | None, str | None]:
+        try:
+            return convert(value), None
+        except ValueError as invalid:  # pydantic's ValidationError is one
+            return None, f"the output is not valid: {invalid}"
+
+    try:
+        async with RowClock(timeout) as clock:
+            (outcome,) = await _conversions.run([converted], clock)
+    except UserCodeError as failure:
+        return None, f"the output is not valid: {failure}"
+    except TimeoutError:
+        return None, f"timed out: making the output took more than {timeout:g} s"
+    return outcome
 
 
 async def _driven(session: Session, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -97,6 +142,8 @@ async def _driven(session: Session, coroutine: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait({task, engine}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise engine.exception() or RuntimeError("the engine stopped")
+        if task.cancelled():
+            raise RuntimeError("the run was cancelled from within")
         return task.result()
     finally:
         if task is None:
@@ -152,5 +199,20 @@ def _background_loop() -> asyncio.AbstractEventLoop:
 
 def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     """Ends the thread: one that computes while Python shuts down would crash it."""
+    if _is_forked:
+        return
     loop.call_soon_threadsafe(loop.stop)
-    thread.join()
+    thread.join(_SECONDS_TO_END)
+    while thread.is_alive() and thread.ident is not None:
+        # It is in a long step, or loads a model: this ends it between two calls into torch.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+        thread.join(_SECONDS_TO_END)
+
+
+def _forked() -> None:
+    global _is_forked, _lock
+    _lock = threading.Lock()
+    _is_forked = _loop is not None
+
+
+os.register_at_fork(after_in_child=_forked)

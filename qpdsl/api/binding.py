@@ -1,4 +1,4 @@
-"""What a program runs with: a session, a seed, and the models that its names stand for."""
+"""What a program runs with: a session, a seed, the models that its names stand for, and how long a run may take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qpdsl.arguments import ArgumentError
-from qpdsl.settings import check_whole
+from qpdsl.errors import naming_keywords
+from qpdsl.settings import check_timeout, check_whole
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.memory.kv_cache import KVType
@@ -22,29 +23,34 @@ _default: Session | None = None
 
 @dataclass(frozen=True)
 class Binding:
-    """`session` and `seed` are None where they are not set. `models` maps names of models to ids."""
+    """`session`, `seed` and `row_timeout`, in seconds, are None where not set. `models` maps names of models to ids."""
 
     session: Session | None = None
     seed: int | None = None
     models: Mapping[str, str] = field(default_factory=dict)
+    row_timeout: float | None = None
 
     def over(self, other: Binding) -> Binding:
         """This binding, with the other's settings for what this one does not set."""
         session = self.session if self.session is not None else other.session
         seed = self.seed if self.seed is not None else other.seed
-        return Binding(session, seed, {**other.models, **self.models})
+        row_timeout = self.row_timeout if self.row_timeout is not None else other.row_timeout
+        return Binding(session, seed, {**other.models, **self.models}, row_timeout)
 
 
-def binding(session: Session | None, seed: int | None, models: Mapping[str, str] | None) -> Binding:
-    """The binding of a session, a seed and models that a user set. Raises ArgumentError."""
+def binding(
+    session: Session | None, seed: int | None, models: Mapping[str, str] | None, row_timeout: float | None
+) -> Binding:
+    """The binding of what a user set. Raises ArgumentError."""
     if seed is not None:
         check_whole("seed", seed)
+    check_timeout(row_timeout)
     if session is not None:
         from qpdsl.session import Session
 
         if not isinstance(session, Session):
             raise ArgumentError(f"`session` takes a `qp.Session(…)`, not a {type(session).__name__}")
-    return Binding(session, seed, models or {})
+    return Binding(session, seed, models or {}, row_timeout)
 
 
 _bound: ContextVar[Binding] = ContextVar("bound", default=Binding())  # noqa: B039
@@ -67,6 +73,7 @@ def default_session() -> Session:
 
 
 @contextmanager
+@naming_keywords
 def using(
     session: Session | None = None,
     *,
@@ -79,11 +86,12 @@ def using(
     compile: bool | None = None,
     seed: int | None = None,
     models: Mapping[str, str] | None = None,
+    row_timeout: float | None = None,
 ) -> Iterator[Session]:
     """Programs called in the block run in a session, with a seed, and with other models for the names of theirs.
 
-    A setting of a session, as `qp.Session` takes it, makes a new session. A seed or models that a program sets itself
-    (`program.using(…)`) take precedence over those of the block.
+    A run, or a row of `map`, that takes more than `row_timeout` seconds fails. A setting of a session, as `qp.Session`
+    takes it, makes a new session. What a program sets itself (`program.using(…)`) takes precedence over the block's.
     """
     known = {
         "device": device,
@@ -101,7 +109,7 @@ def using(
         if session is not None:
             raise TypeError(f"a session and `{next(iter(settings))}`, which would make another")
         session = Session(**settings)  # type: ignore[arg-type]
-    inner = binding(session, seed, models).over(_bound.get())
+    inner = binding(session, seed, models, row_timeout).over(_bound.get())
     token = _bound.set(inner)
     try:
         yield inner.session or default_session()

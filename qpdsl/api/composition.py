@@ -96,7 +96,7 @@ class Composition:
         """Characters that stand for a name in a Python string, until `template` turns the string into a template."""
         if not isinstance(node, ast.Name):
             message = "only a parameter or a column by itself can stand in a text"
-            raise self.refuse("QP502", message, help="work it out in a stage, or make it a parameter")
+            raise self.refuse("QP502", message, help="work it out before the call, and pass it as a parameter")
         self._marks.append(node)
         return f"{_MARK}{self._nonce}:{len(self._marks) - 1}{_MARK}"
 
@@ -111,8 +111,16 @@ class Composition:
                 message = "this text was changed after a parameter was put into it"
                 raise self.refuse("QP502", message, span, help="put parameters in last")
             elif piece:
+                self._refuse_representation(piece, span)
                 parts.append(piece)
         return ast.Template(tuple(parts), span=span)
+
+    def _refuse_representation(self, text: str, span: Span) -> None:
+        """`f"{q!r}"` would put what `q` is called into the text, and not its value. Raises QpError."""
+        for shown in self.represented:
+            if shown in text:
+                message = f"this text holds the name of {shown}, and not its value"
+                raise self.refuse("QP502", message, span, help="leave `!r` and `repr` out: `f\"{name}\"` puts the value in")
 
     def file_of(self, kind: str, ending: str, text: str) -> str:
         """Keeps the text of a file in memory, and returns the file's name. Equal texts have equal names."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qpdsl.api.program import Program
+from qpdsl.errors import naming_keywords
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar import ast
 from qpdsl.grammar.files import Files
@@ -23,6 +24,7 @@ Functions = Iterable[Registered[..., Any] | PythonFunction]
 _FIRST_WORD = re.compile(r"(?:\s|#[^\n]*)*(\w*)")
 
 
+@naming_keywords
 def load(
     file: str | Path, program: str | None = None, *, functions: Functions = (), allow: Iterable[str | Path] = ()
 ) -> Program[..., Any]:
@@ -39,6 +41,7 @@ def load(
     return _loaded(parse_file(source), program, Files(path.parent, tuple(map(Path, allow))), functions)
 
 
+@naming_keywords
 def parse(
     text: str, program: str | None = None, *, functions: Functions = (), folder: str | Path | None = None
 ) -> Program[..., Any]:

@@ -15,7 +15,7 @@ from qpdsl.api.binding import Binding, binding, bound, default_session
 from qpdsl.api.composition import current
 from qpdsl.api.results import Result
 from qpdsl.arguments import ArgumentError, bind, from_json, with_defaults
-from qpdsl.errors import shorten, unknown
+from qpdsl.errors import naming_keywords, shorten, unknown
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
@@ -115,9 +115,9 @@ class Program(Generic[P, R]):
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """Runs the program and returns its value, with the final rows and their costs. Raises ArgumentError."""
-        from qpdsl.api.background import submit
+        from qpdsl.api.background import not_in_a_loop, submit
 
-        _not_in_a_loop()
+        not_in_a_loop("`await program.acall(…)`, or `arun` for the whole result")
         future = submit(self.work(args, kwargs)())
         try:
             result: Result[R] = future.result()
@@ -136,6 +136,7 @@ class Program(Generic[P, R]):
         result: Result[R] = await asyncio.wrap_future(submit(self.work(args, kwargs)()))
         return result
 
+    @naming_keywords
     def map(
         self, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]], *, concurrency: int | None = None
     ) -> Map[R]:
@@ -184,15 +185,24 @@ class Program(Generic[P, R]):
         physical = self._physical(self._binding.over(bound()))
         return physical.in_flight or 1, physical.floor
 
+    @naming_keywords
     def using(
-        self, *, session: Session | None = None, seed: int | None = None, models: Mapping[str, str] | None = None
+        self,
+        *,
+        session: Session | None = None,
+        seed: int | None = None,
+        models: Mapping[str, str] | None = None,
+        row_timeout: float | None = None,
     ) -> Program[P, R]:
-        """The program, to run in a session, with a seed, and with other models (name → id) for those it declares."""
+        """The program, to run in a session, with a seed, and with other models (name → id) for those it declares.
+
+        A run, or a row of `map`, that takes more than `row_timeout` seconds fails. Raises ArgumentError.
+        """
         for name in models or ():
             if name not in self.logical.models:
                 raise ArgumentError(unknown(name, self.logical.models, f"program `{self.name}` uses no model"))
         program = copy.copy(self)
-        program._binding = binding(session, seed, models).over(self._binding)
+        program._binding = binding(session, seed, models, row_timeout).over(self._binding)
         return program
 
     def work(
@@ -225,6 +235,7 @@ class Program(Generic[P, R]):
             id,
             index,
             admission=admission,
+            timeout=run_binding.row_timeout,
         )
 
     def __str__(self) -> str:
@@ -288,11 +299,3 @@ def _warn(diagnostic: Diagnostic, file: ast.File) -> None:
     source = diagnostic.source or file.source
     line = source.position(diagnostic.span.start)[0]
     warnings.warn_explicit(f"{diagnostic.message} [{diagnostic.code}]", QpWarning, source.name, line)
-
-
-def _not_in_a_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError("an event loop is running here, and this call would block it: write `await program.acall(…)`")

@@ -20,6 +20,10 @@ class RunError(Exception):
         super().__init__(message)
         self.result = result
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A process of a pool hands its error on to the one that waits for it.
+        return RunError, (str(self), self.result)
+
 
 class Tokens(NamedTuple):
     """Tokens as an API would bill them: the whole prompt of every request, and every token sampled."""
@@ -32,8 +36,9 @@ class Tokens(NamedTuple):
 class Result(Generic[R]):
     """One run of a program.
 
-    `rows` are the columns of the final rows. `score` is the first row's, None without a `score` stage. `error` says
-    why there is no value. In a `map`, `index` counts the rows of the input and `id` is the row's own, or its number.
+    `rows` are the columns of the final rows. `score` is the first row's, None without a `score` stage. `unscored`
+    counts the rows, of all rounds, that were too long for a verifier or a judge. `error` says why there is no value. In
+    a `map`, `index` counts the rows of the input and `id` is the row's own, or its number.
     """
 
     score: float | None
@@ -44,6 +49,7 @@ class Result(Generic[R]):
     error: str | None
     index: int = 0
     id: str = ""
+    unscored: int = 0
     _value: R | None = None
 
     def __repr__(self) -> str:

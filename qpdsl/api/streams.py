@@ -10,7 +10,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from qpdsl.api.background import submit
+from qpdsl.api.background import not_in_a_loop, submit
 from qpdsl.api.results import Finished, Result, TextPiece
 from qpdsl.arguments import ArgumentError
 from qpdsl.dataset.admission import Admission
@@ -44,6 +44,7 @@ class Map(Generic[R]):
     def __iter__(self) -> Iterator[Result[R]]:
         if not isinstance(self._rows, Iterable):
             raise TypeError("these rows come asynchronously: write `async for` over the results")
+        not_in_a_loop("`async for` over the results")
         done: SimpleQueue[Future[Result[R]]] = SimpleQueue()
         rows, admission = enumerate(self._rows), self._admission()
         running: set[Future[Result[R]]] = set()
@@ -132,6 +133,7 @@ class Stream(Generic[R]):
         self._run = run
 
     def __iter__(self) -> Iterator[TextPiece | Finished[R]]:
+        not_in_a_loop("`async for` over the pieces")
         events: SimpleQueue[TextPiece | Future[Result[R]]] = SimpleQueue()
         future = self._started(events.put)
         try:

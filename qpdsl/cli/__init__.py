@@ -2,8 +2,9 @@
 
 Open `app.py` first: it lists the commands, which lie in `commands/`, and turns errors into one line and an exit code
 (`exits.py`). `shared_options.py` holds the options that several commands take, `proposals.py` and `shells.py` complete
-command lines. The kinds of run lie in `runs/`. stdout is for data, stderr for notes and diagnostics; no command shows a
-traceback. Modules here are imported by every command, so they import little.
+command lines. The kinds of run lie in `runs/`. Everything is printed through `console.py`: stdout is for data, stderr
+for notes and diagnostics, and a terminal gets nothing that it would obey. No command shows a traceback. Modules here
+are imported by every command, so they import little.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.signals import watch_signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     # Threads that spin while they wait make a run many times slower where another process wants the core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if argv is None:
+        watch_signals()
     try:
         # Imported here, so that an interrupt during the imports is reported like any other.
         from qpdsl.cli.app import dispatch
@@ -31,10 +36,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
         code = Exit.INTERRUPTED
-    if argv is None and code == Exit.INTERRUPTED:
-        # Where the interrupt went through an `exec`, as in many an import, Python would end itself by the signal.
+    # Where the interrupt went through an `exec`, as in many an import, Python would end itself by the signal. And it
+    # waits for the threads of the user's functions, which may never end.
+    if argv is None and (code == Exit.INTERRUPTED or _is_something_left_running()):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError, ValueError):
                 stream.flush()
         os._exit(code)
     return code
+
+
+def _is_something_left_running() -> bool:
+    """Whether a thread goes on that Python would wait for, or that is in a function that was given up."""
+    code = sys.modules.get("qpdsl.executor.runtime.instance.user_code")
+    if code is None:
+        return False
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    return any(not thread.daemon or thread.name.endswith(code.LEFT_RUNNING) for thread in others)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import platform
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,7 +15,8 @@ from importlib import import_module
 import click
 
 from qpdsl import __version__
-from qpdsl.cli.exits import Exit, say, table
+from qpdsl.cli.console import put, say
+from qpdsl.cli.exits import Exit, table
 from qpdsl.errors import DataError, UserError, reason
 
 # Each command and where in `qpdsl.cli.commands` it is, in the order of `--help`.
@@ -29,9 +32,14 @@ _COMMANDS = {
     "profile": "profile",
     "analyze": "analyze",
     "models": "models",
+    "programs": "programs",
     "lsp": "lsp",
     "completion": "completion",
 }
+# What is left over on a command line, where it looks like a parameter's value.
+_SETTING = re.compile(r"extra arguments? \(([A-Za-z_]\w*)=")
+_PARTS = ("torch", "transformers", "llguidance")
+_EPILOG = f"\b\nexit codes:\n{table()}"
 # Files are written by functions that report their own failures; these are stdout's.
 _STDOUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -46,6 +54,7 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = import_module(f"qpdsl.cli.commands.{_COMMANDS[cmd_name]}").command
+        command.epilog = command.epilog or _EPILOG
         return command
 
     def resolve_command(
@@ -58,12 +67,23 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        parts = ", ".join(f"{name} {version(name)}" for name in _PARTS)
+        put(f"qpdsl {__version__} ({parts}, Python {platform.python_version()})")
+        ctx.exit()
+
+
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=f"\b\nexit codes:\n{table()}",
+    epilog=_EPILOG,
 )
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show versions."
+)
 def cli() -> None:
     """A query planner for test-time compute.
 
@@ -89,7 +109,9 @@ def dispatch(argv: Sequence[str]) -> int:
     try:
         with cli.make_context("qpdsl", list(argv), obj=tuple(argv)) as ctx:
             code = cli.invoke(ctx)
-        sys.stdout.flush()
+        # The language server closes its streams.
+        if not sys.stdout.closed:
+            sys.stdout.flush()
         return int(code or 0)
     except click.exceptions.Exit as done:
         return done.exit_code
@@ -113,6 +135,7 @@ def dispatch(argv: Sequence[str]) -> int:
 def _fail(error: Exception) -> int:
     """Reports an error and gives the exit code that it stands for."""
     from qpdsl.arguments import ArgumentError
+    from qpdsl.executor.checkpoint.errors import ModelError
     from qpdsl.grammar.diagnostic import QpError
 
     if isinstance(error, QpError):
@@ -129,12 +152,11 @@ def _fail(error: Exception) -> int:
     if isinstance(error, ArgumentError):
         say(f"error: {error}")
         return Exit.USAGE
-    loading = sys.modules.get("qpdsl.executor.models.text_model")
-    if loading is not None and isinstance(error, loading.ModelError):
+    if isinstance(error, ModelError):
         say(f"error: {error}")
         return Exit.MODEL
     if os.environ.get("QPDSL_DEBUG"):
-        traceback.print_exception(error)
+        say("".join(traceback.format_exception(error)).rstrip())
     hint = "" if os.environ.get("QPDSL_DEBUG") else "; QPDSL_DEBUG=1 shows where"
     what = " ".join(f"{type(error).__name__}: {error}".split())
     say(f"internal error: {what} (please report it{hint})")
@@ -147,13 +169,28 @@ def _say_usage(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         say(error.format_message())
         return
+    help = None if ctx is None else f"`{ctx.command_path} --help` lists what there is"
     if isinstance(error, click.NoSuchOption) and ctx is not None:
-        from qpdsl.errors import unknown
-
-        options = [name for param in ctx.command.get_params(ctx) for name in param.opts if name.startswith("--")]
-        message = unknown(error.option_name, options, "there is no option")
+        message = _unknown_option(error.option_name, ctx)
     else:
         message = error.format_message().rstrip(".").replace("'", "`")
+        if setting := _SETTING.search(message):
+            help = f"a parameter of the program is set by `--set {setting[1]}=…`"
     say(f"error: {message[:1].lower()}{message[1:]}")
-    if ctx is not None:
-        say(f"help: `{ctx.command_path} --help` lists what there is")
+    if help is not None:
+        say(f"help: {help}")
+
+
+def _unknown_option(option: str, ctx: click.Context) -> str:
+    from qpdsl.cli.proposals import declared
+    from qpdsl.errors import shorten
+    from qpdsl.grammar.suggest import closest
+
+    name = option.lstrip("-")
+    message = f"there is no option `{shorten(option)}`"
+    takes_settings = any("--set" in param.opts for param in ctx.command.get_params(ctx))
+    if takes_settings and name in declared(ctx, "params"):
+        return f"{message}; `{name}` is a parameter of the program: `--set {name}=…`"
+    options = {opt[2:] for param in ctx.command.get_params(ctx) for opt in param.opts if opt.startswith("--")}
+    near = closest(name, sorted(options))
+    return f"{message}; did you mean `--{near}`?" if near else message

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 
-import click
-
-from qpdsl.grammar.diagnostic import Diagnostic, QpError, more_note, render
+from qpdsl.cli.console import say, say_rendered, wants_colour
+from qpdsl.grammar.diagnostic import MAX_DIAGNOSTICS, Diagnostic, QpError, more_note, render
 from qpdsl.grammar.source import Source
 
 
 def show(diagnostics: Iterable[Diagnostic], source: Source | None = None) -> None:
-    """Each diagnostic with its lines and carets, a blank line between two; colour on a terminal only.
+    """The first `MAX_DIAGNOSTICS` with their lines and carets, a blank line between two, and how many more there are.
 
     `source` is the text of those that do not name theirs.
     """
-    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    text = "\n\n".join(render(diagnostic, _text_of(diagnostic, source), colour=colour) for diagnostic in diagnostics)
-    if text:
-        click.echo(text, err=True, color=colour)
+    every = list(diagnostics)
+    colour = wants_colour(sys.stderr)
+    shown = [render(one, _text_of(one, source), colour=colour) for one in every[:MAX_DIAGNOSTICS]]
+    note = more_note(len(every) - len(shown), every[0].severity if every else "error")
+    if shown:
+        say_rendered("\n\n".join([*shown, note] if note else shown))
 
 
 def _text_of(diagnostic: Diagnostic, source: Source | None) -> Source:
@@ -37,6 +37,6 @@ def show_error(error: QpError) -> None:
 
 def show_more(error: QpError) -> None:
     """How many errors were left out, if any."""
-    note = more_note(error)
+    note = more_note(error.more)
     if note is not None:
-        click.echo(f"\n{note}", err=True)
+        say(f"\n{note}")

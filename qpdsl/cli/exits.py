@@ -1,10 +1,8 @@
-"""How a command reports: its exit code, and notes on stderr, since stdout is for data."""
+"""Exit codes: what the status of a command says."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-
-import click
 
 
 class Exit(IntEnum):
@@ -39,8 +37,3 @@ _MEANINGS = {
 def table() -> str:
     """The codes as a block of text for a command's help."""
     return "\n".join(f"{code.value:>5}  {code.meaning}" for code in Exit)
-
-
-def say(text: str) -> None:
-    """Prints a note on stderr."""
-    click.echo(text, err=True)

@@ -28,6 +28,13 @@ def complete_programs(ctx: click.Context, param: click.Parameter, incomplete: st
     return [*names, *_paths(incomplete, ".qp")]
 
 
+def complete_shipped(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
+    """Programs that ship with qpdsl."""
+    from qpdsl.sources.programs import shipped_programs
+
+    return [CompletionItem(name) for name in shipped_programs() if name.startswith(incomplete)]
+
+
 def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """`.qp` files, and the folders on the way to them."""
     return list(_paths(incomplete, ".qp"))
@@ -46,14 +53,14 @@ def complete_settings(ctx: click.Context, param: click.Parameter, incomplete: st
     if "=" in incomplete:
         return []
     names = {setting.partition("=")[0] for setting in _words(ctx)["--set"]}
-    return _open_names((name for name in _declared(ctx, "params") if name not in names), incomplete)
+    return _open_names((name for name in declared(ctx, "params") if name not in names), incomplete)
 
 
 def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """`NAME=` for the models of the program on the line, then the built-in models."""
     name, sign, start = incomplete.partition("=")
     if not sign:
-        return _open_names(_declared(ctx, "models"), incomplete)
+        return _open_names(declared(ctx, "models"), incomplete)
     from qpdsl import zoo
 
     ids = [model.name for model in zoo.BUILTIN if model.name.startswith(start)]
@@ -71,7 +78,7 @@ def complete_rules(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """The programs of the file on the line."""
-    return [CompletionItem(name) for name in _declared(ctx, "programs") if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in declared(ctx, "programs") if name.startswith(incomplete)]
 
 
 def complete_codes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
@@ -102,7 +109,7 @@ def _paths(incomplete: str, suffix: str) -> Iterator[Item]:
             yield CompletionItem(f"{head}{slash}{entry.name}")
 
 
-def _declared(ctx: click.Context, what: str) -> list[str]:
+def declared(ctx: click.Context, what: str) -> list[str]:
     """Names of the parameters, models or programs that the program file on the line declares; parsed, not checked."""
     words = _words(ctx)
     if not words[""]:

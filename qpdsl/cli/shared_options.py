@@ -19,19 +19,35 @@ def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
+class FileName(click.ParamType):
+    """The type of every option that names a file or a folder. `dash` says why `-` is none, where it means nothing."""
+
+    name = "file"
+
+    def __init__(self, dash: str | None = None) -> None:
+        self._dash = dash
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value:
+            self.fail("it takes a name, not an empty text", param, ctx)
+        if value == "-" and self._dash is not None:
+            self.fail(f"`-` is no file here; {self._dash}", param, ctx)
+        return str(value)
+
+
 _READING = (
     click.option(
         "--allow-read",
         metavar="FOLDER",
         multiple=True,
-        type=click.Path(),
+        type=FileName(),
         help="Let programs read files under this folder too; else they read under their own only.",
     ),
     click.option(
         "--python",
         metavar="FILE",
         multiple=True,
-        type=click.Path(),
+        type=FileName(),
         help="Run a Python file, and let programs use the scorers and extractors that it registers.",
     ),
 )
@@ -55,7 +71,8 @@ _PROGRAM = (
         "models",
         metavar="NAME=ID|PATH",
         multiple=True,
-        help="Put a model of the program on another Hugging Face id or folder.",
+        help="Put a model of the program on another Hugging Face id or folder. `prm=ID kind=KIND` in quotes says of which "
+        "kind a verifier is.",
         shell_complete=complete_models,
     ),
     *_READING,
@@ -76,7 +93,7 @@ _PLANNING = (
         "disabled",
         metavar="RULE",
         multiple=True,
-        help="Plan without a rule; docs/rules.md lists them.",
+        help="Plan without a rule; `explain --verbose` names those that changed the plan.",
         shell_complete=complete_rules,
     ),
 )

@@ -19,6 +19,8 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from qpdsl.cli.console import put
+
 if TYPE_CHECKING:
     Item = CompletionItem[str]
 
@@ -117,5 +119,5 @@ def complete(cli: click.Command, instruction: str) -> int:
     completion = shell(cli, {}, "qpdsl", VARIABLE)
     # Click drops the words of the line where the last one is an option without its value.
     completion.ctx_args["obj"] = completion.get_completion_args()[0]
-    click.echo(completion.complete())
+    put(completion.complete())
     return 0

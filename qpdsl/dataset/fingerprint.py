@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from functools import cache
 from hashlib import blake2b
+from importlib.machinery import ModuleSpec
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from qpdsl import __version__
+from qpdsl.executor.checkpoint.hub_snapshot import cached_snapshot
+from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.planner.plan.physical import PhysicalOp
 
 Fingerprint = Mapping[str, str]
@@ -17,7 +24,10 @@ Fingerprint = Mapping[str, str]
 _WHOLE = 64 << 20
 _BLOCK = 64 << 10
 _SAMPLES = 32
-_TEXT_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
+# What decides the results of a run.
+_PACKAGES = tuple(f"qpdsl.{name}" for name in ("grammar", "planner", "executor", "planning", "sources", "dataset"))
+_SOURCES = (".py", ".lark")
+_LIBRARIES = ("torch", "transformers", "tokenizers", "llguidance")
 # How a part of the fingerprint is called in messages, and whether its value says something to the user.
 _PARTS = {
     "version": ("the qpdsl version", True),
@@ -66,21 +76,20 @@ def changes(old: Fingerprint, new: Fingerprint) -> list[str]:
     return differences
 
 
-def model_digest(folder: Path) -> str:
-    """A digest of a model folder's content: quick for weights of any size.
+def model_digest(folder: ModelFolder) -> str:
+    """A digest of every file of a model that is read: quick for weights of any size.
 
     Configuration and tokenizer files count in full, and so do weight files up to 64 MiB. Of larger ones the size, the
     header (every tensor's name, type, shape and place) and 32 blocks spread evenly over the file count.
     """
     state = blake2b(digest_size=16)
-    for path in sorted(folder.iterdir()):
-        weights = path.suffix == ".safetensors"
-        if not path.is_file() or not (weights or path.suffix in _TEXT_SUFFIXES):
-            continue
+    for name in sorted(folder.files):
+        path = folder.path / name
         size = path.stat().st_size
-        state.update(f"{path.name}\0{size}\0".encode())
+        state.update(f"{name}\0{size}\0".encode())
         with path.open("rb") as file:
-            for start, length in _pieces(size, _header_length(file.read(8)) if weights else 0):
+            header = _header_length(file.read(8)) if path.suffix == ".safetensors" else size
+            for start, length in _pieces(size, header):
                 file.seek(start)
                 state.update(file.read(length))
     return state.hexdigest()
@@ -99,10 +108,32 @@ def _pieces(size: int, header: int) -> Iterable[tuple[int, int]]:
 
 
 def location_digest(location: Path | str) -> str:
-    """A digest of what a located model holds: a folder, or a hub id whose files are in the cache by now."""
-    if isinstance(location, Path):
-        return model_digest(location)
-    from huggingface_hub import try_to_load_from_cache
+    """A digest of what a located model holds: a folder, or a hub id whose files are in the cache by now.
 
-    config = try_to_load_from_cache(location, "config.json")
-    return model_digest(Path(config).parent) if isinstance(config, str) else "unknown"
+    Raises ModelError where the folder is not whole.
+    """
+    folder = location if isinstance(location, Path) else cached_snapshot(location)
+    return "unknown" if folder is None else model_digest(ModelFolder.of(str(location), folder))
+
+
+@cache
+def build() -> str:
+    """What computes: the version of the package, a digest of its sources, and the libraries that it computes with."""
+    own = Path(__file__).parents[1]
+    folders = [Path(place) for name in _PACKAGES if (spec := find_spec(name)) for place in _places(spec)]
+    sources = [*own.glob("*.py"), *(path for folder in folders for path in folder.rglob("*"))]
+    libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    return f"{__version__} build {source_digest(sources)}, {libraries}"
+
+
+def source_digest(paths: Iterable[Path]) -> str:
+    """A digest of the source files among `paths`, by name and content."""
+    state = blake2b(digest_size=6)
+    for path in sorted(path for path in paths if path.suffix in _SOURCES):
+        content = path.read_bytes()
+        state.update(f"{path.name}\0{len(content)}\0".encode() + content)
+    return state.hexdigest()
+
+
+def _places(spec: ModuleSpec) -> list[str]:
+    return list(spec.submodule_search_locations or ())

@@ -22,7 +22,7 @@ class Job:
     """What is run for each row: a plan and, to compare with, the plan that decodes the same problem greedily.
 
     `written` is the plan before any rule changed it, and `planned` says in words which rules did: both identify a run
-    that is resumed.
+    that is resumed. A row fails after `row_timeout` seconds.
     """
 
     plan: PhysicalPlan
@@ -31,6 +31,7 @@ class Job:
     with_rows: bool = False
     written: PhysicalPlan | None = None
     planned: str = "optimized"
+    row_timeout: float | None = None
 
     @property
     def models(self) -> dict[str, str]:
@@ -40,10 +41,11 @@ class Job:
 
 async def run_one(session: Session, job: Job, row: InputRow) -> tuple[InstanceResult, InstanceResult | None]:
     """What the program and greedy decoding give for one row, run side by side inside `session.running()`."""
-    program = session.run(job.plan, row.arguments, job.seed, row.id)
+    timeout = job.row_timeout
+    program = session.run(job.plan, row.arguments, job.seed, row.id, timeout=timeout)
     if job.greedy is None:
         return await program, None
-    greedy = session.run(job.greedy, row.arguments, job.seed, f"{row.id} greedy", baseline=True)
+    greedy = session.run(job.greedy, row.arguments, job.seed, f"{row.id} greedy", baseline=True, timeout=timeout)
     return await asyncio.gather(program, greedy)
 
 
@@ -58,7 +60,8 @@ async def run_rows(
 
     Without a `concurrency` the plan says when rows start: see `Admission`, with the plan's `floor` and `in_flight`. A
     plan that does not say how many runs one at a time. Greedy decoding is run for the rows that have a reference. An
-    error of `done` ends the run; a row's own failure is part of its outcome.
+    error of `done` ends the run; a row's own failure is part of its outcome. `done` is called once for every row, or
+    else this raises.
     """
     in_flight, floor = (job.plan.in_flight or 1, job.plan.floor) if concurrency is None else (concurrency, 0)
     admission = Admission(floor, in_flight)
@@ -68,6 +71,11 @@ async def run_rows(
         try:
             result, greedy = await run_one(session, compared, row)
             done(number, outcome(row, result, greedy, with_rows=job.with_rows))
+        except asyncio.CancelledError as error:
+            if not _is_cancelled():
+                # A task group takes no notice of tasks that are cancelled, so the row would be missing.
+                raise RuntimeError(f"row `{row.id}` was cancelled from within") from error
+            raise
         finally:
             admission.leave()
 
@@ -80,3 +88,9 @@ async def run_rows(
                     await session.settled()
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled the task that runs."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

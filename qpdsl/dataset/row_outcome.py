@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from qpdsl.dataset.json_values import plain, plain_rows, shown
 from qpdsl.planner.plan.evaluate import NUMBER
@@ -13,6 +13,9 @@ from qpdsl.planner.plan.evaluate import NUMBER
 if TYPE_CHECKING:
     from qpdsl.dataset.rows import InputRow, Reference
     from qpdsl.executor.runtime.run import InstanceResult
+
+# The keys that every record of the output begins with.
+_FIRST_KEYS = ("id", "answer", "score", "tokens_in", "tokens_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class Outcome:
     greedy: Any = None
     greedy_correct: bool | None = None
     error: str | None = None
+    unscored: int = 0
     rows: list[dict[str, Any]] | None = None
 
     def record(self, *, timing: bool) -> dict[str, Any]:
@@ -49,6 +53,8 @@ class Outcome:
         if self.greedy_correct is not None:
             record["greedy"] = plain(self.greedy)
             record["greedy_correct"] = self.greedy_correct
+        if self.unscored:
+            record["unscored"] = self.unscored
         if self.error is not None:
             record["error"] = self.error
         if timing:
@@ -65,6 +71,10 @@ class Outcome:
 def outcome(row: InputRow, result: InstanceResult, greedy: InstanceResult | None, *, with_rows: bool) -> Outcome:
     """The outcome of a row from what the program gave and, where it was run, greedy decoding."""
     reference = row.reference
+    error = result.error
+    if error is None and greedy is not None and greedy.timed_out:
+        # It has no answer to compare with, which must not count as a wrong one in silence.
+        error = f"greedy decoding {greedy.error}"
     return Outcome(
         id=row.id,
         answer=result.value,
@@ -72,13 +82,23 @@ def outcome(row: InputRow, result: InstanceResult, greedy: InstanceResult | None
         tokens_in=result.prompt_tokens,
         tokens_out=result.sampled_tokens,
         near_ties=result.near_ties,
+        unscored=result.unscored,
         seconds=result.seconds,
         correct=None if reference is None else same_answer(result.value, reference),
         greedy=None if greedy is None else greedy.value,
         greedy_correct=None if reference is None or greedy is None else same_answer(greedy.value, reference),
-        error=result.error,
+        error=error,
         rows=plain_rows(result.rows) if with_rows else None,
     )
+
+
+def begins_results(file: BinaryIO) -> bool:
+    """Whether an open file holds records of outcomes, as far as its first line tells."""
+    try:
+        first = json.loads(file.readline())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and tuple(first)[: len(_FIRST_KEYS)] == _FIRST_KEYS
 
 
 def same_answer(value: Any, reference: Reference) -> bool:

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from qpdsl.dataset.row_outcome import Outcome
 
 
+# What is said of candidates that were not scored, after their number.
+TOO_LONG = "(too long for a verifier or judge)"
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """`seconds` is the wall time of this run alone, in which `sampled` tokens were drawn for the rows it finished.
@@ -37,6 +41,8 @@ class Summary:
             facts.append(("greedy", _share(self._greedy_accuracy)))
         facts.append(("tokens", f"{self._tokens_in:,} in, {self._tokens_out:,} out"))
         facts.append(("near ties", f"{self._near_ties:,}"))
+        if self._unscored:
+            facts.append(("unscored", f"{self._unscored:,} {TOO_LONG}"))
         if self.sampled:
             facts.append(("seconds", f"{self.seconds:.1f} ({self.sampled / self.seconds:,.0f} tokens/s)"))
         return aligned(facts)
@@ -48,6 +54,8 @@ class Summary:
             if verdicts:
                 summary |= {f"{name}correct": sum(verdicts), f"{name}compared": len(verdicts)}
         summary |= {"tokens_in": self._tokens_in, "tokens_out": self._tokens_out, "near_ties": self._near_ties}
+        if self._unscored:
+            summary |= {"unscored": self._unscored}
         if timing:
             summary |= {"seconds": round(self.seconds, 3)}
         return summary
@@ -67,6 +75,10 @@ class Summary:
     @property
     def _tokens_out(self) -> int:
         return sum(outcome.tokens_out for outcome in self.outcomes)
+
+    @property
+    def _unscored(self) -> int:
+        return sum(outcome.unscored for outcome in self.outcomes)
 
     @property
     def _near_ties(self) -> int:

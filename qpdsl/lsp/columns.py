@@ -29,11 +29,11 @@ def check_columns(
 
 
 def _columns_after(stages: tuple[ast.Stage, ...], plan: LogicalPlan) -> Iterator[tuple[Span, ColumnTypes]]:
-    """The operators of a block are in the order of its stages; those of a called program are in the place of `call`."""
+    """The operators of a block are in its stages' order; those of a program called without `into` in that of `call`."""
     nodes = list(plan.order())
-    spans = [stage.span for stage in stages if not isinstance(stage, ast.Call)]
+    spans = [stage.span for stage in stages if not _is_pasted(stage)]
     for stage in stages:
-        if isinstance(stage, ast.Call):
+        if _is_pasted(stage):
             while len(nodes) > 1 and not _is_of_another_stage(plan.op(nodes[1]), spans):
                 nodes.pop(0)
             yield stage.span, plan.columns(nodes[0])
@@ -45,6 +45,11 @@ def _columns_after(stages: tuple[ast.Stage, ...], plan: LogicalPlan) -> Iterator
         yield stage.span, plan.columns(nodes[0])
         for block, inner in zip(blocks(stage), _inner_plans(plan.op(nodes[0])), strict=True):
             yield from _columns_after(block, inner)
+
+
+def _is_pasted(stage: ast.Stage) -> bool:
+    """Whether the operators of a called program stand in the stage's place."""
+    return isinstance(stage, ast.Call) and stage.into is None
 
 
 def _is_of_another_stage(op: ops.Operator, spans: list[Span]) -> bool:

@@ -37,11 +37,11 @@ Kind = lsp.CompletionItemKind
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _SEPARATORS = ("{", "|", "}")
 # The words after which a value of a row is read, and the options that read a value of a row.
-_ROW_WORDS = {"by", "where", "until", "return", "vote", "per", "and", "or", "not", "matches"}
+_ROW_WORDS = {"given", "by", "where", "until", "return", "vote", "per", "and", "or", "not", "matches"}
 _ROW_OPTIONS = {"weight"}
 _CLAUSES = {
-    "generate": ("as", "via", "draft", "into"),
-    "score": ("into",),
+    "generate": ("as", "via", "into"),
+    "score": ("given", "into"),
     "keep": ("by", "per"),
     "best": ("by",),
     "split": ("by",),
@@ -108,7 +108,7 @@ def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
             yield from _declared(document, ast.Model)
         elif ")" in [token.text for token in point.words]:
             yield from (
-                _item(word, Kind.Keyword, CLAUSE_FORMS.get(word, "")) for word in ("within", "prefer", "draft", "like")
+                _item(word, Kind.Keyword, CLAUSE_FORMS.get(word, "")) for word in ("within", "prefer", "like")
             )
 
 
@@ -127,7 +127,7 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
     elif last == "score" and len(point.words) == 1:
         yield from _declared(document, ast.Model)
         yield from (_item(name, Kind.Function, "Python scorer") for name in sorted(document.environment.scorers))
-        yield from (_item("logprob", Kind.Function), _item("judge", Kind.Function, 'judge(MODEL, "rubric")'))
+        yield from (_item("logprob", Kind.Function), _item("judge", Kind.Function, 'judge(MODEL, "rubric", 1..5)'))
     elif last == "as":
         yield from _declared(document, ast.Schema)
         yield from (_item(word, Kind.Function) for word in TARGETS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,9 @@ from qpdsl.planner.names.modules import Environment
 
 EnvironmentOf = Callable[[Path | None], Environment]
 
+# A text that is checked in less than this is checked on every edit.
+_AT_ONCE = 0.1
+
 
 class Documents:
     """The open documents. One whose text has changed is parsed and checked again."""
@@ -30,12 +35,19 @@ class Documents:
         self._server = server
         self._environment = environment
         self._by_uri: dict[str, Document] = {}
+        self._seconds: dict[str, float] = {}
+
+    def seconds(self, uri: str) -> float:
+        """How long reading the document took the last time, 0 if it never was read."""
+        return self._seconds.get(uri, 0.0)
 
     def get(self, uri: str) -> Document:
         text = self._server.workspace.get_text_document(uri).source.replace("\r\n", "\n")
         document = self._by_uri.get(uri)
         if document is None or document.source.text != text:
+            start = time.perf_counter()
             document = self._by_uri[uri] = self._read(uri, text)
+            self._seconds[uri] = time.perf_counter() - start
         return document
 
     def refresh(self, uri: str) -> Document:
@@ -45,6 +57,7 @@ class Documents:
 
     def close(self, uri: str) -> None:
         self._by_uri.pop(uri, None)
+        self._seconds.pop(uri, None)
 
     def _read(self, uri: str, text: str) -> Document:
         name = to_fs_path(uri) if uri.startswith("file:") else None
@@ -56,8 +69,14 @@ def make_server(environment: EnvironmentOf) -> LanguageServer:
     """A server that checks programs against the environment of their folder, which `environment` returns."""
     server = LanguageServer("qpdsl", __version__, text_document_sync_kind=lsp.TextDocumentSyncKind.Incremental)
     documents = Documents(server, environment)
+    waiting: dict[str, asyncio.TimerHandle] = {}
+
+    def forget(uri: str) -> None:
+        if uri in waiting:
+            waiting.pop(uri).cancel()
 
     def publish(uri: str, document: Document) -> None:
+        forget(uri)
         diagnostics = lsp_diagnostics(document, uri)
         server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, diagnostics))
 
@@ -66,8 +85,16 @@ def make_server(environment: EnvironmentOf) -> LanguageServer:
         publish(params.text_document.uri, documents.get(params.text_document.uri))
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
-    def did_change(params: lsp.DidChangeTextDocumentParams) -> None:
-        publish(params.text_document.uri, documents.get(params.text_document.uri))
+    async def did_change(params: lsp.DidChangeTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        forget(uri)
+        seconds = documents.seconds(uri)
+        if seconds < _AT_ONCE:
+            publish(uri, documents.get(uri))
+        else:
+            # A long text is checked when no edit has come for as long as the check takes.
+            loop = asyncio.get_running_loop()
+            waiting[uri] = loop.call_later(seconds, lambda: publish(uri, documents.get(uri)))
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
     def did_save(params: lsp.DidSaveTextDocumentParams) -> None:
@@ -75,6 +102,7 @@ def make_server(environment: EnvironmentOf) -> LanguageServer:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(params: lsp.DidCloseTextDocumentParams) -> None:
+        forget(params.text_document.uri)
         documents.close(params.text_document.uri)
         server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(params.text_document.uri, []))
 

@@ -13,6 +13,7 @@ from qpdsl.model_location import locate
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.statistics import clock_key
 from qpdsl.planning.user_cache import changing_statistics, check_devices_kept, read_device, write_device
+from qpdsl.settings import check_threads
 from qpdsl.threads import usual_threads
 
 
@@ -29,8 +30,9 @@ def measure_models(
     """The device with the profiles of these models on it. What was measured before is measured again with `force` only.
 
     `tell` is called with the id of each model before it is measured.
-    Raises ModelError, and UsageError where the profile cannot be written.
+    Raises ModelError, ArgumentError, and UsageError where the profile cannot be written.
     """
+    check_threads(threads)
     profile: Device | None = None
     for model in models:
         loaded = load(model, locate(model), device, dtype)

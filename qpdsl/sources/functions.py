@@ -1,25 +1,26 @@
 """Python functions that programs use: scorers and extractors.
 
 The names of a function's parameters say what it gets of a row: `text`, `problem` or `row` (all columns). A first
-parameter of any other name gets the text. With `batched=True` the function gets lists with an entry for each row, and
-returns a list. It may be `async`.
+parameter of any other name gets the text. With `batched=True` the function gets lists with an entry for each row of the
+stage, and returns a list. It may be `async`.
+
+A function is taken to depend on what it is given and on nothing else: it is called once for equal rows of a problem. A
+batched one may compare its rows, so it gets all of them in every round; with `per_row=True` it says that it does not.
 """
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import inspect
 import sys
 import types
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextvars import ContextVar
-from functools import update_wrapper, wraps
+from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Union, final, get_args, get_origin, overload
 from typing import Literal as OneOf
 
-from qpdsl.errors import UsageError, reason
+from qpdsl.errors import UsageError, naming_keywords, reason
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar.words import RESERVED
 
@@ -28,9 +29,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _COLUMN_TYPES = {str: "text", int: "int", float: "float", bool: "bool"}
-
-# The event loop that a program was called in, None if there was none. Its `async` functions run there.
-caller_loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("caller_loop", default=None)
 
 
 class Registered(Generic[P, R]):
@@ -80,12 +78,18 @@ class ExtractorOfBatches(Protocol):
 @overload
 def scorer(call: Callable[P, R], /) -> Scorer[P, R]: ...
 @overload
-def scorer(*, batched: bool = False, name: str | None = None) -> Callable[[Callable[P, R]], Scorer[P, R]]: ...
-def scorer(call: Any = None, /, *, batched: bool = False, name: str | None = None) -> Any:
-    """Registers a function that gives a number for a row."""
+def scorer(
+    *, batched: bool = False, per_row: bool = False, name: str | None = None
+) -> Callable[[Callable[P, R]], Scorer[P, R]]: ...
+@naming_keywords
+def scorer(call: Any = None, /, *, batched: bool = False, per_row: bool = False, name: str | None = None) -> Any:
+    """Registers a function that gives a number for a row.
+
+    `batched` and `per_row`: see the top of the module. Raises UsageError where the function asks for what no row has.
+    """
 
     def register(call: Callable[P, R]) -> Scorer[P, R]:
-        return Scorer(call, PythonFunction(_name(call, name), _in_caller_loop(call), batched, "scorer"))
+        return Scorer(call, _checked(PythonFunction(_name(call, name), call, batched, "scorer", per_row=per_row)))
 
     return register if call is None else register(call)
 
@@ -97,13 +101,19 @@ def extractor(call: Callable[P, T | None], /) -> Extractor[P, T | None, T]: ...
 @overload
 def extractor(*, batched: OneOf[False] = False, name: str | None = None) -> ExtractorOfRows: ...
 @overload
-def extractor(*, batched: OneOf[True], name: str | None = None) -> ExtractorOfBatches: ...
-def extractor(call: Any = None, /, *, batched: bool = False, name: str | None = None) -> Any:
-    """Registers a function that gives a row a value, or None; its return annotation says the type, by default text."""
+def extractor(*, batched: OneOf[True], per_row: bool = False, name: str | None = None) -> ExtractorOfBatches: ...
+@naming_keywords
+def extractor(call: Any = None, /, *, batched: bool = False, per_row: bool = False, name: str | None = None) -> Any:
+    """Registers a function that gives a row a value, or None; its return annotation says the type, by default text.
+
+    `batched` and `per_row`: see the top of the module. Raises UsageError where the function asks for what no row has.
+    """
 
     def register(call: Callable[..., Any]) -> Extractor[..., Any, Any]:
         returns = _returned(call, batched)
-        return Extractor(call, PythonFunction(_name(call, name), _in_caller_loop(call), batched, "extractor", returns))
+        return Extractor(
+            call, _checked(PythonFunction(_name(call, name), call, batched, "extractor", returns, per_row))
+        )
 
     return register if call is None else register(call)
 
@@ -146,6 +156,16 @@ def _name(call: Callable[..., Any], name: str | None) -> str:
     return name
 
 
+def _checked(function: PythonFunction) -> PythonFunction:
+    kind = f"{function.kind} `{function.name}`"
+    if function.per_row and not function.batched:
+        raise UsageError(f"{kind} is given one row at a time anyway", "leave `per_row` out, or say `batched=True`")
+    if unknown := function.unknown_inputs:
+        inputs = "`text`, `problem` and `row`"
+        raise UsageError(f"{kind} asks for `{unknown[0]}`, which a row does not have", f"a row gives {inputs}")
+    return function
+
+
 def _returned(call: Callable[..., Any], batched: bool) -> str:
     """The column type that a function's annotation names."""
     annotation = inspect.get_annotations(call).get("return")
@@ -175,18 +195,3 @@ def without_none(annotation: Any) -> Any:
         return annotation
     rest = [item for item in get_args(annotation) if item is not type(None)]
     return rest[0] if len(rest) == 1 else annotation
-
-
-def _in_caller_loop(call: Callable[..., Any]) -> Callable[..., Any]:
-    """An `async` function, made to run in the event loop that the program was called in; any other as it is."""
-    if not inspect.iscoroutinefunction(call):
-        return call
-
-    @wraps(call)
-    async def moved(*args: Any, **kwargs: Any) -> Any:
-        loop = caller_loop.get()
-        if loop is None or loop is asyncio.get_running_loop():
-            return await call(*args, **kwargs)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(*args, **kwargs), loop))
-
-    return moved

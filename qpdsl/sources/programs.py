@@ -33,7 +33,7 @@ def load_program(
         what = "the pipeline uses no model"
     else:
         assert target is not None
-        file = parse_file(find_source(target))
+        file = parse_file(read_target(target))
         lowered = lower(file, program, surroundings.environment(folder_of(target)))
         what = f"`{file.source.name}` declares no model"
     declared = {*lowered.models} if pipeline is not None else {*lowered.models, *(model.name for model in file.models)}
@@ -44,11 +44,28 @@ def load_program(
     return replace(lowered, warnings=tuple(warnings))
 
 
-def folder_of(target: str) -> Path:
-    """The folder of a program that `find_source` finds, which the program may read."""
-    path = Path(target)
-    shipped = shipped_programs()
-    return Path(str(shipped[target])).parent if target in shipped and not path.is_file() else path.parent
+def read_target(target: str) -> Source:
+    """The text of the program that a command line names: `-` means standard input. Raises UsageError."""
+    if target != "-":
+        return find_source(target)
+    name = "standard input"
+    # Not `sys.stdin`, which decodes by the locale.
+    with open(0, "rb", closefd=False) as file:
+        return Source(name, decode(name, file.read(MAX_SOURCE_BYTES + 1)))
+
+
+def folder_of(target: str) -> Path | None:
+    """The folder of the program that `read_target` reads, which the program may read; None for standard input."""
+    path = program_path(target)
+    return None if path is None else path.parent
+
+
+def program_path(target: str) -> Path | None:
+    """The file of the program that `read_target` reads; None for standard input."""
+    path, shipped = Path(target), shipped_programs()
+    if target == "-":
+        return None
+    return Path(str(shipped[target])) if target in shipped and not path.is_file() else path
 
 
 def find_source(target: str) -> Source:
@@ -121,6 +138,11 @@ def decode(name: str, data: bytes) -> str:
 
 
 def _not_found(target: str, path: Path, shipped: list[str]) -> UsageError:
+    name, sign, _ = target.partition("=")
+    if sign and name.isidentifier():
+        return UsageError(
+            f"`{shorten(target)}` is no program", f"give the program first, and its parameters by `--set {name}=…`"
+        )
     looks_like_path = path.suffix == ".qp" or path.name != target
     beside: list[str] = []
     if path.parent.is_dir():

@@ -13,8 +13,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.errors import UsageError, shorten
+from qpdsl.errors import UsageError, shorten, unknown
 from qpdsl.grammar.files import Files
+from qpdsl.grammar.words import VERIFIER_KINDS
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
@@ -23,24 +24,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """`allowed` are folders that a program may read beside its own; `python` digests the files of the functions."""
+    """`allowed` are folders that a program may read beside its own; `python` digests the files of the functions.
+
+    `models` replaces the ids of models by name, and `kinds` the kinds of those that are verifiers. `read` collects the
+    files that the programs used that were checked here.
+    """
 
     allowed: tuple[Path, ...] = ()
     functions: Mapping[str, PythonFunction] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
     python: str = ""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    read: set[Path] = field(default_factory=set)
 
     def environment(self, folder: Path | None) -> Environment:
         """What a program is checked against. `folder` is None for a pipeline, which reads no files."""
-        return environment(Files(folder, self.allowed), self.functions, self.models)
+        return environment(Files(folder, self.allowed, self.read), self.functions, self.models, self.kinds)
 
 
 def read_surroundings(
     allow_read: Sequence[str] = (), python: Sequence[str] = (), models: Sequence[str] = ()
 ) -> Surroundings:
-    """The surroundings that options of the command line name: folders, Python files, and `NAME=ID` for models.
+    """The surroundings that options of the command line name: folders, Python files, and models.
 
-    Raises UsageError.
+    A model is `NAME=ID`, or `NAME=ID kind=KIND` for a verifier whose files do not tell its kind. Raises UsageError.
     """
     for folder in allow_read:
         if not Path(folder).is_dir():
@@ -54,15 +61,17 @@ def read_surroundings(
             functions[function.name] = function
         state.update(Path(file).read_bytes())
     digest = state.hexdigest() if python else ""
-    return Surroundings(
-        tuple(Path(folder).resolve() for folder in allow_read), functions, _replacements(models), digest
-    )
+    ids, kinds = _replacements(models)
+    return Surroundings(tuple(Path(folder).resolve() for folder in allow_read), functions, ids, digest, kinds)
 
 
 def environment(
-    files: Files, functions: Mapping[str, PythonFunction], models: Mapping[str, str] | None = None
+    files: Files,
+    functions: Mapping[str, PythonFunction],
+    models: Mapping[str, str] | None = None,
+    kinds: Mapping[str, str] | None = None,
 ) -> Environment:
-    """What a program that may name these functions is checked against; `models` as `Environment` has them."""
+    """What a program that may name these functions is checked against; the others as `Environment` has them."""
     # This loads the parser, which `qpdsl run --help` and shell completion do without.
     from qpdsl.planner.names.modules import Environment
 
@@ -70,18 +79,25 @@ def environment(
     for name, function in functions.items():
         if function.kind == "extractor":
             extractors[name] = function.returns
-    return Environment(files, frozenset(functions.keys() - extractors.keys()), extractors, models or {})
+    scorers = frozenset(functions.keys() - extractors.keys())
+    problem_readers = frozenset(name for name, function in functions.items() if "problem" in function.inputs)
+    return Environment(files, scorers, extractors, models or {}, problem_readers, kinds or {})
 
 
-def _replacements(models: Sequence[str]) -> dict[str, str]:
-    """The ids of `NAME=ID` settings by name. Raises UsageError."""
-    ids = {}
+def _replacements(models: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The ids of `NAME=ID` settings by name, and the kinds of those that say `NAME=ID kind=KIND`. Raises UsageError."""
+    ids, kinds = {}, {}
     for setting in models:
         name, sign, id_ = (part.strip() for part in setting.partition("="))
+        id_, _, kind = (part.strip() for part in id_.partition(" kind="))
         if not sign or not name or not id_:
             raise UsageError(f"`--model` takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
         ids[name] = id_
-    return ids
+        if kind:
+            if kind not in VERIFIER_KINDS:
+                raise UsageError(f"`--model`: {unknown(kind, VERIFIER_KINDS, 'there is no kind of verifier')}")
+            kinds[name] = kind
+    return ids, kinds
 
 
 def _load(file: str) -> Sequence[PythonFunction]:

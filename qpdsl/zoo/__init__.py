@@ -6,21 +6,31 @@ are made by `qpdsl/family`. Importing it loads neither torch nor transformers.
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from qpdsl.grammar.words import VerifierKind
+
 _HERE = Path(__file__).parent
+# The least that any shipped problem or note has is 0.44.
+_SHARE_OF_KNOWN_WORDS = 0.4
 
 
 @dataclass(frozen=True)
 class BuiltinModel:
-    """One model that ships with the package; `parameters` counts shared weights once."""
+    """One model that ships with the package; `parameters` counts shared weights once.
+
+    `kind` is the kind of a verifier, None for a model that writes text.
+    """
 
     name: str
     role: Literal["generator", "draft", "verifier"]
     description: str
     parameters: int
+    kind: VerifierKind | None = None
 
 
 BUILTIN: tuple[BuiltinModel, ...] = (
@@ -41,8 +51,14 @@ BUILTIN: tuple[BuiltinModel, ...] = (
         role="verifier",
         description="scores each step of a counting solution (process reward model, RLHFlow chat form)",
         parameters=4_443_904,
+        kind="rlhflow",
     ),
 )
+
+
+def builtin(name: str) -> BuiltinModel | None:
+    """The built-in model of that name; None where there is none."""
+    return next((model for model in BUILTIN if model.name == name), None)
 
 
 def path(name: str) -> Path:
@@ -50,11 +66,19 @@ def path(name: str) -> Path:
 
     Raises ValueError for a name that is not in `BUILTIN`.
     """
-    names = [model.name for model in BUILTIN]
-    if name not in names:
+    if builtin(name) is None:
         from qpdsl.grammar.suggest import closest, listed
 
+        names = [model.name for model in BUILTIN]
         guess = closest(name, names)
         meant = f"; did you mean `{guess}`?" if guess else ""
         raise ValueError(f"there is no built-in model `{name}`, only {listed(names, last='and')}{meant}")
     return _HERE / name.removeprefix("zoo/")
+
+
+def is_foreign(text: str) -> bool:
+    """Whether most words of a text are none that the built-in models have seen as words: their vocabulary is small."""
+    words = re.findall(r"[^\W\d_]+", text.lower())
+    tokenizer = json.loads((path("zoo/counting") / "tokenizer.json").read_text("utf-8"))
+    known = {token.replace("Ġ", "").lower() for token in tokenizer["model"]["vocab"]}
+    return len(words) > 1 and sum(word in known for word in words) < _SHARE_OF_KNOWN_WORDS * len(words)

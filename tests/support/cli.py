@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +84,22 @@ def problems(tmp_path: Path) -> Path:
         if number % 3:
             line["answer"] = 4 * (number + 2)
     return write_rows(tmp_path / "problems.jsonl", lines)
+
+
+@contextmanager
+def stdin(data: bytes) -> Iterator[None]:
+    """Gives `data` on standard input."""
+    reading, writing = os.pipe()
+    saved = os.dup(0)
+    os.dup2(reading, 0)
+    try:
+        os.write(writing, data)
+        os.close(writing)
+        yield
+    finally:
+        os.dup2(saved, 0)
+        for handle in (saved, reading):
+            os.close(handle)
 
 
 def write_rows(path: Path, rows: Sequence[object]) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
@@ -23,6 +23,12 @@ def chrome_trace(recording: Sequence[Event]) -> Iterator[str]:
     for number, record in enumerate(records):
         yield json.dumps(record, ensure_ascii=False) + ("," if number + 1 < len(records) else "")
     yield "]"
+
+
+def begins_chrome_trace(file: BinaryIO) -> bool:
+    """Whether an open file is what `chrome_trace` makes."""
+    first = json.dumps(_name("process_name", _MODELS, 0, "models"))
+    return file.read(len(first) + 2) == f"[\n{first}".encode()
 
 
 def _records(recording: Sequence[Event]) -> Iterator[dict[str, Any]]:

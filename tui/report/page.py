@@ -6,9 +6,18 @@ import html
 import json
 from collections.abc import Sequence
 from importlib.resources import files
+from typing import BinaryIO
 
 from qpdsl.executor.events.events import Event
 from qpdsl.tui.report.page_data import report_data
+
+_MARK = b'<meta name="generator" content="qpdsl">'
+_HEAD = 1024
+
+
+def begins_page(file: BinaryIO) -> bool:
+    """Whether an open file is such a page."""
+    return _MARK in file.read(_HEAD)
 
 
 def page(events: Sequence[Event], notes: Sequence[str], name: str) -> str:

@@ -6,12 +6,12 @@ import math
 
 from rich.text import Text
 
+from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.ranking import Ranking, ranking_of
 from qpdsl.tui.state.search import CandidateNode, Fate, SearchTree
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.safe_text import harmless, one_line
 from qpdsl.tui.widgets.table_columns import cell
 
 # Sign, word, and the palette's colour: the sign says it without colour.
@@ -64,10 +64,10 @@ def step_text(node: CandidateNode, palette: Palette) -> Text:
     """The step's text, each token in the colour of its probability where that is known."""
     candidate = node.candidate
     if not candidate.pieces:
-        return Text(harmless(candidate.step.strip("\n")), style=palette.text)
+        return Text(printable(candidate.step.strip("\n"), tabs=False), style=palette.text)
     text = Text()
     for piece, logprob in zip(candidate.pieces, candidate.logprobs, strict=False):
-        shown = harmless(piece.replace("\n", "⏎"))
+        shown = printable(piece.replace("\n", "⏎"), tabs=False)
         sure = math.exp(min(logprob, 0.0))
         style = palette.scale(sure) if sure < _UNSURE else palette.text
         text.append(shown, f"underline {style}" if sure < 0.5 else style)
@@ -79,7 +79,7 @@ def sureness(node: CandidateNode, palette: Palette) -> Text:
     candidate = node.candidate
     text = Text(f"{candidate.tokens} tokens", style=palette.muted)
     if candidate.finish:
-        text.append(f"  ended by {candidate.finish}", palette.muted)
+        text.append(f"  ended by {one_line(candidate.finish)}", palette.muted)
     if candidate.logprobs:
         text.append(f"  log p {sum(candidate.logprobs):.2f}", palette.muted)
         unsure = sorted(zip(candidate.logprobs, candidate.pieces, strict=False))[:3]
@@ -102,7 +102,7 @@ def token_table(node: CandidateNode, width: int, palette: Palette) -> Text:
     for line in range(height):
         for piece, logprob in pairs[line::height]:
             sure = math.exp(min(logprob, 0.0))
-            shown = one_line(piece) if piece.strip() else piece.replace("\n", "⏎").replace(" ", "␣")
+            shown = one_line(piece) if piece.strip(" \t\r\n") else _whitespace(piece)
             text.append_text(cell(Text(shown, style=palette.text), 9, right=True)).append(
                 f" {sure:.2f} ", palette.scale(sure)
             )
@@ -111,11 +111,15 @@ def token_table(node: CandidateNode, width: int, palette: Palette) -> Text:
     return text
 
 
+def _whitespace(piece: str) -> str:
+    return printable(piece.replace("\n", "⏎").replace(" ", "␣"), tabs=False)
+
+
 def solution(tree: SearchTree, node: CandidateNode, palette: Palette) -> Text:
     """All steps up to this one, with their scores."""
     text = Text()
     for step in tree.line_of(node):
-        shown = harmless(step.candidate.step.strip("\n")) or " ".join(map(str, step.path[-1:]))
+        shown = printable(step.candidate.step.strip("\n"), tabs=False) or " ".join(map(str, step.path[-1:]))
         text.append(f"{figures.score(step.score):>6} ", palette.scale(step.score))
         text.append(shown.replace("\n", "\n       "), palette.text if step is not node else f"bold {palette.text}")
         text.append("\n")
@@ -125,7 +129,7 @@ def solution(tree: SearchTree, node: CandidateNode, palette: Palette) -> Text:
 def values(node: CandidateNode, palette: Palette) -> Text:
     text = Text()
     for name, value in node.values.items():
-        text.append(f"{name} ", palette.muted).append(f"{one_line(str(value))}  ", f"bold {palette.text}")
+        text.append(f"{one_line(name)} ", palette.muted).append(f"{one_line(str(value))}  ", f"bold {palette.text}")
     return text
 
 

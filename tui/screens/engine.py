@@ -7,6 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
+from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.engine import Bucket, ModelState, Series
 from qpdsl.tui.state.run_state import RunState
@@ -37,7 +38,7 @@ class ModelPanel(Widget):
         super().__init__(classes="model")
         self.model = name
         self.state = RunState()
-        self.border_title = name
+        self.border_title = Text(one_line(name))
 
     def show(self, state: RunState) -> None:
         self.state = state
@@ -121,7 +122,7 @@ def _facts(model: ModelState, state: RunState, palette: Palette) -> list[Text]:
         _fact("preemptions", f"{latest.preemptions:,}", palette),
     ]
     facts += [
-        _fact(_OTHERS.get(name, name.replace("_", " ")), _number(value), palette)
+        _fact(_OTHERS.get(name, one_line(name.replace("_", " "))), _number(value), palette)
         for name, value in latest.others.items()
         if name not in _SHOWN_ELSEWHERE
     ]

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
+from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.plan import PlanLine, Totals
 from qpdsl.tui.state.run_state import RunState
@@ -16,7 +17,6 @@ from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.safe_text import one_line
 from qpdsl.tui.widgets.table_columns import TableColumn, fitted, row
 from qpdsl.tui.widgets.table_heading import Heading
 
@@ -82,9 +82,9 @@ class PlanLines(LineList):
             ),
             "time": Text("" if part is None else figures.share(part), style=palette.text),
             "bar": Text("" if part is None or part < 0.005 else figures.bar(part, _BAR), style=palette.accent),
-            "rule": Text(line.rule or "", style=palette.second),
-            "choice": Text(totals.choice or "", style=palette.second),
-            "how": Text("" if line.implementation == "rows" else line.implementation, style=palette.muted),
+            "rule": Text(one_line(line.rule or ""), style=palette.second),
+            "choice": Text(one_line(totals.choice or ""), style=palette.second),
+            "how": Text("" if line.implementation == "rows" else one_line(line.implementation), style=palette.muted),
         }
         return row(fitted(self.columns, width), values)
 
@@ -143,11 +143,11 @@ class PlanView(View):
         plan = self.state.plan
         if plan is None:
             return Text(" the plan comes with the run's first event", style=palette.muted)
-        text = Text(" within ", style=palette.muted).append(plan.within, palette.text)
+        text = Text(" within ", style=palette.muted).append(one_line(plan.within), palette.text)
         for name, model in plan.models.items():
-            text.append("  ").append(f"{name} ", palette.muted).append(model, palette.text)
+            text.append("  ").append(f"{one_line(name)} ", palette.muted).append(one_line(model), palette.text)
         begun = self.state.begun
-        return text if begun is None else text.append(f"  seed {begun.seed}  {begun.device}", palette.muted)
+        return text if begun is None else text.append(f"  seed {begun.seed}  {one_line(begun.device)}", palette.muted)
 
 
 def time_share(state: RunState, line: PlanLine) -> float | None:

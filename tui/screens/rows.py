@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.rows import STATUSES, RowState, Status
 from qpdsl.tui.state.run_state import RunState
@@ -18,7 +20,6 @@ from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.safe_text import one_line
 from qpdsl.tui.widgets.table_columns import TableColumn, fitted, row
 from qpdsl.tui.widgets.table_heading import Heading
 
@@ -276,7 +277,8 @@ def ordered(rows: list[RowState], by: str, *, downwards: bool) -> list[RowState]
 
 
 def _comparable(value: Any) -> tuple[int, float, str]:
-    try:
-        return 0, float(value), ""
-    except ValueError:
-        return 1, 0.0, str(value)
+    with contextlib.suppress(ValueError, OverflowError):
+        number = float(value)
+        if number == number:
+            return 0, number, ""
+    return 1, 0.0, str(value)

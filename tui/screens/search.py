@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import ClassVar
 
 from rich.text import Text
@@ -11,20 +12,23 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
+from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.ranking import ranking_of
+from qpdsl.tui.state.rows import RowState
 from qpdsl.tui.state.search import CandidateNode, Path, SearchTree
 from qpdsl.tui.state.tree_lines import TreeLine, flattened
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.safe_text import one_line
 from qpdsl.tui.widgets.table_columns import TableColumn, fitted, row
 from qpdsl.tui.widgets.table_heading import Heading
 
 _BAR = 6
+# Seconds that a row stays on the screen after it has ended, so that rows that take no time can be seen.
+_STAY = 3.0
 COLUMNS = (
     TableColumn("round", "round", 5, weight=20),
     TableColumn("score", "score", 6, weight=90),
@@ -80,7 +84,12 @@ class TreeLines(LineList):
 
 
 class SearchView(View):
-    """`row` is the row of the input that is shown; None follows the row of the latest event."""
+    """`row` is the row of the input that was picked; None follows the run.
+
+    A row that is followed is followed to its end, and is on the screen for `_STAY` seconds at least; then comes the row
+    with the latest news. `instance` and `searched` are the row and the tree that are drawn: whatever happens between
+    two drawings reads these, since the run goes on meanwhile.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "row(-1)", "Row", key_display="[ ]"),
@@ -94,6 +103,11 @@ class SearchView(View):
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self.row: str | None = None
+        self.instance: str | None = None
+        self.searched: SearchTree | None = None
+        self._followed: str | None = None
+        self._followed_in = self.state
+        self._since = 0.0
         self.living = False
         self.ranking = False
 
@@ -108,14 +122,6 @@ class SearchView(View):
         yield Static(id="search-panel", classes="panel")
         yield Static(id="search-foot", classes="foot")
 
-    @property
-    def instance(self) -> str | None:
-        return self.row if self.row is not None else self.state.latest
-
-    @property
-    def searched(self) -> SearchTree | None:
-        return None if self.instance is None else self.state.trees.get(self.instance)
-
     def open_row(self, row: str) -> None:
         """Shows the search of a row from now on."""
         self.row = row
@@ -127,6 +133,11 @@ class SearchView(View):
 
     def draw(self) -> None:
         lines = self.query_one(TreeLines)
+        before = self.instance
+        self.instance = self._following(lines) if self.row is None else self.row
+        self.searched = None if self.instance is None else self.state.trees.get(self.instance)
+        if self.instance != before:
+            lines.folded.clear()
         lines.show(self.searched, living=self.living)
         if self.searched is not None and not lines.by_hand:
             self._point_at_what_is_new(lines)
@@ -147,13 +158,15 @@ class SearchView(View):
             self.app.push_screen(Details(self._facts(tree, node)))
 
     def action_row(self, by: int) -> None:
-        rows = list(self.state.trees)
+        trees = self.state.trees
+        rows = [id_ for id_, row_state in self.state.rows.items() if id_ in trees or row_state.error is not None]
+        rows += [id_ for id_ in trees if id_ not in self.state.rows]
         if rows:
             at = rows.index(self.instance) if self.instance in rows else 0
             self.open_row(rows[(at + by) % len(rows)])
 
     def action_follow(self) -> None:
-        self.row = None
+        self.row = self._followed = None
         self.query_one(TreeLines).by_hand = False
         self.draw()
 
@@ -170,6 +183,19 @@ class SearchView(View):
         if lines.node is not None and lines.node.children:
             lines.folded ^= {lines.node.path}
             self.draw()
+
+    def _following(self, lines: TreeLines) -> str | None:
+        """The row to follow now."""
+        state, now = self.state, monotonic()
+        if self._followed in state.trees and self._followed_in is state:
+            row_state = state.rows.get(self._followed or "")
+            going = row_state is None or row_state.ended is None
+            if going or lines.by_hand or now < self._since + _STAY:
+                return self._followed
+        if state.latest != self._followed:
+            self._since = now
+        self._followed, self._followed_in = state.latest, state
+        return self._followed
 
     def _point_at_what_is_new(self, lines: TreeLines) -> None:
         """Puts the cursor on the answer, or while there is none on the best of the latest candidates."""
@@ -193,14 +219,13 @@ class SearchView(View):
         row_state = self.state.rows.get(instance)
         text = Text.assemble((f" {one_line(instance)}", f"bold {palette.accent}"))
         text.append(" following " if self.row is None else " ", palette.muted)
+        if row_state is not None and row_state.error is not None:
+            text.append(f" ✖ {one_line(row_state.error)} ", palette.bad)
         tree = self.searched
         if tree is None:
-            why = (
-                "waits for its turn"
-                if row_state is None or row_state.started is None
-                else "began before anybody watched"
-            )
-            return text.append(f" {why}", palette.muted)
+            text.append(f" {self._why_empty(row_state)}", palette.muted)
+            text.truncate(max(self.size.width, 20), overflow="ellipsis")
+            return text
         dropped = sum(node.dropped_by is not None for node in tree.nodes())
         text.append(f" {len(tree)} candidates, {dropped} pruned", palette.muted)
         if row_state is not None and row_state.answer is not None:
@@ -211,20 +236,37 @@ class SearchView(View):
             )
             if row_state.correct is False and row_state.reference is not None:
                 text.append(f" (right: {one_line(row_state.reference)})", palette.muted)
-        if row_state is not None and row_state.error is not None:
-            text.append(f"  ✖ {one_line(row_state.error)}", palette.bad)
         if row_state is not None and row_state.asked:
             text.append(f"  {one_line(row_state.asked)}", palette.muted)
         text.truncate(max(self.size.width, 20), overflow="ellipsis")
         return text
+
+    def _why_empty(self, row_state: RowState | None) -> str:
+        """Why a row has no candidates here."""
+        if row_state is None or (row_state.started is None and row_state.ended is None):
+            return "waits for its turn"
+        if row_state.error is not None:
+            return "no candidates"
+        if self.state.missed_rows or self.state.lost:
+            return "its candidates came before anybody watched"
+        return "no candidates yet" if row_state.ended is None else "no candidates are known of it"
+
+    def _failure(self, palette: Palette) -> Text:
+        """Why the row failed, in full, where there is no candidate to show."""
+        row_state = self.state.rows.get(self.instance or "")
+        if row_state is None or row_state.error is None:
+            return Text()
+        text = Text(f"✖ {printable(row_state.error, tabs=False)}", style=palette.bad)
+        return text.append(f"\n\n{one_line(row_state.asked)}", palette.muted)
 
     def _show_candidate(self) -> None:
         palette = Palette.of(self.app)
         tree, node = self.searched, self.query_one(TreeLines).node
         panel, side = self.query_one("#search-panel", Static), self.query_one("#search-side", Static)
         if tree is None or node is None:
-            panel.update("")
-            side.update("")
+            wide = self.has_class("wide")
+            panel.update("" if wide else self._failure(palette))
+            side.update(self._failure(palette) if wide else "")
         elif self.has_class("wide"):
             side.update(self._side(tree, node, palette))
         else:

@@ -12,7 +12,7 @@ _MOST = 512
 
 @dataclass(slots=True)
 class Bucket:
-    """One stretch of time."""
+    """One stretch of time: sums over its steps; `pages` and `waiting` are what its last step left."""
 
     prefill: int = 0
     decode: int = 0
@@ -63,7 +63,10 @@ class Series:
 
 @dataclass(slots=True)
 class ModelState:
-    """The latest report of one model, its sums since the beginning, and its series over time."""
+    """The latest report of one model, its sums since the beginning, and its series over time.
+
+    `most_pages` is the most that were held after any step; the series has what is held at each time.
+    """
 
     name: str
     latest: EngineFigures
@@ -91,7 +94,7 @@ class ModelState:
         bucket.steps += 1
         bucket.sequences += int(report.others.get("sequences", 0))
         bucket.seconds += report.others.get("seconds", 0.0)
-        bucket.pages = max(bucket.pages, report.pages_held)
+        bucket.pages = report.pages_held
         bucket.waiting = report.waiting
 
     @property

@@ -74,7 +74,7 @@ class SocketSource:
                 reader, writer = connected
                 await self._read(reader)
                 writer.close()
-        except (OSError, TraceError, ValueError) as error:
+        except (OSError, TraceError) as error:
             self._error = str(error)
         self.gone = True
 
@@ -93,7 +93,10 @@ class SocketSource:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         taken = 0
         while True:
-            data = await reader.readline()
+            try:
+                data = await reader.readline()
+            except ValueError:
+                raise TraceError(f"an event is longer than {_LINE_LIMIT >> 20} MiB") from None
             if not data.endswith(b"\n"):
                 return
             event = self._reader.read(data.decode("utf-8", errors="replace"))

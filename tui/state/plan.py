@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# Operators one after and inside another that are shown. A trace may hold anything.
+_DEEPEST = 400
+
 
 @dataclass(slots=True)
 class Totals:
@@ -65,27 +68,30 @@ class PlanTree:
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> PlanTree:
-        operators = [op for op in plan.get("operators", ()) if isinstance(op, dict)]
+        operators = _records(plan.get("operators"))
         parameters = tuple(
             (str(parameter.get("name")), "given" if parameter.get("value") is None else str(parameter.get("value")))
-            for parameter in plan.get("parameters", ())
-            if isinstance(parameter, dict)
+            for parameter in _records(plan.get("parameters"))
         )
         return cls(
             str(plan.get("program", "")),
             str(plan.get("source", "")),
             str(plan.get("within", "")),
-            dict(plan.get("models") or {}),
-            tuple(_chain(operators, "", "")) if operators else (),
+            _texts(plan.get("models")),
+            tuple(_chain(operators, "", "", _DEEPEST)) if operators else (),
             parameters,
         )
 
 
-def _chain(chain: Sequence[Mapping[str, Any]], first: str, rest: str) -> Iterator[PlanLine]:
+def _chain(chain: Sequence[Mapping[str, Any]], first: str, rest: str, depth: int) -> Iterator[PlanLine]:
     *before, last = chain
     yield _line(last, first)
-    below: list[tuple[str, Sequence[Mapping[str, Any]]]] = [("", [op]) for op in reversed(last.get("body") or ())]
-    below += [(f"arm {number}", arm) for number, arm in enumerate(last.get("arms") or (), 1)]
+    if depth == 0:
+        yield _head("… and more", f"{rest}└ ")
+        return
+    below: list[tuple[str, Sequence[Mapping[str, Any]]]] = [("", [op]) for op in reversed(_records(last.get("body")))]
+    arms = last.get("arms")
+    below += [(f"arm {n}", _records(arm)) for n, arm in enumerate(arms if isinstance(arms, list) else (), 1)]
     for index, (head, inner) in enumerate(below):
         closes = index == len(below) - 1 and not before
         lead, under = ("└ ", "  ") if closes else ("├ ", "│ ")
@@ -93,9 +99,18 @@ def _chain(chain: Sequence[Mapping[str, Any]], first: str, rest: str) -> Iterato
             yield _head(head if inner else f"{head}: the rows as they are", rest + lead)
             lead, under = f"{under}└ ", f"{under}  "
         if inner:
-            yield from _chain(inner, rest + lead, rest + under)
+            yield from _chain(inner, rest + lead, rest + under, depth - 1)
     if before:
-        yield from _chain(before, f"{rest}└ ", f"{rest}  ")
+        yield from _chain(before, f"{rest}└ ", f"{rest}  ", depth - 1)
+
+
+def _records(value: Any) -> list[Mapping[str, Any]]:
+    """The records of a list: a trace may hold anything."""
+    return [record for record in value if isinstance(record, dict)] if isinstance(value, list) else []
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
 
 
 def _line(op: Mapping[str, Any], branch: str) -> PlanLine:
@@ -108,7 +123,7 @@ def _line(op: Mapping[str, Any], branch: str) -> PlanLine:
         str(op.get("implementation", "")),
         str(op.get("equivalence", "")),
         float(rows) if isinstance(rows, (int, float)) else None,
-        dict(op.get("columns") or {}),
+        _texts(op.get("columns")),
         ", ".join(map(str, rules)) if isinstance(rules, list) and rules else None,
         bool(op.get("body") or op.get("arms")),
     )

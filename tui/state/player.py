@@ -148,6 +148,9 @@ class Player:
                     time.sleep(0.001)
         except (OSError, TraceError) as error:
             self.error = str(error)
+        except Exception as error:
+            # This thread's faults would otherwise be printed over the screen.
+            self.error = f"the trace could not be read on: {type(error).__name__}: {error}"
         gc.freeze()
         self.loaded = True
 

@@ -55,10 +55,14 @@ class SearchTree:
 
     def node(self, path: Path) -> CandidateNode:
         """The node of a path. It is created where no event was about it, as for the arm of a branch."""
-        node = self._nodes.get(path)
-        if node is None:
-            node = self._nodes[path] = CandidateNode(path, Candidate(path=path))
-            self.node(path[:-1]).children.append(node)
+        known = len(path)
+        while path[:known] not in self._nodes:
+            known -= 1
+        node = self._nodes[path[:known]]
+        for end in range(known + 1, len(path) + 1):
+            child = self._nodes[path[:end]] = CandidateNode(path[:end], Candidate(path=path[:end]))
+            node.children.append(child)
+            node = child
         return node
 
     def get(self, path: Path) -> CandidateNode | None:
@@ -94,10 +98,6 @@ class SearchTree:
     def line_of(self, node: CandidateNode) -> list[CandidateNode]:
         """The nodes from the first step to this one."""
         return [self._nodes[node.path[:end]] for end in range(1, len(node.path) + 1)]
-
-    def lives(self, node: CandidateNode) -> bool:
-        """Whether the node or a node below it was not dropped."""
-        return node.dropped_by is None or any(self.lives(child) for child in node.children)
 
     def nodes(self) -> Iterator[CandidateNode]:
         return (node for path, node in self._nodes.items() if path)

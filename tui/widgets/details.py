@@ -12,9 +12,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from qpdsl.grammar.printable import one_line, printable
 from qpdsl.grammar.width import shorten
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.safe_text import harmless
 from qpdsl.tui.widgets.table_columns import cell
 
 _LABEL = 16
@@ -24,7 +24,7 @@ class Facts:
     """A title and lines of name and value; longer texts stand under their names."""
 
     def __init__(self, title: str) -> None:
-        self.title = title
+        self.title = one_line(title)
         self._parts: list[tuple[str, str | Text] | None] = []
 
     def add(self, name: str, value: str | Text | None) -> None:
@@ -45,7 +45,9 @@ class Facts:
             line = Text(end="")
             for name, value in short[at :: height - 1][:2]:
                 pair = Text(f"{name:<{_LABEL}}", style=palette.muted, end="")
-                pair.append_text(value if isinstance(value, Text) else Text(harmless(value), style=palette.text))
+                pair.append_text(
+                    value if isinstance(value, Text) else Text(printable(value, tabs=False), style=palette.text)
+                )
                 line.append_text(cell(pair, half))
             lines.append(line)
         return Text("\n").join(lines)
@@ -60,7 +62,7 @@ class Facts:
             name, value = part
             text.append(f"{name:<{_LABEL}}" if not _long(value) else f"{name}\n", palette.muted)
             if isinstance(value, str):
-                shown = harmless(value)
+                shown = printable(value, tabs=False)
                 if not _long(value):
                     shown = ("\n" + " " * _LABEL).join(wrap(shown, max(width - _LABEL, 12)))
                 value = Text(shown, style=palette.text)

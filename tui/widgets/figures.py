@@ -12,6 +12,8 @@ NONE = "–"
 
 def count(value: float) -> str:
     """A whole number in at most six cells."""
+    if not math.isfinite(value):
+        return NONE
     value = round(value)
     if abs(value) < 10_000:
         return f"{value:,}"

@@ -97,7 +97,7 @@ class Palette:
 
     def scale(self, value: float | None) -> str:
         """From low over middle to high, for a value between 0 and 1."""
-        if value is None:
+        if value is None or value != value:
             return self.muted
         value = min(max(value, 0.0), 1.0)
         low, high = (self.low, self.middle) if value < 0.5 else (self.middle, self.high)

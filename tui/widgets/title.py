@@ -7,11 +7,11 @@ from textual import events
 from textual.message import Message
 from textual.widget import Widget
 
+from qpdsl.grammar.printable import one_line
 from qpdsl.grammar.width import cells
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.safe_text import one_line
 
 SCREENS = ("plan", "search", "engine", "rows")
 # Sign, word, and the palette's colour.

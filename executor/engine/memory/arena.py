@@ -12,7 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from qpdsl.executor.engine.memory.budget import amount_text
 from qpdsl.executor.engine.memory.kv_cache import KVLayout
+from qpdsl.executor.requests.errors import EngineError
 
 _CANDIDATES = 512
 _LARGEST_SLAB_PAGES = 256
@@ -21,7 +23,10 @@ _SMALLEST_SHARE = 1 / 1024
 
 
 class Arena:
-    """`slabs` slabs of `slab_bytes` bytes in `buffer`, uint8 [slabs * slab_bytes]."""
+    """`slabs` slabs of `slab_bytes` bytes in `buffer`, uint8 [slabs * slab_bytes].
+
+    Raises EngineError where the system does not give the memory.
+    """
 
     def __init__(self, budget: int, slab_bytes: int, device: str = "cpu") -> None:
         self.slab_bytes = slab_bytes
@@ -109,7 +114,10 @@ def _fewest_pages(size: int, layout: KVLayout) -> int:
 
 
 def _zeros(size: int, device: str) -> torch.Tensor:
-    if device != "cpu":
-        return torch.zeros(size, dtype=torch.uint8, device=device)
-    # torch would write the zeros, which takes seconds for gigabytes; numpy's come from the system when first touched.
-    return torch.from_numpy(np.zeros(size, dtype=np.uint8))
+    try:
+        if device != "cpu":
+            return torch.zeros(size, dtype=torch.uint8, device=device)
+        # torch would write the zeros, which takes seconds for gigabytes; numpy's come from the system when touched.
+        return torch.from_numpy(np.zeros(size, dtype=np.uint8))
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise EngineError(f"the system does not give {amount_text(size)} of memory for the KV; ask for less") from error

@@ -6,11 +6,15 @@ The command line checks amounts before it loads torch, so torch is imported only
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
 _BINARY = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+# Where the two versions of control groups keep a limit, by what `/proc/self/cgroup` has before a group's path.
+_CONTROL_GROUPS = {"": ("/sys/fs/cgroup", "memory.max"), "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")}
 _UNITS = {**_BINARY, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_NO_LIMIT = 1 << 62
 _CPU_SHARE = 4
 _CPU_MOST = 2 << 30
 # What allocators and libraries take beside the tensors of a step.
@@ -26,7 +30,7 @@ def kv_bytes(amount: int | str | None, device: str, largest_step: Callable[[], N
     if amount is not None:
         return parse(amount, lambda: _total_memory(device))
     if not device.startswith("cuda"):
-        return min(_meminfo("MemAvailable") // _CPU_SHARE, _CPU_MOST)
+        return min(min(_meminfo("MemAvailable"), main_memory()) // _CPU_SHARE, _CPU_MOST)
     import torch
 
     peak = _activation_peak(device, largest_step)
@@ -44,9 +48,9 @@ def parse(amount: int | str, total: Callable[[], int] = lambda: 1) -> int:
         number, unit = float(match[1]), match[2]
         if unit == "%" and 0 < number <= 100:
             return int(total() * number / 100)
-        if unit in _UNITS:
+        if unit in _UNITS and number < _NO_LIMIT:
             return int(number * _UNITS[unit])
-    raise ValueError(f"`{amount}` is no amount of memory; there is `512MiB`, `4GB`, `50%` of what there is, or bytes")
+    raise ValueError(f"`{amount[:40]}` is no amount of memory; there is `512MiB`, `4GB`, `50%` of what there is, or bytes")
 
 
 def _activation_peak(device: str, step: Callable[[], None]) -> int:
@@ -66,7 +70,36 @@ def _total_memory(device: str) -> int:
         import torch
 
         return int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
-    return _meminfo("MemTotal")
+    return main_memory()
+
+
+def main_memory() -> int:
+    """Bytes of main memory that this process may use: what the machine has, or its own limit or its control groups'."""
+    own = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limits = [_meminfo("MemTotal"), _NO_LIMIT if own == resource.RLIM_INFINITY else own]
+    groups = Path("/proc/self/cgroup")
+    for line in groups.read_text().splitlines() if groups.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        root, file = _CONTROL_GROUPS.get(controllers, ("", ""))
+        folder = Path(f"{root}{path}")
+        limits += [_limit_in(parent / file) for parent in (folder, *folder.parents) if root and file]
+    return min(limits)
+
+
+def amount_text(size: int) -> str:
+    """Bytes for people: `1.5 GiB`."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _limit_in(file: Path) -> int:
+    """The bytes that a file names; where it names none, more than any machine has."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return _NO_LIMIT
 
 
 def _meminfo(entry: str) -> int:

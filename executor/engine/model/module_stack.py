@@ -81,13 +81,33 @@ class ExitLayer:
             handle.remove()
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """One call of attention, as it is recorded at load.
+
+    shape:  query heads, KV heads, and the widths of a query, a key and a value
+    masked: whether the model gives a mask of its own
+    others: names of the arguments that paged attention does not know
+    """
+
+    layer: int
+    shape: tuple[int, int, int, int, int]
+    masked: bool
+    scaling: float
+    window: int | None
+    softcap: float | None
+    sinks: bool
+    causal: bool
+    others: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class _Call:
-    """What one forward gives to each attention layer. `record`, at load time, gets the arguments of each call."""
+    """What one forward gives to each attention layer. `record`, at load, gets each call."""
 
     cache: KVCache
     batch: AttentionBatch
-    record: list[dict[str, Any]] | None = None
+    record: list[AttentionCall] | None = None
 
 
 def _attend(
@@ -109,17 +129,48 @@ def _attend(
     """
     if qpdsl is None:
         raise UnsupportedModel("its layers do not hand a forward's keyword arguments on to attention")
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    layer = getattr(module, "layer_idx", None)
+    if not isinstance(layer, int):
+        raise UnsupportedModel("its attention does not know the number of its layer")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if qpdsl.record is not None:
-        known = {"layer": layer, "mask": attention_mask, "scaling": scale, "window": sliding_window, "softcap": softcap}
-        qpdsl.record.append({**others, **known, "sinks": s_aux})
+        given = tuple(sorted(name for name, argument in others.items() if argument is not None))
+        qpdsl.record.append(
+            AttentionCall(
+                layer,
+                (query.shape[1], key.shape[1], query.shape[-1], key.shape[-1], value.shape[-1]),
+                attention_mask is not None,
+                scale,
+                sliding_window,
+                softcap,
+                s_aux is not None,
+                _is_causal(module, others.get("is_causal")),
+                given,
+            )
+        )
+        layout = qpdsl.cache.layout
+        if qpdsl.record[-1].shape[1:] != (layout.kv_heads, *[layout.head_dim] * 3):
+            raise UnsupportedModel("it attends to other keys and values than those that it keeps")
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
     scoring = Scoring(scale, sliding_window, softcap, s_aux)
     return qpdsl.batch.attend(qpdsl.cache, query, key, value, layer, scoring)[None], None
 
 
+def _is_causal(module: torch.nn.Module, argument: bool | None) -> bool:
+    """As transformers' own attention functions see it."""
+    return bool(getattr(module, "is_causal", True) if argument is None else argument)
+
+
 AttentionInterface.register(ATTENTION, _attend)
+
+
+def inner_model(model: PreTrainedModel) -> torch.nn.Module:
+    """The model without its head. Raises UnsupportedModel."""
+    # Some classes name their inner model otherwise than they say.
+    inner: torch.nn.Module = model.base_model if model.base_model is not model else model.get_decoder()
+    if inner is model:
+        raise UnsupportedModel("it has no inner model apart from its head")
+    return inner
 
 
 class ModuleStack:
@@ -133,11 +184,8 @@ class ModuleStack:
             model.set_attn_implementation(ATTENTION)
         except ValueError as error:
             raise UnsupportedModel(f"its attention cannot be replaced: {error}") from error
-        inner = model.base_model
-        if inner is model and not is_base:
-            raise UnsupportedModel("it has no inner model apart from its head")
-        self.inner: torch.nn.Module = inner
-        self._exit = ExitLayer.of(inner, layers)
+        self.inner: torch.nn.Module = model if is_base else inner_model(model)
+        self._exit = ExitLayer.of(self.inner, layers)
         self._compiled: Callable[..., Any] | None = None
 
     @property
@@ -154,9 +202,9 @@ class ModuleStack:
     def compiled(self) -> bool:
         return self._compiled is not None
 
-    def probe(self, batch: AttentionBatch, cache: KVCache) -> tuple[torch.Tensor, list[dict[str, Any]]]:
-        """The hidden states [T, d] of a forward, and the arguments of each call of attention."""
-        record: list[dict[str, Any]] = []
+    def probe(self, batch: AttentionBatch, cache: KVCache) -> tuple[torch.Tensor, list[AttentionCall]]:
+        """The hidden states [T, d] of a forward, and each call of attention."""
+        record: list[AttentionCall] = []
         return self._run(batch, _Call(cache, batch, record)), record
 
     def forward(

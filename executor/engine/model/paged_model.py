@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -13,8 +13,17 @@ from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, KVType
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.lean_stack import AttentionScale, LeanStack
-from qpdsl.executor.engine.model.module_stack import ModuleStack
-from qpdsl.executor.engine.model.probe import Probe, check_calls, check_windows, refuse_batch_dependent
+from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
+from qpdsl.executor.engine.model.probe import Probe, Trial
+from qpdsl.executor.engine.model.refusals import (
+    check_calls,
+    check_config,
+    check_positions,
+    check_windows,
+    failing,
+    marks,
+    setting,
+)
 from qpdsl.executor.kernels.plain.linear import PADDED_ROWS, safe_rows
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -50,29 +59,37 @@ class PagedModel:
         head: ValueHead | None = None,
         native: bool = True,
     ) -> None:
-        config = model.config.get_text_config()
+        with failing("its configuration is none of a language model"):
+            config = model.config.get_text_config()
+            self.vocabulary: int = model.get_input_embeddings().num_embeddings
+        check_config(config)
         self.device = str(model.device)
         self.kernels: bool = model.device.type == "cuda" if kernels is None else kernels
         self.dtype: torch.dtype = model.dtype
         self.parameters: int = model.num_parameters()
-        self.vocabulary: int = model.get_input_embeddings().num_embeddings
-        self.max_positions: int = getattr(config, "max_position_embeddings", None) or 1 << 30
-        layers, heads, kv_heads, dim = _attention_shape(config)
-        self.fold = heads // kv_heads
+        most = setting(config, "max_position_embeddings")
+        self.max_positions: int = most if most and most > 0 else 1 << 30
         self.head: LogitHead | ValueHead = LogitHead(model) if head is None else head
+        probe = Probe(model, self.head, self.max_positions)
+        layers, heads = setting(config, "num_hidden_layers"), setting(config, "num_attention_heads")
+        if layers is None or heads is None:
+            raise UnsupportedModel("its configuration names no number of layers and heads common to all layers")
+        kv_heads, dim = probe.kept.kv_heads, probe.kept.dim
+        self.fold = heads // kv_heads
         plain = KVLayout(layers, page_size, kv_heads, dim, self.dtype)
         self.layout = KVLayout(layers, page_size, kv_heads, dim, self.dtype, kv_type)
-        refuse_batch_dependent(config)
-        probe = Probe(model, self.max_positions, head)
-        self._stack: ModuleStack | LeanStack | NativeStack = ModuleStack(model, layers, is_base=head is not None)
+        stack = ModuleStack(model, layers, is_base=head is not None)
+        self._stack: ModuleStack | LeanStack | NativeStack = stack
         with working_on(self.device):
-            scales = _probed(self._stack, self.head, probe, plain, config, self.kernels)
+            calls = self._tried(model, stack, probe, plain, config)
         # True where the layers run code compiled for this CPU; `forward` then takes a `KernelBatch`.
         self.native = False
         # Experts compute several tokens together, so a token's bits depend on the others.
-        self.mixes_rows: bool = any(getattr(config, name, None) for name in _EXPERTS)
+        self.mixes_rows: bool = any(setting(config, name) for name in _EXPERTS) or any(
+            "Expert" in type(module).__name__ for module in model.modules()
+        )
         if self.device == "cpu" and self.dtype == torch.float32 and not self.kernels:
-            lean = _lean(self._stack, self.head, probe, plain, config, scales)
+            lean = _lean(stack, self.head, probe, plain, config, calls, self.fold)
             if lean is not None:
                 self._stack = lean
                 compiled = _native(lean, self.head, probe, plain, self.layout) if native else None
@@ -134,6 +151,29 @@ class PagedModel:
         assert isinstance(self.head, LogitHead), "a reward model's head has no vocabulary"
         return self.head.dense(hidden, self.least_rows)
 
+    @torch.inference_mode()
+    def _tried(
+        self, model: PreTrainedModel, stack: ModuleStack, probe: Probe, layout: KVLayout, config: PretrainedConfig
+    ) -> list[AttentionCall]:
+        """The calls of attention in a forward, by layer. Raises UnsupportedModel where it gives other logits."""
+        before = marks(model)
+        worst = 0.0
+        calls: list[AttentionCall] = []
+        for trial in probe.pieces(layout, self.fold, self.kernels):
+            with failing("its layers fail on a batch of pieces of texts"):
+                hidden, calls = stack.probe(trial.batch, trial.cache)
+            check_calls(calls, layout.layers, self.kernels)
+            worst = max(worst, probe.distance(self.head.dense(trial.read(hidden)), trial.expected))
+        check_windows(config, probe.kept.windows, calls)
+        check_positions(model, stack.inner)
+        if changed := [name for name, mark in marks(model).items() if before.get(name) != mark]:
+            raise UnsupportedModel(f"each forward changes what the next one computes with (`{changed[0]}`)")
+        if not worst <= probe.tolerance:
+            raise UnsupportedModel(
+                f"a text that is read in pieces gets other logits than a whole one (they differ by {worst:.3g})"
+            )
+        return sorted(calls, key=lambda call: call.layer)
+
     def _measure_least_rows(self) -> int:
         if isinstance(self._stack, ModuleStack):
             return PADDED_ROWS
@@ -143,45 +183,6 @@ class PagedModel:
         return PADDED_ROWS if self.head.packed is None else safe_rows([*linears, self.head.packed])
 
 
-def _attention_shape(config: PretrainedConfig) -> tuple[int, int, int, int]:
-    """Layers, query heads, KV heads, head width. Raises UnsupportedModel where layers differ or have no attention."""
-    try:
-        heads = config.num_attention_heads
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        return config.num_hidden_layers, heads, kv_heads, dim
-    except AttributeError as error:
-        raise UnsupportedModel(f"its configuration names no attention shape common to all layers: {error}") from error
-
-
-@torch.inference_mode()
-def _probed(
-    stack: ModuleStack,
-    head: LogitHead | ValueHead,
-    probe: Probe,
-    layout: KVLayout,
-    config: PretrainedConfig,
-    kernels: bool,
-) -> list[AttentionScale] | None:
-    """Refuses the model unless paged attention reproduces its logits. The scale of each layer; None with soft-caps."""
-    try:
-        hidden, calls = stack.probe(*(probe.kernel_batch(layout) if kernels else probe.batch(layout)))
-    except UnsupportedModel:
-        raise
-    except Exception as error:  # whatever a model's own forward may raise
-        raise UnsupportedModel(f"a trial run failed: {type(error).__name__}: {error}") from error
-    check_calls(calls, layout.layers, kernels)
-    worst = probe.distance(head.dense(hidden))
-    if not worst <= probe.tolerance:
-        raise UnsupportedModel(f"it computes more than paged attention and a projection: logits differ by {worst:.3g}")
-    check_windows(config, calls)
-    if any(call["softcap"] is not None for call in calls):
-        return None
-    return [
-        AttentionScale(call["scaling"], call["window"]) for call in sorted(calls, key=lambda call: int(call["layer"]))
-    ]
-
-
 @torch.inference_mode()
 def _lean(
     stack: ModuleStack,
@@ -189,19 +190,21 @@ def _lean(
     probe: Probe,
     layout: KVLayout,
     config: PretrainedConfig,
-    scales: list[AttentionScale] | None,
+    calls: list[AttentionCall],
+    fold: int,
 ) -> LeanStack | None:
     """The model's layers without its modules, where they give its logits; None where they do not."""
-    if scales is None:
+    if any(call.softcap is not None for call in calls):
         return None
-    batch, cache = probe.batch(layout)
+    trial = probe.whole(layout, fold)
+    scales = [AttentionScale(call.scaling, call.window) for call in calls]
     try:
         lean = LeanStack(stack.inner, config, scales)
-        hidden = lean.check(batch, cache)
+        hidden = lean.check(trial.batch, trial.cache)
     except (LookupError, AttributeError, RuntimeError, TypeError):
         # Some part of the model is not what its family has.
         return None
-    if not _agrees(probe, head.dense(hidden)):
+    if not _agrees(probe, trial, head.dense(trial.read(hidden))):
         return None
     lean.pack()
     return lean
@@ -222,9 +225,10 @@ def _native(
         native = checked if layout == plain else NativeStack(lean, layout, vocabulary)
     except (ImportError, LookupError, RuntimeError):
         return None
-    hidden, _ = checked.forward(*probe.kernel_batch(plain), early_exit=False)
-    return native if _agrees(probe, head.dense(hidden)) else None
+    trial = probe.kernel_whole(plain)
+    hidden, _ = checked.forward(trial.batch, trial.cache, early_exit=False)
+    return native if _agrees(probe, trial, head.dense(trial.read(hidden))) else None
 
 
-def _agrees(probe: Probe, logits: torch.Tensor) -> bool:
-    return probe.distance(logits) <= _LEAN_TOLERANCE * max(1.0, probe.logits.abs().max().item())
+def _agrees(probe: Probe, trial: Trial[Any], logits: torch.Tensor) -> bool:
+    return probe.distance(logits, trial.expected) <= _LEAN_TOLERANCE * max(1.0, probe.logits.abs().max().item())

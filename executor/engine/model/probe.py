@@ -1,104 +1,180 @@
-"""The checks that a model must pass at load before it may run on the paged engine."""
+"""The trial that a model must pass at load: the same tokens by its own forward, and in pieces on the paged engine."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
+from qpdsl.executor.engine.batch.assembler import DirectAssembler
+from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch, build
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
-from qpdsl.executor.engine.model.heads import ValueHead
-from qpdsl.executor.kernels.packed import Sizes, pack
-from qpdsl.executor.kernels.plain.grouped_attention import AttentionGroup
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
+from qpdsl.executor.engine.model.kept_state import KeptKV
+from qpdsl.executor.engine.model.module_stack import inner_model
+from qpdsl.executor.engine.model.refusals import failing
 from qpdsl.executor.requests.errors import UnsupportedModel
+from qpdsl.executor.requests.request import ReadRequest
+from qpdsl.executor.requests.ticket import Ticket
 
 _TOKENS = 64
+# Every so many logits are compared, and all of the first few after a forward begins: what one forward does not hand on
+# to the next shows there first.
+_STRIDE = 4
+_FIRST = 8
+# The head is also tried on a few hidden states that are larger by this factor, where a cap on its logits shows.
+_LARGER = 30.0
+_LARGE_ROWS = 4
+_HEAD = "its logits are more than a projection of its last hidden states, a scale and a soft cap"
+
+_Batch = TypeVar("_Batch", bound="GroupedBatch | KernelBatch", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial(Generic[_Batch]):
+    """A forward of tokens of the probe, and which of the own logits the rows that it reads must give."""
+
+    batch: _Batch
+    cache: KVCache
+    expected: list[int]
+
+    def read(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Those rows of the forward's hidden states [T, d]."""
+        rows = self.batch.read_rows
+        return hidden[: len(self.expected)] if rows is None else hidden.index_select(0, rows)
 
 
 class Probe:
-    """A few tokens with the logits that the model gives them by its own attention."""
+    """A few tokens with the `logits` float32 [T, V] that the model gives them by its own attention.
+
+    `kept` is what its forward keeps for the next one; other logits of the same tokens must lie within `tolerance`.
+    """
 
     @torch.inference_mode()
-    def __init__(self, model: PreTrainedModel, max_positions: int, head: ValueHead | None = None) -> None:
-        """Runs the model as it came, under a `head` of its own where it has one. Raises UnsupportedModel."""
+    def __init__(self, model: PreTrainedModel, head: LogitHead | ValueHead, max_positions: int) -> None:
+        """Runs the model as it came, once and whole. Raises UnsupportedModel."""
         rows = torch.arange(min(_TOKENS, max_positions), device=model.device)
-        self.tokens: torch.Tensor = (rows * 7 + 3) % model.config.get_text_config().vocab_size
-        try:
-            output = model(input_ids=self.tokens[None], use_cache=False)
-        except Exception as error:  # whatever a model's own forward may raise
-            raise UnsupportedModel(f"a trial run failed: {type(error).__name__}: {error}") from error
-        self.logits: torch.Tensor = output.logits[0].float() if head is None else head.dense(output[0][0])
-        self.tolerance = (1e-3 if model.dtype == torch.float32 else 0.1) * max(1.0, self.logits.abs().max().item())
+        with failing("its own forward fails"):
+            self.tokens: torch.Tensor = (rows * 7 + 3) % model.config.get_text_config().vocab_size
+            if isinstance(head, LogitHead):
+                output, hidden = _widened(model, self.tokens)
+            else:
+                output = model(input_ids=self.tokens[None], use_cache=True)
+                hidden = output[0][0]
+        self.kept = KeptKV.of(output)
+        is_own = isinstance(head, LogitHead)
+        self.logits: torch.Tensor = _own_logits(output, hidden, head, len(rows)) if is_own else head.dense(hidden)
+        self.tolerance = _tolerance(self.logits, model.dtype)
 
-    def batch(self, layout: KVLayout) -> tuple[GroupedBatch, KVCache]:
-        """The tokens as one chunk, and room for their KV."""
-        count, device = len(self.tokens), self.tokens.device
-        pages, cache = self._cache(layout)
-        rows = torch.arange(count, device=device)
-        starts = torch.arange(pages, device=device) * layout.layers
-        slots = starts[rows // layout.page_size] * layout.page_size + rows % layout.page_size
-        layers = range(layout.layers)
-        group = AttentionGroup(1, count, rows[None], tuple(starts + layer for layer in layers), 0)
-        by_layer = tuple(slots + layer * layout.page_size for layer in layers)
-        return GroupedBatch(self.tokens, rows, by_layer, [group], None, [], count), cache
+    def whole(self, layout: KVLayout, fold: int) -> Trial[GroupedBatch]:
+        """The tokens in one piece. `fold`: query heads to a KV head."""
+        sequence, _, cache = self._sequences(layout)
+        return self._grouped([Chunk(sequence, len(self.tokens))], cache, fold)
 
-    def kernel_batch(self, layout: KVLayout) -> tuple[KernelBatch, KVCache]:
+    def kernel_whole(self, layout: KVLayout) -> Trial[KernelBatch]:
         """The same for the attention kernels."""
+        sequence, _, cache = self._sequences(layout)
+        return self._packed([Chunk(sequence, len(self.tokens))], cache)
+
+    def pieces(self, layout: KVLayout, fold: int, kernels: bool) -> list[Trial[GroupedBatch | KernelBatch]]:
+        """Two forwards: 40 of 64 tokens, then the rest, packed with a second sequence of the first 24.
+
+        A sequence's logits do not depend on what comes later, so the second must have those of the first.
+        """
+        sequence, other, cache = self._sequences(layout)
+        rest = len(other.tokens)
+        trials: list[Trial[GroupedBatch | KernelBatch]] = []
+        for chunks in ([Chunk(sequence, len(self.tokens) - rest)], [Chunk(sequence, rest), Chunk(other, rest)]):
+            trials.append(self._packed(chunks, cache) if kernels else self._grouped(chunks, cache, fold))
+            sequence.computed += chunks[0].count
+        return trials
+
+    def distance(self, logits: torch.Tensor, expected: list[int]) -> float:
+        """The largest difference from the `expected` rows of the own logits; infinite where a logit is no number."""
+        return _distance(logits, self.logits[expected])
+
+    def _sequences(self, layout: KVLayout) -> tuple[Sequence, Sequence, KVCache]:
+        """All the tokens, and the first three eighths of them, each with pages of its own in one cache."""
         count = len(self.tokens)
-        pages, cache = self._cache(layout)
-        rows = np.arange(count)
-        table = np.arange(pages) * layout.layers
-        slots = table[rows // layout.page_size] * layout.page_size + rows % layout.page_size
-        sizes = Sizes(count, 1, pages, 0, 0, count, count)
-        numbers = pack(sizes, [self.tokens.tolist(), rows, slots, [count], [0, count], table, []])
-        return KernelBatch.of(torch.from_numpy(numbers).to(self.tokens.device), sizes), cache
-
-    def _cache(self, layout: KVLayout) -> tuple[int, KVCache]:
-        """How many pages the tokens take, and room for them."""
-        pages = -(-len(self.tokens) // layout.page_size)
+        tokens = tuple(self.tokens.tolist())
+        begins = max(1, count * 5 // 8)
+        read = {*range(_FIRST), *range(begins, begins + _FIRST), *range(_STRIDE - 1, count, _STRIDE), count - 1}
+        pages = 1
+        sequences = []
+        for part in (tokens, tokens[: max(1, count - begins)]):
+            request = ReadRequest(part, tuple(sorted(place for place in read if place < len(part))), (0,))
+            sequence = Sequence.of(Ticket(request, lambda ticket: None), request)
+            first, pages = pages, pages - (-len(part) // layout.page_size)
+            sequence.pages = [page * layout.layers for page in range(first, pages)]
+            sequences.append(sequence)
         buffer = torch.zeros(pages * layout.page_bytes, dtype=torch.uint8, device=self.tokens.device)
-        return pages, KVCache(buffer, layout, 0)
+        return sequences[0], sequences[1], KVCache(buffer, layout, 0)
 
-    def distance(self, logits: torch.Tensor) -> float:
-        """The largest difference from the model's own logits; infinite where a logit is no number."""
-        worst = (logits - self.logits).abs().max().item()
-        return worst if worst == worst else float("inf")
+    def _grouped(self, chunks: list[Chunk], cache: KVCache, fold: int) -> Trial[GroupedBatch]:
+        batch = build(chunks, cache.layout, fold, cache.scratch, str(self.tokens.device))
+        return Trial(batch, cache, _read(batch.readers))
 
-
-def refuse_batch_dependent(config: PretrainedConfig) -> None:
-    """Refuses position encodings that depend on a forward's longest sequence: rows would depend on each other."""
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
-    if any(kind.get("rope_type", kind.get("type")) == "longrope" for kind in kinds):
-        raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
+    def _packed(self, chunks: list[Chunk], cache: KVCache) -> Trial[KernelBatch]:
+        step = DirectAssembler(cache.layout.page_size, cache.scratch).step(chunks, 1)
+        batch = KernelBatch.of(torch.from_numpy(step.numbers).to(self.tokens.device), step.sizes)
+        return Trial(batch, cache, _read(step.readers))
 
 
-def check_calls(calls: list[dict[str, Any]], layers: int, kernels: bool) -> None:
-    """Refuses a model whose attention does more, or less, than paged attention does, by `kernels` or not."""
-    if sorted(call["layer"] for call in calls) != [*range(layers)]:
-        reached = len({call["layer"] for call in calls})
-        raise UnsupportedModel(f"paged attention reaches {reached} of its {layers} layers")
-    for call in calls:
-        if call["mask"] is not None:
-            raise UnsupportedModel("it builds an attention mask of its own")
-        if call["sinks"] is not None and not kernels:
-            raise UnsupportedModel("it uses attention sinks, which only the kernels on a GPU compute")
-        if call.get("is_causal") is False:
-            raise UnsupportedModel("its attention is not causal")
+def _read(readers: list[tuple[Chunk, int]]) -> list[int]:
+    return [position for chunk, _ in readers for position in chunk.read_positions]
 
 
-def check_windows(config: PretrainedConfig, calls: list[dict[str, Any]]) -> None:
-    """Refuses a model whose sliding windows are not given to attention; the probe is too short to show it."""
-    if "chunked_attention" in (getattr(config, "layer_types", None) or []):
-        raise UnsupportedModel("its layers attend within chunks, which paged attention does not")
-    window = getattr(config, "sliding_window", None)
-    if window is None or not getattr(config, "use_sliding_window", True):
-        return
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * len(calls)
-    for call in calls:
-        if kinds[call["layer"]] == "sliding_attention" and call["window"] is None:
-            raise UnsupportedModel(f"its layers do not tell attention of their window of {window} tokens")
+def _widened(model: PreTrainedModel, tokens: torch.Tensor) -> tuple[Any, torch.Tensor | None]:
+    """What the model's forward returns where its last hidden states have got a few more rows, and these [T + n, d].
+
+    None for them where no inner model makes them. The rows are for `_own_logits`.
+    """
+    seen: list[torch.Tensor] = []
+
+    def widen(module: torch.nn.Module, inputs: object, output: Any) -> Any:
+        hidden = output[0]
+        seen.append(torch.cat((hidden, hidden[:, :_LARGE_ROWS] * _LARGER), dim=1))
+        if isinstance(output, tuple):
+            return (seen[-1], *output[1:])
+        output["last_hidden_state"] = seen[-1]
+        return output
+
+    output = None
+    # A few models run their decoder past the inner model that it is a part of.
+    for inner in (inner_model(model), model.get_decoder()):
+        handle = inner.register_forward_hook(widen)
+        try:
+            output = model(input_ids=tokens[None], use_cache=True)
+        finally:
+            handle.remove()
+        if seen:
+            break
+    return output, seen[0][0] if len(seen) == 1 else None
+
+
+def _own_logits(output: Any, hidden: torch.Tensor | None, head: LogitHead, count: int) -> torch.Tensor:
+    """The model's logits float32 [`count`, V]. Raises UnsupportedModel where `head` gives others of `hidden`."""
+    logits: torch.Tensor = output.logits[0].float()
+    if hidden is None or hidden.shape[-1] != head.projection.in_features:
+        raise UnsupportedModel(_HEAD)
+    if logits.shape != (hidden.shape[0], head.width):
+        raise UnsupportedModel(_HEAD)
+    for rows in (slice(0, count, _STRIDE), slice(count, None)):
+        own = logits[rows]
+        if not _distance(head.dense(hidden[rows]), own) <= _tolerance(own, hidden.dtype):
+            raise UnsupportedModel(_HEAD)
+    return logits[:count]
+
+
+def _distance(logits: torch.Tensor, own: torch.Tensor) -> float:
+    worst = (logits - own).abs().max().item()
+    return worst if worst == worst else float("inf")
+
+
+def _tolerance(logits: torch.Tensor, dtype: torch.dtype) -> float:
+    """How far two ways to compute in `dtype` may lie apart."""
+    return (1e-3 if dtype == torch.float32 else 0.1) * max(1.0, logits.abs().max().item())

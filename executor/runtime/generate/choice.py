@@ -14,15 +14,28 @@ from qpdsl.executor.runtime.instance.instance import Submissions
 
 
 async def choice_samples(sampling: Sampling, continuations: list[Continuation]) -> list[tuple[Sample, ...]]:
-    """The samples of each row. An option is drawn as a token is, with its number in the place of a token's id."""
+    """The samples of each row. An option is drawn as a token is, with its number in the place of a token's id.
+
+    A row whose context has no room for every option ends there, with nothing drawn.
+    """
     op, model, options, instance = sampling.op, sampling.model, sampling.options, sampling.instance
     assert op.constraint is not None
     texts: list[str] = json.loads(op.constraint.source)
     encoded = [[model.encode_after(row.earlier, text) for text in texts] for row in continuations]
-    all_scores = await _scores(sampling, continuations, encoded)
+    fits = [
+        # A prompt that takes all of the context by itself is for the engine to refuse.
+        len(row.prompt) + max(map(len, tokens)) <= model.max_positions or len(row.prompt) >= model.max_positions
+        for row, tokens in zip(continuations, encoded, strict=True)
+    ]
+    fitting = [(row, tokens) for row, tokens, fit in zip(continuations, encoded, fits, strict=True) if fit]
+    scores_of = iter(await _scores(sampling, [row for row, _ in fitting], [tokens for _, tokens in fitting]))
     samples: list[tuple[Sample, ...]] = []
-    for row, tokens, scores in zip(continuations, encoded, all_scores, strict=True):
+    for row, tokens, fit in zip(continuations, encoded, fits, strict=True):
         count = len(row.keys)
+        if not fit:
+            samples.append((Sample((), "length", 0.0, 0),) * count)
+            continue
+        scores = next(scores_of)
         logits = torch.tensor([scores] * count, dtype=torch.float64)
         draw = sample(logits, [options.params] * count, list(row.keys), [0] * count)
         numbers, logprobs, near_ties = draw.tokens.tolist(), draw.logprobs.tolist(), draw.near_ties.tolist()

@@ -58,13 +58,15 @@ class Continuation:
     def of(
         cls, op: ops.Generate, row: Row, model: TextModel, options: GenerateOptions, instance: Instance
     ) -> Continuation | None:
-        """None where the row is finished, or its context full. Raises RowError."""
+        """None where the row is finished, or what was generated has filled its context. Raises RowError."""
         if row.generated.finished:
             return None
         earlier = _generated(row, model)
         prompt = _context(row, model, instance) + earlier
-        room = model.max_positions - len(prompt)
-        if room <= 0 and row.generated.sampled:
+        models = [model, instance.services.models[op.via.model]] if isinstance(op.via, ops.Filter) else [model]
+        room = min(one.max_positions for one in models) - len(prompt)
+        assert row.context is not None
+        if room <= 0 and (row.generated.sampled or row.context.grown):
             return None
         paths = tuple((*row.path, index) for index in range(options.count))
         return cls(

@@ -230,8 +230,9 @@ def _tally(op: ops.Vote, known: dict[int, Row], out: set[int]) -> Tally:
     first: dict[Hashable, int] = {}
     values = [known[slot].columns.get(op.column) for slot in slots]
     for slot, answer in zip(slots, answers_of(op, values), strict=True):
-        if answer is not None:
-            totals[answer] = totals.get(answer, 0.0) + weight_of(op, known[slot])
+        weight = weight_of(op, known[slot])
+        if answer is not None and weight is not None:
+            totals[answer] = totals.get(answer, 0.0) + weight
             first.setdefault(answer, slot)
     return Tally(totals, first, frozenset(out))
 

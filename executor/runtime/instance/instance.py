@@ -19,6 +19,7 @@ from qpdsl.executor.runtime.instance.candidates import Row
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.noise import noise_key
+from qpdsl.executor.runtime.instance.row_clock import RowClock
 from qpdsl.executor.text.context import Context
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.executor.verifiers.verifier import Verifier
@@ -76,6 +77,7 @@ class Usage:
     - `texts`: texts shown to verifiers; `texts_known`: those of them that were scored before; `text_tokens`: all their
       tokens; `first_tokens`: those up to the end of the first step; `new_tokens`: those of steps that this instance
       never scored
+    - `unscored`: rows without a score, as their text is too long for the verifier, or the judge's answer was cut off
     - `steps`: steps asked of verifiers; `steps_known`: those of them that were scored before
     - `run_ahead`: samples that ran ahead; `run_ahead_used`: those of them that were used; `unused_prompt` and
       `unused_sampled`: the tokens of the others, which are counted nowhere else
@@ -103,12 +105,14 @@ class Instance:
 
     An operator runs on a copy with its own `operator` (its id) and `usage`, and inside `repeat` its own `rounds`; the
     rest is shared. `floor`: see `PhysicalPlan`. `ahead` is what runs ahead in a `repeat`. `baseline` marks greedy
-    decoding that is run for comparison.
+    decoding that is run for comparison. `clock` bounds how long it may take.
 
     These keep what was computed, so that equal content is computed once: `scores` maps a digest of a model and a token
     prefix to the score read at its end, and `scored` holds the digests of whole texts; `judged` maps what a judge or a
     Python function was shown to its answer; `contexts` maps (model, context) to the context's tokens; `steps` maps an
-    operator's id and its input to the scores of the steps.
+    operator's id and its input to the scores of the steps, of which there are none where the text is too long.
+
+    `emptied` says of each operator that left no row why, in words that follow a colon.
     """
 
     name: str
@@ -122,9 +126,11 @@ class Instance:
     usage: Usage = field(default_factory=Usage)
     floor: int = 0
     ahead: RunAhead | None = None
+    clock: RowClock = field(default_factory=RowClock)
     scores: dict[bytes, float] = field(default_factory=dict)
     scored: set[bytes] = field(default_factory=set)
     steps: dict[tuple[str, VerifierInput], tuple[float, ...]] = field(default_factory=dict)
+    emptied: list[str] = field(default_factory=list)
     contexts: dict[tuple[str, Context], tuple[int, ...]] = field(default_factory=dict)
     judged: dict[tuple[str, ...], Value] = field(default_factory=dict)
     _scoring: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -144,6 +150,16 @@ class Instance:
     def scope(self, row: Row) -> Mapping[str, Value]:
         """What an expression over a row can name: parameters, and columns over them."""
         return {**self.arguments, **row.columns}
+
+    def problem(self, row: Row, given: ast.Expr | None) -> str | None:
+        """What a verifier is shown as the problem of a row: the value of `given`, else what the context takes it for.
+
+        None where that value is none.
+        """
+        if given is None:
+            return "" if row.context is None else row.context.problem
+        value = evaluate(given, self.scope(row))
+        return None if value is None else format_value(value)
 
     def option(self, expr: ast.Expr | None) -> Value:
         """The value of a stage option, which reads parameters only; None where the option is absent."""

@@ -51,12 +51,13 @@ def emit_done(rows_in: int, rows_out: int, seconds: float, instance: Instance) -
 def emit_changes(op: ops.Operator, before: Candidates, after: Candidates, instance: Instance) -> None:
     """What an operator did to its rows: values set, rows kept and dropped, rows copied.
 
-    `generate` emits its own event, while it has the samples; operators that contain others emit nothing here.
+    `generate` emits its own event, while it has the samples; operators that contain others emit nothing here, but
+    for the column that a `call` makes.
     """
     match op:
         case ops.Score(into=column) | ops.Judge(into=column) | ops.LogProb(into=column) | ops.PythonScore(into=column):
             _emit_values(column, after, instance, scores=True)
-        case ops.Extract(column=column) | ops.PythonExtract(column=column) | ops.Assign(column=column):
+        case ops.Extract(column=column) | ops.PythonExtract(column=column) | ops.Call(into=column):
             _emit_values(column, after, instance, scores=False)
         case ops.Where() | ops.TopK() | ops.Vote():
             kept = {row.path for row in after}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance
@@ -25,7 +26,8 @@ def _with_context(op: ops.SetContext, row: Row, instance: Instance) -> Row:
 
 def _addition(op: ops.SetContext, scope: Mapping[str, Value]) -> Context:
     if op.prompt is not None:
-        return Context(prompt=tuple(split_template(op.prompt, scope)))
+        pieces = tuple(split_template(op.prompt, scope))
+        return Context(prompt=pieces, opening=len(pieces))
     return Context(turns=tuple((turn.role, format_value(evaluate(turn.content, scope))) for turn in op.turns))
 
 
@@ -35,7 +37,7 @@ def _longer(row: Row, addition: Context) -> Context:
     if context is None:
         return addition
     if not generated.sampled:
-        return Context(context.turns + addition.turns, context.prompt + addition.prompt)
+        return replace(context, turns=context.turns + addition.turns, prompt=context.prompt + addition.prompt)
     if context.turns:
-        return Context(turns=(*context.turns, ("assistant", generated.text), *addition.turns))
-    return Context(prompt=(*context.prompt, (generated.text, False), *addition.prompt))
+        return replace(context, turns=(*context.turns, ("assistant", generated.text), *addition.turns), grown=True)
+    return replace(context, prompt=(*context.prompt, (generated.text, False), *addition.prompt), grown=True)

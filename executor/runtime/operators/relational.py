@@ -52,18 +52,10 @@ def _closed(row: Row) -> Row:
     return replace(row, columns={**row.columns, "finished": True}, generated=generated)
 
 
-async def assign(op: ops.Assign, rows: Candidates, instance: Instance) -> Candidates:
-    """One value, which aggregates compute over all rows, in a column of every row."""
-    if not rows:
-        return ()
-    value = evaluate_rows(op.value, [instance.scope(row) for row in rows], instance.arguments)
-    return tuple(row.with_column(op.column, value) for row in rows)
-
-
 def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonValue:
     """The value of the program over its last rows, or the record in it. Raises RowError where there is none."""
     if not rows:
-        raise RowError("no row is left")
+        raise RowError(": ".join(["no row is left", *instance.emptied[-1:]]))
     if op.parse and rows[0].generated.incomplete:
         raise RowError("the output was cut off before the record in it was whole; `max_tokens` or the context is short")
     value = evaluate_rows(op.value, [instance.scope(row) for row in rows], instance.arguments)

@@ -31,11 +31,18 @@ class _Layout:
 
 
 async def score(op: ops.Score, rows: Candidates, instance: Instance, strategy: ScoreStrategy = _PLAIN) -> Candidates:
-    """Adds the verifier's score of each row's text; None where a row has no step yet. Raises RowError."""
+    """Adds the verifier's score of each row's text.
+
+    None where a row has no step yet, where its problem is none, or where problem and text are longer than the
+    verifier's context: such rows are counted. Raises RowError where the verifier cannot lay a text out.
+    """
+    inputs = [_verifier_input(op, row, instance) for row in rows]
     if strategy.same_as is None:
-        await _score_steps(op, rows, instance, strategy)
+        await _score_steps(op, inputs, instance, strategy)
     source = strategy.same_as or instance.operator
-    return tuple(_with_score(op, row, instance.steps.get((source, _verifier_input(row)))) for row in rows)
+    steps = [None if given is None else instance.steps.get((source, given)) for given in inputs]
+    instance.usage.counts["unscored"] += steps.count(())
+    return tuple(_with_score(op, row, scores) for row, scores in zip(rows, steps, strict=True))
 
 
 def _with_score(op: ops.Score, row: Row, steps: tuple[float, ...] | None) -> Row:
@@ -55,18 +62,23 @@ def _log_prob(op: ops.LogProb, row: Row) -> float | None:
     return round(row.generated.logprob / row.generated.sampled, SCORE_DIGITS) if row.generated.sampled else None
 
 
-async def _score_steps(op: ops.Score, rows: Candidates, instance: Instance, strategy: ScoreStrategy) -> None:
-    """Fills in `instance.steps` for the rows."""
+async def _score_steps(
+    op: ops.Score, inputs: Sequence[VerifierInput | None], instance: Instance, strategy: ScoreStrategy
+) -> None:
+    """Fills in `instance.steps` for the inputs."""
     verifier = instance.services.verifiers[op.verifier]
-    model = instance.services.models[op.verifier].name
+    model, most = instance.services.models[op.verifier].name, instance.services.models[op.verifier].max_positions
     layouts: dict[VerifierInput, _Layout] = {}
-    for verifier_input in dict.fromkeys(map(_verifier_input, rows)):
+    too_long: list[VerifierInput] = []
+    for verifier_input in dict.fromkeys(given for given in inputs if given is not None):
         problem, text, system = verifier_input
         try:
             reads = verifier.reads(problem, text, raw=op.raw, system=system)
         except ContextError as error:
             raise RowError(f"verifier `{op.verifier}`: {error}") from error
-        if reads is not None:
+        if reads is not None and reads.positions[-1] >= most:
+            too_long.append(verifier_input)
+        elif reads is not None:
             layouts[verifier_input] = _Layout(reads, _digests(model, reads))
     async with instance.scoring(model):
         await _read_scores(verifier, model, list(layouts.values()), instance, strategy)
@@ -76,11 +88,14 @@ async def _score_steps(op: ops.Score, rows: Candidates, instance: Instance, stra
     for verifier_input, layout in layouts.items():
         scores = tuple(instance.scores[digest] for digest in layout.digests)
         instance.steps[instance.operator, verifier_input] = scores
+    for verifier_input in too_long:
+        instance.steps[instance.operator, verifier_input] = ()
 
 
-def _verifier_input(row: Row) -> VerifierInput:
+def _verifier_input(op: ops.Score, row: Row, instance: Instance) -> VerifierInput | None:
     assert row.context is not None
-    return row.context.problem, row.generated.text, row.context.system
+    problem = instance.problem(row, op.given)
+    return None if problem is None else (problem, row.generated.text, row.context.system)
 
 
 async def _read_scores(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
@@ -9,16 +10,16 @@ from decimal import Decimal, InvalidOperation
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.instance.mathematics import Mathematics, NoMathematics
-from qpdsl.executor.runtime.operators.relational import sort_key
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
+from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import NUMBER, Value, evaluate, format_value
 
 
 async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates:
-    """The best row of the winning answer, no row where every answer is None.
+    """The best row of the winning answer; a row whose answer or weight is None has no vote. No row where none has one.
 
-    Raises RowError where `equal=math` has nothing to compare with.
+    Raises RowError where a weight is below 0 or not finite, or where `equal=math` has nothing to compare with.
     """
     values = [row.columns.get(op.column) for row in rows]
     try:
@@ -28,9 +29,14 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
     totals: dict[Hashable, float] = {}
     best: dict[Hashable, tuple[float, int]] = {}
     for index, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-        if answer is None:
+        weight = None if answer is None else weight_of(op, row, instance.scope(row))
+        if answer is None or weight is None:
             continue
-        weight = weight_of(op, row, instance.scope(row))
+        if not 0 <= weight < math.inf:
+            assert op.weight is not None
+            voted, shown = format_value(values[index]).strip(), format_value(weight)
+            wrong = f"`weight={format_expr(op.weight)}` is {shown} for the answer `{voted}`"
+            raise RowError(f"`vote {op.column}`: a weight is a number of 0 or more, and {wrong}")
         totals[answer] = totals.get(answer, 0.0) + weight
         if answer not in best or weight > best[answer][0]:
             best[answer] = (weight, index)
@@ -42,12 +48,13 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
     return (rows[best[winner][1]],)
 
 
-def weight_of(op: ops.Vote, row: Row, scope: Mapping[str, Value] | None = None) -> float:
-    """What a row adds to its answer: 1, or its weight, where a value that is no number adds 0.
+def weight_of(op: ops.Vote, row: Row, scope: Mapping[str, Value] | None = None) -> float | None:
+    """What a row adds to its answer: 1, or its weight; None where that is none, so that the row has no vote.
 
     The weight is evaluated over `scope`, by default the row's columns.
     """
-    return sort_key(1 if op.weight is None else evaluate(op.weight, row.columns if scope is None else scope))[1]
+    value = 1 if op.weight is None else evaluate(op.weight, row.columns if scope is None else scope)
+    return value if isinstance(value, (int, float)) else None
 
 
 def answers_of(op: ops.Vote, values: Sequence[Value]) -> Sequence[Hashable]:

@@ -19,6 +19,7 @@ from qpdsl.api.compose.targets import Model, Within
 from qpdsl.api.composition import Composition, PythonFiles
 from qpdsl.api.program import Program
 from qpdsl.api.syntax_trees import NOWHERE
+from qpdsl.errors import naming_keywords
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.source import Span
@@ -41,6 +42,7 @@ def program(
     draft: Model | str | None = None,
     like: System | None = None,
 ) -> Callable[[Callable[P, R]], Program[P, R]]: ...
+@naming_keywords
 def program(
     function: Callable[..., Any] | None = None,
     /,

@@ -11,7 +11,9 @@ from qpdsl.api.compose.blocks import BranchBlock, Stages, WithBlock
 from qpdsl.api.compose.stage_call import StageCall, stage_call
 from qpdsl.api.compose.symbols import Symbol, convert
 from qpdsl.api.composition import Composition, shown
+from qpdsl.errors import naming_keywords
 from qpdsl.grammar import ast
+from qpdsl.grammar.builders.forms import SCALES, is_scale
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import EQUALITIES, REDUCES, ROLES
@@ -33,6 +35,7 @@ Reduce = OneOf["last", "min", "mean", "prod", "sum"]
 Equal = OneOf["text", "number", "math"]
 
 
+@naming_keywords
 def chat(
     *turns: tuple[Role, str], system: str | None = None, user: str | None = None, assistant: str | None = None
 ) -> Rows:
@@ -70,6 +73,7 @@ class Rows:
     def __init__(self, composition: Composition) -> None:
         self._composition = composition
 
+    @naming_keywords
     def chat(
         self,
         *turns: tuple[Role, str],
@@ -105,6 +109,7 @@ class Rows:
         **options: Unpack[GenerateKeywords],
     ) -> str: ...
 
+    @naming_keywords
     def generate(
         self,
         model: targets.Model | str,
@@ -144,33 +149,38 @@ class Rows:
         )
         return self._add(stage, call, stage.into.id if stage.into else "text")
 
+    @naming_keywords
     def score(
         self,
         verifier: targets.Model | targets.Judge | targets.LogProb | Scorer[..., Any] | str,
         *,
-        reduce: Reduce = "last",
+        reduce: Reduce | None = None,
+        given: str | None = None,
         into: str | None = None,
     ) -> float:
         """Adds a column with the verifier's score of each row, and returns it.
 
-        The verifier is a model, `qp.judge(…)`, `qp.logprob` or a scorer.
+        The verifier is a model, `qp.judge(…)`, `qp.logprob` or a scorer. `given` is the problem that it is shown with
+        the row's text, by default the first user turn.
         """
         call = self._stage_call("score")
         span = call.place("verifier", 0)
         reference: ast.ModelRef | ast.Judge
         match verifier:
-            case targets.Judge(model=model, rubric=rubric):
+            case targets.Judge(model=model, rubric=rubric, scale=scale):
+                if not isinstance(scale, tuple) or len(scale) != 2 or not is_scale(*scale):
+                    raise call.refuse(f"{SCALES}: `scale=(1, 5)`, not {shown(scale)}", span)
                 rubric_ = call.template("verifier", rubric, 0)
-                reference = ast.Judge(call.model("verifier", model, 0), rubric_, span=span)
+                reference = ast.Judge(call.model("verifier", model, 0), rubric_, *scale, span=span)
             case targets.LogProb():
                 reference = ast.ModelRef("logprob", False, span=span)
             case Scorer():
                 reference = ast.ModelRef(call.function(verifier.function, span), False, span=span)
             case _:
                 reference = call.model("verifier", verifier, 0)
-        word = call.word("reduce", reduce, REDUCES, "QP207")
+        word = None if reduce is None else call.word("reduce", reduce, REDUCES, "QP207")
         column = None if into is None else call.new_column("into", into)
-        stage = ast.Score(reference, word, column, span=call.span)
+        stage = ast.Score(reference, word, call.maybe("given", given), column, span=call.span)
         return cast(float, self._add(stage, call, column.id if column else "score"))
 
     @overload
@@ -194,6 +204,7 @@ class Rows:
         call = self._stage_call("where")
         self._add(ast.Where(call.expr("condition", condition, 0), span=call.span), call)
 
+    @naming_keywords
     def keep(self, count: int, *, by: float, per: object = None) -> None:
         """Keeps the `count` rows with the greatest `by`; with `per`, that many for each value of that column."""
         call = self._stage_call("keep")
@@ -201,11 +212,13 @@ class Rows:
         stage = ast.Keep(call.expr("count", count, 0), call.expr("by", by), column, span=call.span)
         self._add(stage, call)
 
+    @naming_keywords
     def best(self, *, by: float) -> None:
         """Keeps the row with the greatest `by`."""
         call = self._stage_call("best")
         self._add(ast.Best(call.expr("by", by), span=call.span), call)
 
+    @naming_keywords
     def vote(self, column: T, *, weight: float | None = None, equal: Equal = "text") -> T:
         """Keeps one row of the value with the most votes, or the most weight. Returns the column."""
         call = self._stage_call("vote")
@@ -214,6 +227,7 @@ class Rows:
         stage = ast.Vote(name, call.maybe("weight", weight), word, span=call.span)
         return cast(T, self._add(stage, call, name.id))
 
+    @naming_keywords
     def split(self, count: int, *, by: float | None = None, temperature: float | None = None) -> None:
         """Copies each row `count` times. The column `group` has the number of the copy.
 
@@ -227,6 +241,7 @@ class Rows:
         )
         self._add(ast.Split(rows, value, soft, span=call.span), call)
 
+    @naming_keywords
     def repeat(self, limit: int, *, until: bool | None = None) -> WithBlock:
         """Runs the stages of the `with` block until a condition over all rows holds, `limit` times at most."""
         call = self._stage_call("repeat")
@@ -252,7 +267,10 @@ class Rows:
         self._call("call", None, program, args, kwargs)
 
     def call_into(self, column: str, program: Program[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs another program's stages in this place. Returns a new column with the result."""
+        """Runs another program for each row, in a conversation of its own. Returns a new column with the result.
+
+        Nothing else of the rows changes: the columns and the conversation of the other program stay inside.
+        """
         return cast(R, self._call("call_into", column, program, args, kwargs))
 
     def _call(self, word: str, column: str | None, program: Any, args: Any, kwargs: Any) -> Any:

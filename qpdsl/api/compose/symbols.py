@@ -109,7 +109,10 @@ class Symbol:
     def __repr__(self) -> str:
         from qpdsl.grammar.format.unparse import format_expr
 
-        return f"`{format_expr(self.node)}`"
+        text, composition = f"`{format_expr(self.node)}`", current()
+        if composition is not None:
+            composition.represented.add(text)
+        return text
 
     def __bool__(self) -> bool:
         help = "use `&`, `|` and `~` (or `qp.not_`) for `and`, `or` and `not`, and `rows.where(…)` for `if`"

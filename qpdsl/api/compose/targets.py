@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, final
 from typing import Literal as OneOf
 
+from qpdsl.errors import naming_keywords
 from qpdsl.grammar.words import VerifierKind
 
 
@@ -80,6 +81,7 @@ class Judge:
 
     model: Model | str
     rubric: str
+    scale: tuple[int, int]
 
 
 @final
@@ -101,6 +103,7 @@ logprob: Final = LogProb()
 exact: Final = Within("exact", None)
 
 
+@naming_keywords
 def model(id: str, *, name: str | None = None, kind: VerifierKind | None = None) -> Model:
     """A built-in model (`zoo/…`), a folder, or a Hugging Face id. Nothing is loaded before a program runs.
 
@@ -147,9 +150,13 @@ def amortized(margin: float) -> Amortized:
     return Amortized(margin)
 
 
-def judge(model: Model | str, rubric: str) -> Judge:
-    """A verifier: the model is shown a row's text and the rubric, and answers with a number."""
-    return Judge(model, rubric)
+@naming_keywords
+def judge(model: Model | str, rubric: str, scale: tuple[int, int]) -> Judge:
+    """A verifier: the model is shown the problem, a row's text and the rubric.
+
+    It can only answer with a whole number of the scale, which is the lowest of them and the highest.
+    """
+    return Judge(model, rubric, scale)
 
 
 def epsilon(bound: float) -> Within:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.shared_options import format_option
 
@@ -20,7 +21,6 @@ def command(name: str | None, forget: bool, form: str) -> Exit:
     """
     import json
 
-    from qpdsl.cli.exits import say
     from qpdsl.errors import UsageError
     from qpdsl.planner.cost.statistics import STATISTICS_FILE
     from qpdsl.planner.explain.measurements import statistics_text
@@ -42,9 +42,9 @@ def command(name: str | None, forget: bool, form: str) -> Exit:
     if form == "json":
         data = json.loads(statistics.to_text())
         data["programs"] = {key: data["programs"][key] for key in shown}
-        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        put(json.dumps(data, ensure_ascii=False, indent=2))
     elif shown:
-        click.echo("\n\n".join(map(statistics_text, shown.values())))
+        put("\n\n".join(map(statistics_text, shown.values())))
     else:
         say(f"there are no statistics yet in `{folder() / STATISTICS_FILE}`; every `qpdsl run` makes some")
     return Exit.OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_programs
 from qpdsl.cli.shared_options import format_option, reading_options
@@ -15,7 +16,7 @@ from qpdsl.sources.surroundings import read_surroundings
 @reading_options
 @format_option
 def command(targets: tuple[str, ...], allow_read: tuple[str, ...], python: tuple[str, ...], form: str) -> Exit:
-    """Check program files, or programs shipped with qpdsl by their NAME.
+    """Check program files, or programs shipped with qpdsl by their NAME; `-` reads a program from stdin.
 
     Errors and warnings go to stderr, a line for each good file to stdout; with --format json all findings go to stdout
     as one list. Exits with 0 if no file has an error, else with 2.
@@ -26,14 +27,14 @@ def command(targets: tuple[str, ...], allow_read: tuple[str, ...], python: tuple
     from qpdsl.grammar.diagnostic import QpError, to_json
     from qpdsl.grammar.parse.parser import parse_file
     from qpdsl.planner.check.lower import check
-    from qpdsl.sources.programs import find_source, folder_of
+    from qpdsl.sources.programs import folder_of, read_target
 
     surroundings = read_surroundings(allow_read, python)
     code = Exit.OK
     findings = []
     for target in targets:
         try:
-            source = find_source(target)
+            source = read_target(target)
             diagnostics = check(parse_file(source), surroundings.environment(folder_of(target)))
         except QpError as error:
             code = Exit.USAGE
@@ -44,14 +45,14 @@ def command(targets: tuple[str, ...], allow_read: tuple[str, ...], python: tuple
                 show_error(error)
             continue
         except UsageError as error:
-            click.echo(f"error: {error.message}" + (f"\nhelp: {error.help}" if error.help else ""), err=True)
+            say(f"error: {error.message}" + (f"\nhelp: {error.help}" if error.help else ""))
             code = Exit.USAGE
             continue
         if form == "json":
             findings += [to_json(diagnostic, source) for diagnostic in diagnostics]
         else:
             show(diagnostics, source)
-            click.echo(f"{source.name}: ok")
+            put(f"{source.name}: ok")
     if form == "json":
-        click.echo(dumps(findings))
+        put(dumps(findings))
     return code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
 
 
@@ -20,5 +21,5 @@ def command(shell: str) -> Exit:
     from qpdsl.cli.app import cli
     from qpdsl.cli.shells import SHELLS, VARIABLE
 
-    click.echo(SHELLS[shell](cli, {}, "qpdsl", VARIABLE).source(), nl=False)
+    put(SHELLS[shell](cli, {}, "qpdsl", VARIABLE).source(), end="")
     return Exit.OK

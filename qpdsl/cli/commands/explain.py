@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import AnalyzeOptions, analyze_options
 from qpdsl.cli.shared_options import format_option, planning_options, program_options
@@ -89,7 +90,7 @@ def command(
         shown, data = trace(optimized), trace_json(optimized)
     else:
         shown, data = explain(optimized.plan), explain_json(optimized.plan)
-    click.echo(json.dumps(data, ensure_ascii=False, indent=2) if form == "json" else shown)
+    put(json.dumps(data, ensure_ascii=False, indent=2) if form == "json" else shown)
     return Exit.OK
 
 
@@ -101,8 +102,10 @@ def _with_settings(lowered: LogicalProgram, settings: tuple[str, ...]) -> Logica
 
 def _check(physical: PhysicalPlan) -> None:
     from qpdsl.arguments import bind
+    from qpdsl.model_location import check_models
     from qpdsl.stage_options import check_options
 
+    check_models(physical.models.values())
     check_options(physical, bind([param for param in physical.params if param.default is not None], {}))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_codes
 from qpdsl.cli.shared_options import format_option
@@ -44,9 +45,9 @@ def _list(form: str) -> None:
     from qpdsl.grammar.codes import CODES
 
     if form == "json":
-        click.echo(dumps([{"code": n, "title": c.title, "summary": c.explanation} for n, c in CODES.items()]))
+        put(dumps([{"code": n, "title": c.title, "summary": c.explanation} for n, c in CODES.items()]))
     else:
-        click.echo("\n".join(f"{name}  {code.title}" for name, code in CODES.items()))
+        put("\n".join(f"{name}  {code.title}" for name, code in CODES.items()))
 
 
 def _show(name: str, form: str) -> None:
@@ -56,6 +57,6 @@ def _show(name: str, form: str) -> None:
     explanation = page(name)
     if form == "json":
         keys = ("code", "title", "summary", "body", "fails", "fixed")
-        click.echo(dumps({**{key: getattr(explanation, key) for key in keys}, "files": dict(explanation.files)}))
+        put(dumps({**{key: getattr(explanation, key) for key in keys}, "files": dict(explanation.files)}))
     else:
-        click.echo(f"{name}: {explanation.title}\n\n{explanation.summary}\n\n{explanation.text}")
+        put(f"{name}: {explanation.title}\n\n{explanation.summary}\n\n{explanation.text}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_files
 
@@ -39,7 +40,6 @@ def command(targets: tuple[str, ...], check: bool, diff: bool) -> Exit:
     Comments stay. A file that does not parse is left as it is, and what is wrong with it is shown.
     """
     from qpdsl.cli.diagnostics import show_error
-    from qpdsl.cli.exits import say
     from qpdsl.errors import UsageError
     from qpdsl.grammar.diagnostic import QpError
 
@@ -48,7 +48,7 @@ def command(targets: tuple[str, ...], check: bool, diff: bool) -> Exit:
         try:
             text = _formatted(target)
             if diff:
-                click.echo("".join(_difference(text)), nl=False)
+                put("".join(_difference(text)), end="")
             if check and text.changed:
                 code = max(code, Exit.ROW_FAILED)
                 say(f"{text.name}: would change")
@@ -65,17 +65,12 @@ def command(targets: tuple[str, ...], check: bool, diff: bool) -> Exit:
 
 def _formatted(target: str) -> _Text:
     from qpdsl.grammar.format.formatter import format_source
-    from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source
-    from qpdsl.sources.programs import decode, read_file
+    from qpdsl.grammar.source import Source
+    from qpdsl.sources.programs import read_file, read_target
 
-    if target == "-":
-        name, path = "standard input", None
-        with open(0, "rb", closefd=False) as file:
-            text = decode(name, file.read(MAX_SOURCE_BYTES + 1))
-    else:
-        name, path = target, Path(target)
-        text = read_file(path)
-    return _Text(name, path, text, format_source(Source(name, text)))
+    path = None if target == "-" else Path(target)
+    source = read_target("-") if path is None else Source(target, read_file(path))
+    return _Text(source.name, path, source.text, format_source(source))
 
 
 def _difference(text: _Text) -> list[str]:
@@ -86,11 +81,10 @@ def _difference(text: _Text) -> list[str]:
 
 
 def _write(text: _Text) -> None:
-    from qpdsl.cli.exits import say
     from qpdsl.output import replace_text
 
     if text.path is None:
-        click.echo(text.after, nl=False)
+        put(text.after, end="")
     elif text.changed:
         replace_text(text.path, text.after)
         say(f"{text.name}: formatted")

@@ -22,6 +22,6 @@ def command(allow_read: tuple[str, ...], python: tuple[str, ...]) -> Exit:
     try:
         from qpdsl.lsp.server import make_server
     except ImportError as error:
-        raise UsageError("the language server needs pygls", "pip install 'qpdsl[lsp]'") from error
+        raise UsageError("the language server needs pygls", "pip install 'pygls>=2'") from error
     make_server(surroundings.environment).start_io()
     return Exit.OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.shared_options import format_option
 
@@ -35,11 +36,11 @@ def command(form: str) -> Exit:
             }
         )
     if form == "json":
-        click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        put(json.dumps(rows, ensure_ascii=False, indent=2))
         return Exit.OK
     for model, row in zip(zoo.BUILTIN, rows, strict=True):
         parameters, megabytes = model.parameters / 1e6, int(str(row["bytes"])) / 1e6
-        click.echo(f"{model.name:<18} {model.role:<10} {parameters:5.1f}M parameters {megabytes:6.1f} MB")
-        click.echo(f"    {model.description}")
-    click.echo(f"\n{_OWN}")
+        put(f"{model.name:<18} {model.role:<10} {parameters:5.1f}M parameters {megabytes:6.1f} MB")
+        put(f"    {model.description}")
+    put(f"\n{_OWN}")
     return Exit.OK

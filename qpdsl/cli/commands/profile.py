@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_models
 from qpdsl.cli.shared_options import device_option, format_option
@@ -34,24 +35,26 @@ def command(
     """Measure how fast the device copies and multiplies, and what a step of each MODEL takes on it.
 
     MODELs are built-in names, folders or hub ids; without one the built-in family is measured. The figures are kept in
-    the user's cache folder, and `explain --analyze` and `run` go by them. A model takes some ten seconds.
+    the user's cache folder, and `explain --analyze` and `run` go by them. A model takes up to a minute.
     """
     import json
 
     from qpdsl import zoo
-    from qpdsl.cli.exits import say
+    from qpdsl.model_location import check_models
     from qpdsl.planner.cost.device import device_json
     from qpdsl.planner.explain.measurements import profile_text
-    from qpdsl.planning.profile import measure_models
 
     names = models or tuple(model.name for model in zoo.BUILTIN)
+    check_models(names)
+    # Only now, as it loads torch.
+    from qpdsl.planning.profile import measure_models
 
     def tell(model: str) -> None:
         say(f"measuring {model}")
 
     profile = measure_models(names, device, dtype, threads, tables=tables, force=force, tell=tell)
     if form == "json":
-        click.echo(json.dumps(device_json(profile), ensure_ascii=False, indent=2))
+        put(json.dumps(device_json(profile), ensure_ascii=False, indent=2))
     else:
-        click.echo(profile_text(profile))
+        put(profile_text(profile))
     return Exit.OK

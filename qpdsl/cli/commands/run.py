@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.cli.exits import table
 from qpdsl.cli.proposals import complete_data
 from qpdsl.cli.runs.run_options import RunOptions
-from qpdsl.cli.shared_options import device_option, planning_options, program_options, statistics_option
+from qpdsl.cli.shared_options import (
+    FileName,
+    device_option,
+    planning_options,
+    program_options,
+    statistics_option,
+)
 from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
 from qpdsl.planner.plan.physical import KV_TYPES
-from qpdsl.settings import DTYPES
+from qpdsl.settings import DTYPES, check_memory, check_threads, check_timeout
 from qpdsl.sources.surroundings import read_surroundings
 
 if TYPE_CHECKING:
@@ -35,17 +40,13 @@ def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     return value
 
 
-@click.command(
-    epilog=f"""\b
-exit codes:
-{table()}""",
-    short_help="Run a program: one answer, or one for every row of a file.",
-)
+@click.command(short_help="Run a program: one answer, or one for every row of a file.")
 @program_options
 @planning_options
 @click.option(
     "--input",
     metavar="FILE",
+    type=FileName(),
     help="Run every line of a file of JSON objects, one row of parameters each. A line's own value goes before --set. "
     "`id` names a row, else its line number does; `answer`, if it is no parameter, is what accuracy is measured "
     "against (equal text, number or JSON value). `counting-500` means the problems shipped, `-` standard input.",
@@ -54,6 +55,7 @@ exit codes:
 @click.option(
     "--output",
     metavar="FILE",
+    type=FileName(dash="without `--output` the results go to stdout"),
     help="Where the results of --input go, whole or not at all; until then FILE.journal keeps every finished row. "
     "Without it they go to stdout.",
 )
@@ -70,9 +72,19 @@ exit codes:
 )
 @statistics_option
 @click.option("--resume", is_flag=True, help="Go on with the unfinished run of --output.")
-@click.option("--overwrite", is_flag=True, help="Drop the unfinished run of --output and start over.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace the results in --output and the trace in --trace, drop an unfinished run, and start over.",
+)
 @click.option(
     "--concurrency", type=click.IntRange(min=1), help="Rows of --input in flight.  [default: what the plan says]"
+)
+@click.option(
+    "--row-timeout",
+    type=float,
+    metavar="SECONDS",
+    help="A row that takes longer than this fails, and the others go on.  [default: as long as it takes]",
 )
 @device_option
 @click.option(
@@ -102,12 +114,12 @@ exit codes:
 @click.option(
     "--trace",
     metavar="FILE",
-    type=click.Path(dir_okay=False),
+    type=FileName(dash="a trace has a file of its own"),
     help="Write what happens to FILE as it happens; `qpdsl replay` and `qpdsl report` show it.",
 )
 @click.option("--tui", is_flag=True, help="Watch the run on a dashboard; `qpdsl top` does so from another terminal.")
 def command(**values: Any) -> int:
-    """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline.
+    """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline; `-` reads a program from stdin.
 
     The answer goes to stdout, notes go to stderr. Ctrl-C keeps the rows that are finished.
 
@@ -125,17 +137,23 @@ def command(**values: Any) -> int:
 
 def _check(options: RunOptions) -> None:
     if options.input is None:
-        for name in ("output", "resume", "overwrite"):
+        for name in ("output", "resume"):
             if getattr(options, name):
                 raise UsageError(f"`--{name}` needs `--input`")
     elif options.output is None:
-        for name in ("resume", "overwrite"):
-            if getattr(options, name):
-                raise UsageError(f"`--{name}` needs `--output`")
+        if options.resume:
+            raise UsageError("`--resume` needs `--output`")
         if options.json:
             raise UsageError(
                 "`--json` with `--input` needs `--output`", "without it, stdout has the records as JSON lines"
             )
+    if options.overwrite and options.output is None and options.trace is None:
+        raise UsageError("`--overwrite` needs `--output` or `--trace`")
+    if options.target == "-" and options.input == "-":
+        raise UsageError("the program and `--input` cannot both come from standard input")
+    check_timeout(options.row_timeout)
+    check_threads(options.threads)
+    check_memory(options.kv_memory, options.device)
     if options.resume and options.overwrite:
         raise UsageError("`--resume` goes on with the unfinished run and `--overwrite` drops it; give one of them")
     if options.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -172,7 +190,9 @@ def _with_kv_type_of_journal(options: RunOptions) -> tuple[RunOptions, bool]:
 def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.arguments import parse_settings, with_defaults
     from qpdsl.cli.diagnostics import show
+    from qpdsl.cli.runs.run_files import run_files
     from qpdsl.dataset.job import Job
+    from qpdsl.model_location import check_models
     from qpdsl.planner.plan.baseline import greedy_of
     from qpdsl.planning.planning import Planning, reads_of
     from qpdsl.planning.target import Target
@@ -195,8 +215,11 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
         options, kv_type_known = _with_kv_type_of_journal(options)
     optimized = planning.optimized(program, reads, target, _load(options), kv_types=not kv_type_known)
     greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text), target).plan
-    job = Job(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning))
+    job = Job(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning), options.row_timeout)
     check_options(job.plan, values)
+    # Before torch is imported, which takes seconds.
+    check_models(job.models.values())
+    files = run_files(options, job.models, surroundings)
     if options.tui:
         from qpdsl.cli.runs.dashboard import run_watched
 
@@ -204,7 +227,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     if options.input is None:
         from qpdsl.cli.runs.single_run import answer
 
-        return answer(options, job, surroundings, values)
+        return answer(options, job, surroundings, values, files)
     from qpdsl.cli.runs.data_set_run import answer_rows
 
-    return answer_rows(options, job, surroundings, values)
+    return answer_rows(options, job, surroundings, values, files)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.cli.exits import Exit, say
+from qpdsl.cli.console import put, say
+from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_data
 from qpdsl.cli.shared_options import device_option, statistics_option
 from qpdsl.errors import UserError
@@ -102,10 +103,14 @@ def run_for_analysis(options: AnalyzeOptions, plan: PhysicalPlan, surroundings: 
     """Runs a plan and prints its analysis, as text or JSON."""
     import json
 
+    from qpdsl.cli.runs.run_options import tell_loading
     from qpdsl.cli.signals import interruptible, run_until_interrupted
-    from qpdsl.session import Session
 
     rows = _rows(options, plan)
+    if form != "json":
+        tell_loading(plan.models.values())
+    from qpdsl.session import Session
+
     outcomes: dict[int, Outcome] = {}
     with interruptible():
         functions = surroundings.functions.values()
@@ -118,7 +123,7 @@ def run_for_analysis(options: AnalyzeOptions, plan: PhysicalPlan, surroundings: 
             if options.statistics:
                 remember(analysis, alone=True, wanted=True)
     result = analysis.done()
-    click.echo(json.dumps(result.to_json(), ensure_ascii=False, indent=2) if form == "json" else str(result))
+    put(json.dumps(result.to_json(), ensure_ascii=False, indent=2) if form == "json" else str(result))
     failed = [outcome for outcome in outcomes.values() if outcome.error is not None]
     if failed:
         say(f"error: {len(failed)} of {len(outcomes)} rows failed (row `{failed[0].id}`: {failed[0].error})")

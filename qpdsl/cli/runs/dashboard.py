@@ -5,6 +5,7 @@ The run has a process group and a session of its own. What it prints is kept in 
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
@@ -15,11 +16,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from qpdsl.cli.exits import Exit, say
+from qpdsl.cli.console import put, say
+from qpdsl.cli.exits import Exit
 from qpdsl.cli.live import folder
 from qpdsl.cli.runs.run_events import WATCHED
+from qpdsl.cli.signals import leave_signals_alone
 from qpdsl.errors import UsageError, reason
 
 _BOOT = (
@@ -51,7 +54,7 @@ def run_watched(argv: Sequence[str], first: str) -> int:
 
     Hands over what the run printed, and returns its exit code.
     """
-    from qpdsl.tui.app import watch_process
+    from qpdsl.tui.app import DashboardFault, watch_process
     from qpdsl.tui.widgets.questions import Leave
 
     kept = Path(tempfile.mkdtemp(prefix="run-", dir=folder()))
@@ -62,11 +65,19 @@ def run_watched(argv: Sequence[str], first: str) -> int:
             stdout=out,
             stderr=err,
             start_new_session=True,
-            env={**os.environ, WATCHED: "1"},
+            # What it prints reaches the terminal through here, so it is not for a terminal yet.
+            env={**{name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}, WATCHED: "1"},
         )
+    leave_signals_alone()
     forwarded = _forward_endings(process)
     try:
-        leave = watch_process(process, folder() / f"{process.pid}.sock", first)
+        try:
+            leave = watch_process(process, folder() / f"{process.pid}.sock", first)
+        except DashboardFault as fault:
+            leave = Leave.HERE
+            say(dashboard_failed(fault))
+            if process.poll() is None:
+                say(f"the run goes on here as process {process.pid}; `qpdsl top {process.pid}` shows it again")
         if leave is Leave.BEHIND and process.poll() is None:
             say(f"the run goes on as process {process.pid}; `qpdsl top {process.pid}` shows it again")
             say(f"help: what it prints is kept in `{kept}`")
@@ -81,6 +92,12 @@ def run_watched(argv: Sequence[str], first: str) -> int:
     return code if code >= 0 else 128 - code
 
 
+def dashboard_failed(fault: Exception) -> str:
+    """The line that says so."""
+    hint = "" if os.environ.get("QPDSL_DEBUG") else "; QPDSL_DEBUG=1 shows where"
+    return f"error: the dashboard failed: {fault} (please report it{hint})"
+
+
 def _forward_endings(process: subprocess.Popen[bytes]) -> dict[signal.Signals, Any]:
     """The run is in a session of its own, so what ends this process is passed on to it."""
 
@@ -93,18 +110,18 @@ def _forward_endings(process: subprocess.Popen[bytes]) -> dict[signal.Signals, A
 def _print_until_it_ends(process: subprocess.Popen[bytes], kept: Path) -> int:
     """Passes on what the run has printed and prints, until it ends."""
     with (kept / "stdout").open("rb") as out, (kept / "stderr").open("rb") as err:
+        ways = [(out, _decoder(), put), (err, _decoder(), say)]
         code = None
         while code is None:
             code = process.poll()
-            _pass_on(out, sys.stdout.buffer)
-            _pass_on(err, sys.stderr.buffer)
+            for file, decoder, show in ways:
+                text = decoder.decode(file.read(), final=code is not None)
+                if text:
+                    show(text, end="")
             if code is None:
                 time.sleep(0.05)
     return code
 
 
-def _pass_on(source: BinaryIO, target: BinaryIO) -> None:
-    data = source.read()
-    if data:
-        target.write(data)
-        target.flush()
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")("backslashreplace")

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from qpdsl import __version__
-from qpdsl.cli.exits import Exit, say
+from qpdsl.cli.console import is_terminal, put, say
+from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import remember, run_analysis
-from qpdsl.cli.runs.run_events import emit_row, event_stream
+from qpdsl.cli.runs.run_events import RunEvents, emit_row, run_events
+from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
-from qpdsl.cli.signals import run_until_interrupted
-from qpdsl.dataset.fingerprint import Fingerprint, digest, location_digest, operators
+from qpdsl.cli.signals import last_words, run_until_interrupted
+from qpdsl.dataset.fingerprint import Fingerprint, build, digest, location_digest, operators
 from qpdsl.dataset.job import Job, run_rows
 from qpdsl.dataset.journal import Journal, journal_path
 from qpdsl.dataset.json_values import dumps
@@ -25,26 +27,31 @@ from qpdsl.dataset.rows import InputData, read_rows
 from qpdsl.dataset.summary import Summary
 from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import RunEnded
-from qpdsl.output import OrderedLines, check_writable, write_whole
+from qpdsl.output import OrderedLines, holds_something
 from qpdsl.planner.plan.evaluate import Value
-from qpdsl.sources.programs import input_path
 from qpdsl.sources.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from qpdsl.executor.events.stream import EventStream
+    from qpdsl.cli.file_guard import Target
     from qpdsl.session import Session
 
+_MOST_LISTED = 10
 
-def answer_rows(options: RunOptions, job: Job, surroundings: Surroundings, values: Mapping[str, Value]) -> Exit:
+
+def answer_rows(
+    options: RunOptions, job: Job, surroundings: Surroundings, values: Mapping[str, Value], files: RunFiles
+) -> Exit:
     """Runs every row of the input; `values` are for the parameters that a row does not set."""
-    assert options.input is not None
-    path = input_path(options.input)
-    output = None if options.output is None else check_writable(Path(options.output), path)
-    if output is not None:
-        _check_unfinished(options, output)
-    data = read_rows(path, job.plan, values)
-    with event_stream(options, job, data.rows) as events:
-        return _Run(options, job, surroundings, data, output, events).run(digest(dict(values)))
+    with contextlib.ExitStack() as stack:
+        journal = None
+        if files.output is not None:
+            journal = stack.enter_context(contextlib.closing(Journal(journal_path(files.output.path))))
+            _check_unfinished(options, journal, files.output.path)
+        data = read_rows(files.input, job.plan, values)
+        for note in data.notes:
+            say(note)
+        events = stack.enter_context(run_events(options, job, data.rows, files.trace))
+        return _Run(options, job, surroundings, data, files.output, journal, events).run(digest(dict(values)))
 
 
 class _Run:
@@ -56,46 +63,75 @@ class _Run:
         job: Job,
         surroundings: Surroundings,
         data: InputData,
-        output: Path | None,
-        events: EventStream,
+        output: Target | None,
+        journal: Journal | None,
+        events: RunEvents,
     ) -> None:
         self.options = options
         self.job = job
         self.surroundings = surroundings
         self.data = data
         self.output = output
-        self.events = events
-        self.outcomes: dict[int, Outcome] = {}
-        self._journal: Journal | None = None
+        self.events = events.stream
+        self.outcomes: dict[int, Outcome] = {} if journal is None else journal.done
+        self._record = events.record
+        self._journal = journal
+        self._lines: OrderedLines | None = None
+        # Where the run cannot end in good order, another thread prints the finished rows.
+        self._printing = threading.Lock()
         self._session: Session | None = None
 
     def run(self, arguments: str) -> Exit:
-        if self.output is not None:
-            self._journal = self._open_journal(self.output, self._fingerprint(arguments))
-            self.outcomes = self._journal.done
-        earlier = set(self.outcomes)
-        for number in sorted(earlier):
-            emit_row(self.events, self.data.rows[number], self.outcomes[number])
         try:
-            seconds = self._run_rest()
-            lines = (self._line(number) for number in range(len(self.data.rows)))
+            with last_words(self._last_words):
+                session = self._begin(arguments)
+                earlier = set(self.outcomes)
+                seconds = 0.0 if session is None else self._run_rest(session)
             if self._journal is not None and self.output is not None:
-                write_whole(self.output, lines)
+                self.output.write(self._line(number) for number in range(len(self.data.rows)))
                 self._journal.remove()
         except KeyboardInterrupt:
             return self._interrupted()
-        finally:
-            if self._journal is not None:
-                # A journal without a row has nothing to resume: say, no model could be loaded.
-                (self._journal.close if self._journal.done else self._journal.remove)()
+        except UsageError as error:
+            # A full disk, say: what is finished is not lost.
+            raise UsageError(error.message, self._kept() or error.help) from error
         sampled = sum(outcome.tokens_out for number, outcome in self.outcomes.items() if number not in earlier)
         return self._report(Summary([self.outcomes[number] for number in sorted(self.outcomes)], seconds, sampled))
+
+    def _begin(self, arguments: str) -> Session | None:
+        """The session for the rows that are left, None where none is. Files are changed once its models are loaded."""
+        journal = self._journal
+        fingerprint = None if journal is None else self._fingerprint(arguments)
+        if journal is not None and fingerprint is not None and self.options.resume:
+            journal.read(fingerprint, [row.id for row in self.data.rows])
+            self._check_resumed(journal)
+        if len(self.outcomes) < len(self.data.rows):
+            self._session = self._session or self._open_session()
+        if journal is not None and fingerprint is not None:
+            journal.begin(fingerprint, replaces=self.options.overwrite)
+        self._record()
+        for number in sorted(self.outcomes):
+            emit_row(self.events, self.data.rows[number], self.outcomes[number])
+        return self._session if len(self.outcomes) < len(self.data.rows) else None
+
+    def _check_resumed(self, journal: Journal) -> None:
+        assert self.output is not None
+        if journal.damaged:
+            say(f"warning: {_damage(journal)}")
+        if holds_something(self.output.path) and not journal.replaces:
+            raise UsageError(
+                f"`{self.output.path}` has come there since the unfinished run began", "move it away, then `--resume`"
+            )
+        self.output = replace(self.output, overwrite=journal.replaces)
+
+    def _open_session(self) -> Session:
+        return open_session(self.options, self.job, self.surroundings, self.events)
 
     def _fingerprint(self, arguments: str) -> Fingerprint:
         options, plan = self.options, self.job.plan
         recorded = {"rows": options.rows, "timing": options.timing, "greedy": options.greedy}
         return {
-            "version": __version__,
+            "version": build(),
             "program": digest([plan.name, str(plan.within), operators((self.job.written or plan).ops)]),
             **({"python": self.surroundings.python} if self.surroundings.python else {}),
             "arguments": arguments,
@@ -116,25 +152,16 @@ class _Run:
         locations = {name: locate(model) for name, model in self.job.models.items()}
         if not all(isinstance(location, Path) and location.is_dir() for location in locations.values()):
             # The version of a hub model is known only once it is in the cache. A missing folder is refused here.
-            self._session = open_session(self.options, self.job, self.surroundings, self.events)
+            self._session = self._open_session()
         return {name: location_digest(location) for name, location in locations.items()}
 
-    def _open_journal(self, output: Path, fingerprint: Fingerprint) -> Journal:
-        path = journal_path(output)
-        if self.options.resume and path.exists():
-            return Journal.resume(path, fingerprint)
-        return Journal.begin(path, fingerprint)
-
-    def _run_rest(self) -> float:
-        """Runs the rows that are left. Returns the seconds that took, without loading the models."""
+    def _run_rest(self, session: Session) -> float:
+        """Runs the rows that are left. Returns the seconds that took."""
         rest = [(number, row) for number, row in enumerate(self.data.rows) if number not in self.outcomes]
-        if not rest:
-            return 0.0
         from qpdsl.dataset.progress import progress_bar
 
-        session = self._session or open_session(self.options, self.job, self.surroundings, self.events)
-        stream = OrderedLines(sys.stdout) if self.output is None else None
-        on_screen = stream is not None and sys.stdout.isatty()
+        stream = self._lines = OrderedLines(put) if self.output is None else None
+        on_screen = stream is not None and is_terminal(sys.stdout)
         measured = self.options.analyze or self.options.statistics
         analysis = run_analysis(session, self.job.plan, len(rest), self.options.concurrency) if measured else None
         start = time.monotonic()
@@ -147,7 +174,8 @@ class _Run:
                 self.outcomes[number] = outcome
                 emit_row(self.events, self.data.rows[number], outcome)
                 if stream is not None:
-                    stream.put(number, self._line(number))
+                    with self._printing:
+                        stream.put(number, self._line(number))
                 if bar is not None:
                     bar.row_done()
 
@@ -155,8 +183,7 @@ class _Run:
                 run_until_interrupted(run_rows(session, self.job, rest, self.options.concurrency, finished))
             finally:
                 # However the run ends, the finished rows are printed.
-                if stream is not None:
-                    stream.rest()
+                self._print_rest()
                 if analysis is not None and self.options.statistics:
                     remember(analysis, alone=self.job.greedy is None, wanted=self.options.analyze)
         if analysis is not None and self.options.analyze:
@@ -166,30 +193,60 @@ class _Run:
     def _line(self, number: int) -> str:
         return dumps(self.outcomes[number].record(timing=self.options.timing))
 
+    def _print_rest(self) -> None:
+        if self._lines is not None:
+            with self._printing:
+                self._lines.rest()
+
+    def _last_words(self) -> None:
+        self._print_rest()
+        self._say_interrupted()
+
     def _interrupted(self) -> Exit:
+        self._say_interrupted()
         self.events.emit(RunEnded(status="interrupted"))
+        return Exit.INTERRUPTED
+
+    def _say_interrupted(self) -> None:
         done, total = len(self.outcomes), len(self.data.rows)
         say(f"interrupted: {done} of {total} rows are finished")
-        if self._journal is not None and done:
-            say(f"help: they are kept in `{self._journal.path}`; the same command with `--resume` goes on from there")
-        return Exit.INTERRUPTED
+        kept = self._kept()
+        if kept is not None:
+            say(f"help: {kept}")
+
+    def _kept(self) -> str | None:
+        """Where the finished rows are, and how to go on from them; None where there are none."""
+        if self._journal is None or not self.outcomes:
+            return None
+        done, total = len(self.outcomes), len(self.data.rows)
+        how = "`--resume`" if self.options.trace is None else "`--resume` and another `--trace`"
+        return f"{done} of {total} rows are kept in `{self._journal.path}`; the same command with {how} goes on from there"
 
     def _report(self, summary: Summary) -> Exit:
         say("\n".join(summary.lines()))
         if self.options.json and self.output is not None:
-            click.echo(dumps(summary.to_json(timing=self.options.timing)))
+            put(dumps(summary.to_json(timing=self.options.timing)))
         return Exit.ROW_FAILED if summary.failed else Exit.OK
 
 
-def _check_unfinished(options: RunOptions, output: Path) -> None:
-    journal = journal_path(output)
-    if journal.exists() and not (options.resume or options.overwrite):
+def _check_unfinished(options: RunOptions, journal: Journal, output: Path) -> None:
+    if journal.unfinished and not (options.resume or options.overwrite):
         raise UsageError(
-            f"an unfinished run is in `{journal}`",
+            f"an unfinished run is in `{journal.path}`",
             help="`--resume` goes on with it, `--overwrite` drops it and starts over",
         )
-    if options.resume and output.exists() and not journal.exists():
+    if options.resume and holds_something(output) and not journal.unfinished:
         raise UsageError(
             f"there is no unfinished run beside `{output}`, and a finished file does not say what run made it",
             help="leave out `--resume` to run it again",
         )
+
+
+def _damage(journal: Journal) -> str:
+    """The lines of the journal that are not believed, in words."""
+    first, count = journal.damaged[:_MOST_LISTED], len(journal.damaged)
+    lines = ", ".join(map(str, first)) + (f" and {count - len(first)} more" if count > len(first) else "")
+    what = f"lines {lines} of `{journal.path}` are damaged: what they held" if count > 1 else (
+        f"line {lines} of `{journal.path}` is damaged: what it held"
+    )
+    return f"{what} is not used, and rows that are missing run again"

@@ -6,17 +6,17 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from qpdsl import __version__
-from qpdsl.cli.exits import say
+from qpdsl.cli.console import say
+from qpdsl.cli.file_guard import Target
 from qpdsl.cli.live import Server
 from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.dataset.job import Job
 from qpdsl.dataset.json_values import shown
 from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.rows import InputRow
-from qpdsl.errors import UsageError, UserError, reason, shorten
+from qpdsl.errors import UserError, reason, shorten
 from qpdsl.executor.events.events import InputListed, RowDone, RunEnded, RunStarted, Status
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.events.trace import TraceWriter
@@ -28,18 +28,36 @@ _MAX_LISTED = 20_000
 _MAX_QUESTION = 400
 
 
-@contextlib.contextmanager
-def event_stream(options: RunOptions, job: Job, rows: Sequence[InputRow]) -> Iterator[EventStream]:
-    """The stream of a run while the block runs: it can be attached to, and is written to the trace file of the options.
+class RunEvents:
+    """The stream of a run, and its trace file, which is not touched before `record`."""
 
-    Raises UsageError where the trace cannot be written.
-    """
-    stream = EventStream()
+    def __init__(self, trace: Target | None) -> None:
+        self.stream = EventStream()
+        self._target = trace
+        self._trace: TraceWriter | None = None
+
+    def record(self) -> None:
+        """Begins the trace, if one was asked for, with the events so far. Raises UsageError."""
+        if self._target is not None:
+            self._trace = TraceWriter(self.stream, self._target.open())
+
+    def close(self) -> None:
+        """Ends the trace."""
+        if self._trace is not None and self._target is not None:
+            self._trace.close()
+            if self._trace.error is not None:
+                say(f"warning: the trace `{self._target.path}` is not whole: {reason(self._trace.error)}")
+
+
+@contextlib.contextmanager
+def run_events(options: RunOptions, job: Job, rows: Sequence[InputRow], trace: Target | None) -> Iterator[RunEvents]:
+    """The events of a run while the block runs, which can be attached to."""
+    events = RunEvents(trace)
+    stream = events.stream
     stream.emit(_started(options, job, rows))
     stream.emit(_listed(rows))
     if os.environ.get(WATCHED):
         stream.subscribe(lambda event: None, details=True)
-    trace = None if options.trace is None else _open_trace(stream, Path(options.trace))
     server: Server | None = None
     with contextlib.suppress(OSError, UserError):
         # A run that cannot be attached to is still a run.
@@ -47,7 +65,7 @@ def event_stream(options: RunOptions, job: Job, rows: Sequence[InputRow]) -> Ite
     status: Status = "failed"
     error: str | None = None
     try:
-        yield stream
+        yield events
         status = "done"
     except KeyboardInterrupt:
         status = "interrupted"
@@ -60,10 +78,7 @@ def event_stream(options: RunOptions, job: Job, rows: Sequence[InputRow]) -> Ite
             stream.emit(RunEnded(status=status, error=error))
         if server is not None:
             server.close()
-        if trace is not None:
-            trace.close()
-            if trace.error is not None:
-                say(f"warning: the trace `{options.trace}` is not whole: {reason(trace.error)}")
+        events.close()
 
 
 def emit_row(stream: EventStream, row: InputRow, outcome: Outcome) -> None:
@@ -112,10 +127,3 @@ def _question(row: InputRow) -> str:
     """The longest text argument of a row, by which people recognize it."""
     texts = [value for value in row.arguments.values() if isinstance(value, str)]
     return shorten(max(texts, key=len, default=""), _MAX_QUESTION)
-
-
-def _open_trace(stream: EventStream, path: Path) -> TraceWriter:
-    try:
-        return TraceWriter(stream, path)
-    except OSError as error:
-        raise UsageError(f"cannot write `{path}`: {reason(error)}") from error

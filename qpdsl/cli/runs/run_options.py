@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qpdsl.cli.console import is_terminal, say
+from qpdsl.grammar.suggest import enumerated
 from qpdsl.sources.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ class RunOptions:
     resume: bool
     overwrite: bool
     concurrency: int | None
+    row_timeout: float | None
     greedy: bool
     trace: str | None
     tui: bool
@@ -52,14 +57,22 @@ class RunOptions:
     statistics: bool
 
 
+def tell_loading(models: Iterable[str]) -> None:
+    """Says on a terminal what is being loaded, which can take a while."""
+    if is_terminal(sys.stderr):
+        say(f"loading {enumerated(list(dict.fromkeys(models)), last='and')} …")
+
+
 def open_session(options: RunOptions, job: Job, surroundings: Surroundings, events: EventStream) -> Session:
     """A session with the models of a job loaded. Raises ModelError."""
+    start = time.monotonic()
+    if not options.json:
+        tell_loading(job.models.values())
+    from qpdsl.executor.checkpoint.errors import ModelError
     from qpdsl.executor.events.events import ModelsLoaded
-    from qpdsl.executor.models.text_model import ModelError
     from qpdsl.model_location import locate
     from qpdsl.session import Session
 
-    start = time.monotonic()
     session = Session(
         options.device,
         options.dtype,

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from qpdsl import zoo
 from qpdsl.arguments import ArgumentError, bind
-from qpdsl.cli.exits import Exit, say
+from qpdsl.cli.console import put, say
+from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import remember, run_analysis
-from qpdsl.cli.runs.run_events import emit_row, event_stream
+from qpdsl.cli.runs.run_events import emit_row, run_events
+from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.dataset.job import Job, run_one
 from qpdsl.dataset.json_values import dumps, plain, plain_rows, shown
 from qpdsl.dataset.row_outcome import outcome, same_answer
 from qpdsl.dataset.rows import InputRow
-from qpdsl.dataset.summary import aligned
+from qpdsl.dataset.summary import TOO_LONG, aligned
 from qpdsl.errors import UsageError
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.sources.surroundings import Surroundings
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from qpdsl.session import Session
 
 
-def answer(options: RunOptions, job: Job, surroundings: Surroundings, values: Mapping[str, Value]) -> Exit:
+def answer(
+    options: RunOptions, job: Job, surroundings: Surroundings, values: Mapping[str, Value], files: RunFiles
+) -> Exit:
     """Runs the program once, with `values` for its parameters, and prints what it gave."""
     try:
         arguments = bind(job.plan.params, values)
@@ -36,25 +39,35 @@ def answer(options: RunOptions, job: Job, surroundings: Surroundings, values: Ma
         raise UsageError(str(error), "`--set NAME=VALUE` gives a value, `--input` many rows of them") from error
     check_options(job.plan, arguments)
     row = InputRow(job.plan.name, arguments)
-    with event_stream(options, job, [row]) as events:
-        session = open_session(options, job, surroundings, events)
+    _say_if_foreign(job, arguments)
+    with run_events(options, job, [row], files.trace) as events:
+        session = open_session(options, job, surroundings, events.stream)
+        events.record()
         analysis = run_analysis(session, job.plan, 1) if options.analyze or options.statistics else None
         result, greedy = run_until_interrupted(_run(session, job, row))
-        emit_row(events, row, outcome(row, result, greedy, with_rows=False))
+        emit_row(events.stream, row, outcome(row, result, greedy, with_rows=False))
     if analysis is not None and options.analyze:
         say(str(analysis.done()))
     if analysis is not None and options.statistics:
         remember(analysis, alone=greedy is None, wanted=options.analyze)
     if options.json:
-        click.echo(dumps(_as_json(options, job, result, greedy)))
+        put(dumps(_as_json(options, job, result, greedy)))
     elif result.error is None or options.rows:
-        click.echo("\n".join(_lines(options, result, greedy)))
+        put("\n".join(_lines(options, result, greedy)))
     if result.error is not None:
         say(f"error: {result.error}")
         if result.rows and not options.rows:
             say("help: `--rows` shows what was generated")
         return Exit.ROW_FAILED
     return Exit.OK
+
+
+def _say_if_foreign(job: Job, arguments: Mapping[str, Value]) -> None:
+    """Tells who asks a built-in model for the capital of France that it counts pens."""
+    builtin = [model for model in job.plan.models.values() if model.startswith("zoo/")]
+    texts = [value for value in arguments.values() if isinstance(value, str)]
+    if builtin and texts and all(map(zoo.is_foreign, texts)):
+        say(f"note: {builtin[0]} knows counting problems and short notes only; `--model NAME=…` takes another model")
 
 
 async def _run(session: Session, job: Job, row: InputRow) -> tuple[InstanceResult, InstanceResult | None]:
@@ -68,6 +81,8 @@ def _lines(options: RunOptions, result: InstanceResult, greedy: InstanceResult |
     if result.score is not None:
         facts.append(("score", f"{plain(result.score)}"))
     facts.append(("tokens", f"{result.prompt_tokens:,} in, {result.sampled_tokens:,} out"))
+    if result.unscored:
+        facts.append(("unscored", f"{result.unscored:,} {TOO_LONG}"))
     if greedy is not None:
         greedy_answer = _first_line(shown(greedy.value)) if greedy.error is None else f"failed: {greedy.error}"
         facts.append(("greedy", f"{greedy_answer} ({greedy.sampled_tokens:,} tokens out)"))
@@ -76,10 +91,10 @@ def _lines(options: RunOptions, result: InstanceResult, greedy: InstanceResult |
     lines = aligned(facts)
     text = str(result.rows[0].columns.get("text") or "")
     if "\n" in answer.strip():
-        lines += ["", _harmless(answer.strip())]
+        lines += ["", answer.strip()]
     same = text.strip() == answer.strip() or (isinstance(result.value, dict) and same_answer(text, result.value))
     if text.strip() and not same:
-        lines += ["", _harmless(text.strip())]
+        lines += ["", text.strip()]
     if options.rows:
         for number, columns in enumerate(plain_rows(result.rows), 1):
             lines += ["", f"row {number}", *_row(columns)]
@@ -89,7 +104,7 @@ def _lines(options: RunOptions, result: InstanceResult, greedy: InstanceResult |
 def _row(columns: Mapping[str, Value]) -> list[str]:
     """Every column of a row, indented, the further lines of a text under its first."""
     width = max(map(len, columns)) + 4
-    texts = {name: _harmless(shown(value).strip()).replace("\n", "\n" + " " * width) for name, value in columns.items()}
+    texts = {name: shown(value).strip().replace("\n", "\n" + " " * width) for name, value in columns.items()}
     return aligned((f"  {name}", text) for name, text in texts.items())
 
 
@@ -103,6 +118,8 @@ def _as_json(options: RunOptions, job: Job, result: InstanceResult, greedy: Inst
         "near_ties": result.near_ties,
         "text": result.rows[0].columns.get("text") if result.rows else None,
     }
+    if result.unscored:
+        record["unscored"] = result.unscored
     if greedy is not None:
         record["greedy"] = {"answer": plain(greedy.value), "tokens_out": greedy.sampled_tokens}
     if result.error is not None:
@@ -121,9 +138,4 @@ def _rate(result: InstanceResult) -> float:
 def _first_line(text: str) -> str:
     """One line for a column of facts; `…` marks that lines were left out."""
     line, *more = text.strip().split("\n")
-    return _harmless(line) + (" …" if more else "")
-
-
-def _harmless(text: str) -> str:
-    """Text of a model, without characters that a terminal would obey."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return line + (" …" if more else "")

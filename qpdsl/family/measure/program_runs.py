@@ -20,8 +20,8 @@ _IN_FLIGHT = 32
 
 
 def shipped(name: str, models: Mapping[str, str], program: str | None = None) -> LogicalProgram:
-    """A program that ships, over these models: name in the program to id or folder."""
-    return load_program(name, None, program, Surroundings(models=models))
+    """A program that ships, over these models of the family: name in the program to id or folder."""
+    return load_program(name, None, program, Surroundings(models=models, kinds={"prm": "rlhflow"}))
 
 
 def pipeline(text: str, models: Mapping[str, str]) -> LogicalProgram:

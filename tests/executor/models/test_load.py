@@ -13,8 +13,8 @@ import torch
 from transformers import AutoTokenizer
 
 from qpdsl import zoo
+from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.models.load import load
-from qpdsl.executor.models.text_model import ModelError
 from qpdsl.executor.text.context import Context, encode
 from tests.support.executor.models import CONFIGS, random_model
 from tests.support.executor.programs import HEADER, compiled, run_all
@@ -24,7 +24,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jin
 
 def save(folder: Path, name: str) -> None:
     """A random-weight model of the named architecture, with the built-in tokenizer's vocabulary."""
-    model = random_model(name, vocab_size=512, pad_token_id=0)
+    model = random_model(name, vocab_size=768, pad_token_id=0)
     model.generation_config.eos_token_id = [4, 3]
     model.save_pretrained(folder)
     for file in TOKENIZER_FILES:
@@ -39,7 +39,7 @@ def test_a_folder_runs_as_transformers_would(name: str, tmp_path: Path) -> None:
         header + "program p(problem: text) -> text {\n chat user=problem\n generate llm temperature=0 max_tokens=20\n}"
     )
     (result,) = run_all(plan, [{"problem": "How many?"}])
-    model = random_model(name, vocab_size=512, pad_token_id=0)
+    model = random_model(name, vocab_size=768, pad_token_id=0)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
     prompt = encode(tokenizer, Context(turns=(("user", "How many?"),)))
     expected = model.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False, eos_token_id=[4, 3])

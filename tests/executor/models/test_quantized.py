@@ -18,8 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Q
 from transformers.utils import is_accelerate_available
 
 from qpdsl import zoo
-from qpdsl.executor.models.load import load, mixed_rows
-from qpdsl.executor.models.text_model import ModelError
+from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.models.load import load
+from qpdsl.executor.models.quantization import mixed_rows
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.text.context import Context, encode
 from qpdsl.family.tasks.counting import evaluation_problems

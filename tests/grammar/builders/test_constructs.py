@@ -139,7 +139,8 @@ def test_clauses_of_generate(text: str, expected: dict[str, ast.Node]) -> None:
         ("split g", ast.Split(name("g"), span=AT)),
         ("keep 1 by score\n per group", ast.Keep(number(1), name("score"), name("group"), span=AT)),
         ("vote a equal=math weight=w", ast.Vote(name("a"), name("w"), "math", span=AT)),
-        ("score logprob into c reduce=min", ast.Score(model("logprob"), "min", name("c"), span=AT)),
+        ("score logprob into c reduce=min", ast.Score(model("logprob"), "min", None, name("c"), span=AT)),
+        ("score prm\n given q into c", ast.Score(model("prm"), "last", name("q"), name("c"), span=AT)),
         ("extract x = find", ast.Extract(name("x"), name("find"), span=AT)),
         ("extract where = .where", ast.Extract(name("where"), ast.JsonPath(("where",), span=AT), span=AT)),
         ("call q()", ast.Call("q", span=AT, name_span=AT)),
@@ -151,7 +152,8 @@ def test_stages(text: str, expected: ast.Stage) -> None:
 
 def test_a_judge() -> None:
     rubric = ast.Template(("Rate ", name("x")), span=AT)
-    assert stage('score judge(llm, "Rate {x}")') == ast.Score(ast.Judge(model("llm"), rubric, span=AT), span=AT)
+    judge = ast.Judge(model("llm"), rubric, -1, 5, span=AT)
+    assert stage('score judge(llm, "Rate {x}", -1..5)') == ast.Score(judge, span=AT)
 
 
 def test_a_call() -> None:
@@ -168,12 +170,12 @@ def test_the_arms_of_a_branch(between: str) -> None:
 
 def test_parameters_of_a_pipeline() -> None:
     text = "chat user=q | split g | generate llm via filter(slm, t) into c | where flag and score > low"
-    text += ' | branch { { call p(x, k=y) into z } } | score judge(llm, "{rubric}") | keep 1 by c per z'
+    text += ' | branch { { call p(x, k=y) into z } } | score judge(llm, "{rubric}", 1..5) given "{task}" | keep 1 by c per z'
     file = parse_pipeline(Source("-e", text))
     assert not file.errors
     assert [(param.name, param.type.name) for param in file.programs[0].params] == [
         ("q", "text"), ("g", "int"), ("t", "float"), ("flag", "bool"), ("low", "float"),
-        ("x", "text"), ("y", "text"), ("rubric", "text"),
+        ("x", "text"), ("y", "text"), ("rubric", "text"), ("task", "text"),
     ]  # fmt: skip
 
 

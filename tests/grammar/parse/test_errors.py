@@ -145,5 +145,5 @@ def test_very_many_errors_are_cut() -> None:
     with pytest.raises(QpError) as error:
         lower(parse_file(Source("p.qp", text)))
     assert (len(error.value.diagnostics), error.value.more) == (100, 50)
-    assert more_note(error.value) == "… and 50 more errors"
+    assert more_note(error.value.more) == "… and 50 more errors"
     assert str(error.value).endswith("\n\n… and 50 more errors")

@@ -14,7 +14,12 @@ from tests.support.golden import check
 
 ERRORS = Path(__file__).parent / "errors"
 CASES = sorted(ERRORS.glob("*.qp"))
-ENVIRONMENT = Environment(Files(ERRORS), scorers=frozenset({"length"}), extractors={"boxed": "text", "length": "bool"})
+ENVIRONMENT = Environment(
+    Files(ERRORS),
+    scorers=frozenset({"length", "problem_reader"}),
+    extractors={"boxed": "text", "length": "bool", "problem_reading_extractor": "text"},
+    problem_readers=frozenset({"problem_reader", "problem_reading_extractor"}),
+)
 
 
 def findings(source: Source) -> tuple[Diagnostic, ...]:

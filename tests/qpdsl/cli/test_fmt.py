@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from qpdsl.cli.exits import Exit
-from tests.support.cli import Run
+from tests.support.cli import Run, stdin
 
 NEAT = """\
 # A comment.
@@ -29,21 +27,6 @@ chat user = problem | generate llm   n=4
 }
 """
 BROKEN = "program p( {\n  generate\n}\n"
-
-
-@contextmanager
-def stdin(data: bytes) -> Iterator[None]:
-    reading, writing = os.pipe()
-    saved = os.dup(0)
-    os.dup2(reading, 0)
-    try:
-        os.write(writing, data)
-        os.close(writing)
-        yield
-    finally:
-        os.dup2(saved, 0)
-        for handle in (saved, reading):
-            os.close(handle)
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli.exits import Exit
-from tests.support.cli import Run
+from tests.support.cli import Run, stdin
+from tests.support.paths import PROGRAMS
 
 
 def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
@@ -58,6 +59,10 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
         (["explain", "beam_search", "--set", "expand=0"], "`n` takes a whole number"),
         (["explain", "gredy"], "did you mean `greedy`?"),
         (["check", "nope.qp"], "there is no file `nope.qp`"),
+        (["run", "greedy", "--problem", "x"], "`problem` is a parameter of the program: `--set problem=…`"),
+        (["run", "problem=x"], "`problem=x` is no program"),
+        (["run", "-", "--input", "-"], "cannot both come from standard input"),
+        (["programs", "gredy"], "there is no shipped program `gredy`; did you mean `greedy`?"),
     ],
 )
 def test_bad_usage(qpdsl: Run, args: list[str], message: str) -> None:
@@ -67,6 +72,45 @@ def test_bad_usage(qpdsl: Run, args: list[str], message: str) -> None:
     first, *rest = ran.err.splitlines()
     assert first.startswith("error: ") and message in first
     assert all(line.startswith("help: ") for line in rest)
+
+
+@pytest.mark.parametrize("option", ["--limit", "--sample"])
+def test_an_option_that_is_like_no_other_has_no_suggestion(qpdsl: Run, option: str) -> None:
+    ran = qpdsl("run", "greedy", option, "3")
+    assert (ran.code, ran.err.splitlines()[0]) == (Exit.USAGE, f"error: there is no option `{option}`")
+
+
+def test_a_parameter_given_without_its_option(qpdsl: Run) -> None:
+    ran = qpdsl("run", "greedy", "problem=x")
+    assert (ran.code, ran.out) == (Exit.USAGE, "") and "`--set problem=…`" in ran.err
+
+
+def test_a_program_from_standard_input(qpdsl: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for command, text, code, message in [
+        ("check", b'program p(q: text) { chat user=q | generate "m" }', Exit.OK, "standard input: ok"),
+        ("check", b"program p(q: text) { chat user=q | generate lmm }", Exit.USAGE, "--> standard input:1:45"),
+        ("explain", b'program p(q: text) { chat user=q | generate "m" }', Exit.OK, "template"),
+        ("run", b"", Exit.USAGE, "`standard input` is empty"),
+        ("run", b'file "other.txt"', Exit.USAGE, "--> standard input:1:1"),
+    ]:
+        with stdin(text):
+            ran = qpdsl(command, "-")
+        assert ran.code == code and message in ran.out + ran.err
+
+
+def test_what_is_shipped_is_listed_and_printed(qpdsl: Run) -> None:
+    listed = qpdsl("programs")
+    assert listed.code == Exit.OK
+    for path in PROGRAMS.glob("*.qp"):
+        assert f"\n{path.stem} " in f"\n{listed.out}"
+        assert qpdsl("programs", path.stem).out == path.read_text("utf-8")
+    assert "counting-500" in listed.out
+
+
+def test_the_version_names_what_results_hang_on(qpdsl: Run) -> None:
+    import torch
+
+    assert torch.__version__ in qpdsl("--version").out
 
 
 @pytest.mark.parametrize(
@@ -167,7 +211,7 @@ def test_every_option_is_held_against_its_range(
 
 
 def test_a_hub_model_that_is_not_found_was_looked_up_as_one(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qpdsl.executor.models.text_model import ModelError
+    from qpdsl.executor.checkpoint.errors import ModelError
 
     def offline(name: str, *_: object) -> None:
         raise ModelError(name, "no connection")

@@ -41,12 +41,16 @@ class Editor:
         return await self.diagnostics()
 
     async def write(self, text: str) -> list[lsp.Diagnostic]:
+        """Puts a text in the place of the document's, and waits for what is wrong with it."""
+        self.type(text)
+        return await self.diagnostics()
+
+    def type(self, text: str) -> None:
         """Puts a text in the place of the document's."""
         self._version += 1
         change = lsp.TextDocumentContentChangeWholeDocument(self._placed(text))
         name = lsp.VersionedTextDocumentIdentifier(uri=self.uri, version=self._version)
         self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(name, [change]))
-        return await self.diagnostics()
 
     async def diagnostics(self) -> list[lsp.Diagnostic]:
         published = await asyncio.wait_for(self.published.get(), 30)
@@ -104,6 +108,8 @@ async def editor(folder: Path, *options: str) -> AsyncIterator[Editor]:
     finally:
         await client.shutdown_async(None)
         client.exit(None)
+        assert client._server is not None
+        assert await client._server.wait() == 0
         await client.stop()
 
 

@@ -43,6 +43,19 @@ def test_mistakes_come_and_go_as_the_text_changes(in_editor: InEditor) -> None:
     in_editor(act)
 
 
+def test_a_long_text_is_checked_when_the_edits_have_come_to_rest(in_editor: InEditor) -> None:
+    async def act(editor: Editor) -> None:
+        long = PROGRAM + "".join(PROGRAM.removeprefix(HEAD).replace("p(", f"p{i}(") for i in range(300))
+        assert await editor.open(long) == []
+        for word in ("l", "lm", "lmm"):
+            editor.type(long.replace("generate llm", f"generate {word}", 1))
+        (found,) = await editor.diagnostics()
+        assert "`lmm`" in found.message
+        assert editor.published.empty()
+
+    in_editor(act)
+
+
 def test_columns_are_counted_as_editors_do(in_editor: InEditor) -> None:
     async def act(editor: Editor) -> None:
         (found,) = await editor.open(PROGRAM.replace("user=problem", 'system="🙂é" user=problm'))

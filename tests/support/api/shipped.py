@@ -109,7 +109,7 @@ def outline_then_write(topic: str) -> str:
             rows.generate(llm, n=2, temperature=1.0, max_tokens=400)
         with branch.arm():
             rows.generate(slm, n=2, temperature=0.7, max_tokens=400)
-    rating = rows.score(qp.judge(llm, "Rate the text from 1 to 5."))
+    rating = rows.score(qp.judge(llm, "How clear and complete is the text?", (1, 5)), given=f"Write about {topic}.")
     rows.best(by=rating)
     return qp.col.text
 

@@ -66,6 +66,15 @@ def _with_head(folder: Path, head: Mapping[str, torch.Tensor], *, keep_lm_head: 
     (folder / "model.safetensors").unlink()
 
 
+@torch.no_grad()
+def _answers_only(model: PreTrainedModel, signs: list[int]) -> None:
+    """Makes one of two tokens the likeliest everywhere, as training does: of the two, the one has what the other lacks."""
+    weight = model.get_output_embeddings().weight
+    kept = weight[signs[0]].clone()
+    weight.zero_()
+    weight[signs[0]], weight[signs[1]] = kept, -kept
+
+
 @torch.inference_mode()
 def _hidden(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     hidden: torch.Tensor = model.base_model(torch.tensor([ids]))[0][0]
@@ -75,9 +84,10 @@ def _hidden(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
 def math_shepherd(folder: Path) -> RewardModel:
     words = tokenizer(None, "ки")
     model = random_model("mistral", vocab_size=len(words), sliding_window=4096)
+    signs = [words.encode(sign, add_special_tokens=False)[-1] for sign in "+-"]
+    _answers_only(model, signs)
     words = _saved(folder, model, words)
     tag = words.convert_tokens_to_ids("ки")
-    signs = [words.encode(sign, add_special_tokens=False)[-1] for sign in "+-"]
 
     @torch.inference_mode()
     def straight(problem: str, steps: list[str]) -> list[float]:
@@ -137,11 +147,13 @@ def qwen(folder: Path) -> RewardModel:
     return RewardModel(folder, straight)
 
 
-def outcome(folder: Path, labels: int = 1) -> RewardModel:
-    words = tokenizer(CHAT, "<|im_start|>", "<|im_end|>")
+def outcome(folder: Path, labels: int = 1, template: str = CHAT, padding: str | None = "<pad>") -> RewardModel:
+    """`padding` is the token that the configuration says pads its batches; "<pad>" stands for id 0."""
+    words = tokenizer(template, "<|im_start|>", "<|im_end|>")
     torch.manual_seed(3)
+    pad = None if padding is None else 0 if padding == "<pad>" else words.convert_tokens_to_ids(padding)
     config = CONFIGS["llama"].__class__.from_dict(
-        {**CONFIGS["llama"].to_dict(), "vocab_size": len(words), "num_labels": labels}
+        {**CONFIGS["llama"].to_dict(), "vocab_size": len(words), "num_labels": labels, "pad_token_id": pad}
     )
     model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32).eval()
     words = _saved(folder, model, words)

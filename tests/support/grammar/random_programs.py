@@ -197,10 +197,10 @@ class ProgramGenerator:
 
     def score(self) -> str:
         verifier = self.chance.choice(
-            ["prm", "logprob", '"zoo/counting-prm"', f"judge{self.brackets('llm', self.string())}"]
+            ["prm", "logprob", '"zoo/counting-prm"', f"judge{self.brackets('llm', self.string(), '1..5')}"]
         )
         return f"score {verifier}" + self.options(
-            f"reduce={self.chance.choice(['last', 'min', 'mean'])}", "into quality"
+            f"reduce={self.chance.choice(['last', 'min', 'mean'])}", f"given {self.string()}", "into quality"
         )
 
     def extract(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 
 
@@ -16,13 +17,13 @@ def command(pid: int | None, listing: bool) -> Exit:
     Every `qpdsl run` listens on a socket that only its user can reach, in a folder of its own.
     """
     from qpdsl.cli.live import live_runs
-    from qpdsl.cli.runs.dashboard import check_terminal
+    from qpdsl.cli.runs.dashboard import check_terminal, dashboard_failed
     from qpdsl.errors import UsageError
 
     runs = live_runs()
     if listing:
         for run in runs:
-            click.echo(f"{run.pid}\t{run.socket}")
+            put(f"{run.pid}\t{run.socket}")
         return Exit.OK
     if not runs:
         raise UsageError("no run of yours is going on", "`qpdsl run … --tui` starts one and watches it")
@@ -31,7 +32,12 @@ def command(pid: int | None, listing: bool) -> Exit:
         if not runs:
             raise UsageError(f"no run of yours has the process id {pid}", "`qpdsl top --list` lists them")
     check_terminal("qpdsl top")
-    from qpdsl.tui.app import watch_socket
+    from qpdsl.tui.app import DashboardFault, watch_socket
 
-    watch_socket(runs[0].socket)
+    try:
+        watch_socket(runs[0].socket)
+    except DashboardFault as fault:
+        say(dashboard_failed(fault))
+        say(f"the run goes on; `qpdsl top {runs[0].pid}` shows it again")
+        return Exit.INTERNAL
     return Exit.OK

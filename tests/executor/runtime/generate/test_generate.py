@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qpdsl import zoo
-from qpdsl.executor.models.text_model import ModelError
+from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.executor.text.context import Context, encode
 from qpdsl.session import Session

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,11 +19,13 @@ from qpdsl.executor.runtime.operators.score import score
 from qpdsl.executor.text.context import Context, ContextError
 from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
 from qpdsl.executor.verifiers.verifier import reduce_scores
+from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import ScoreStrategy
 from qpdsl.session import Session
 from tests.support.executor.programs import HEADER, compiled
+from tests.support.executor.rows import expr
 
 PROBLEM = "Mia has 12 coins. She finds 30 more. How many coins does Mia have?"
 STEPS = ["12 + 30 = 42.", "42 - 2 = 40.", "40 * 2 = 80. The answer is 80."]
@@ -55,9 +59,18 @@ def loaded() -> Session:
 
 
 def scored(
-    texts: list[str], reduce: ops.Reduce, session: Session, instance: Instance | None = None
+    texts: Sequence[str | Row],
+    reduce: ops.Reduce,
+    session: Session,
+    instance: Instance | None = None,
+    given: ast.Expr | None = None,
 ) -> tuple[Candidates, Instance]:
-    rows = tuple(Row(Context(turns=(("user", PROBLEM),)), (i,), {}, Generated(text=t)) for i, t in enumerate(texts))
+    """`texts` are rows, or the texts of rows whose first and only user turn is the problem."""
+    asked = Context(turns=(("user", PROBLEM),))
+    rows = tuple(
+        text if isinstance(text, Row) else Row(asked, (index,), {}, Generated(text=text))
+        for index, text in enumerate(texts)
+    )
     services = Services(
         session._engine,
         {"prm": session._models["zoo/counting-prm"]},
@@ -65,7 +78,7 @@ def scored(
         session.events,
     )
     instance = instance or Instance("", services, {}, 0, b"")
-    op = ops.Score(stage=0, span=Span(0, 0), verifier="prm", reduce=reduce, into="score")
+    op = ops.Score(stage=0, span=Span(0, 0), verifier="prm", reduce=reduce, into="score", given=given)
 
     async def main() -> Candidates:
         async with session.running():
@@ -85,6 +98,32 @@ def test_a_text_that_ends_in_a_separator_has_no_extra_empty_step() -> None:
     (cut, whole, empty), _ = scored([STEPS[0] + "\n\n", STEPS[0], "\n\n"], "last", loaded())
     assert cut.columns["score"] == whole.columns["score"]
     assert empty.columns["score"] is None
+
+
+def test_the_problem_is_the_first_user_turn_or_what_the_program_says() -> None:
+    session, text = loaded(), "\n\n".join(STEPS)
+    again = (("user", PROBLEM), ("assistant", "I cannot tell."), ("user", "Try again."))
+    prompted = Context(prompt=((PROBLEM, False), ("So: ", True), ("x", False), (" Again: ", True)), opening=1)
+    contexts = (Context(turns=(("system", "Be brief."), *again)), prompted, Context(turns=(("user", "Try again."),)))
+    rows = tuple(Row(context, (), {"asked": PROBLEM}, Generated(text=text)) for context in contexts)
+    (expected,), _ = scored([text], "last", session)
+    default, _ = scored(rows, "last", session)
+    told, _ = scored((*rows, replace(rows[0], columns={"asked": None})), "last", session, given=expr("asked"))
+    assert [row.columns["score"] for row in default[:2]] == [expected.columns["score"]] * 2
+    assert default[2].columns["score"] != expected.columns["score"]
+    assert [row.columns["score"] for row in told] == [expected.columns["score"]] * 3 + [None]
+
+
+def test_a_text_that_is_too_long_for_the_verifier_has_no_score_and_the_others_have_theirs() -> None:
+    session, texts = loaded(), [STEPS[0], "\n\n".join(STEPS)]
+    reads = RlhflowVerifier(AutoTokenizer.from_pretrained(FOLDER)).reads(PROBLEM, texts[1])
+    assert reads is not None
+    for room, unscored in ((reads.positions[-1] + 1, 0), (reads.positions[-1], 1)):
+        session._models["zoo/counting-prm"].max_positions = room
+        (short, long), instance = scored(texts, "min", session)
+        assert short.columns["score"] is not None
+        assert (long.columns["score"] is None) == bool(unscored)
+        assert instance.usage.counts["unscored"] == unscored
 
 
 def test_equal_content_is_scored_once_and_a_step_more_costs_a_step() -> None:

@@ -52,12 +52,11 @@ def test_a_vote_on_mathematics_says_what_it_needs(monkeypatch: pytest.MonkeyPatc
         ([{"a": "1"}, {"a": "2"}, {"a": "2"}], None, 1),
         ([{"a": "1"}, {"a": "2"}, {"a": None}, {"a": None}], None, 0),
         ([{"a": "1", "s": 0.3}, {"a": "2", "s": 0.2}, {"a": "1", "s": 0.35}, {"a": "3", "s": 0.6}], "s", 2),
-        ([{"a": "1", "s": None}, {"a": "2", "s": 0.1}], "s", 1),
+        ([{"a": "1", "s": None}, {"a": "2", "s": 0.0}], "s", 1),
         ([{"a": "1", "s": 0.5}, {"a": "2", "s": 0.5}], "s", 0),
         ([{"a": "1", "s": 0.3}, {"a": "2", "s": 0.1}, {"a": "2", "s": 0.2}], "s", 0),
-        ([{"a": "1", "s": float("nan")}, {"a": "2", "s": 0.1}], "s", 1),
     ],
-    ids=["most", "none-never-votes", "weighted-best-row", "none-weighs-nothing", "tie-first-seen", "rounded", "nan"],
+    ids=["most", "none-never-votes", "weighted-best-row", "without-weight-no-vote", "tie-first-seen", "rounded"],
 )
 def test_vote(columns: list[dict[str, Any]], weight: str | None, winner: int) -> None:
     op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=expr(weight) if weight else None)
@@ -67,3 +66,13 @@ def test_vote(columns: list[dict[str, Any]], weight: str | None, winner: int) ->
 def test_a_vote_of_nothing_but_none_leaves_no_row() -> None:
     op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None)
     assert asyncio.run(vote(op, rows({"a": None}), instance())) == ()
+    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=expr("s"))
+    assert asyncio.run(vote(op, rows({"a": "1", "s": None}), instance())) == ()
+
+
+@pytest.mark.parametrize(("weight", "shown"), [(-0.5, "-0.5"), (float("nan"), "nan"), (float("inf"), "inf")])
+def test_a_weight_is_no_less_than_0(weight: float, shown: str) -> None:
+    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=expr("s"))
+    candidates = rows({"a": "1", "s": 0.5}, {"a": "2", "s": weight}, {"a": None, "s": -1.0})
+    with pytest.raises(RowError, match=f"`weight=s` is {shown} for the answer `2`"):
+        asyncio.run(vote(op, candidates, instance()))

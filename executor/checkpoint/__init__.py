@@ -1,0 +1,11 @@
+"""The files of a model, before anything of them is loaded: which ones count, whether they are whole, what they name.
+
+Open `model_folder.py` first. A `ModelFolder` lists every file that a model is made of, and refuses the folder where one
+of them lies outside it, is no safetensors file, or is damaged. `safetensors_header.py` reads what a weight file says of
+itself. `code_names.py` takes out of the configuration whatever would make transformers fetch or run code.
+`isolated_folder.py` makes the folder that transformers is given: these files and no others. `hub_snapshot.py` finds the
+folder of a hub id.
+
+Nothing here loads torch or transformers, so that a missing or damaged model is told at once. Everything that is read
+from a model is in `ModelFolder.files`, which is also what the fingerprint of a run digests.
+"""

@@ -1,0 +1,41 @@
+"""The folder of a model of the Hugging Face hub: its files in the hub client's cache, all of one version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.checkpoint.model_folder import INDEX, TEXTS, WEIGHTS
+
+
+def snapshot(name: str) -> Path:
+    """Fetches the files of a model that are not in the cache yet: its configuration, tokenizer and safetensors weights.
+
+    Raises ModelError.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[*TEXTS, "adapter_config.json", INDEX]))
+        shards = [WEIGHTS]
+        if (folder / INDEX).is_file():
+            shards += sorted(set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values()))
+        return Path(snapshot_download(name, revision=folder.name, allow_patterns=shards))
+    except Exception as error:  # the client raises its own errors and those of the network, the disk and the index
+        raise ModelError(name, _reason(error)) from error
+
+
+def cached_snapshot(name: str) -> Path | None:
+    """The folder of a model in the cache; None where it is not there."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except Exception:
+        return None
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,170 @@
+"""A model folder: the files that make up the model, found and checked before any of them is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qpdsl.executor.checkpoint.code_names import check_configuration, parsed
+from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
+from qpdsl.executor.checkpoint.safetensors_header import is_pointer, tensor_shapes
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+# The files of a model besides its weights. Whatever else lies in the folder is not read.
+TEXTS = (
+    CONFIG,
+    "generation_config.json",
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+# Of these one at least is needed to have a tokenizer.
+_VOCABULARIES = (TOKENIZER, "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_MAPPINGS = tuple(name for name in TEXTS if name.endswith(".json") and name not in (TOKENIZER, "vocab.json"))
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """The files of a model, each in the folder itself or, in a snapshot of the hub, in that repository's cache.
+
+    `config` is the content of config.json as it stands there. `tensors` gives the file of each tensor by name, and
+    `shapes` its shape, as the weight files themselves say. `files` are all files that are read, by name.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    tokenizer_config: Mapping[str, Any]
+    tensors: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+    files: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, path: Path) -> ModelFolder:
+        """Checks a folder; `name` is what the user calls the model. Raises ModelError."""
+        try:
+            return cls._checked(path)
+        except CheckpointError as error:
+            raise ModelError(name, str(error)) from error
+        except OSError as error:
+            file = f"`{error.filename}` " if error.filename else "its files "
+            raise ModelError(name, f"{file}cannot be read: {error.strerror or error}") from error
+
+    @classmethod
+    def _checked(cls, path: Path) -> ModelFolder:
+        if not path.exists():
+            raise CheckpointError(f"there is no folder `{path}`")
+        if not path.is_dir():
+            raise CheckpointError(f"`{path}` is a file, not a model folder")
+        if (path / "adapter_config.json").exists():
+            raise CheckpointError(
+                "it is an adapter (adapter_config.json); merge it into its base model and use the merged folder"
+            )
+        if not (path / CONFIG).is_file():
+            raise CheckpointError(f"`{path}` has no config.json, so it is no Hugging Face model folder")
+        texts = tuple(name for name in TEXTS if _is_there(path, name))
+        mappings = {name: parsed(name, _content(path, name)) for name in _MAPPINGS if name in texts}
+        tokenizer_config = mappings.get(TOKENIZER_CONFIG, {})
+        check_configuration(mappings[CONFIG], tokenizer_config)
+        shapes: dict[str, tuple[int, ...]] = {}
+        tensors: dict[str, str] = {}
+        weights = _weights(path)
+        for name in weights:
+            for tensor, shape in tensor_shapes(path / name).items():
+                if tensor in tensors:
+                    raise CheckpointError(f"`{tensor}` is in two of its files, `{tensors[tensor]}` and `{name}`")
+                tensors[tensor], shapes[tensor] = name, shape
+        _check_index(path, tensors)
+        if not any(name in texts for name in _VOCABULARIES):
+            raise CheckpointError(f"it has no tokenizer: `{TOKENIZER}` is missing in `{path}`")
+        index = () if WEIGHTS in weights else (INDEX,)
+        return cls(path, mappings[CONFIG], tokenizer_config, tensors, shapes, (*texts, *index, *weights))
+
+    def file(self, tensor: str) -> Path:
+        """The file of a tensor. Raises KeyError where there is no such tensor."""
+        return self.path / self.tensors[tensor]
+
+
+def _is_there(folder: Path, name: str) -> bool:
+    """Whether a file is there to be read. Raises CheckpointError where it links out of the folder, or to nothing."""
+    path = folder / name
+    if not os.path.lexists(path):
+        return False
+    target = path.resolve()
+    if not any(target.is_relative_to(root) for root in _roots(folder)):
+        raise CheckpointError(f"`{name}` is a link to `{target}`, outside the folder; put the file itself there")
+    if not path.is_file():
+        raise CheckpointError(f"`{name}` is no file" if path.exists() else f"`{name}` is a link to nothing")
+    return True
+
+
+def _roots(folder: Path) -> tuple[Path, ...]:
+    """Where the files of a folder may lie: in it; a snapshot in the hub's cache consists of links to blobs."""
+    own = folder.resolve()
+    if own.parent.name != "snapshots":
+        return (own,)
+    repository = own.parents[1]
+    return own, repository / "blobs", repository.parent / "blobs"
+
+
+def _content(folder: Path, name: str) -> bytes:
+    content = (folder / name).read_bytes()
+    if is_pointer(content):
+        raise CheckpointError(f"`{name}` is a Git LFS pointer; fetch the file itself with `git lfs pull`")
+    return content
+
+
+def _weights(folder: Path) -> tuple[str, ...]:
+    """The weight files by name, as transformers chooses them. Raises CheckpointError."""
+    if _is_there(folder, WEIGHTS):
+        return (WEIGHTS,)
+    if _is_there(folder, INDEX):
+        names = tuple(sorted(set(_weight_map(folder).values())))
+        for name in names:
+            if Path(name).name != name or "\\" in name:
+                raise CheckpointError(f"`{INDEX}` names `{name}`, which is not a file of the folder itself")
+            if not name.endswith(".safetensors"):
+                raise CheckpointError(
+                    f"`{INDEX}` names `{name}`, and weights are read from .safetensors files only "
+                    "(other formats can carry code)"
+                )
+            if not _is_there(folder, name):
+                raise CheckpointError(f"`{INDEX}` names `{name}`, and there is no such file")
+        return names
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    if others:
+        raise CheckpointError(
+            f"`{folder}` has `{others[0]}`, but neither `{WEIGHTS}` nor `{INDEX}`, which name weights"
+        )
+    raise CheckpointError(f"`{folder}` has no .safetensors file (other weight formats can carry code)")
+
+
+def _weight_map(folder: Path) -> Mapping[str, str]:
+    weights = parsed(INDEX, _content(folder, INDEX)).get("weight_map")
+    if not isinstance(weights, dict) or not weights or not all(isinstance(name, str) for name in weights.values()):
+        raise CheckpointError(f"`{INDEX}` has no `weight_map` of tensors to files")
+    return weights
+
+
+def _check_index(folder: Path, tensors: Mapping[str, str]) -> None:
+    """Refuses an index that says of a tensor what its file does not."""
+    if WEIGHTS in tensors.values() or not _is_there(folder, INDEX):
+        return
+    for tensor, name in _weight_map(folder).items():
+        if tensors.get(tensor) != name:
+            raise CheckpointError(f"`{INDEX}` says that `{tensor}` is in `{name}`, and it is not")

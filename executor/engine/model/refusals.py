@@ -1,0 +1,103 @@
+"""Reasons to refuse a model that a few tokens do not show, or do not name."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from qpdsl.executor.engine.model.module_stack import AttentionCall
+from qpdsl.executor.requests.errors import UnsupportedModel
+
+# Arguments that models hand to attention and that change nothing of it here.
+_HARMLESS = frozenset({"cache_position", "dropout", "is_causal", "output_attentions", "position_ids", "use_cache"})
+_INTERFACE = "transformers' attention interface"
+
+
+@contextmanager
+def failing(what: str) -> Iterator[None]:
+    """Makes an UnsupportedModel of whatever a model's own code raises in the block."""
+    try:
+        yield
+    except (UnsupportedModel, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        raise UnsupportedModel(f"{what} ({type(error).__name__}{f': {lines[0]}' if lines else ''})") from error
+
+
+def setting(config: PretrainedConfig, name: str) -> Any:
+    """A value of the configuration; None where it has none, or another one for each layer."""
+    try:
+        return getattr(config, name, None)
+    except Exception:  # newer releases of transformers have an error of their own for the second
+        return None
+
+
+def check_config(config: PretrainedConfig) -> None:
+    """Refuses what only longer texts show."""
+    if "chunked_attention" in (setting(config, "layer_types") or []):
+        raise UnsupportedModel("its layers attend within chunks, which paged attention does not")
+    # Rows would depend on the longest sequence of their forward.
+    rope = setting(config, "rope_parameters") or setting(config, "rope_scaling") or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    if any(kind.get("rope_type", kind.get("type")) == "longrope" for kind in kinds):
+        raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
+
+
+def check_calls(calls: list[AttentionCall], layers: int, kernels: bool) -> None:
+    """Refuses a model whose attention does more, or less, than paged attention does, by `kernels` or not."""
+    times = Counter(call.layer for call in calls)
+    if not times:
+        raise UnsupportedModel(f"its layers compute attention by themselves, not through {_INTERFACE}")
+    if repeated := [layer for layer, count in times.items() if count > 1]:
+        raise UnsupportedModel(f"its layer {min(repeated)} attends {times[min(repeated)]} times in a forward, not once")
+    if sorted(times) != [*range(layers)]:
+        raise UnsupportedModel(f"only {len(times)} of its {layers} layers attend through {_INTERFACE}")
+    if any(call.masked for call in calls):
+        raise UnsupportedModel("it builds an attention mask of its own")
+    if any(call.sinks for call in calls) and not kernels:
+        raise UnsupportedModel("it uses attention sinks, which only the kernels on a GPU compute")
+    if not all(call.causal for call in calls):
+        raise UnsupportedModel("its attention is not causal")
+    if unknown := sorted({name for call in calls for name in call.others} - _HARMLESS):
+        raise UnsupportedModel(f"it gives attention what paged attention does not know ({', '.join(unknown)})")
+    if len({call.shape for call in calls}) > 1:
+        raise UnsupportedModel("its layers differ in their numbers of heads")
+
+
+def check_windows(config: PretrainedConfig, windows: dict[int, int | None], calls: list[AttentionCall]) -> None:
+    """Refuses a model whose attention has another sliding window than what it keeps (`KeptKV.windows`)."""
+    kinds = setting(config, "layer_types")
+    for call in calls:
+        if call.layer in windows:
+            window = windows[call.layer]
+        else:
+            # It reads what another layer keeps.
+            window = setting(config, "sliding_window") if kinds and kinds[call.layer] == "sliding_attention" else None
+        if window != call.window:
+            raise UnsupportedModel(
+                f"its layers do not tell attention of their window of {window or call.window} tokens"
+            )
+
+
+def check_positions(model: PreTrainedModel, inner: torch.nn.Module) -> None:
+    """Refuses a model that takes no positions."""
+    for module in (inner, model.get_decoder()):
+        if "position_ids" in inspect.signature(module.forward).parameters:
+            return
+    raise UnsupportedModel(
+        "it numbers the tokens of each forward itself, from 0, so no text can be read in pieces or beside others"
+    )
+
+
+def marks(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
+    """What tells whether a buffer has been changed: its identity, and how often it was written."""
+    return {
+        name: (id(buffer), 0 if buffer.is_inference() else buffer._version) for name, buffer in model.named_buffers()
+    }

@@ -1,0 +1,57 @@
+"""What a model can be asked for, as far as that is known before it is loaded: built-in models, and declared kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.suggest import did_you_mean, listed
+from qpdsl.zoo import BUILTIN, builtin
+
+# The kinds of verifiers with a head of their own in the place of the language model's.
+_WITHOUT_TEXT = ("skywork", "qwen", "outcome")
+
+
+def unknown_builtin(id: str, span: Span) -> Diagnostic | None:
+    """A fault where an id has the form of a built-in model's and there is none; `span` is the id with its quotes."""
+    if not id.startswith("zoo/") or builtin(id) is not None:
+        return None
+    names = [model.name for model in BUILTIN]
+    help, edit = did_you_mean(id, names, Span(span.start + 1, span.end - 1))
+    notes = (f"built-in models: {', '.join(names)}",)
+    message = f"there is no built-in model `{id}`"
+    return Diagnostic("QP260", message, span, "not one of them", notes=notes, help=help, edit=edit)
+
+
+def id_span(model: ast.Model, source: Source) -> Span:
+    """Where the id of a declaration stands, with its quotes; the name's place where the text does not show the id."""
+    start = source.text.find(f'"{model.id}"', model.name_span.end, model.span.end)
+    return model.name_span if start < 0 else Span(start, start + len(model.id) + 2)
+
+
+def misused(ref: ast.ModelRef, id: str, kind: str | None, *, scores: bool) -> Iterator[Diagnostic]:
+    """What speaks against a model that is asked for scores, or else for text. `kind` is its declared kind."""
+    known = builtin(id)
+    name = f"`{ref.name}`" if ref.name == id else f"`{ref.name}`, which is `{id}`,"
+    if scores:
+        if known is not None and known.kind is None:
+            verifiers = listed((model.name for model in BUILTIN if model.kind is not None), last="and")
+            message = f"{name} is no verifier: it writes text"
+            help = f'score with a reward model, as {verifiers}, or ask it: `score judge({ref.name}, "…", 1..5)`'
+            yield Diagnostic("QP262", message, ref.span, "cannot score", help=help)
+        elif known is not None and kind not in (None, known.kind):
+            message = f"{name} is declared as a verifier of kind {kind}, and it is of kind {known.kind}"
+            yield Diagnostic("QP262", message, ref.span, "another kind", help="leave `kind` out: it is known")
+    elif known is not None and known.kind is not None:
+        writers = listed((model.name for model in BUILTIN if model.kind is None), last="and")
+        message = f"{name} is a verifier: it scores text, and cannot write any"
+        yield Diagnostic("QP261", message, ref.span, "writes no text", help=f"{writers} write text")
+    elif kind in _WITHOUT_TEXT:
+        message = f"{name} is declared as a verifier of kind {kind}, which has no head to write text with"
+        yield Diagnostic("QP261", message, ref.span, "writes no text", help="generate with another model")
+    elif kind is not None:
+        message = f"{name} is declared as a verifier of kind {kind}, and writes text here"
+        help = "generate with another model; if this one does both, declare it a second time without `kind`"
+        yield Diagnostic("QP261", message, ref.span, "a verifier", help=help, severity="warning")

@@ -1,0 +1,51 @@
+"""`qpdsl programs`: the programs and data sets that come with the package."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from qpdsl.cli.console import put
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.proposals import complete_shipped
+from qpdsl.cli.shared_options import format_option
+
+
+@click.command(short_help="List the programs that come with qpdsl, or print one.")
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_shipped)
+@format_option
+def command(name: str | None, form: str) -> Exit:
+    """List the programs and data sets that come with qpdsl; with a NAME, print that program.
+
+    \b
+    qpdsl programs beam_search > my_search.qp
+    """
+    from qpdsl.errors import UsageError, unknown
+    from qpdsl.sources.programs import shipped_data, shipped_programs
+
+    texts = {name: entry.read_text("utf-8") for name, entry in shipped_programs().items()}
+    if name is not None and name not in texts:
+        raise UsageError(unknown(name, texts, "there is no shipped program"))
+    if form == "json":
+        shown = texts if name is None else {name: texts[name]}
+        put(json.dumps([{"name": name, "text": text} for name, text in shown.items()], ensure_ascii=False, indent=2))
+    elif name is not None:
+        put(texts[name], end="")
+    else:
+        table = click.HelpFormatter(max_width=100)
+        table.write_dl([(program, _first_sentence(text)) for program, text in texts.items()])
+        put(f"{table.getvalue()}\ndata sets for `qpdsl run --input`: {', '.join(shipped_data())}")
+    return Exit.OK
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence of the comment that a program begins with."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    comment = " ".join(lines)
+    end = comment.find(". ")
+    return comment if end < 0 else comment[: end + 1]

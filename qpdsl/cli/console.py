@@ -1,0 +1,62 @@
+"""What commands print: data on stdout, notes on stderr, and nothing on a terminal that it would obey.
+
+Every command prints through here. Notes are for people, so whatever a terminal would obey is escaped in them, wherever
+they go. Data stays as it is in a pipe or a file, and is escaped on a terminal; JSON is the same data then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+from qpdsl.grammar.printable import printable
+
+_USUAL_WIDTH = 80
+
+
+def put(text: str, *, end: str = "\n") -> None:
+    """Prints data on stdout. Raises OSError where stdout does not take it."""
+    _write(sys.stdout, (printable(text) if is_terminal(sys.stdout) else text) + end)
+
+
+def say(text: str, *, end: str = "\n") -> None:
+    """Prints a note on stderr."""
+    _write(sys.stderr, printable(text) + end)
+
+
+def say_rendered(text: str) -> None:
+    """Prints a note that is printable already and may have colours of ours in it."""
+    _write(sys.stderr, text + "\n")
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def wants_colour(stream: TextIO | None) -> bool:
+    """Whether to colour a stream: NO_COLOR says no, then FORCE_COLOR yes; else only a terminal that has colours."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
+def width_of(stream: TextIO | None) -> int | None:
+    """The columns of the terminal behind a stream, by COLUMNS where that is set; None for what is no terminal."""
+    if stream is None or not is_terminal(stream):
+        return None
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
+    except (OSError, ValueError):
+        return _USUAL_WIDTH
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is not None:
+        stream.write(text)
+        stream.flush()

@@ -1,0 +1,76 @@
+"""The files of a run: those that it reads and those that it writes, checked against one another before it starts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qpdsl import zoo
+from qpdsl.cli.file_guard import Contents, FileGuard, Target
+from qpdsl.cli.runs.run_options import RunOptions
+from qpdsl.dataset.journal import begins_journal, check_free, journal_path
+from qpdsl.dataset.row_outcome import begins_results
+from qpdsl.errors import UsageError, UserError
+from qpdsl.executor.events.trace import begins_trace
+from qpdsl.model_location import locate
+from qpdsl.output import holds_something
+from qpdsl.planning import user_cache
+from qpdsl.sources.programs import input_path, program_path
+from qpdsl.sources.surroundings import Surroundings
+
+RESULTS = Contents("the results of a run", begins_results)
+JOURNAL = Contents("the journal of a run", begins_journal)
+TRACE = Contents("the trace of a run", begins_trace)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """`input` is None for standard input, and where there is none."""
+
+    input: Path | None
+    output: Target | None
+    trace: Target | None
+
+
+def run_files(options: RunOptions, models: Mapping[str, str], surroundings: Surroundings) -> RunFiles:
+    """The files that the options name, none of them touched yet; `models` are the ids of the run's models, by name.
+
+    Raises UsageError and DataError.
+    """
+    guard = FileGuard()
+    path = None if options.input is None else input_path(options.input)
+    if options.input is not None:
+        guard.reads(path or Path("/dev/stdin"), "the input data")
+    if options.target is not None:
+        guard.reads(program_path(options.target) or Path("/dev/stdin"), "the program")
+    for file in sorted(surroundings.read):
+        guard.reads(file, "a file that the program uses")
+    for name in options.python:
+        guard.reads(Path(name), "a file of `--python`")
+    for name, model in models.items():
+        location = locate(model)
+        if isinstance(location, Path) and location.is_dir():
+            guard.keeps(location, f"the folder of the model `{name}`")
+    for model in zoo.BUILTIN:
+        guard.keeps(zoo.path(model.name), f"the folder of the model `{model.name}`")
+    with contextlib.suppress(UserError):
+        guard.keeps(user_cache.folder(), "the folder where qpdsl keeps its statistics")
+    output = None if options.output is None else _output(guard, options, Path(options.output))
+    return RunFiles(path, output, None if options.trace is None else _trace(guard, options, Path(options.trace)))
+
+
+def _output(guard: FileGuard, options: RunOptions, path: Path) -> Target:
+    check_free(journal_path(path.resolve()))
+    # What the journal holds is resumed or dropped as the options say, once this run has it locked.
+    output = guard.writes(path, "`--output`", RESULTS, overwrite=options.overwrite or options.resume)
+    guard.writes(journal_path(output.path), "the journal of `--output`", JOURNAL, overwrite=True)
+    return output
+
+
+def _trace(guard: FileGuard, options: RunOptions, path: Path) -> Target:
+    if options.resume and holds_something(path.resolve()):
+        guard.writes(path, "`--trace`", TRACE, overwrite=True)
+        raise UsageError(f"`{path}` is there already", "a run that is resumed needs a new file for `--trace`")
+    return guard.writes(path, "`--trace`", TRACE, overwrite=options.overwrite)

@@ -1,0 +1,22 @@
+"""The page of environment variables lists those that the code reads, and no others."""
+
+from __future__ import annotations
+
+import re
+
+from tests.support.paths import ROOT
+
+# Of click's completion scripts, and from a run to the dashboard that it starts: not for users.
+INTERNAL = {"_QPDSL_COMPLETE", "COMP_WORDS", "COMP_CWORD", "QPDSL_WATCHED"}
+READ = re.compile(r'(?:environ\.get\(|environ\[|getenv\(|environ\.setdefault\(|envvar=)"(\w+)"|"(\w+)" in os\.environ')
+
+
+def test_the_page_lists_what_the_code_reads() -> None:
+    files = [
+        path for folder in ("grammar", "planner", "executor", "qpdsl", "tui") for path in (ROOT / folder).rglob("*.py")
+    ]
+    read = {name for path in files for pair in READ.findall(path.read_text("utf-8")) for name in pair if name}
+    # Set for libraries where the user has not; nothing of ours reads it.
+    read.discard("OMP_WAIT_POLICY")
+    page = (ROOT / "docs" / "environment.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(\w+)`", page, re.M)) == read - INTERNAL
