@@ -14,4 +14,4 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="qpdsl-tests-")
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
 
-pytest_plugins = ("tests.support.cli", "tests.support.api.problems")
+pytest_plugins = ("tests.support.cli", "tests.support.api.problems", "tests.support.forked")

@@ -37,7 +37,7 @@ LAYERS: dict[str, str] = {
     "grammar/format": "grammar grammar/ast grammar/literals grammar/parse",
     "qpdsl/zoo": "grammar",
     "planner": "",
-    "planner/plan": "grammar grammar/ast",
+    "planner/plan": "grammar grammar/ast grammar/literals",
     "planner/names": "grammar grammar/ast grammar/literals grammar/parse grammar/format planner/plan qpdsl/zoo",
     "planner/check": "grammar grammar/ast grammar/literals grammar/format planner/plan planner/names",
     "planner/rules": "grammar/ast grammar/literals planner/plan",
@@ -64,7 +64,8 @@ LAYERS: dict[str, str] = {
     "executor/events": "executor/engine",
     "executor/runtime/instance": "grammar/ast planner/plan executor/requests executor/text executor/verifiers "
     "executor/models executor/events",
-    "executor/runtime/operators": "grammar/ast planner/plan executor/requests executor/text executor/verifiers "
+    "executor/runtime/operators": "grammar/ast grammar/literals planner/plan executor/requests executor/text "
+    "executor/verifiers "
     "executor/runtime/instance",
     "executor/runtime/generate": "grammar/literals planner/plan executor/requests executor/text executor/models "
     "executor/events executor/engine/step executor/runtime/instance executor/runtime/operators",
@@ -79,7 +80,7 @@ LAYERS: dict[str, str] = {
     "qpdsl": "grammar* planner/plan executor* qpdsl/zoo",
     "qpdsl/sources": "grammar* planner/plan planner/names planner/check executor/runtime/instance qpdsl",
     "qpdsl/planning": "planner* executor/models executor/measure qpdsl qpdsl/zoo",
-    "qpdsl/dataset": "planner/plan executor/checkpoint executor/events executor/runtime executor/runtime/instance qpdsl",
+    "qpdsl/dataset": "grammar planner/plan executor/checkpoint executor/events executor/runtime executor/runtime/instance qpdsl",
     "qpdsl/family/tasks": "",
     "qpdsl/family/training": "qpdsl/family/tasks",
     "qpdsl/family/measure": "planner/plan planner/optimize qpdsl qpdsl/sources qpdsl/dataset qpdsl/family/*",
@@ -88,7 +89,7 @@ LAYERS: dict[str, str] = {
     "qpdsl/api/compose": "grammar* executor/runtime/instance qpdsl/api qpdsl/sources",
     "qpdsl/lsp": "grammar* planner/plan planner/names planner/check qpdsl qpdsl/zoo",
     "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/events qpdsl qpdsl/zoo qpdsl/sources",
-    "qpdsl/cli/runs": "planner/plan planner/explain executor* tui tui/widgets "
+    "qpdsl/cli/runs": "planner/plan planner/explain executor* tui tui/widgets qpdsl/zoo "
     "qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset qpdsl/cli",
     "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",
     "qpdsl/cli/commands": "grammar* planner* executor* qpdsl qpdsl/*",

@@ -149,7 +149,7 @@ def _weights(folder: Path) -> tuple[str, ...]:
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     if others:
         raise CheckpointError(
-            f"`{folder}` has `{others[0]}`, but neither `{WEIGHTS}` nor `{INDEX}`, which name weights"
+            f"`{folder}` has `{others[0]}`, but neither `{WEIGHTS}` nor `{INDEX}`, which say what the weights are"
         )
     raise CheckpointError(f"`{folder}` has no .safetensors file (other weight formats can carry code)")
 

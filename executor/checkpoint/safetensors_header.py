@@ -31,7 +31,7 @@ def tensor_shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
         if is_pointer(start):
             raise CheckpointError(f"`{name}` is a Git LFS pointer; fetch the file itself with `git lfs pull`")
         length = int.from_bytes(start[:8], "little")
-        if len(start) < 8 or not 2 <= length <= _LONGEST:
+        if start[8:9] != b"{" or not 2 <= length <= _LONGEST:
             raise CheckpointError(f"`{name}` is no safetensors file")
         if 8 + length > size:
             raise CheckpointError(

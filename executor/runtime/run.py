@@ -27,7 +27,7 @@ from qpdsl.executor.runtime.operators.context import set_context
 from qpdsl.executor.runtime.operators.extract import extract
 from qpdsl.executor.runtime.operators.judge import judge
 from qpdsl.executor.runtime.operators.python_functions import python_extract, python_score
-from qpdsl.executor.runtime.operators.relational import return_value, top_k, where
+from qpdsl.executor.runtime.operators.relational import return_value, top_k, where, why_none
 from qpdsl.executor.runtime.operators.score import log_prob, score
 from qpdsl.executor.runtime.operators.split import split
 from qpdsl.executor.runtime.operators.vote import vote
@@ -164,20 +164,8 @@ async def _operate(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
     """The rows that an operator makes of rows, without events and accounts."""
     made = await _OPERATORS[type(node.op)](node, rows, instance)
     if rows and not made and not node.body:
-        instance.emptied.append(_why_empty(node.op))
+        instance.emptied.append(why_none(node.op))
     return made
-
-
-def _why_empty(op: ops.Operator) -> str:
-    match op:
-        case ops.Where(condition=condition):
-            read = dict.fromkeys(name.id for name in names(condition))
-            return f"`where` holds for none, on {enumerated([f'`{name}`' for name in read])}" if read else "`where` is false"
-        case ops.Vote(column=column):
-            return f"`vote {column}` found no answer, as `{column}` is none in each"
-        case ops.Branch():
-            return "no arm of the `branch` left one"
-    return f"{type(op).__name__} left none"
 
 
 async def _repeat(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:

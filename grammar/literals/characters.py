@@ -1,7 +1,7 @@
 """Sets of characters, as sorted ranges of code points, and which characters a part of a regex takes.
 
-What `\\d`, `\\w`, `\\s` and case mean is Python's decision: its own engine is asked, once for each part. Half characters
-(surrogates) are in no set, since no text holds them.
+What `\\d`, `\\w`, `\\s` and case mean is Python's decision: its own engine is asked, once for each part. Half
+characters (surrogates) are in no set, since no text holds them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ the whole text, so nothing depends on what anchors mean there.
 
 from __future__ import annotations
 
-from qpdsl.grammar.literals.characters import spelled
+from collections.abc import Callable
+
+from qpdsl.grammar.literals.characters import Ranges, spelled, without
 from qpdsl.grammar.literals.regex_tree import (
     ANYTHING,
     Begin,
@@ -31,7 +33,7 @@ def whole(pattern: str) -> str:
 
 def anywhere(pattern: str) -> str:
     """The texts in which a checked pattern matches somewhere, with `^` and `$` around, as JSON Schema searches."""
-    return f"^(?:{_spelled(_open(_open(parse(pattern), at_end=False), at_end=True))})$"
+    return f"^(?:{_spelled(_open(_open(parse(pattern), at_end=False), at_end=True), _in_json)})$"
 
 
 def _open(tree: Tree, *, at_end: bool) -> Tree:
@@ -53,17 +55,28 @@ def _open(tree: Tree, *, at_end: bool) -> Tree:
     return Sequence((tree, ANYTHING) if at_end else (ANYTHING, tree))
 
 
-def _spelled(tree: Tree) -> str:
+def _spelled(tree: Tree, adapted: Callable[[Ranges], Ranges] = lambda ranges: ranges) -> str:
     match tree:
         case Take(ranges=ranges):
-            return spelled(ranges) if ranges else _NOTHING
+            return spelled(adapted(ranges)) if ranges else _NOTHING
         case Sequence(items=items):
-            return "".join(map(_spelled, items))
+            return "".join(_spelled(item, adapted) for item in items)
         case Either(arms=arms):
-            return f"(?:{'|'.join(map(_spelled, arms))})"
+            return f"(?:{'|'.join(_spelled(arm, adapted) for arm in arms)})"
         case Repeat(item=item, least=least, most=most):
-            return f"(?:{_spelled(item)}){{{least},{'' if most is None else most}}}"
+            return f"(?:{_spelled(item, adapted)}){{{least},{'' if most is None else most}}}"
         case Group(item=item):
-            return f"(?:{_spelled(item)})"
+            return f"(?:{_spelled(item, adapted)})"
     # An anchor: the pattern covers the whole text.
     return ""
+
+
+def _in_json(ranges: Ranges) -> Ranges:
+    """A class for texts inside JSON.
+
+    llguidance takes `\\"` and `\\\\` for any class that holds all control characters. One that lacks what these stand
+    for leaves the null character out.
+    """
+    control = ranges[0][0] == 0 and ranges[0][1] >= 0x1F
+    quotes = all(any(first <= ord(char) <= last for first, last in ranges) for char in '"\\')
+    return without(ranges, ((0, 0),)) if control and not quotes else ranges

@@ -45,6 +45,6 @@ class EarlySearch:
 
 
 def early_matcher(pattern: str) -> EarlyMatcher | None:
-    """The early matcher of a checked pattern; None where the pattern has a `$`, which only the end of a text settles."""
+    """The early matcher of a checked pattern; None for one with a `$`, which only the end of a text settles."""
     found = matcher(pattern)
     return None if found.anchored_at_end else EarlyMatcher(found)

@@ -1,9 +1,10 @@
-"""The regex dialect: what Python's `re` and llguidance's engine both accept, with the same meaning.
+"""The regex dialect: what Python's `re` and llguidance's engine both accept.
+
+A pattern means what Python means by it, and `constraint_regex.py` writes it so that llguidance means the same.
 
 No look-around, no back-references, no atomic or possessive groups, no word boundaries; a brace that is no repetition
-count is escaped. `^` stands only where nothing can come before it, and `$` only where nothing can come behind it, as
-llguidance demands: a regex that constrains a model must match its whole output, so an anchor elsewhere could never
-match.
+count is escaped. `^` stands only where nothing can come before it, and `$` only where nothing can come behind it: a
+regex that constrains a model must match its whole output, so an anchor elsewhere could never match.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qpdsl.grammar.diagnostic import Diagnostic, Edit
+from qpdsl.grammar.literals.regex_tree import MOST_CHARACTERS, TooLarge, parse
 from qpdsl.grammar.source import Span
 
 MAX_NESTING = 64
@@ -95,11 +97,18 @@ def check(pattern: str, start: int) -> Diagnostic | None:
         return Diagnostic("QP119", f"{what} is outside the regex dialect", span, notes=(_ANCHORS,))
     try:
         re.compile(pattern)
+        parse(pattern)
     except re.error as error:
         at = min(error.pos or 0, len(pattern) - 1)
         return Diagnostic("QP118", f"the regex does not compile: {error.msg}", Span(start + at, start + at + 1))
-    except (OverflowError, RecursionError):
-        return Diagnostic("QP118", "the regex is too large to compile", Span(start, start + len(pattern)))
+    except (TooLarge, OverflowError, RecursionError):
+        return Diagnostic(
+            "QP118",
+            "the regex is too large",
+            Span(start, start + len(pattern)),
+            notes=(f"with its repeats written out, a regex takes at most {MOST_CHARACTERS:,} characters",),
+            help="write a large count as `*` or `+`",
+        )
     return None
 
 

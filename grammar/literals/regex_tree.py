@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from re import _constants as sre
 from re import _parser
 from typing import Any
@@ -74,6 +75,7 @@ Tree = Take | Sequence | Either | Repeat | Group | Begin | End
 ANYTHING = Repeat(Take(ANY), 0, None, True)
 
 
+@lru_cache(maxsize=256)
 def parse(pattern: str) -> Tree:
     """The tree of a pattern of the dialect. Raises TooLarge, and ValueError for what is outside the dialect."""
     try:
@@ -84,6 +86,14 @@ def parse(pattern: str) -> Tree:
     if _size(tree) > MOST_CHARACTERS:
         raise TooLarge
     return tree
+
+
+def whole_text(pattern: str) -> str:
+    """A pattern that matches where this checked one matches the whole text: itself, where its anchors say so."""
+    match parse(pattern):
+        case Sequence(items=(Begin(), *_, End())):
+            return pattern
+    return f"^(?:{pattern})$"
 
 
 def nullable(tree: Tree) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.files import FileRefused
+from qpdsl.grammar.literals import regex
+from qpdsl.grammar.literals.constraint_regex import whole
 from qpdsl.planner.check.binder import Binder, Flow
 from qpdsl.planner.names.constraints import refusal
 from qpdsl.planner.names.schemas import CompiledSchema
@@ -127,9 +129,13 @@ def _constraint(binder: Binder, target: ast.Target) -> tuple[Constraint | None, 
     match target:
         case ast.SchemaTarget():
             schema = _schema(binder, target)
-            return (Constraint("json_schema", schema.source, target.name), schema) if schema else (None, None)
+            if schema is None:
+                return None, None
+            return Constraint("json_schema", schema.constraint, target.name, schema.source), schema
         case ast.Regex(pattern=pattern):
-            return _accepted(binder, Constraint("regex", pattern, f"/{pattern}/"), target, "this regex"), None
+            if regex.check(pattern, 0) is not None:  # the parser has reported it
+                return None, None
+            return _accepted(binder, Constraint("regex", whole(pattern), f"/{pattern}/"), target, "this regex"), None
         case ast.ChoiceTarget(options=options):
             return _choice(binder, target, options), None
         case ast.GrammarTarget():

@@ -45,7 +45,8 @@ def _verifier(binder: Binder, stage: ast.Score, into: str, number: int) -> ops.O
         kind = None if verifier.quoted else binder.module.kinds.get(name)
         raw = binder.program.like is not None
         _check_problem(binder, stage, f"`{name}`")
-        return ops.Score(binder.model(verifier, scores=True), stage.reduce or "last", into, kind, raw, stage.given, stage=number, span=span)
+        model, reduce = binder.model(verifier, scores=True), stage.reduce or "last"
+        return ops.Score(model, reduce, into, kind, raw, stage.given, stage=number, span=span)
     if name == "logprob":
         _refuse_given(binder, stage, "`logprob` is a number of the generator's own, and is shown no problem")
         if stage.reduce not in (None, "sum", "mean"):

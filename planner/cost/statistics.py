@@ -1,8 +1,7 @@
 """Statistics of earlier runs: the figures of each operator of a program for one problem, on average.
 
 They are keyed by the program's fingerprint and the values of its numeric parameters, and kept in one file that is never
-required: a file that cannot be read, or is of an unknown version, counts as empty. The file is bounded: the least
-recently used programs are dropped first.
+required. The file is bounded: the least recently used programs are dropped first.
 """
 
 from __future__ import annotations
@@ -15,18 +14,19 @@ from typing import Any
 
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
-from qpdsl.planner.cost.validation import count, mapping, number, text
+from qpdsl.planner.cost.validation import count, mapping, number, peak, text
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
 
-VERSION = 1
+VERSION = 2
 STATISTICS_FILE = "statistics.json"
 MOST_PROGRAMS = 256
 # Earlier runs count for at most this many problems, so that a change shows.
 _MOST_WEIGHT = 200.0
 # For how many devices a program keeps a clock.
 _MOST_CLOCKS = 8
+_FADED = 1e-9
 _MEANS = ("runs", "rows_in", "rows_out", "prompt_tokens", "cached_tokens", "sampled_tokens")
 # The counts that are the same however an operator runs; the other measured counts depend on the plan.
 _PLAN_INDEPENDENT = (
@@ -39,7 +39,7 @@ _PLAN_INDEPENDENT = (
 class OperatorStatistics:
     """Means over problems. Inside a `repeat`, `runs` are its rounds. For `counts` see `Usage`.
 
-    `most` is the planner's bound on the rows that the operator can make.
+    `most` is the planner's bound on the rows that the operator can make, `words` is the operator as people read it.
     """
 
     runs: float = 0.0
@@ -50,6 +50,7 @@ class OperatorStatistics:
     sampled_tokens: float = 0.0
     counts: Mapping[str, float] = field(default_factory=dict)
     most: float | None = None
+    words: str = ""
 
     def count(self, name: str) -> float:
         return self.counts.get(name, 0.0)
@@ -87,15 +88,19 @@ class Statistics:
         prefix = fingerprint(plan)
         return next((entry for key, entry in reversed(self.programs.items()) if key.startswith(prefix)), None)
 
-    def add(self, plan: PhysicalPlan, figures: RunFigures) -> None:
-        """Adds the figures of a run."""
+    def add(self, plan: PhysicalPlan, figures: RunFigures, words: Mapping[str, str] | None = None) -> None:
+        """Adds the figures of a run; `words` are its operators as people read them, by id."""
         problems = figures.problems - figures.failed
         if problems < 1:
             return
         key = _key(plan)
         before = self.programs.pop(key, None)
         most = {node.id: node.rows for node in everything(plan.ops)}
-        new = {id: _means(total, figures.problems, most.get(id)) for id, total in figures.operators.items()}
+        shown = words or {}
+        new = {
+            id: _means(total, figures.problems, most.get(id), shown.get(id, ""))
+            for id, total in figures.operators.items()
+        }
         weight = 1.0 if before is None else problems / (problems + min(before.problems, _MOST_WEIGHT))
         old = {} if before is None else before.operators
         merged = {**old, **{id: _weighted(old.get(id), means, weight) for id, means in new.items()}}
@@ -140,14 +145,14 @@ class Statistics:
 
     @classmethod
     def from_text(cls, source: str) -> Statistics:
-        """The statistics in a text; empty ones where it is damaged or of another version."""
+        """The statistics in a text. Raises ValueError where it is damaged or of another version."""
         try:
             data = json.loads(source)
             if data["version"] != VERSION:
-                return cls()
+                raise ValueError("statistics of this version are expected")
             return cls({key: _program(entry) for key, entry in mapping(data["programs"]).items()})
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return cls()
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError("statistics are expected") from error
 
 
 def fingerprint(plan: PhysicalPlan) -> str:
@@ -181,7 +186,7 @@ def _key(plan: PhysicalPlan) -> str:
     return f"{fingerprint(plan)} {json.dumps(_numbers(plan), sort_keys=True)}"
 
 
-def _means(figures: OperatorFigures, problems: int, most: float | None) -> OperatorStatistics:
+def _means(figures: OperatorFigures, problems: int, most: float | None, words: str) -> OperatorStatistics:
     return OperatorStatistics(
         figures.runs / problems,
         figures.rows_in / problems,
@@ -191,6 +196,7 @@ def _means(figures: OperatorFigures, problems: int, most: float | None) -> Opera
         figures.sampled_tokens / problems,
         {name: figures.counts[name] / problems for name in _PLAN_INDEPENDENT if name in figures.counts},
         most,
+        words,
     )
 
 
@@ -208,7 +214,9 @@ def _weighted_mean(old: float | None, new: float | None, weight: float) -> float
     """A count that only one kind of plan has (None in the others) is not diluted by the others."""
     if old is None or new is None:
         return old if new is None and old is not None else new or 0.0
-    return old + (new - old) * weight
+    mean = old + (new - old) * weight
+    # What does not come any more fades away, in the end below what is a number here.
+    return mean if mean > _FADED else 0.0
 
 
 def _program(data: Mapping[str, Any]) -> ProgramStatistics:
@@ -217,7 +225,7 @@ def _program(data: Mapping[str, Any]) -> ProgramStatistics:
         {text(name): text(model) for name, model in mapping(data["models"]).items()},
         {name: _scalar(value) for name, value in mapping(data["values"]).items()},
         count(data["problems"]),
-        number(data["longest"]),
+        peak(data["longest"]),
         {id: _operator(mapping(means)) for id, means in mapping(data["operators"]).items()},
         {device: number(ratio, positive=True) for device, ratio in mapping(data["clock"]).items()},
     )
@@ -226,7 +234,8 @@ def _program(data: Mapping[str, Any]) -> ProgramStatistics:
 def _operator(data: Mapping[str, Any]) -> OperatorStatistics:
     means = {name: number(data[name]) for name in _MEANS}
     counts = {name: number(value) for name, value in mapping(data["counts"]).items()}
-    return OperatorStatistics(**means, counts=counts, most=None if data["most"] is None else number(data["most"]))
+    most = None if data["most"] is None else number(data["most"])
+    return OperatorStatistics(**means, counts=counts, most=most, words=text(data["words"]))
 
 
 def _scalar(value: Any) -> Value:

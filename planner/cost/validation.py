@@ -6,17 +6,27 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-# Larger than any figure that is counted or measured; products of such figures stay finite.
+# Larger and smaller than any figure that is counted or measured: products and quotients of such figures stay finite,
+# and above zero.
 _LARGEST = 1e30
+SMALLEST = 1e-15
+_LEAST_PEAK = 0.999
 
 
 def number(value: Any, *, positive: bool = False) -> float:
-    """A finite number that is not negative."""
+    """A finite number that is not negative, and zero or not too near to it."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
         raise ValueError("a number is expected")
-    if positive and not value:
+    if value < SMALLEST and (positive or value):
         raise ValueError("a number above zero is expected")
     return value
+
+
+def peak(value: Any) -> float:
+    """The ratio of the largest of some figures to their mean, which only rounding takes below one."""
+    if number(value) < _LEAST_PEAK:
+        raise ValueError("a number of at least one is expected")
+    return float(value)
 
 
 def count(value: Any) -> int:

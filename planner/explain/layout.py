@@ -22,9 +22,9 @@ def laid_out(
 ) -> list[list[str]]:
     """The lines that each entry takes: its first cell with its strokes, and the others in columns.
 
-    A column that is empty everywhere takes no room. With `width`, a number of terminal cells, the last column goes below
-    its line where it does not fit beside it, and if that does not do, all of them. Those in `right` end under each
-    other.
+    A column that is empty everywhere takes no room. With `width`, a number of terminal cells, the last column goes
+    below its line where it does not fit beside it, and if that does not do, all of them do. Those in `right` end under
+    each other.
     """
     count = max(map(len, lines), default=0)
     table = [[_shown(cell) for cell in [*line, *[""] * (count - len(line))]] for line in lines]
@@ -79,8 +79,9 @@ def _entry(row: str, text: str, below: Sequence[str], following: str, width: int
     at = strokes.end()
     under = strokes[0].replace("├", "│").replace("└", " ")
     under += "│ " if following[at : at + 1] in ("│", "├", "└") and following[:at].strip(" │") == "" else "  "
-    if width is None:
-        return [row]
+    side = GAP.join([row, *below])
+    if width is None or cells(side) <= width:
+        return [side]
     lines = list(folded(row[at:], width, row[:at], f"{under}  "))
     return [*lines, *(line for packed in _packed(below, width, under) for line in folded(packed, width, under, under))]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qpdsl.grammar.printable import printable
 from qpdsl.grammar.width import cells
 from qpdsl.planner.cost.device import Curve, Device, ModelProfile, Table
 from qpdsl.planner.cost.statistics import OperatorStatistics, ProgramStatistics
+from qpdsl.planner.explain.layout import folded, laid_out
 from qpdsl.planner.explain.quantities import byte_count, count, plural, seconds
 from qpdsl.planner.plan.evaluate import format_value
 
@@ -19,7 +21,7 @@ def profile_text(device: Device) -> str:
     ]
     for name, profile in device.models.items():
         lines += ["", name, *_model(profile)]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _model(profile: ModelProfile) -> Iterator[str]:
@@ -46,24 +48,24 @@ def _table(table: Table) -> Iterator[str]:
         yield f"{count(tokens):>12}" + "".join(f"{rate:>9,.0f}" for rate in rates)
 
 
-def statistics_text(statistics: ProgramStatistics) -> str:
-    """Means over problems, a line an operator that does more than pass rows on."""
+def statistics_text(statistics: ProgramStatistics, width: int | None = None) -> str:
+    """Means over problems, a line an operator, in lines of at most `width` terminal cells."""
     values = "".join(f" {name}={format_value(value)}" for name, value in statistics.values.items())
     models = ", ".join(f"{name} = {id}" for name, id in statistics.models.items())
     lines = [f"{statistics.name}{values}   {plural(statistics.problems, 'problem')}   {models}"]
-    table = [["operator", "runs", "rows", ""]]
+    table = [["operator", "", "runs", "rows", ""]]
     for id, operator in sorted(statistics.operators.items()):
         contains = any(other.startswith(f"{id}.") for other in statistics.operators)
         rows = f"{_number(operator.rows_in)} → {_number(operator.rows_out)}"
-        table.append([id, _number(operator.runs), rows, ", ".join(_facts(operator, contains))])
-    widths = [max(cells(row[column]) for row in table) for column in range(3)]
-    for row in table:
-        shown = [cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=False)]
-        lines.append("  " + "   ".join([*shown, row[3]]).rstrip())
+        table.append([id, operator.words, _number(operator.runs), rows, ", ".join(_facts(operator, contains))])
+    # Ids and words are one column, since a line that is too wide keeps its first.
+    numbered = max(cells(row[0]) for row in table)
+    table = [[f"  {row[0]}{' ' * (numbered - cells(row[0]))}   {row[1]}".rstrip(), *row[2:]] for row in table]
+    lines += [line for entry in laid_out(table, width=width) for line in entry]
     for device, ratio in statistics.clock.items():
         lines.append(f"  on {device}: {ratio:.2f} times the seconds that the device's figures give")
     lines.append(f"  the longest problem took {statistics.longest:.1f} times the steps of the average one")
-    return "\n".join(lines)
+    return "\n".join(piece for line in lines for piece in folded(printable(line), width))
 
 
 def _facts(operator: OperatorStatistics, contains: bool) -> Iterator[str]:

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.format.unparse import format_expr, format_pattern
+from qpdsl.grammar.width import shorten
 from qpdsl.planner.plan import ops
+
+_TABLE_WIDTH = 60
 
 Values = Mapping[str, ast.Expr]
 
@@ -67,6 +70,11 @@ def describe(op: ops.Operator, values: Values) -> str:
         case ops.Return(value=value, parse=parse):
             return f"return {show(value)}{' as a record' if parse else ''}"
     raise TypeError(f"no words for {type(op).__name__}")
+
+
+def in_words(op: ops.Operator) -> str:
+    """One operator as a stage, for any values of the parameters, short enough for a table."""
+    return shorten(describe(op, {}), _TABLE_WIDTH)
 
 
 def _model(name: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qpdsl.grammar.literals import regex
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import Type
 
@@ -15,6 +16,10 @@ Document = dict[str, Any]
 MAX_DEPTH = 64
 # The formats of JSON Schema that llguidance supports.
 FORMATS = ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
+# Up to here 64-bit floats hold every integer, and the next one too.
+LARGEST_BOUND = 2**53 - 1
+BOUNDS = f"integers are held to bounds from {-LARGEST_BOUND:,} to {LARGEST_BOUND:,}"
+INEXACT = "such a large integer is held to only if a 64-bit float can be equal to it"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Keywords by their values: one schema, a list of schemas, schemas by name, or no schema.
@@ -60,8 +65,15 @@ def faults(document: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str,
             yield from faults(value, f"{path}/{key}", depth + 1)
         elif key in _LISTED or key in _NAMED:
             yield from _inner_faults(key, value, f"{path}/{key}", depth + 1)
-        elif key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            yield where, f"`{key}` takes a number"
+        elif key in _NUMBERS:
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                yield where, f"`{key}` takes a number"
+            elif beyond_bounds(value, whole=document.get("type") != "number"):
+                yield where, f"`{key}` is {value}: {BOUNDS}"
+        elif key in ("const", "enum"):
+            yield from ((where, f"`{key}` has {number}: {INEXACT}") for number in _inexact(value))
+        elif key == "pattern":
+            yield from _pattern_faults(where, value)
     if "format" in document and document.get("type") != "string":
         yield where, '`format` stands beside `"type": "string"`'
     elif document.get("format") == "unknown":  # llguidance accepts this name
@@ -73,7 +85,35 @@ def _inner_faults(key: str, value: Any, path: str, depth: int) -> Iterator[tuple
         yield path, f"`{key}` takes {'a list' if key in _LISTED else 'an object'} of schemas"
         return
     for name, inner in enumerate(value) if isinstance(value, list) else value.items():
+        if key == "patternProperties":
+            yield from _pattern_faults(path, name)
         yield from faults(inner, f"{path}/{name}", depth)
+
+
+def _pattern_faults(where: str, pattern: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(pattern, str):
+        yield where, "a pattern is a text"
+        return
+    fault = regex.check(pattern, 0) if pattern else None
+    if fault is not None:
+        yield where, f"the pattern `{pattern}`: {fault.message}"
+
+
+def _inexact(value: Any) -> Iterator[int]:
+    """The integers in a JSON value that llguidance would write as others."""
+    if isinstance(value, (list, dict)):
+        for inner in value if isinstance(value, list) else value.values():
+            yield from _inexact(inner)
+    elif isinstance(value, int) and beyond_bounds(value, whole=False):
+        yield value
+
+
+def beyond_bounds(number: int | float, *, whole: bool) -> bool:
+    """Whether llguidance would take another bound in place of this one: it reads bounds as 64-bit floats."""
+    try:
+        return abs(number) > LARGEST_BOUND and (whole or number != float(number))
+    except OverflowError:
+        return True
 
 
 def children(document: Document) -> Iterator[tuple[str, Document]]:
@@ -86,25 +126,33 @@ def children(document: Document) -> Iterator[tuple[str, Document]]:
             yield from ((f"{key}/{name}", inner) for name, inner in named if isinstance(inner, dict))
 
 
-def nested(document: Any, prefix: str) -> Any:
-    """A checked document to be put into another one at the path `prefix`: its references lead there."""
+def rebuilt(document: Any, change: Callable[[Document], Document]) -> Any:
+    """A checked document in which each schema, the innermost first, is what `change` makes of it."""
     if not isinstance(document, dict):
         return document
     copy: Document = {}
     for key, value in document.items():
-        if key in ("$schema", "$id"):
-            continue
-        if key == "$ref" and isinstance(value, str) and value.startswith("#"):
-            copy[key] = prefix + value[1:]
-        elif key in _ONE:
-            copy[key] = nested(value, prefix)
+        if key in _ONE:
+            copy[key] = rebuilt(value, change)
         elif key in _LISTED:
-            copy[key] = [nested(inner, prefix) for inner in value]
+            copy[key] = [rebuilt(inner, change) for inner in value]
         elif key in _NAMED:
-            copy[key] = {name: nested(inner, prefix) for name, inner in value.items()}
+            copy[key] = {name: rebuilt(inner, change) for name, inner in value.items()}
         else:
             copy[key] = value
-    return copy
+    return change(copy)
+
+
+def nested(document: Any, prefix: str) -> Any:
+    """A checked document to be put into another one at the path `prefix`: its references lead there."""
+
+    def moved(schema: Document) -> Document:
+        copy = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
+        if isinstance(copy.get("$ref"), str) and copy["$ref"].startswith("#"):
+            copy["$ref"] = prefix + copy["$ref"][1:]
+        return copy
+
+    return rebuilt(document, moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,24 @@ from dataclasses import dataclass, field
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.files import FileRefused, Files
+from qpdsl.grammar.literals import regex
+from qpdsl.grammar.literals.regex_tree import whole_text
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Span
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import TYPES
+from qpdsl.planner.names.constraint_schema import as_constraint
 from qpdsl.planner.names.constraints import refusal
-from qpdsl.planner.names.json_schema import FORMATS, MAX_DEPTH, Document, children, faults, nested, to_text
+from qpdsl.planner.names.json_schema import (
+    BOUNDS,
+    FORMATS,
+    MAX_DEPTH,
+    Document,
+    beyond_bounds,
+    children,
+    faults,
+    nested,
+    to_text,
+)
 from qpdsl.planner.names.unknown import is_alias, unknown_type
 
 _PLAIN: Mapping[str, str] = {"text": "string", "int": "integer", "float": "number", "bool": "boolean"}
@@ -21,11 +34,19 @@ _PLAIN: Mapping[str, str] = {"text": "string", "int": "integer", "float": "numbe
 
 @dataclass(frozen=True, slots=True)
 class CompiledSchema:
-    """A schema that llguidance accepts. Two with the same source are equal."""
+    """A schema that outputs can be held to. Two with the same source are equal.
+
+    `source` is the document as text, `constraint` what llguidance is given.
+    """
 
     name: str = field(compare=False)
     source: str
     document: Document = field(compare=False, repr=False)
+    constraint: str = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, name: str, document: Document) -> CompiledSchema:
+        return cls(name, to_text(document), document, to_text(as_constraint(document)))
 
 
 @dataclass(slots=True)
@@ -95,12 +116,13 @@ class Schemas:
             return None
         notes = tuple(f"at `{where}`: {why}" if where.startswith("/") else why for where, why in faults(document))
         if not notes:
-            why_not = refusal("json_schema", to_text(document))
-            notes = (_located(document, why_not),) if why_not else ()
-        if notes:
-            self.report(Diagnostic("QP306", f"`{path}` is a schema that no output can be held to", span, notes=notes))
-            return None
-        return CompiledSchema(name, to_text(document), document)
+            schema = CompiledSchema.of(name, document)
+            why_not = refusal("json_schema", schema.constraint)
+            if why_not is None:
+                return schema
+            notes = (_located(document, why_not),)
+        self.report(Diagnostic("QP306", f"`{path}` is a schema that no output can be held to", span, notes=notes))
+        return None
 
     def is_open(self, name: str) -> bool:
         """Whether the schema is being compiled: a reference to it now is one to itself."""
@@ -136,12 +158,12 @@ class _InlineCompiler:
             document["$defs"] = self.definitions
         if not self.sound:
             return None
-        source = to_text(document)
-        why_not = refusal("json_schema", source)
+        schema = CompiledSchema.of(self.schema.name, document)
+        why_not = refusal("json_schema", schema.constraint)
         if why_not:
             self._fault("QP306", f"llguidance refuses `{self.schema.name}`: {why_not}", self.schema.name_span)
             return None
-        return CompiledSchema(self.schema.name, source, document)
+        return schema
 
     def _fault(self, code: str, message: str, span: Span, label: str = "", **more: object) -> None:
         self.sound = False
@@ -166,9 +188,7 @@ class _InlineCompiler:
             case ast.TypeRef(name=name):
                 return {"type": _PLAIN[name]} if name in TYPES else self._reference(type_)
             case ast.RangeType():
-                both = {"minimum": type_.low, "maximum": type_.high}
-                bounds = {key: bound for key, bound in both.items() if bound is not None}
-                return self._leaf({"type": _PLAIN[type_.name], **bounds}, type_.span)
+                return self._range(type_)
             case ast.TextType():
                 return self._text(type_)
             case ast.ChoiceType(options=options):
@@ -178,6 +198,18 @@ class _InlineCompiler:
             case ast.RecordType():
                 return self._record(type_)
 
+    def _range(self, type_: ast.RangeType) -> Document:
+        both = {"minimum": type_.low, "maximum": type_.high}
+        bounds = {key: bound for key, bound in both.items() if bound is not None}
+        document: Document = {"type": _PLAIN[type_.name], **bounds}
+        for bound in bounds.values():
+            if beyond_bounds(bound, whole=type_.name == "int"):
+                message = f"the bound {bound} is beyond what a model can be held to"
+                help = 'write it as a text: `text(pattern=/…/)`, or leave the bound out'
+                self._fault("QP285", message, type_.span, "of this type", notes=(BOUNDS,), help=help)
+                return document
+        return self._leaf(document, type_.span)
+
     def _text(self, type_: ast.TextType) -> Document:
         document: Document = {"type": "string"}
         if type_.min_length is not None:
@@ -185,7 +217,10 @@ class _InlineCompiler:
         if type_.max_length is not None:
             document["maxLength"] = type_.max_length
         if type_.pattern is not None:
-            document["pattern"] = _whole(type_.pattern.pattern)
+            if regex.check(type_.pattern.pattern, 0) is not None:  # the parser has reported it
+                self.sound = False
+                return document
+            document["pattern"] = whole_text(type_.pattern.pattern)
         if type_.format is not None:
             document["format"] = type_.format
             if type_.format not in FORMATS:
@@ -200,7 +235,7 @@ class _InlineCompiler:
         self._fault("QP309", f"unknown format `{name}`", type_.span, "in this type", notes=notes, help=help)
 
     def _leaf(self, document: Document, span: Span) -> Document:
-        why_not = refusal("json_schema", to_text(document))
+        why_not = refusal("json_schema", to_text(as_constraint(document)))
         if why_not:
             self._fault("QP306", f"no output can be held to this type: {_reason(why_not)}", span)
         return document
@@ -232,15 +267,12 @@ class _InlineCompiler:
         self.definitions[name] = nested(schema.document, f"#/$defs/{name}")
 
 
-def _whole(pattern: str) -> str:
-    """A pattern that matches the whole text: JSON Schema searches for a pattern anywhere in it."""
-    return pattern if pattern.startswith("^") and pattern.endswith("$") else f"^(?:{pattern})$"
-
-
 def _reason(why_not: str) -> str:
     """llguidance's message without the parts that only its developers can use."""
     text = why_not.removeprefix("Unsatisfiable schema: ")
-    return "nothing satisfies it" if text.startswith("Regex is empty") else text
+    if text.startswith(("Failed to generate regex", "regex parse error")):
+        return "llguidance has no way to hold a number to bounds of this size"
+    return "nothing satisfies it" if text.startswith("Regex is empty") else text.split(":  (")[0]
 
 
 def _located(document: Document, why_not: str) -> str:
@@ -249,7 +281,7 @@ def _located(document: Document, why_not: str) -> str:
     definitions: Document = {key: document[key] for key in ("$defs", "definitions") if key in document}
     while True:
         for step, inner in children(schema):
-            why_inner = refusal("json_schema", to_text({**definitions, **inner}))
+            why_inner = refusal("json_schema", to_text(as_constraint({**definitions, **inner})))
             if why_inner and not why_inner.startswith("Pointer"):
                 path, schema, why_not = f"{path}/{step}", inner, why_inner
                 break

@@ -200,7 +200,7 @@ class Typer:
             near = _FUNCTION_ALIASES.get(name.lower()) or closest(name, FUNCTIONS)
             fix = {"help": f"did you mean `{near}`?", "edit": Edit(call.name_span, near)} if near else {}
             if name in TYPES or is_alias(name):
-                fix = {"help": "no function gives a value another type; `vote … equal=number` compares texts as numbers"}
+                fix = {"help": "no function gives a value another type; `vote … equal=number` compares as numbers"}
             notes = (f"functions: {', '.join(FUNCTIONS)}",)
             self.scope.error("QP205", f"unknown function `{name}`", call.name_span, notes=notes, **fix)  # type: ignore[arg-type]
             return "unknown"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.literals.matcher import matcher
 
 Value = str | int | float | bool | None
 Scope = Mapping[str, Value]
 
 # A number as people and programs write it; Python's own functions take more, such as `1_000` and other scripts' digits.
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def format_value(value: Value) -> str:
@@ -63,7 +63,7 @@ class _Evaluator:
                 return _binary(op, self.value(left), self.value(right))
             case ast.Matches(subject=subject, regex=regex):
                 text = self.value(subject)
-                return isinstance(text, str) and compiled(regex.pattern).search(text) is not None
+                return isinstance(text, str) and matcher(regex.pattern).matches(text)
             case ast.Apply(function=function, args=args):
                 return self._apply(function, args)
         raise TypeError(f"no expression: {expr!r}")
@@ -132,9 +132,3 @@ def _binary(op: str, left: Value, right: Value) -> Value:
         return _ARITHMETIC[op](left, right)
     except OverflowError:
         return None
-
-
-@lru_cache(maxsize=256)
-def compiled(pattern: str) -> re.Pattern[str]:
-    """The compiled form of a checked regex."""
-    return re.compile(pattern)

@@ -82,13 +82,15 @@ class SetContext(Operator):
 class Constraint:
     """What an output is held to, checked to compile.
 
-    `source` is JSON Schema as JSON text, a regex, a JSON list of the options, or a llguidance Lark grammar. `name` is
-    what the program calls it.
+    `source` is JSON Schema as JSON text, a regex, a JSON list of the options, or a llguidance Lark grammar, such that
+    llguidance can hold to it. `name` is what the program calls it. `schema` is the JSON Schema that the program gives,
+    which every record must satisfy; empty for other kinds.
     """
 
     kind: ConstraintKind
     source: str
     name: str
+    schema: str = ""
 
     def __post_init__(self) -> None:
         require(self.kind in get_args(ConstraintKind), f"there is no constraint `{self.kind}`")

@@ -36,6 +36,7 @@ class Composition:
     """`blocks` holds the open blocks' stages, the program's own first; `texts` the files that are in no folder.
 
     `faults` are errors after which the rest can still be checked; `unopened` are blocks that no `with` has opened.
+    `represented` holds what `repr` made of values of the program.
     """
 
     file: PythonFile
@@ -48,6 +49,7 @@ class Composition:
     functions: dict[str, PythonFunction] = field(default_factory=dict)
     faults: list[Diagnostic] = field(default_factory=list)
     unopened: list[tuple[str, Span]] = field(default_factory=list)
+    represented: set[str] = field(default_factory=set)
     _marks: list[ast.Name] = field(default_factory=list)
     _nonce: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -120,7 +122,8 @@ class Composition:
         for shown in self.represented:
             if shown in text:
                 message = f"this text holds the name of {shown}, and not its value"
-                raise self.refuse("QP502", message, span, help="leave `!r` and `repr` out: `f\"{name}\"` puts the value in")
+                help = "leave `!r` and `repr` out; `{name}` in an f-string puts the value in"
+                raise self.refuse("QP502", message, span, help=help)
 
     def file_of(self, kind: str, ending: str, text: str) -> str:
         """Keeps the text of a file in memory, and returns the file's name. Equal texts have equal names."""

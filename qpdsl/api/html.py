@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from html import escape
+from html import escape as escape_markup
 from typing import Any
+
+from qpdsl.grammar.printable import printable
 
 _MONO = "font-family:ui-monospace,monospace;font-size:0.92em;line-height:1.5"
 _INDENT = "margin-left:0.4em;padding-left:1em;border-left:1px solid rgba(128,128,128,0.4)"
@@ -13,14 +15,14 @@ _FAINT = "opacity:0.65"
 
 def program_html(head: str, text: str, plan: Mapping[str, Any]) -> str:
     """A program: its head, its plan, and below it its text, folded."""
-    shown = f'<pre style="margin:0.3em 1em">{escape(text)}</pre>'
+    shown = f'<pre style="margin:0.3em 1em">{_escape(text)}</pre>'
     folded = f'<details><summary style="{_FAINT}">text</summary>{shown}</details>'
-    return f'<div style="{_MONO}"><b>{escape(head)}</b>{_tree(plan["operators"])}{folded}</div>'
+    return f'<div style="{_MONO}"><b>{_escape(head)}</b>{_tree(plan["operators"])}{folded}</div>'
 
 
 def plan_html(head: str, plan: Mapping[str, Any]) -> str:
     """A plan: the operators in the order in which they run, those of a loop or a branch inside it."""
-    tree = f"<details open><summary>{escape(head)}</summary>{_tree(plan['operators'])}</details>"
+    tree = f"<details open><summary>{_escape(head)}</summary>{_tree(plan['operators'])}</details>"
     return f'<div style="{_MONO}">{tree}</div>'
 
 
@@ -29,7 +31,7 @@ def _tree(operators: list[dict[str, Any]]) -> str:
 
 
 def _operator(operator: Mapping[str, Any]) -> str:
-    line = f'{escape(operator["text"])} <span style="{_FAINT}">{escape(_facts(operator))}</span>'
+    line = f'{_escape(operator["text"])} <span style="{_FAINT}">{_escape(_facts(operator))}</span>'
     inner = "".join(_tree(part) for part in _parts(operator))
     if not inner:
         return f"<div>{line}</div>"
@@ -48,3 +50,8 @@ def _facts(operator: Mapping[str, Any]) -> str:
     count = "? rows" if rows is None else "1 row" if rows == 1 else f"{rows:,} rows"
     how = operator["implementation"]
     return count if how == "rows" else f"{count} · {how}"
+
+
+def _escape(text: str) -> str:
+    """A text as a page shows it: no markup, and nothing that turns the direction of writing."""
+    return escape_markup(printable(text))

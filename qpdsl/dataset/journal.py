@@ -35,8 +35,8 @@ _SEAL_LENGTH = len(', "digest": ""}') + 32
 class Journal:
     """A journal that this process has locked; nothing is changed in it before `begin`.
 
-    `done` maps the number of a row to its outcome. `damaged` are the numbers of lines that were not believed. `replaces`
-    says that the finished output, if there is one, is to be replaced.
+    `done` maps the number of a row to its outcome. `damaged` are the numbers of lines that were not believed.
+    `replaces` says that the finished output, if there is one, is to be replaced.
     """
 
     def __init__(self, path: Path) -> None:

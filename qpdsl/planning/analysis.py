@@ -12,7 +12,8 @@ from qpdsl.planner.cost.estimate import Estimate, estimate_cost
 from qpdsl.planner.cost.statistics import Statistics, clock_key
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.explain.analyze import Analysis
-from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.explain.operators import in_words
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.planning.user_cache import changing_statistics, read_device, read_statistics
 from qpdsl.session import Session
 
@@ -61,7 +62,7 @@ def learn(statistics: Statistics, analysis: Analysis, device: Device, load: Load
     figures.
     """
     plan, figures = analysis.plan, analysis.figures
-    statistics.add(plan, figures)
+    statistics.add(plan, figures, {node.id: in_words(node.op) for node in everything(plan.ops)})
     if not clocked:
         return
     known: Estimate = estimate_cost(plan, device, statistics, load)

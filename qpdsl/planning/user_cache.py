@@ -1,40 +1,73 @@
 """What qpdsl remembers between runs, in the user's cache folder: statistics, and devices that were measured.
 
-Nothing here is ever required: a file that cannot be read counts as absent. One that cannot be written raises
-UsageError, which a command reports if its user asked for the file.
+Nothing here is ever required: a file that cannot be read, or that holds what was not written here, counts as absent,
+and `damaged_files` says so. Only regular files are read and written, never what a link leads to. A file that cannot be
+written raises UsageError, which a command reports if its user asked for the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from qpdsl.errors import UsageError, UserError, reason
 from qpdsl.output import check_writable, write_whole
 from qpdsl.planner.cost.device import Device, device_from_json, device_json, nominal
 from qpdsl.planner.cost.statistics import STATISTICS_FILE, Statistics
 
+T = TypeVar("T")
 _LOCK_SECONDS, _LOCK_TRIES = 1.0, 50
+# Some hundred times what is written here.
+_LARGEST_FILE = 64 << 20
+
+
+class _Unusable(Exception):
+    """A file that is there and cannot be used; the message says why."""
 
 
 def folder() -> Path:
     """`qpdsl` in XDG_CACHE_HOME, by default in `~/.cache`. Raises UsageError where there is no home."""
-    base = os.environ.get("XDG_CACHE_HOME")
+    # The specification of XDG_CACHE_HOME has relative paths ignored.
+    for name, inner in (("XDG_CACHE_HOME", ""), ("HOME", ".cache")):
+        base = os.environ.get(name, "")
+        if os.path.isabs(base):
+            return Path(base, inner, "qpdsl")
     try:
-        return (Path(base) if base else Path.home() / ".cache") / "qpdsl"
-    except RuntimeError as error:
-        raise UsageError("there is no home folder to keep anything in", "XDG_CACHE_HOME may name a folder") from error
+        if "HOME" not in os.environ:
+            return Path.home() / ".cache" / "qpdsl"
+    except RuntimeError:
+        pass
+    raise UsageError("there is no home folder to keep anything in", "XDG_CACHE_HOME may name a folder")
+
+
+def damaged_files() -> list[str]:
+    """A line for each file that is there and cannot be used."""
+    notes: list[str] = []
+    try:
+        files = [folder() / STATISTICS_FILE, *sorted(folder().glob(_device_file("*", "*", "*")))]
+    except (OSError, UserError):
+        return notes
+    for file in files:
+        try:
+            _read(file, Statistics.from_text if file.name == STATISTICS_FILE else _device)
+        except _Unusable as why:
+            again = "runs" if file.name == STATISTICS_FILE else "`qpdsl profile`"
+            notes.append(f"`{file}` is not used, since {why}; {again} will write it anew")
+    return notes
 
 
 def read_statistics() -> Statistics:
     try:
-        return Statistics.from_text((folder() / STATISTICS_FILE).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, UserError):
+        return _read(folder() / STATISTICS_FILE, Statistics.from_text) or Statistics()
+    except (_Unusable, UserError):
         return Statistics()
 
 
@@ -62,14 +95,15 @@ def read_device(kind: str, dtype: str, threads: int) -> Device:
 def measured_device(kind: str, dtype: str, threads: int | None = None) -> Device | None:
     """The device as it was measured last, with any number of threads where none is given; None where it never was."""
     try:
-        files = [(file.stat().st_mtime, file) for file in folder().glob(_device_file(kind, dtype, threads or "*"))]
+        files = [(file.lstat().st_mtime, file) for file in folder().glob(_device_file(kind, dtype, threads or "*"))]
     except (OSError, UserError):
         return None
     for _, file in sorted(files, reverse=True):
-        device = _device(file)
-        # Several kinds of device may share the name of a file.
-        if device is not None and device.measured and (device.kind, device.dtype) == (kind, dtype):
-            return device
+        with contextlib.suppress(_Unusable):
+            device = _read(file, _device)
+            # Several kinds of device may share the name of a file.
+            if device is not None and device.measured and (device.kind, device.dtype) == (kind, dtype):
+                return device
     return None
 
 
@@ -85,16 +119,39 @@ def write_device(device: Device) -> None:
     _write(_device_file(device.kind, device.dtype, device.threads), text)
 
 
-def _device(file: Path) -> Device | None:
-    """The device that a file describes; None where it cannot be read."""
-    try:
-        return device_from_json(json.loads(file.read_text("utf-8")))
-    except (OSError, ValueError, RecursionError):
-        return None
+def _device(text: str) -> Device:
+    """Raises ValueError."""
+    return device_from_json(json.loads(text))
 
 
 def _device_file(kind: str, dtype: str, threads: int | str) -> str:
-    return f"device-{re.sub(r'[^a-z0-9]', '-', kind)}-{dtype}-{threads}.json"
+    return f"device-{re.sub(r'[^a-z0-9*]', '-', kind)}-{dtype}-{threads}.json"
+
+
+def _read(path: Path, parse: Callable[[str], T]) -> T | None:
+    """What a file holds; None where there is none. Raises _Unusable."""
+    try:
+        # A named pipe would be waited for.
+        with open(_opened(path, os.O_RDONLY), "rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+        if len(data) > _LARGEST_FILE:
+            raise _Unusable("it is too large")
+        return parse(data.decode("utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _Unusable("it is a link" if error.errno == errno.ELOOP else reason(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise _Unusable("it is damaged, or of another version of qpdsl") from error
+
+
+def _opened(path: Path, flags: int) -> int:
+    """A regular file, opened as it is, not through a link. Raises OSError and _Unusable."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _Unusable("it is not a regular file")
+    return handle
 
 
 def _write(name: str, text: str) -> None:
@@ -114,11 +171,12 @@ def _make_folder() -> None:
 def _locked() -> Iterator[None]:
     """Keeps other processes from changing the statistics, where the system has locks. Waits a second at the most."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError, ImportError, UserError):
+        with contextlib.suppress(OSError, ImportError, UserError, _Unusable):
             import fcntl
 
             folder().mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((folder() / f"{STATISTICS_FILE}.lock").open("w"))
+            lock = _opened(folder() / f"{STATISTICS_FILE}.lock", os.O_RDWR | os.O_CREAT)
+            stack.callback(os.close, lock)
             for _ in range(_LOCK_TRIES):
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
+from qpdsl.grammar.printable import printable
 from qpdsl.tui.state.run_state import RunState
 
 _MODELS, _ROWS = 1, 2
@@ -21,7 +22,7 @@ def chrome_trace(recording: Sequence[Event]) -> Iterator[str]:
     records = list(_records(recording))
     yield "["
     for number, record in enumerate(records):
-        yield json.dumps(record, ensure_ascii=False) + ("," if number + 1 < len(records) else "")
+        yield printable(json.dumps(record, ensure_ascii=False)) + ("," if number + 1 < len(records) else "")
     yield "]"
 
 

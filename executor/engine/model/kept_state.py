@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,14 +27,19 @@ class KeptKV:
     windows: dict[int, int | None]
 
     @classmethod
-    def of(cls, output: Any) -> KeptKV:
-        """From what a forward with `use_cache` returned. Raises UnsupportedModel where paged memory cannot hold it."""
-        own = [name for name in _STATES if getattr(output, name, None) is not None]
+    def of(cls, output: Any, left: Iterable[str] = ()) -> KeptKV:
+        """From what a forward with `use_cache` returned, and the names of what it `left` in the model's modules.
+
+        Raises UnsupportedModel where paged memory cannot hold it.
+        """
+        own = [*(name for name in _STATES if getattr(output, name, None) is not None), *sorted(set(left))]
         cache = getattr(output, _CACHE, None)
         if own:
             raise UnsupportedModel(_state(own))
         if cache is None:
-            raise UnsupportedModel("it keeps no keys and values from one token to the next, as encoders do not")
+            raise UnsupportedModel(
+                "it keeps no keys and values for the next token, so it is an encoder, or has no cache"
+            )
         if getattr(cache, "cross_attention_cache", None) is not None:
             raise UnsupportedModel("its layers attend to an encoder too, and there is none here")
         layers = list(getattr(cache, "layers", ()))
@@ -59,6 +64,16 @@ class KeptKV:
                 "compressed (latent) attention does, and paged memory holds pairs of one shape"
             )
         return cls(heads, dim, {index: _window(layer) for index, layer in kept.items()})
+
+
+def held(model: torch.nn.Module) -> dict[tuple[str, str], int]:
+    """The tensors in plain attributes of modules, where a forward may leave them: identities by module and name."""
+    return {
+        (path, name): id(value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def _state(names: list[str]) -> str:

@@ -23,6 +23,7 @@ from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 ATTENTION = "qpdsl_paged"
+_INNER = ("model", "transformer")
 
 _log = logging.getLogger(__name__)
 
@@ -166,8 +167,9 @@ AttentionInterface.register(ATTENTION, _attend)
 
 def inner_model(model: PreTrainedModel) -> torch.nn.Module:
     """The model without its head. Raises UnsupportedModel."""
-    # Some classes name their inner model otherwise than they say.
-    inner: torch.nn.Module = model.base_model if model.base_model is not model else model.get_decoder()
+    # Some classes do not say how they name it.
+    named: Iterator[torch.nn.Module] = (getattr(model, name, model) for name in (model.base_model_prefix, *_INNER))
+    inner = next((module for module in named if module is not model), model)
     if inner is model:
         raise UnsupportedModel("it has no inner model apart from its head")
     return inner

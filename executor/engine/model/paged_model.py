@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # Two ways to sum the same float32 products differ by about this much of the largest logit.
 _LEAN_TOLERANCE = 1e-4
+# Where configurations say how many tokens a text may have.
+_LIMITS = ("max_position_embeddings", "max_target_positions")
 # Where configurations say how many experts a layer has.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
@@ -67,8 +69,8 @@ class PagedModel:
         self.kernels: bool = model.device.type == "cuda" if kernels is None else kernels
         self.dtype: torch.dtype = model.dtype
         self.parameters: int = model.num_parameters()
-        most = setting(config, "max_position_embeddings")
-        self.max_positions: int = most if most and most > 0 else 1 << 30
+        limits = [limit for name in _LIMITS if (limit := setting(config, name)) and limit > 0]
+        self.max_positions: int = min(limits, default=1 << 30)
         self.head: LogitHead | ValueHead = LogitHead(model) if head is None else head
         probe = Probe(model, self.head, self.max_positions)
         layers, heads = setting(config, "num_hidden_layers"), setting(config, "num_attention_heads")

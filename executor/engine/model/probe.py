@@ -14,7 +14,7 @@ from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
-from qpdsl.executor.engine.model.kept_state import KeptKV
+from qpdsl.executor.engine.model.kept_state import KeptKV, held
 from qpdsl.executor.engine.model.module_stack import inner_model
 from qpdsl.executor.engine.model.refusals import failing
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -58,6 +58,7 @@ class Probe:
     def __init__(self, model: PreTrainedModel, head: LogitHead | ValueHead, max_positions: int) -> None:
         """Runs the model as it came, once and whole. Raises UnsupportedModel."""
         rows = torch.arange(min(_TOKENS, max_positions), device=model.device)
+        before = held(model)
         with failing("its own forward fails"):
             self.tokens: torch.Tensor = (rows * 7 + 3) % model.config.get_text_config().vocab_size
             if isinstance(head, LogitHead):
@@ -65,7 +66,7 @@ class Probe:
             else:
                 output = model(input_ids=self.tokens[None], use_cache=True)
                 hidden = output[0][0]
-        self.kept = KeptKV.of(output)
+        self.kept = KeptKV.of(output, (name for (_, name) in dict(held(model).items() - before.items())))
         is_own = isinstance(head, LogitHead)
         self.logits: torch.Tensor = _own_logits(output, hidden, head, len(rows)) if is_own else head.dense(hidden)
         self.tolerance = _tolerance(self.logits, model.dtype)

@@ -9,6 +9,7 @@ from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.request import Sample, SamplingParams
 from qpdsl.executor.runtime.instance.candidates import Generated, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
+from qpdsl.executor.runtime.operators.valid_records import fault_of
 from qpdsl.executor.text.context import ContextError, encode
 from qpdsl.executor.text.stop import StopWatch
 from qpdsl.planner.plan import ops
@@ -90,6 +91,8 @@ class Continuation:
         step = text[len(before.text) :]
         if stop is not None and sample.finish == "stop":
             step = step.removesuffix(stop)
+        whole = op.constraint is None or sample.finish in ("match", "eos")
+        invalid = fault_of(step, op.constraint.schema) if op.constraint and op.constraint.schema and whole else None
         generated = Generated(
             model.name,
             tokens,
@@ -97,7 +100,8 @@ class Continuation:
             sample.finish != "stop",
             before.logprob + sample.logprob,
             before.sampled + len(sample.tokens),
-            op.constraint is not None and sample.finish not in ("match", "eos"),
+            not whole or invalid is not None,
+            invalid,
         )
         columns = {
             **row.columns,

@@ -23,6 +23,7 @@ from qpdsl.executor.runtime.generate.sampling import Sampling, TokenCounter
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Usage
 from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_done, emit_expanded, emit_started
+from qpdsl.executor.runtime.operators.relational import why_none
 from qpdsl.executor.runtime.operators.vote import answers_of, weight_of
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp
@@ -98,6 +99,9 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
             instance.usage.add(account.usage)
     own = replace(instance, usage=accounts[-1].usage, operator=vote.id)
     voters = tuple(known[slot] for slot in sorted(known))
+    if not voters:
+        last = next(node for node, account in zip(nodes, accounts, strict=True) if not account.rows_out)
+        instance.emptied.append(why_none(last.op))
     winners = await run(vote, voters, own)
     if instance.watched:
         emit_changes(vote.op, voters, winners, own)
@@ -209,7 +213,8 @@ async def _through(
     slots, rows = [slot for slot, _ in ended], tuple(row for _, row in ended)
     for node, account in zip(nodes, accounts, strict=True):
         start = time.monotonic()
-        own = replace(instance, usage=account.usage, operator=node.id)
+        # One row that is dropped is not all of them.
+        own = replace(instance, usage=account.usage, operator=node.id, emptied=[])
         account.rows_in += len(rows)
         before = rows
         if isinstance(node.op, ops.Where):

@@ -19,8 +19,8 @@ class Generated:
     """What was generated in a row since its context was set. Columns may say otherwise: a program can assign them.
 
     `tokens` are those of `model`, without eos; `text` is their text. `logprob` is the sum over the `sampled` tokens.
-    `incomplete`: the text had to satisfy a constraint and was cut off before it did. `closed`: a search has given the
-    row up as it is, and its score stays.
+    `incomplete`: the text had to satisfy a constraint and does not: it was cut off before, or it is a record with the
+    fault `invalid`. `closed`: a search has given the row up as it is, and its score stays.
     """
 
     model: str = ""
@@ -30,6 +30,7 @@ class Generated:
     logprob: float = 0.0
     sampled: int = 0
     incomplete: bool = False
+    invalid: str | None = None
     closed: bool = False
 
 

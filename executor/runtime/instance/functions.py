@@ -162,6 +162,9 @@ class PythonFunction:
         return checked
 
     def _refusal(self, wanted: str, value: object) -> FunctionError:
+        if inspect.iscoroutine(value):
+            # Python would warn that it was never awaited.
+            value.close()
         return FunctionError(f"Python {self.kind} `{self.name}` must give {wanted}, not {_described(value)}")
 
 

@@ -33,7 +33,7 @@ LEFT_RUNNING = " (left running)"
 # After so many seconds a call no longer holds up those behind it.
 _PATIENCE = 10.0
 _LONGEST_REASON = 500
-_OWN_FOLDER = str(Path(__file__).parent)
+_OWN = f"{__name__.partition('.')[0]}."
 
 
 class UserCodeError(Exception):
@@ -298,8 +298,10 @@ def raised(error: BaseException) -> str:
 
 def _line(error: BaseException) -> str:
     """Where it was raised: the innermost line of the file that the function stands in."""
-    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    while frames and frames[0][0].startswith(_OWN_FOLDER):
-        del frames[0]
+    frames = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not str(frame.f_globals.get("__name__")).startswith(_OWN)
+    ]
     in_file = [line for file, line in frames if file == frames[0][0]]
     return f" ({Path(frames[0][0]).name}, line {in_file[-1]})" if in_file else ""

@@ -6,8 +6,9 @@ from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance
 from qpdsl.executor.runtime.operators.json_documents import typed, value_at
 from qpdsl.grammar import ast
+from qpdsl.grammar.literals.matcher import matcher
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import Value, compiled
+from qpdsl.planner.plan.evaluate import Value
 
 
 async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Candidates:
@@ -21,9 +22,9 @@ def _extracted(op: ops.Extract, row: Row) -> Value:
     text = row.generated.text
     if isinstance(op.pattern, ast.JsonPath):
         return typed(value_at(op.pattern.steps, text), op.type)
-    match = compiled(op.pattern.pattern).search(text)
+    pattern = matcher(op.pattern.pattern)
+    match = pattern.search(text)
     if match is None:
         return None
     # A group that took no part in the match is None.
-    group: str | None = match.group(1) if match.re.groups else match.group(0)
-    return group
+    return match.group if pattern.grouped else match.text

@@ -9,6 +9,7 @@ from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.operators.json_documents import record
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import Value, evaluate, evaluate_rows
+from qpdsl.planner.plan.reads import names
 
 
 async def where(op: ops.Where, rows: Candidates, instance: Instance) -> Candidates:
@@ -56,6 +57,8 @@ def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonVa
     """The value of the program over its last rows, or the record in it. Raises RowError where there is none."""
     if not rows:
         raise RowError(": ".join(["no row is left", *instance.emptied[-1:]]))
+    if op.parse and rows[0].generated.invalid is not None:
+        raise RowError(f"the record breaks its schema, though llguidance let it through: {rows[0].generated.invalid}")
     if op.parse and rows[0].generated.incomplete:
         raise RowError("the output was cut off before the record in it was whole; `max_tokens` or the context is short")
     value = evaluate_rows(op.value, [instance.scope(row) for row in rows], instance.arguments)
@@ -67,6 +70,17 @@ def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonVa
         return record(str(value))
     except (ValueError, RecursionError) as error:
         raise RowError(f"what is to be returned is no JSON: {error}") from error
+
+
+def why_none(op: ops.Operator) -> str:
+    """Why an operator left none of its rows, in words for the user."""
+    match op:
+        case ops.Where(condition=condition):
+            read = ", ".join(dict.fromkeys(f"`{name.id}`" for name in names(condition)))
+            return f"`where` held for none of the rows{f', by {read}' if read else ''}"
+        case ops.Vote(column=column):
+            return f"`vote {column}` found no answer, since `{column}` is none in each row"
+    return "no arm of the `branch` left one"
 
 
 def sort_key(value: Value) -> tuple[bool, float]:

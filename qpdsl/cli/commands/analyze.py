@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
-from qpdsl.cli.console import put, say
+from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.shared_options import format_option
 
@@ -16,16 +18,19 @@ from qpdsl.cli.shared_options import format_option
 def command(name: str | None, forget: bool, form: str) -> Exit:
     """Show what programs came to when they ran: rounds, rows, lengths, for one problem on average.
 
-    The planner estimates by them. They are counts only, no text, and lie in the user's cache folder. Every run adds to
-    them, unless it is told `--no-statistics` or the environment says `QPDSL_STATISTICS=0`.
+    The planner estimates by them. They are counts and the words of the program's stages, nothing of inputs or answers,
+    and lie in the user's cache folder. Every run adds to them, unless it is told `--no-statistics` or the environment
+    says `QPDSL_STATISTICS=0`.
     """
     import json
 
     from qpdsl.errors import UsageError
     from qpdsl.planner.cost.statistics import STATISTICS_FILE
     from qpdsl.planner.explain.measurements import statistics_text
-    from qpdsl.planning.user_cache import changing_statistics, folder, read_statistics
+    from qpdsl.planning.user_cache import changing_statistics, damaged_files, folder, read_statistics
 
+    for note in damaged_files():
+        say(f"note: {note}")
     statistics = read_statistics()
     if name is not None and not any(program.name == name for program in statistics.programs.values()):
         known = sorted({program.name for program in statistics.programs.values()})
@@ -44,7 +49,8 @@ def command(name: str | None, forget: bool, form: str) -> Exit:
         data["programs"] = {key: data["programs"][key] for key in shown}
         put(json.dumps(data, ensure_ascii=False, indent=2))
     elif shown:
-        put("\n\n".join(map(statistics_text, shown.values())))
+        width = width_of(sys.stdout)
+        put("\n\n".join(statistics_text(program, width) for program in shown.values()))
     else:
         say(f"there are no statistics yet in `{folder() / STATISTICS_FILE}`; every `qpdsl run` makes some")
     return Exit.OK

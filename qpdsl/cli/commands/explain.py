@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.cli.console import put
+from qpdsl.cli.console import put, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import AnalyzeOptions, analyze_options
 from qpdsl.cli.shared_options import format_option, planning_options, program_options
@@ -65,6 +66,7 @@ def command(
     from qpdsl.planner.explain.plan import explain, explain_json
     from qpdsl.planner.explain.versions import compare, compare_json, trace, trace_json
     from qpdsl.planning.planning import Planning, reads_of
+    from qpdsl.planning.user_cache import damaged_files
     from qpdsl.sources.programs import load_program
 
     if verbose and against is not None:
@@ -76,6 +78,8 @@ def command(
     surroundings = read_surroundings(allow_read, python, models)
     lowered = load_program(target, pipeline, program, surroundings)
     show(lowered.warnings)
+    for note in damaged_files():
+        say(f"note: {note}")
     lowered = _with_settings(lowered, settings)
     optimized = planning.optimized(lowered, reads_of(lowered, rows=rows), runs_on)
     _check(optimized.plan)
@@ -83,13 +87,14 @@ def command(
         from qpdsl.cli.runs.analysis_run import run_for_analysis
 
         return run_for_analysis(options, optimized.plan, surroundings, form)
+    width = width_of(sys.stdout)
     if against is not None:
         other = optimized.naive if against == "naive" else _other(against, surroundings, planning, runs_on, rows)
-        shown, data = compare(optimized.plan, other), compare_json(optimized.plan, other)
+        shown, data = compare(optimized.plan, other, width), compare_json(optimized.plan, other)
     elif verbose:
-        shown, data = trace(optimized), trace_json(optimized)
+        shown, data = trace(optimized, width), trace_json(optimized)
     else:
-        shown, data = explain(optimized.plan), explain_json(optimized.plan)
+        shown, data = explain(optimized.plan, width), explain_json(optimized.plan)
     put(json.dumps(data, ensure_ascii=False, indent=2) if form == "json" else shown)
     return Exit.OK
 

@@ -44,10 +44,13 @@ def command(
     from qpdsl.planner.cost.device import device_json
     from qpdsl.planner.explain.measurements import profile_text
 
+    for note in damaged_files():
+        say(f"note: {note}")
     names = models or tuple(model.name for model in zoo.BUILTIN)
     check_models(names)
     # Only now, as it loads torch.
     from qpdsl.planning.profile import measure_models
+    from qpdsl.planning.user_cache import damaged_files
 
     def tell(model: str) -> None:
         say(f"measuring {model}")

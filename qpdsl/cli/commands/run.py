@@ -196,6 +196,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.planner.plan.baseline import greedy_of
     from qpdsl.planning.planning import Planning, reads_of
     from qpdsl.planning.target import Target
+    from qpdsl.planning.user_cache import damaged_files
     from qpdsl.sources.programs import load_program
     from qpdsl.stage_options import check_options
 
@@ -224,6 +225,8 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
         from qpdsl.cli.runs.dashboard import run_watched
 
         return run_watched(argv, "search" if options.input is None else "plan")
+    for note in damaged_files():
+        say(f"note: {note}")
     if options.input is None:
         from qpdsl.cli.runs.single_run import answer
 

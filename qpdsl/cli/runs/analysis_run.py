@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.cli.console import put, say
+from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_data
 from qpdsl.cli.shared_options import device_option, statistics_option
@@ -123,7 +124,11 @@ def run_for_analysis(options: AnalyzeOptions, plan: PhysicalPlan, surroundings: 
             if options.statistics:
                 remember(analysis, alone=True, wanted=True)
     result = analysis.done()
-    put(json.dumps(result.to_json(), ensure_ascii=False, indent=2) if form == "json" else str(result))
+    put(
+        json.dumps(result.to_json(), ensure_ascii=False, indent=2)
+        if form == "json"
+        else result.text(width_of(sys.stdout))
+    )
     failed = [outcome for outcome in outcomes.values() if outcome.error is not None]
     if failed:
         say(f"error: {len(failed)} of {len(outcomes)} rows failed (row `{failed[0].id}`: {failed[0].error})")

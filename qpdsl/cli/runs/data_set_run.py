@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qpdsl.cli.console import is_terminal, put, say
+from qpdsl.cli.console import is_terminal, put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import remember, run_analysis
 from qpdsl.cli.runs.run_events import RunEvents, emit_row, run_events
@@ -187,7 +187,7 @@ class _Run:
                 if analysis is not None and self.options.statistics:
                     remember(analysis, alone=self.job.greedy is None, wanted=self.options.analyze)
         if analysis is not None and self.options.analyze:
-            say(str(analysis.done()))
+            say(analysis.done().text(width_of(sys.stderr)))
         return time.monotonic() - start
 
     def _line(self, number: int) -> str:
@@ -220,7 +220,9 @@ class _Run:
             return None
         done, total = len(self.outcomes), len(self.data.rows)
         how = "`--resume`" if self.options.trace is None else "`--resume` and another `--trace`"
-        return f"{done} of {total} rows are kept in `{self._journal.path}`; the same command with {how} goes on from there"
+        return (
+            f"{done} of {total} rows are kept in `{self._journal.path}`; the same command with {how} goes on from there"
+        )
 
     def _report(self, summary: Summary) -> Exit:
         say("\n".join(summary.lines()))
@@ -246,7 +248,9 @@ def _damage(journal: Journal) -> str:
     """The lines of the journal that are not believed, in words."""
     first, count = journal.damaged[:_MOST_LISTED], len(journal.damaged)
     lines = ", ".join(map(str, first)) + (f" and {count - len(first)} more" if count > len(first) else "")
-    what = f"lines {lines} of `{journal.path}` are damaged: what they held" if count > 1 else (
-        f"line {lines} of `{journal.path}` is damaged: what it held"
+    what = (
+        f"lines {lines} of `{journal.path}` are damaged: what they held"
+        if count > 1
+        else (f"line {lines} of `{journal.path}` is damaged: what it held")
     )
     return f"{what} is not used, and rows that are missing run again"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qpdsl import zoo
 from qpdsl.arguments import ArgumentError, bind
-from qpdsl.cli.console import put, say
+from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import remember, run_analysis
 from qpdsl.cli.runs.run_events import emit_row, run_events
@@ -47,7 +48,7 @@ def answer(
         result, greedy = run_until_interrupted(_run(session, job, row))
         emit_row(events.stream, row, outcome(row, result, greedy, with_rows=False))
     if analysis is not None and options.analyze:
-        say(str(analysis.done()))
+        say(analysis.done().text(width_of(sys.stderr)))
     if analysis is not None and options.statistics:
         remember(analysis, alone=greedy is None, wanted=options.analyze)
     if options.json:

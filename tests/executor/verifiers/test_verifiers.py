@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 
+from qpdsl import zoo
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.models.load import BY_CONFIGURATION, load
@@ -18,7 +20,7 @@ from qpdsl.grammar.words import VERIFIER_KINDS
 from qpdsl.model_location import locate
 from qpdsl.session import Session
 from tests.support.executor.programs import compiled
-from tests.support.executor.reward_models import MAKERS, PROBLEM, STEPS, RewardModel, outcome
+from tests.support.executor.reward_models import CHAT, MAKERS, PROBLEM, STEPS, RewardModel, outcome
 
 
 @pytest.fixture(scope="module", params=MAKERS)
@@ -101,6 +103,19 @@ def test_text_cannot_forge_a_mark(loaded: tuple[str, RewardModel, PagedTextModel
     assert reads is not None and plain is not None and len(reads.positions) == len(plain.positions) == 1
 
 
+BARE = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [CHAT, BARE])
+@pytest.mark.parametrize("padding", [None, "<pad>", "<|im_end|>"])
+def test_an_outcome_is_read_where_transformers_reads_it(padding: str | None, template: str, tmp_path: Path) -> None:
+    """Its padding may be the token that closes a turn, which `BARE` puts last: then the token before it counts."""
+    written = outcome(tmp_path / "m", template=template, padding=padding)
+    model = load("m", written.folder, "cpu", None, None, BY_CONFIGURATION)
+    scores, _, _ = read(model, served(model), "\n\n".join(STEPS))
+    assert scores == pytest.approx(written.straight(PROBLEM, STEPS), abs=1e-5)
+
+
 def test_two_labels_give_the_probability_of_the_second(tmp_path: Path) -> None:
     written = outcome(tmp_path / "m", labels=2)
     model = load("m", written.folder, "cpu", None, None, "outcome")
@@ -119,6 +134,39 @@ def test_two_labels_give_the_probability_of_the_second(tmp_path: Path) -> None:
 def test_a_model_of_another_kind_is_refused(kind: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load("prm", locate("zoo/counting-prm"), "cpu", None, None, kind)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "message"),
+    [
+        ("zoo/counting", "rlhflow", "answers `+` or `-` after a step, and this model answers"),
+        ("zoo/counting", BY_CONFIGURATION, "nothing in its files says that it is a verifier"),
+        ("zoo/counting-prm", BY_CONFIGURATION, "if it is one, name the kind behind its id, `kind=…`: `rlhflow`"),
+    ],
+)
+def test_a_chat_model_is_no_verifier(model: str, kind: str, message: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        load("m", locate(model), "cpu", None, None, kind)
+    assert message in str(caught.value)
+
+
+def test_a_kind_that_the_files_contradict_is_refused(tmp_path: Path) -> None:
+    written = MAKERS["qwen"](tmp_path / "m")
+    with pytest.raises(ModelError, match="asked for as a verifier of kind outcome, and its files say kind qwen"):
+        load("m", written.folder, "cpu", None, None, "outcome")
+
+
+def test_a_model_that_writes_is_tried_before_it_scores(tmp_path: Path) -> None:
+    """The same model, first to write with and then, in another program, to score with."""
+    copy = tmp_path / "prm"
+    shutil.copytree(zoo.path("zoo/counting-prm"), copy)
+    session = Session()
+    writes = f'model m = "{copy}"\nprogram p(q: text) -> text {{\n chat user=q\n generate m max_tokens=2\n}}'
+    scores = 'program p(q: text) -> text {\n chat user=q\n generate "zoo/counting-mini" max_tokens=2\n score m\n}'
+    session.load(compiled(writes))
+    with pytest.raises(ModelError, match="nothing in its files says that it is a verifier"):
+        session.load(compiled(f'model m = "{copy}"\n{scores}'))
+    session.load(compiled(f'model m = "{copy}" kind=rlhflow\n{scores}'))
 
 
 def test_three_labels_are_no_score(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_clauses_of_generate(text: str, expected: dict[str, ast.Node]) -> None:
         ("keep 1 by score\n per group", ast.Keep(number(1), name("score"), name("group"), span=AT)),
         ("vote a equal=math weight=w", ast.Vote(name("a"), name("w"), "math", span=AT)),
         ("score logprob into c reduce=min", ast.Score(model("logprob"), "min", None, name("c"), span=AT)),
-        ("score prm\n given q into c", ast.Score(model("prm"), "last", name("q"), name("c"), span=AT)),
+        ("score prm\n given q into c", ast.Score(model("prm"), given=name("q"), into=name("c"), span=AT)),
         ("extract x = find", ast.Extract(name("x"), name("find"), span=AT)),
         ("extract where = .where", ast.Extract(name("where"), ast.JsonPath(("where",), span=AT), span=AT)),
         ("call q()", ast.Call("q", span=AT, name_span=AT)),

@@ -48,7 +48,8 @@ PROGRAM = (
         lambda: ops.Generate("llm", ONE, ONE, via=ops.Amortized(ONE), draft="slm", **AT),
         lambda: ops.Score("prm", "max", "score", **AT),  # type: ignore[arg-type]
         lambda: ops.Score("prm", "last", "", **AT),
-        lambda: ops.Judge("llm", TEXT, "", **AT),
+        lambda: ops.Judge("llm", TEXT, "", 1, 5, **AT),
+        lambda: ops.Judge("llm", TEXT, "score", 5, 5, **AT),
         lambda: ops.LogProb("min", "score", **AT),  # type: ignore[arg-type]
         lambda: ops.PythonScore("", "score", **AT),
         lambda: ops.Extract("", ast.Regex("x", span=Span(0, 0)), **AT),

@@ -106,7 +106,7 @@ def test_stages() -> None:
     def stages(rows: qp.Rows) -> None:
         rows.score(prm, reduce="min", into="low")
         rows.score(qp.logprob, reduce="mean", into="likely")
-        rows.score(qp.judge(llm, f"Rate it. {qp.col.q}"), into="rating")
+        rows.score(qp.judge(llm, f"Rate it. {qp.col.q}", (1, 5)), given=qp.col.q, into="rating")
         rows.score(short)
         rows.extract("a", r"(\d+)")
         rows.extract("b", ".items[0].name")
@@ -121,7 +121,7 @@ def test_stages() -> None:
     assert composed(stages).split("\n") == [
         "score prm reduce=min into low",
         "score logprob reduce=mean into likely",
-        'score judge(llm, "Rate it. {q}") into rating',
+        'score judge(llm, "Rate it. {q}", 1..5) given q into rating',
         "score short",
         r"extract a = /(\d+)/",
         "extract b = .items[0].name",

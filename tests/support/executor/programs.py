@@ -39,7 +39,9 @@ def compiled(text: str, environment: Environment | None = None) -> PhysicalPlan:
 @cache
 def case(name: str) -> PhysicalPlan:
     """A program of the folder `cases`, which may name the functions below."""
-    environment = Environment(Files(CASES), frozenset({"length", "overlap"}), {"words": "int"})
+    environment = Environment(
+        Files(CASES), frozenset({"length", "overlap"}), {"words": "int"}, problem_readers=frozenset({"overlap"})
+    )
     return compiled((CASES / f"{name}.qp").read_text(encoding="utf-8"), environment)
 
 

@@ -1,37 +1,58 @@
-"""An engine without a model: a script says what each sample writes."""
+"""An engine without a model: a script says what each sample writes, and a hash what is read."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
+from hashlib import blake2b
 
 from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Finish, GenerateRequest, Request, Sample
+from qpdsl.executor.requests.request import (
+    Finish,
+    GenerateRequest,
+    LogProbRequest,
+    ReadRequest,
+    Request,
+    Sample,
+)
 from qpdsl.executor.requests.ticket import Ticket
 
-# From the text of a prompt and a sample's key to what the sample writes.
+# From the text of a prompt and a sample's key (0 at temperature 0) to what the sample writes.
 Script = Callable[[str, int], str]
 CAPABILITIES = Capabilities(frozenset({"sampling", "seeds"}))
+ALL_CAPABILITIES = Capabilities(CAPABILITIES.features | {"logits", "logprobs", "masks"})
 
 
 class ScriptedEngine:
-    """Serves one request at a time, as a client of a server elsewhere would."""
+    """Serves one request at a time, as a client of a server elsewhere would.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, script: Script) -> None:
+    With `chance`, in any order, the samples of a request too. Masks are left to the script.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        script: Script,
+        capabilities: Capabilities = CAPABILITIES,
+        chance: random.Random | None = None,
+    ) -> None:
         self.requests: list[Request] = []
         self._tokenizer = tokenizer
         self._script = script
+        self._capabilities = capabilities
+        self._chance = chance
         self._waiting: list[Ticket] = []
 
     def capabilities(self, model: str) -> Capabilities:
-        return CAPABILITIES
+        return self._capabilities
 
     def submit(self, model: str, request: Request) -> Ticket:
-        if (inability := CAPABILITIES.refusal(request.features)) is not None:
+        if (inability := self._capabilities.refusal(request.features)) is not None:
             raise EngineError(f"{model} {inability}")
         ticket = Ticket(request, self._waiting.remove)
         self.requests.append(request)
@@ -44,16 +65,38 @@ class ScriptedEngine:
     async def drive(self) -> None:
         while True:
             if self._waiting:
-                self._serve(self._waiting.pop(0))
+                next_ = 0 if self._chance is None else self._chance.randrange(len(self._waiting))
+                await self._serve(self._waiting.pop(next_))
             await asyncio.sleep(0)
 
-    def _serve(self, ticket: Ticket) -> None:
+    async def _serve(self, ticket: Ticket) -> None:
         request = ticket.request
-        assert isinstance(request, GenerateRequest)
+        if not isinstance(request, GenerateRequest):
+            ids = [request.ids] * len(request.positions) if isinstance(request, ReadRequest) else request.read_ids
+            values = [
+                tuple(_logit(request.tokens[: at + 1], id) - 3.0 for id in read)
+                for at, read in zip(request.positions, ids, strict=True)
+            ]
+            if isinstance(request, LogProbRequest):
+                values = [(sum(read),) for read in values]
+            ticket.finish_read(values, 0)
+            return
         prompt = self._tokenizer.decode(request.prompt)
-        for index, key in enumerate(request.keys):
-            ids = self._tokenizer.encode(self._script(prompt, key), add_special_tokens=False)
+        order = list(enumerate(request.keys))
+        if self._chance is not None:
+            self._chance.shuffle(order)
+        for index, key in order:
+            text = self._script(prompt, 0 if request.sampling.greedy else key)
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
             ticket.finish_sample(index, _sample(request, index, [*ids, min(request.eos)]), 0)
+            if self._chance is not None:
+                await asyncio.sleep(0)
+
+
+def _logit(tokens: tuple[int, ...], id: int) -> float:
+    """A number in [0, 3) that stands for the logit of an id after these tokens."""
+    digest = blake2b(repr((tokens, id)).encode(), digest_size=4).digest()
+    return 3.0 * int.from_bytes(digest, "big") / 2**32
 
 
 def _sample(request: GenerateRequest, index: int, ids: list[int]) -> Sample:
@@ -68,7 +111,7 @@ def _sample(request: GenerateRequest, index: int, ids: list[int]) -> Sample:
         elif watch is not None and watch.push(token):
             finish = "stop"
             break
-    return Sample(tuple(tokens), finish, -1.0 * len(tokens), 0, watch)
+    return Sample(tuple(tokens), finish, -0.25 * sum(1 + token % 7 for token in tokens), 0, watch)
 
 
 def scripted_model(name: str, tokenizer: PreTrainedTokenizerFast) -> TextModel:

@@ -8,6 +8,7 @@ import click
 
 from qpdsl.cli.console import say
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.shared_options import FileName
 
 
 @click.command(short_help="Watch a recorded run: at any speed, paused, step by step.")
@@ -22,12 +23,13 @@ def command(trace: str, speed: float, paused: bool, end: bool) -> Exit:
     """
     from qpdsl.cli.runs.dashboard import check_terminal, check_trace, dashboard_failed
 
-    check_trace(trace)
+    path = Path(trace)
+    check_trace(path)
     check_terminal("qpdsl replay")
     from qpdsl.tui.app import DashboardFault, replay_trace
 
     try:
-        replay_trace(trace, speed=speed, paused=paused, end=end)
+        replay_trace(path, speed=speed, paused=paused, end=end)
     except DashboardFault as fault:
         say(dashboard_failed(fault))
         return Exit.INTERNAL

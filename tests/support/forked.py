@@ -1,0 +1,142 @@
+"""Real processes in which torch is imported already: forks of one that waits for something to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PATIENCE = 120.0
+
+# What every process starts with. `mark()` says that it has come to where the test wants it. `held()` is a call into a
+# library that lets go of Python's lock and that no signal ends.
+_PRELUDE = """
+import ctypes, os, sys, threading, time
+
+def mark():
+    os.close(os.open("mark", os.O_WRONLY | os.O_CREAT))
+
+def held(*args, **named):
+    mark()
+    mutex = ctypes.create_string_buffer(64)
+    while True:
+        ctypes.CDLL(None).pthread_mutex_lock(mutex)
+"""
+
+
+@dataclass
+class Forked:
+    """A process in a folder of its own, to which its output goes too."""
+
+    pid: int
+    folder: Path
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out").read_text(encoding="utf-8")
+
+    @property
+    def err(self) -> str:
+        return (self.folder / "err").read_text(encoding="utf-8")
+
+    def wait_for_mark(self) -> None:
+        """Fails where the process ends without a mark."""
+        deadline = time.monotonic() + PATIENCE
+        while not (self.folder / "mark").exists():
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            assert state != "Z" and time.monotonic() < deadline, f"no mark: {self.out}{self.err}"
+            time.sleep(0.005)
+
+
+class Forks:
+    """Forks processes, and says when each has ended and with what exit code; a negative one is a signal's."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from tests.support.forked import serve; serve()"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, folder: Path, code: str, *argv: object) -> Forked:
+        """Runs Python code in a folder of its own, which is made, with `argv` as the arguments of `qpdsl`."""
+        folder.mkdir()
+        pid = self._ask({"folder": str(folder), "code": _PRELUDE + code, "argv": ["qpdsl", *map(str, argv)]})
+        return Forked(pid, folder)
+
+    def ended(self, processes: Sequence[Forked]) -> list[tuple[int, float]]:
+        """The exit code of each and when it ended, in seconds on the monotonic clock."""
+        ends = self._ask({"wait": [process.pid for process in processes]})
+        return [tuple(ends[str(process.pid)]) for process in processes]
+
+    def close(self) -> None:
+        self._process.communicate(timeout=PATIENCE)
+
+    def _ask(self, question: Any) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    server = Forks()
+    yield server
+    server.close()
+
+
+def serve() -> None:
+    """The process that waits: a question a line on stdin, an answer a line on stdout."""
+    import qpdsl.planning.profile
+    import qpdsl.session  # noqa: F401
+
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "wait" in question:
+            answer: object = _ends(question["wait"])
+        else:
+            answer = os.fork()
+            if not answer:
+                _become(question)
+                return
+        print(json.dumps(answer), flush=True)
+
+
+def _become(question: Any) -> None:
+    """The forked process. It ends as any Python process does, by the end of its program."""
+    folder = Path(question["folder"])
+    os.chdir(folder)
+    files = (os.devnull, os.O_RDONLY), ("out", os.O_WRONLY | os.O_CREAT), ("err", os.O_WRONLY | os.O_CREAT)
+    for handle, (file, flags) in enumerate(files):
+        opened = os.open(file, flags, 0o600)
+        os.dup2(opened, handle)
+        os.close(opened)
+    sys.argv = question["argv"]
+    exec(compile(question["code"], "code", "exec"), {"__name__": "__main__"})
+
+
+def _ends(pids: Sequence[int]) -> dict[int, tuple[int, float]]:
+    left, ends = set(pids), {}
+    deadline = time.monotonic() + PATIENCE
+    while left:
+        for pid in sorted(left):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if not done and time.monotonic() > deadline:
+                os.kill(pid, 9)
+            if done:
+                ends[pid] = (os.waitstatus_to_exitcode(status), time.monotonic())
+                left.remove(pid)
+        time.sleep(0.005)
+    return ends
