@@ -136,6 +136,9 @@ CODES: dict[str, CodeInfo] = {
     ),
     "QP276": CodeInfo("weight below zero", "The weight of a vote is 0 or more, since the greatest sum wins."),
     "QP277": CodeInfo("problem that nobody sees", "`given` names the problem for a verifier that is shown one."),
+    "QP285": CodeInfo(
+        "bound too large", "A number can be held to bounds up to 2⁵³ − 1; llguidance would take others in their place."
+    ),
     "QP301": CodeInfo("out of range", "The number is outside what the option takes."),
     "QP302": CodeInfo("samples that cannot differ", "At temperature 0 each sample is the same text: one is enough."),
     "QP303": CodeInfo("empty stop string", "A stop string is at least one character long."),

@@ -36,7 +36,7 @@ def from_text(param: Parameter, text: str) -> Value:
         # Python refuses to read very many digits.
         value = int(word) if len(word) < 1000 else LARGEST + 1
     elif param.type == "float" and NUMBER.fullmatch(word):
-        value = float(word)
+        value = int(word) if _WHOLE.fullmatch(word) and len(word) < 1000 else float(word)
     return _checked(param, value)
 
 
@@ -106,6 +106,8 @@ def _checked(param: Parameter, value: object) -> Value:
                 number = float(value)
             except OverflowError:
                 number = math.inf
+            if isinstance(value, int) and math.isfinite(number) and number != value:
+                raise ArgumentError(f"`{param.name}` takes a number, and none here has all the digits of {value}")
             if math.isfinite(number):
                 return number
     raise ArgumentError(f"`{param.name}` takes {KINDS[param.type]}, not {json_text(value)}")

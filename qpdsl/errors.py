@@ -12,12 +12,15 @@ load an `executor.checkpoint.errors.ModelError`, and a value that a parameter do
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
 from qpdsl.grammar.printable import printable
 
+# How torch, the dynamic linker and Python say that there is no memory, or none for a thread.
+_NO_MEMORY = ("allocate memory", "out of memory", "unable to mmap", "failed to map segment", "can't start new thread")
 C = TypeVar("C", bound=Callable[..., Any])
 
 
@@ -42,6 +45,14 @@ def reason(error: OSError) -> str:
     """Why the operating system refused, in lower case, without the path."""
     text = error.strerror or type(error).__name__
     return text[:1].lower() + text[1:]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the operating system, or a GPU, refused memory or a thread. Libraries say it in words of their own."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    text = str(error).lower()
+    return isinstance(error, (RuntimeError, OSError, ImportError)) and any(words in text for words in _NO_MEMORY)
 
 
 def unknown(name: str, known: Iterable[str], lead: str) -> str:

@@ -115,6 +115,7 @@ SHARED_WORDS = {
     "plan": "the physical plan, shown",
     "profile": "measuring a device",
     "program": "one program",
+    "programs": "programs that a command line names",
     "rows": "rows of the input",
     "run": "one run of a program",
     "sample": "drawing a token from logits",

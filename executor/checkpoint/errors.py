@@ -8,6 +8,11 @@ class ModelError(Exception):
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"model `{name}` cannot be loaded: {reason}")
+        self._parts = name, reason
+
+    def __reduce__(self) -> tuple[type[ModelError], tuple[str, str]]:
+        # A process of a pool hands its error on to the one that waits for it.
+        return ModelError, self._parts
 
 
 class CheckpointError(Exception):

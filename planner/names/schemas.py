@@ -205,8 +205,8 @@ class _InlineCompiler:
         for bound in bounds.values():
             if beyond_bounds(bound, whole=type_.name == "int"):
                 message = f"the bound {bound} is beyond what a model can be held to"
-                help = 'write it as a text: `text(pattern=/…/)`, or leave the bound out'
-                self._fault("QP285", message, type_.span, "of this type", notes=(BOUNDS,), help=help)
+                help = "hold it as a text, `text(pattern=/…/)`, or leave the bound out"
+                self._fault("QP285", message, type_.span, "in this type", notes=(BOUNDS,), help=help)
                 return document
         return self._leaf(document, type_.span)
 

@@ -151,7 +151,7 @@ class PythonFiles(Files):
 
     @classmethod
     def beside(cls, folder: Path, texts: Mapping[str, str]) -> PythonFiles:
-        return cls(folder, (Path(folder.anchor),), texts)
+        return cls(folder, (Path(folder.anchor),), texts=texts)
 
     def read(self, path: str) -> str:
         return self.texts[path] if path in self.texts else super().read(path)

@@ -17,7 +17,7 @@ import click
 from qpdsl import __version__
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit, table
-from qpdsl.errors import DataError, UserError, reason
+from qpdsl.errors import DataError, UserError, is_out_of_memory, reason
 
 # Each command and where in `qpdsl.cli.commands` it is, in the order of `--help`.
 _COMMANDS = {
@@ -40,6 +40,8 @@ _COMMANDS = {
 _SETTING = re.compile(r"extra arguments? \(([A-Za-z_]\w*)=")
 _PARTS = ("torch", "transformers", "llguidance")
 _EPILOG = f"\b\nexit codes:\n{table()}"
+# What is wrong with a name wherever it is used first.
+_BAD_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ, errno.ENOTDIR, errno.EACCES)
 # Files are written by functions that report their own failures; these are stdout's.
 _STDOUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -144,7 +146,7 @@ def _fail(error: Exception) -> int:
         show_error(error)
         return Exit.USAGE
     if isinstance(error, UserError):
-        lines = error.message.splitlines()
+        lines = error.message.split("\n")
         say("\n".join(f"error: {line}" for line in lines))
         if error.help is not None:
             say(f"help: {error.help}")
@@ -155,6 +157,13 @@ def _fail(error: Exception) -> int:
     if isinstance(error, ModelError):
         say(f"error: {error}")
         return Exit.MODEL
+    if isinstance(error, OSError) and error.errno in _BAD_PATHS:
+        say(f"error: cannot use `{error.filename}`: {reason(error)}")
+        return Exit.USAGE
+    if is_out_of_memory(error):
+        say("error: out of memory: the system gives no more of it to this process")
+        say("help: `--kv-memory`, `--concurrency` or a smaller model takes less; finished rows of `--output` are kept")
+        return Exit.MEMORY
     if os.environ.get("QPDSL_DEBUG"):
         say("".join(traceback.format_exception(error)).rstrip())
     hint = "" if os.environ.get("QPDSL_DEBUG") else "; QPDSL_DEBUG=1 shows where"

@@ -13,6 +13,7 @@ class Exit(IntEnum):
     USAGE = 2
     DATA = 3
     MODEL = 4
+    MEMORY = 5
     INTERNAL = 70
     INTERRUPTED = 130
     CLOSED = 141
@@ -28,6 +29,7 @@ _MEANINGS = {
     Exit.USAGE: "bad usage, a bad program, or a file that cannot be written",
     Exit.DATA: "bad input data",
     Exit.MODEL: "a model cannot be loaded",
+    Exit.MEMORY: "the system gives no more memory",
     Exit.INTERNAL: "a fault in qpdsl itself",
     Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; finished rows are kept",
     Exit.CLOSED: "whoever read stdout has gone",

@@ -135,8 +135,9 @@ class FileGuard:
         return made
 
     def _streams(self) -> None:
-        for number, stream, name in ((1, sys.stdout, "stdout"), (2, sys.stderr, "stderr")):
-            if _is_file(number) and _number(stream) == number:
+        for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
+            number = _number(stream)
+            if number is not None and stat.S_ISREG(os.fstat(number).st_mode):
                 self._written[_identity(number)] = f"the file that {name} goes to"
 
 
@@ -155,13 +156,6 @@ def _place(path: Path) -> Hashable:
     except OSError:
         return str(path)
     return folder.st_dev, folder.st_ino, path.name
-
-
-def _is_file(number: int) -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(number).st_mode)
-    except OSError:
-        return False
 
 
 def _number(stream: TextIO | None) -> int | None:

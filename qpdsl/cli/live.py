@@ -57,7 +57,7 @@ def live_runs() -> list[LiveRun]:
     """The runs that are going on, latest first. Sockets of runs that died are removed. Raises UsageError."""
     runs = []
     for path in folder().glob("*.sock"):
-        if path.stem.isdigit():
+        if path.stem.isdigit() and path.is_socket():
             if _answers(path):
                 runs.append(LiveRun(int(path.stem), path, path.stat().st_mtime))
             elif not _alive(int(path.stem)):
@@ -70,7 +70,8 @@ class Server:
 
     def __init__(self, stream: EventStream) -> None:
         self.path = folder() / f"{os.getpid()}.sock"
-        self.path.unlink(missing_ok=True)
+        if self.path.is_socket():
+            self.path.unlink()
         self._stream = stream
         self._clients: list[tuple[socket.socket, Feed]] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -88,8 +88,9 @@ def _replacements(models: Sequence[str]) -> tuple[dict[str, str], dict[str, str]
     """The ids of `NAME=ID` settings by name, and the kinds of those that say `NAME=ID kind=KIND`. Raises UsageError."""
     ids, kinds = {}, {}
     for setting in models:
-        name, sign, id_ = (part.strip() for part in setting.partition("="))
-        id_, _, kind = (part.strip() for part in id_.partition(" kind="))
+        name, sign, model = setting.partition("=")
+        id_, _, kind = (part.strip() for part in model.partition(" kind="))
+        name = name.strip()
         if not sign or not name or not id_:
             raise UsageError(f"`--model` takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
         ids[name] = id_

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +25,7 @@ from qpdsl.planner.names.modules import Environment
 from qpdsl.session import Session
 from tests.support.cli import Run, write_rows
 from tests.support.executor.programs import compiled
-from tests.support.paths import ROOT
+from tests.support.forked import Forks
 
 HEAD = """
 model llm = "zoo/counting-mini"
@@ -288,13 +286,8 @@ def test_on_the_command_line(qpdsl: Run, tmp_path: Path, to_file: bool) -> None:
     assert "CancelledError" in records[1]["error"] and "SystemExit: 0" in records[2]["error"]
 
 
-def test_later_calls_in_the_process_work_and_python_ends(tmp_path: Path) -> None:
-    """One process: a function that exits, one that hangs, a validator that interrupts, a fork, then a run as ever."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"""
+SCRIPT = """
 import asyncio, os, sys, time
-sys.path.insert(0, {str(ROOT)!r})
 import pydantic
 import qpdsl as qp
 
@@ -307,7 +300,7 @@ def f(problem):
 
 @qp.scorer
 async def g(problem):
-    if "hangs" in problem: await asyncio.to_thread(time.sleep, 10**6)
+    if "sleeps" in problem: await asyncio.to_thread(time.sleep, 10**6)
     return 1.0
 
 @qp.program
@@ -333,7 +326,8 @@ def validated(problem: str) -> Exits:
 bounded = p.using(row_timeout=1.0)
 for word in ("exits", "interrupts"):
     print(p.run(word).error)
-print(bounded.run("hangs").error)
+for word in ("hangs", "sleeps"):
+    print(bounded.run(word).error)
 print(validated.run("x").error)
 print(p.run("fine").error)
 child = os.fork()
@@ -346,12 +340,15 @@ if not child:
 os.waitpid(child, 0)
 print("done", flush=True)
 """
-    )
-    process = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (process.returncode, process.stderr) == (0, "")
-    exits, interrupts, hangs, validates, fine, forked, done = process.stdout.splitlines()
+
+
+def test_later_calls_in_the_process_work_and_python_ends(forks: Forks, tmp_path: Path) -> None:
+    process = forks.start(tmp_path / "run", SCRIPT)
+    ((code, _),) = forks.ended([process])
+    assert (code, process.err) == (0, "")
+    exits, interrupts, hangs, sleeps, validates, fine, forked, done = process.out.splitlines()
     assert "`f` failed: SystemExit: 3" in exits and "`f` failed: KeyboardInterrupt" in interrupts
-    assert hangs == "timed out: it took more than 1 s" and "KeyboardInterrupt" in validates
+    assert hangs == sleeps == "timed out: it took more than 1 s" and "KeyboardInterrupt" in validates
     assert (fine, forked, done) == ("None", "True", "done")
 
 

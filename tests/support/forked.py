@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -65,6 +67,7 @@ class Forks:
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from tests.support.forked import serve; serve()"],
             cwd=ROOT,
+            env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -99,9 +102,12 @@ def forks() -> Iterator[Forks]:
 
 def serve() -> None:
     """The process that waits: a question a line on stdin, an answer a line on stdout."""
-    import qpdsl.planning.profile
-    import qpdsl.session  # noqa: F401
+    import qpdsl.planning.profile  # noqa: F401
+    from qpdsl.cli import main
 
+    # Whatever the first run imports and compiles is there in the others.
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["run", "greedy", "--model", "llm=zoo/counting-mini", "--set", "problem=Mia has 3 boxes."])
     for line in sys.stdin:
         question = json.loads(line)
         if "wait" in question:
@@ -112,6 +118,8 @@ def serve() -> None:
                 _become(question)
                 return
         print(json.dumps(answer), flush=True)
+    # Nothing is left to do, and torch takes its time to be unloaded.
+    os._exit(0)
 
 
 def _become(question: Any) -> None:

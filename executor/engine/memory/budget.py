@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _BINARY = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-# Where the two versions of control groups keep a limit, by what `/proc/self/cgroup` has before a group's path.
+_GROUPS = Path("/proc/self/cgroup")
+# Where the two versions of control groups keep a limit, by what `_GROUPS` has before a group's path.
 _CONTROL_GROUPS = {"": ("/sys/fs/cgroup", "memory.max"), "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")}
 _UNITS = {**_BINARY, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _NO_LIMIT = 1 << 62
@@ -50,7 +51,8 @@ def parse(amount: int | str, total: Callable[[], int] = lambda: 1) -> int:
             return int(total() * number / 100)
         if unit in _UNITS and number < _NO_LIMIT:
             return int(number * _UNITS[unit])
-    raise ValueError(f"`{amount[:40]}` is no amount of memory; there is `512MiB`, `4GB`, `50%` of what there is, or bytes")
+    there_is = "there is `512MiB`, `4GB`, `50%` of what there is, or bytes"
+    raise ValueError(f"`{amount[:40]}` is no amount of memory; {there_is}")
 
 
 def _activation_peak(device: str, step: Callable[[], None]) -> int:
@@ -77,8 +79,7 @@ def main_memory() -> int:
     """Bytes of main memory that this process may use: what the machine has, or its own limit or its control groups'."""
     own = resource.getrlimit(resource.RLIMIT_AS)[0]
     limits = [_meminfo("MemTotal"), _NO_LIMIT if own == resource.RLIM_INFINITY else own]
-    groups = Path("/proc/self/cgroup")
-    for line in groups.read_text().splitlines() if groups.is_file() else ():
+    for line in _GROUPS.read_text().splitlines() if _GROUPS.is_file() else ():
         _, controllers, path = line.split(":", 2)
         root, file = _CONTROL_GROUPS.get(controllers, ("", ""))
         folder = Path(f"{root}{path}")

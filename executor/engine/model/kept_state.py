@@ -60,8 +60,8 @@ class KeptKV:
         ((heads, dim, value_heads, value_dim),) = shapes
         if (heads, dim) != (value_heads, value_dim):
             raise UnsupportedModel(
-                f"it keeps keys of {heads} × {dim} numbers a token and values of {value_heads} × {value_dim}, as "
-                "compressed (latent) attention does, and paged memory holds pairs of one shape"
+                "its keys and values differ in shape, as in compressed (latent) attention "
+                f"({heads} × {dim} and {value_heads} × {value_dim} numbers a token), and paged memory holds equal pairs"
             )
         return cls(heads, dim, {index: _window(layer) for index, layer in kept.items()})
 

@@ -56,9 +56,10 @@ def check_calls(calls: list[AttentionCall], layers: int, kernels: bool) -> None:
     if not times:
         raise UnsupportedModel(f"its layers compute attention by themselves, not through {_INTERFACE}")
     if repeated := [layer for layer, count in times.items() if count > 1]:
-        raise UnsupportedModel(f"its layer {min(repeated)} attends {times[min(repeated)]} times in a forward, not once")
+        first = min(repeated)
+        raise UnsupportedModel(f"its layers attend more than once in a forward (layer {first}: {times[first]} times)")
     if sorted(times) != [*range(layers)]:
-        raise UnsupportedModel(f"only {len(times)} of its {layers} layers attend through {_INTERFACE}")
+        raise UnsupportedModel(f"not all of its layers attend through {_INTERFACE} ({len(times)} of {layers} do)")
     if any(call.masked for call in calls):
         raise UnsupportedModel("it builds an attention mask of its own")
     if any(call.sinks for call in calls) and not kernels:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+import sys
+from typing import Any, NoReturn
 
 from qpdsl.executor.runtime.instance.candidates import JsonValue
 from qpdsl.planner.plan.evaluate import Value
+
+# Python reads no integer of many more.
+_MOST_DIGITS = 4000
 
 
 def value_at(steps: tuple[str | int, ...], text: str) -> object:
     """The value at a path of the JSON document in `text`, None where there is no document or no such path."""
     try:
-        value: object = json.loads(text)
+        value: object = _loaded(text)
     except (ValueError, RecursionError):
         return None
     for step in steps:
@@ -34,10 +38,10 @@ def typed(value: object, type: str) -> Value:
     if type == "bool":
         return value if isinstance(value, bool) else None
     if type in ("int", "float"):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
         if type == "float":
-            return float(value)
+            return float(value) if abs(value) <= sys.float_info.max else None
         return int(value) if value == int(value) else None
     if value is None:
         return None
@@ -49,15 +53,29 @@ def record(text: str) -> JsonValue:
 
     Raises ValueError or RecursionError where the text is no JSON, or a number in it is too large.
     """
-    value: JsonValue = _writable(json.loads(text, parse_float=_finite))
+    value: JsonValue = _writable(_loaded(text))
     return value
+
+
+def _loaded(text: str) -> Any:
+    return json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=_no_constant)
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"the number {text} is too large")
+        raise ValueError(f"the number {text[:40]} is too large")
     return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits is too large")
+    return int(text)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"`{name}` is no number of JSON")
 
 
 def _writable(value: Any) -> Any:

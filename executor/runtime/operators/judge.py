@@ -49,9 +49,8 @@ async def judge(op: ops.Judge, rows: Candidates, instance: Instance, strategy: S
                 instance.usage.near_ties += sample.near_ties
                 instance.judged[key] = _number(sample, model)
     marks = [None if key is None else instance.judged[key] for key in keys]
-    instance.usage.counts["unscored"] += sum(
-        key is not None and mark is None for key, mark in zip(keys, marks, strict=True)
-    )
+    if unscored := sum(key is not None and mark is None for key, mark in zip(keys, marks, strict=True)):
+        instance.usage.counts["unscored"] += unscored
     return tuple(row.with_column(op.into, mark) for row, mark in zip(rows, marks, strict=True))
 
 

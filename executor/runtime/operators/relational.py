@@ -78,8 +78,9 @@ def why_none(op: ops.Operator) -> str:
         case ops.Where(condition=condition):
             read = ", ".join(dict.fromkeys(f"`{name.id}`" for name in names(condition)))
             return f"`where` held for none of the rows{f', by {read}' if read else ''}"
-        case ops.Vote(column=column):
-            return f"`vote {column}` found no answer, since `{column}` is none in each row"
+        case ops.Vote(column=column, weight=weight):
+            either = f"`{column}`" if weight is None else f"`{column}` or its weight"
+            return f"`vote {column}` found no answer, since {either} is none in each row"
     return "no arm of the `branch` left one"
 
 

@@ -41,7 +41,8 @@ async def score(op: ops.Score, rows: Candidates, instance: Instance, strategy: S
         await _score_steps(op, inputs, instance, strategy)
     source = strategy.same_as or instance.operator
     steps = [None if given is None else instance.steps.get((source, given)) for given in inputs]
-    instance.usage.counts["unscored"] += steps.count(())
+    if too_long := steps.count(()):
+        instance.usage.counts["unscored"] += too_long
     return tuple(_with_score(op, row, scores) for row, scores in zip(rows, steps, strict=True))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.cli.console import put, width_of
+from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import AnalyzeOptions, analyze_options
 from qpdsl.cli.shared_options import format_option, planning_options, program_options
@@ -15,7 +15,6 @@ from qpdsl.planning.target import Target
 from qpdsl.sources.surroundings import Surroundings, read_surroundings
 
 if TYPE_CHECKING:
-    from qpdsl.planner.plan.logical import LogicalProgram
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.planning.planning import Planning
 
@@ -61,6 +60,7 @@ def command(
     """
     import json
 
+    from qpdsl.arguments import parse_settings, with_defaults
     from qpdsl.cli.diagnostics import show
     from qpdsl.errors import UsageError
     from qpdsl.planner.explain.plan import explain, explain_json
@@ -80,13 +80,14 @@ def command(
     show(lowered.warnings)
     for note in damaged_files():
         say(f"note: {note}")
-    lowered = _with_settings(lowered, settings)
+    values = parse_settings(lowered.params, settings, lowered.name)
+    lowered = with_defaults(lowered, values)
     optimized = planning.optimized(lowered, reads_of(lowered, rows=rows), runs_on)
     _check(optimized.plan)
     if options.analyze:
         from qpdsl.cli.runs.analysis_run import run_for_analysis
 
-        return run_for_analysis(options, optimized.plan, surroundings, form)
+        return run_for_analysis(options, optimized.plan, surroundings, values, form)
     width = width_of(sys.stdout)
     if against is not None:
         other = optimized.naive if against == "naive" else _other(against, surroundings, planning, runs_on, rows)
@@ -97,12 +98,6 @@ def command(
         shown, data = explain(optimized.plan, width), explain_json(optimized.plan)
     put(json.dumps(data, ensure_ascii=False, indent=2) if form == "json" else shown)
     return Exit.OK
-
-
-def _with_settings(lowered: LogicalProgram, settings: tuple[str, ...]) -> LogicalProgram:
-    from qpdsl.arguments import parse_settings, with_defaults
-
-    return with_defaults(lowered, parse_settings(lowered.params, settings, lowered.name))
 
 
 def _check(physical: PhysicalPlan) -> None:

@@ -81,10 +81,14 @@ def _difference(text: _Text) -> list[str]:
 
 
 def _write(text: _Text) -> None:
+    from qpdsl.errors import UsageError
     from qpdsl.output import replace_text
+    from qpdsl.sources.programs import read_file
 
     if text.path is None:
         put(text.after, end="")
     elif text.changed:
+        if read_file(text.path) != text.before:
+            raise UsageError(f"`{text.name}` was changed in the meantime and is left as it is", "run `qpdsl fmt` again")
         replace_text(text.path, text.after)
         say(f"{text.name}: formatted")

@@ -43,6 +43,7 @@ def command(
     from qpdsl.model_location import check_models
     from qpdsl.planner.cost.device import device_json
     from qpdsl.planner.explain.measurements import profile_text
+    from qpdsl.planning.user_cache import damaged_files
 
     for note in damaged_files():
         say(f"note: {note}")
@@ -50,7 +51,6 @@ def command(
     check_models(names)
     # Only now, as it loads torch.
     from qpdsl.planning.profile import measure_models
-    from qpdsl.planning.user_cache import damaged_files
 
     def tell(model: str) -> None:
         say(f"measuring {model}")

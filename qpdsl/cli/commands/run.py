@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qpdsl.cli.console import say
 from qpdsl.cli.proposals import complete_data
 from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.cli.shared_options import (

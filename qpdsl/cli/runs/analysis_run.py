@@ -12,15 +12,16 @@ import click
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_data
-from qpdsl.cli.shared_options import device_option, statistics_option
+from qpdsl.cli.shared_options import FileName, device_option, statistics_option
 from qpdsl.errors import UserError
 from qpdsl.settings import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from qpdsl.dataset.row_outcome import Outcome
     from qpdsl.dataset.rows import InputRow
+    from qpdsl.planner.plan.evaluate import Value
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.planning.analysis import RunAnalysis
     from qpdsl.session import Session
@@ -62,6 +63,7 @@ _OPTIONS = (
     click.option(
         "--input",
         metavar="FILE",
+        type=FileName(),
         help="With --analyze: the rows to run, as for `run`; without it one run with the values of --set.",
         shell_complete=complete_data,
     ),
@@ -100,14 +102,16 @@ def remember(analysis: RunAnalysis, *, alone: bool, wanted: bool) -> None:
         say(f"the statistics do not have this run: {type(error).__name__}: {error}")
 
 
-def run_for_analysis(options: AnalyzeOptions, plan: PhysicalPlan, surroundings: Surroundings, form: str) -> Exit:
-    """Runs a plan and prints its analysis, as text or JSON."""
+def run_for_analysis(
+    options: AnalyzeOptions, plan: PhysicalPlan, surroundings: Surroundings, values: Mapping[str, Value], form: str
+) -> Exit:
+    """Runs a plan, with `values` for its parameters, and prints its analysis, as text or JSON."""
     import json
 
     from qpdsl.cli.runs.run_options import tell_loading
     from qpdsl.cli.signals import interruptible, run_until_interrupted
 
-    rows = _rows(options, plan)
+    rows = _rows(options, plan, values)
     if form != "json":
         tell_loading(plan.models.values())
     from qpdsl.session import Session
@@ -136,17 +140,20 @@ def run_for_analysis(options: AnalyzeOptions, plan: PhysicalPlan, surroundings: 
     return Exit.OK
 
 
-def _rows(options: AnalyzeOptions, plan: PhysicalPlan) -> list[InputRow]:
-    """The rows to run: of the input, or a single one of the parameters' defaults. Raises UsageError and DataError."""
+def _rows(options: AnalyzeOptions, plan: PhysicalPlan, values: Mapping[str, Value]) -> list[InputRow]:
+    """The rows to run: of the input, or a single one of the values. Raises UsageError and DataError."""
     from qpdsl.arguments import ArgumentError, bind
     from qpdsl.dataset.rows import InputRow, read_rows
     from qpdsl.errors import UsageError
     from qpdsl.sources.programs import input_path
 
     if options.input is not None:
-        return list(read_rows(input_path(options.input), plan, {}).rows[: options.limit])
+        data = read_rows(input_path(options.input), plan, values)
+        for note in data.notes:
+            say(note)
+        return list(data.rows[: options.limit])
     try:
-        return [InputRow(plan.name, bind(plan.params, {}))]
+        return [InputRow(plan.name, bind(plan.params, values))]
     except ArgumentError as error:
         raise UsageError(str(error), "`--set NAME=VALUE` gives a value, `--input` many rows of them") from error
 

@@ -76,7 +76,7 @@ def test_a_batched_scorer_is_shown_all_rows_of_every_round_unless_it_says_that_i
         results.append(run_all(each, [{"problem": texts(1)[0]}], session=Session(functions=(scorer,))))
         sizes = [len(batch) for batch in shown]
         if per_row:
-            assert sizes[0] == 4 and len({text for batch in shown for text in batch}) == sum(sizes)
+            assert len({text for batch in shown for text in batch}) == sum(sizes)
         else:
             # Rows that have finished pass through `generate` as one row.
             assert len(sizes) == 3 and sizes[0] == 4 and all(size in (3, 6, 9, 12) for size in sizes[1:])

@@ -85,6 +85,41 @@ def test_in_an_event_loop(short: qp.Program[..., Any], problem: str) -> None:
     assert beats
 
 
+def test_what_would_block_an_event_loop_is_refused_there(short: qp.Program[..., Any], problem: str) -> None:
+    async def main() -> None:
+        for call in (lambda: short.run(problem), lambda: list(short.map([{}])), lambda: list(short.stream(problem))):
+            with pytest.raises(RuntimeError, match="an event loop is running here, and this call would block it"):
+                call()
+        assert [piece async for piece in short.stream(problem)]
+
+    asyncio.run(main())
+
+
+def test_a_row_that_takes_too_long_fails_alone(short: qp.Program[..., Any], problem: str) -> None:
+    """A row that would sample for an hour, beside rows that are as they would be alone."""
+    rows = [{"problem": problem, "n": 1, "max_tokens": tokens} for tokens in (3, 450, 5)]
+    endless = qp.parse(
+        """
+        program endless(problem: text, rounds: int = 2) -> text {
+          chat user=problem
+          repeat rounds { chat user="Again." | generate "zoo/counting" max_tokens=4 temperature=1 }
+        }
+        """
+    )
+    with qp.using(row_timeout=0.5):
+        result = endless.run(problem, rounds=1000)
+        assert result.error == "timed out: it took more than 0.5 s"
+        with pytest.raises(qp.RunError, match="timed out"):
+            endless(problem, rounds=1000)
+    by_program = endless.using(row_timeout=0.5)
+    mixed = [{"problem": problem, "rounds": rounds} for rounds in (1, 1000, 2)]
+    with qp.using(row_timeout=60):
+        results = {result.index: result for result in by_program.map(mixed, concurrency=3)}
+        assert (results[0].error, results[2].error) == (None, None) and "timed out" in str(results[1].error)
+        assert [results[0].value, results[2].value] == [endless(problem, 1), endless(problem, 2)]
+    assert short(**rows[0])
+
+
 def test_a_cancelled_call_leaves_the_session_fit_for_use(short: qp.Program[..., Any], problem: str) -> None:
     async def main() -> None:
         with pytest.raises(TimeoutError):

@@ -16,9 +16,22 @@ import pytest
 from qpdsl.cli.exits import Exit
 from qpdsl.dataset.journal import journal_path
 from tests.support.cli import Run, write_rows
+from tests.support.forked import Forks
 from tests.support.paths import ROOT
 
 PATIENCE = 60.0
+
+INTERRUPTED_LOADING = """
+import qpdsl.session
+from qpdsl.cli import main
+
+def load(*args, **named):
+    mark()
+    time.sleep(3600)
+
+qpdsl.session.load = load
+sys.exit(main())
+"""
 
 INTERRUPTED_IMPORT = """\
 import sys
@@ -111,12 +124,12 @@ def test_a_terminated_run_keeps_what_is_finished(many: Path, tmp_path: Path) -> 
     assert "`--resume` goes on from there" in err and err.count("\n") == 2
 
 
-def test_interrupted_while_loading(many: Path, tmp_path: Path) -> None:
-    process = start(command(many, tmp_path / "out.jsonl"))
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == Exit.INTERRUPTED and "Traceback" not in err
+def test_interrupted_while_loading(forks: Forks, many: Path, tmp_path: Path) -> None:
+    process = forks.start(tmp_path / "run", INTERRUPTED_LOADING, *command(many, tmp_path / "out.jsonl"))
+    process.wait_for_mark()
+    os.kill(process.pid, signal.SIGINT)
+    ((code, _),) = forks.ended([process])
+    assert (code, process.err) == (Exit.INTERRUPTED, "interrupted: 0 of 40 rows are finished\n")
     assert not list(tmp_path.glob("out.jsonl*"))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli.exits import Exit
-from qpdsl.dataset.journal import journal_path
+from qpdsl.dataset.journal import Journal, journal_path
 from tests.support.cli import SAMPLED, Run, write_rows
 
 
@@ -144,11 +144,101 @@ def test_resume_refuses_what_has_changed(
         assert journal_path(unfinished).read_bytes() == before
 
 
+def test_a_run_of_another_build_is_not_resumed(
+    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qpdsl.dataset.fingerprint import build
+
+    monkeypatch.setattr("qpdsl.cli.runs.data_set_run.build", lambda: "0.1.0 build of tomorrow")
+    ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, "--resume")
+    assert ran.code == Exit.USAGE
+    assert f"changed since it began: the qpdsl version (was {build()}, is 0.1.0 build of tomorrow)" in ran.err
+
+
 def test_a_comment_or_another_layout_is_not_another_program(
     qpdsl: Run, sampled: Path, problems: Path, unfinished: Path
 ) -> None:
     sampled.write_text("# more words\n" + SAMPLED.replace("n=n temperature=1.5", "n = n  temperature = 1.5"))
     assert qpdsl("run", sampled, "--input", problems, "--output", unfinished, "--resume").code == Exit.OK
+
+
+def test_a_damaged_line_costs_its_row(qpdsl: Run, sampled: Path, problems: Path, unfinished: Path) -> None:
+    journal = journal_path(unfinished)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    edited = lines[2].replace(b'"tokens_out": ', b'"tokens_out": 9')
+    assert edited != lines[2]
+    journal.write_bytes(b"".join([*lines[:2], edited, *lines[3:]]))
+    ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, "--resume")
+    assert ran.code == Exit.OK
+    assert ran.err.splitlines()[0] == (
+        f"warning: line 3 of `{journal}` is damaged: what it held is not used, and rows that are missing run again"
+    )
+    assert unfinished.read_bytes() == unfinished.with_name("whole.jsonl").read_bytes()
+
+
+def test_a_finished_output_is_replaced_on_request_only(
+    qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.jsonl"
+    args = ("run", sampled, "--input", problems, "--output", output)
+    assert qpdsl(*args).code == Exit.OK
+    first = output.read_bytes()
+    ran = qpdsl(*args, "--seed", 1)
+    assert ran.code == Exit.USAGE and f"`{output}` holds the results of a run already" in ran.err
+    assert output.read_bytes() == first
+    # A run that does not start takes nothing away.
+    broken = qpdsl(*args, "--seed", 1, "--overwrite", "--kv-memory", "1KiB")
+    assert broken.code == Exit.MODEL and output.read_bytes() == first and not journal_path(output).exists()
+    assert qpdsl(*args, "--seed", 1, "--overwrite").code == Exit.OK
+    assert output.read_bytes() != first
+
+
+def test_a_second_copy_is_told_that_the_first_one_runs(
+    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path
+) -> None:
+    journal = Journal(journal_path(unfinished))
+    before = journal.path.read_bytes()
+    for how in ([], ["--resume"], ["--overwrite"]):
+        ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, *how)
+        assert ran.code == Exit.USAGE and f"another run is writing to `{journal.path}` now" in ran.err
+        assert "--overwrite" not in ran.err
+    journal.close()
+    assert journal.path.read_bytes() == before
+
+
+def test_what_has_come_there_meanwhile_is_left(qpdsl: Run, sampled: Path, problems: Path, unfinished: Path) -> None:
+    unfinished.write_text("notes")
+    args = ("run", sampled, "--input", problems, "--output", unfinished)
+    assert "does not hold the results of a run" in qpdsl(*args, "--resume").err
+    unfinished.write_bytes(unfinished.with_name("whole.jsonl").read_bytes())
+    ran = qpdsl(*args, "--resume")
+    assert ran.code == Exit.USAGE and "has come there since the unfinished run began" in ran.err
+    # Nor where it comes while the run goes on.
+    unfinished.unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "qpdsl.cli.runs.data_set_run.emit_row", lambda *given: unfinished.write_text("notes") if given else None
+        )
+        ran = qpdsl(*args, "--resume")
+    assert ran.code == Exit.USAGE and unfinished.read_text() == "notes"
+    assert "10 of 10 rows are kept" in ran.err
+    unfinished.unlink()
+    assert qpdsl(*args, "--resume").code == Exit.OK
+    assert unfinished.read_bytes() == unfinished.with_name("whole.jsonl").read_bytes()
+
+
+def test_a_run_begun_with_overwrite_is_resumed_with_what_it_replaces(
+    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path
+) -> None:
+    unfinished.write_bytes(unfinished.with_name("whole.jsonl").read_bytes())
+    args = ("run", sampled, "--input", problems, "--output", unfinished, "--seed", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qpdsl.cli.runs.data_set_run.Journal.remove", Journal._unlock)
+        assert qpdsl(*args, "--overwrite").code == Exit.OK
+    whole = unfinished.read_bytes()
+    unfinished.write_bytes(unfinished.with_name("whole.jsonl").read_bytes())
+    assert qpdsl(*args, "--resume").code == Exit.OK
+    assert unfinished.read_bytes() == whole
 
 
 def test_resuming_what_is_finished_or_not_begun(qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path) -> None:
@@ -169,7 +259,7 @@ def test_a_full_disk_is_said_in_one_line(
 ) -> None:
     import os
 
-    real = os.fsync
+    real, output = os.fsync, tmp_path / "out.jsonl"
     calls = iter(range(100))
 
     def full(handle: int) -> None:
@@ -177,10 +267,28 @@ def test_a_full_disk_is_said_in_one_line(
             raise OSError(28, "No space left on device")
         real(handle)
 
-    monkeypatch.setattr("qpdsl.dataset.journal.os.fsync", full)
-    ran = qpdsl("run", sampled, "--input", problems, "--output", tmp_path / "out.jsonl", "--concurrency", 2)
+    args = ("run", sampled, "--input", problems, "--output", output, "--concurrency", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("qpdsl.dataset.journal.os.fsync", full)
+        ran = qpdsl(*args)
     assert ran.code == Exit.USAGE
-    assert ran.err.endswith("out.jsonl.journal`: no space left on device\n") and ran.err.count("\n") == 1
+    assert ran.err.splitlines() == [
+        f"error: cannot write `{journal_path(output)}`: no space left on device",
+        f"help: 1 of 10 rows are kept in `{journal_path(output)}`; the same command with `--resume` goes on from there",
+    ]
+
+    def full_at_the_end(handle: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(".part"):
+            raise OSError(28, "No space left on device")
+        real(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qpdsl.output.os.fsync", full_at_the_end)
+        ran = qpdsl(*args, "--resume")
+    assert ran.code == Exit.USAGE and not output.exists()
+    assert f"help: 10 of 10 rows are kept in `{journal_path(output)}`" in ran.err
+    assert qpdsl(*args, "--resume").code == Exit.OK
+    assert output.read_text() == qpdsl("run", sampled, "--input", problems).out
 
 
 def test_a_run_is_gone_on_with_by_the_same_plan(qpdsl: Run, sampled: Path, problems: Path, unfinished: Path) -> None:

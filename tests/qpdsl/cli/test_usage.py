@@ -87,9 +87,9 @@ def test_a_parameter_given_without_its_option(qpdsl: Run) -> None:
 
 def test_a_program_from_standard_input(qpdsl: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for command, text, code, message in [
-        ("check", b'program p(q: text) { chat user=q | generate "m" }', Exit.OK, "standard input: ok"),
+        ("check", b'program p(q: text) { chat user=q | generate "zoo/counting" }', Exit.OK, "standard input: ok"),
         ("check", b"program p(q: text) { chat user=q | generate lmm }", Exit.USAGE, "--> standard input:1:45"),
-        ("explain", b'program p(q: text) { chat user=q | generate "m" }', Exit.OK, "template"),
+        ("explain", b'program p(q: text) { chat user=q | generate "zoo/counting" }', Exit.OK, "template"),
         ("run", b"", Exit.USAGE, "`standard input` is empty"),
         ("run", b'file "other.txt"', Exit.USAGE, "--> standard input:1:1"),
     ]:

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from qpdsl import __version__
-from qpdsl.cli.exits import Exit
 from qpdsl.dataset import fingerprint
 from qpdsl.dataset.fingerprint import build, location_digest, source_digest
 from qpdsl.executor.checkpoint.errors import ModelError
-from tests.support.cli import Run
 from tests.support.executor.model_files import weights, write_model
 from tests.support.paths import ROOT
 
@@ -45,20 +43,6 @@ def test_a_source_that_changes_makes_another_build(tmp_path: Path) -> None:
         (folder / "note.txt").write_text("does not count")
         assert source_digest(folder.iterdir()) in digests
     assert len(digests) == 5
-
-
-def test_a_run_of_another_build_is_not_resumed(
-    qpdsl: Run, tmp_path: Path, problems: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "out.jsonl"
-    run = ("run", "greedy", "--model", "llm=zoo/counting-mini", "--input", problems, "--output", output, "--no-greedy")
-    monkeypatch.setattr("qpdsl.output.write_whole", lambda *given: None)
-    monkeypatch.setattr("qpdsl.dataset.journal.Journal.remove", lambda self: self.close())
-    assert qpdsl(*run).code == Exit.OK
-    assert output.with_name("out.jsonl.journal").exists()
-    monkeypatch.setattr("qpdsl.cli.runs.data_set_run.build", lambda: "0.1.0 build of tomorrow")
-    resumed = qpdsl(*run, "--resume")
-    assert resumed.code == Exit.USAGE and "the qpdsl version (was 0.1.0 build" in resumed.err
 
 
 def test_weights_below_the_folder_cannot_hide(tmp_path: Path) -> None:

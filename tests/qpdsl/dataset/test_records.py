@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from qpdsl.dataset.json_values import plain, shown
-from qpdsl.dataset.row_outcome import same_answer
+from qpdsl.dataset.row_outcome import Outcome, same_answer
+from qpdsl.dataset.summary import Summary
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,13 @@ def test_numbers_in_records_are_rounded_as_others() -> None:
     record = {"a": 0.123456789, "b": [1.0, float("inf")], "c": {"d": True}}
     assert plain(record) == {"a": 0.12346, "b": [1.0, "inf"], "c": {"d": True}}
     assert shown(record) == '{"a": 0.12346, "b": [1.0, "inf"], "c": {"d": true}}'
+
+
+def test_candidates_without_a_score_are_said() -> None:
+    fields: dict[str, Any] = {"answer": "3", "score": None, "tokens_in": 1, "tokens_out": 1, "near_ties": 0, "seconds": 1.0}
+    outcomes = [Outcome(id="1", unscored=2, **fields), Outcome(id="2", **fields), Outcome(id="3", unscored=1, **fields)]
+    assert [outcome.record(timing=False).get("unscored") for outcome in outcomes] == [2, None, 1]
+    summary = Summary(outcomes, 1.0, 0)
+    assert summary.to_json(timing=False)["unscored"] == 3
+    assert any(line.split()[:2] == ["unscored", "3"] for line in summary.lines())
+    assert not any("unscored" in line for line in Summary(outcomes[1:2], 1.0, 0).lines())

@@ -97,6 +97,10 @@ def test_every_row_out_of_range_is_named(qpdsl: Run, tmp_path: Path) -> None:
         ('{"problem": "a", "answer": ' + "9" * 4400 + "}", "a number of 4,400 digits is too long"),
         ('{"problem": "a", "answer": 1e400}', "`answer` is too large a number"),
         ('{"problem": "a", "id": ""}', "`id` is empty"),
+        ('{"problem": "a", "problem": "b"}', "the field `problem` stands twice in one object"),
+        ('{"problem": "a", "answer": {"x": 1, "x": 2}}', "the field `x` stands twice in one object"),
+        ('\ufeff{"problem": "a"}', "begins with a byte-order mark"),
+        ('{"problem": "a", "n": 9223372036854775808}', "`n` takes a whole number of up to 64 bits"),
     ],
 )
 def test_a_faulty_line_is_named(qpdsl: Run, tmp_path: Path, line: str, message: str) -> None:
@@ -117,7 +121,48 @@ def test_a_faulty_line_is_named(qpdsl: Run, tmp_path: Path, line: str, message: 
 )
 def test_a_file_that_holds_no_rows(qpdsl: Run, tmp_path: Path, content: bytes, message: str) -> None:
     ran = qpdsl("run", "greedy", "--input", write(tmp_path / "d.jsonl", content))
-    assert ran.code == Exit.DATA and message in ran.err and ran.err.count("\n") == 1
+    assert ran.code == Exit.DATA and message in ran.err and ran.err.count("error:") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("problem,n\na,3\nb,4\n", "this looks like CSV"),
+        ("problem\tn\na\t3\n", "this looks like a table with tabs"),
+        ('[{"problem": "a"}]', "this is a JSON array"),
+        ('[\n  {"problem": "a"},\n  {"problem": "b"}\n]\n', "this is a JSON array"),
+        ('{\n  "problem": "a"\n}\n{\n  "problem": "b"\n}\n', "go over several lines each"),
+        ('{"problem": "a"}'.encode("utf-16"), "this is UTF-16 text"),
+        (b"\x1f\x8b\x08text", "this is a gzip file"),
+        (b"PAR1text", "this is a Parquet file"),
+    ],
+)
+def test_data_of_another_kind_is_named_once(tmp_path: Path, content: str | bytes, message: str) -> None:
+    path = write(tmp_path / "d", content)
+    with pytest.raises(DataError) as caught:
+        read_rows(path, PLAN, {})
+    assert caught.value.message.startswith(f"{path}: ") and message in caught.value.message
+    assert caught.value.message.count("\n") == 0 and "one JSON object a line" in (caught.value.help or "")
+
+
+def test_what_is_not_used_is_said(tmp_path: Path) -> None:
+    text = '{"problem": "a", "nn": 3, "level": 1, "Answer": 2}\n{"problem": "b", "nn": 3, "level": 2}\n'
+    path = write(tmp_path / "d", text)
+    assert read_rows(path, PLAN, {"problem": "x", "n": 2}).notes == (
+        f"warning: {path}:1: `nn` is no parameter of `p`; did you mean `n`? (and 1 line more)",
+        f"warning: {path}:1: `Answer` is no parameter of `p`; did you mean `answer`?",
+        "note: `level` is no parameter of `p`, and not used",
+        "warning: `--set problem=…` has no effect, since every row of the input sets `problem`",
+    )
+    used = '{"problem": "a", "n": 3, "id": "x", "answer": 2}\n{"problem": "b"}\n'
+    assert read_rows(write(path, used), PLAN, {"n": 2}).notes == ()
+
+
+def test_a_run_says_what_it_does_not_use(qpdsl: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "d.jsonl", '{"problem": "Mia has 3 boxes.", "nn": 3}\n')
+    for command in (("run", "--no-greedy"), ("explain", "--analyze")):
+        ran = qpdsl(*command, "self_consistency", "--input", path, "--model", "llm=zoo/counting-mini", "--set", "n=1")
+        assert f"warning: {path}:1: `nn` is no parameter of `self_consistency`; did you mean `n`?\n" in ran.err
 
 
 def test_missing_files_and_folders_are_bad_data(qpdsl: Run, tmp_path: Path) -> None:
@@ -125,9 +170,14 @@ def test_missing_files_and_folders_are_bad_data(qpdsl: Run, tmp_path: Path) -> N
     assert qpdsl("run", "greedy", "--input", tmp_path).code == Exit.DATA
 
 
-def test_ten_findings_are_shown_and_the_rest_counted(tmp_path: Path) -> None:
+def test_findings_are_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "d", "{}\n" * 500)
     with pytest.raises(DataError) as caught:
-        read_rows(write(tmp_path / "d", "{}\n" * 500), PLAN, {})
+        read_rows(path, PLAN, {})
+    assert caught.value.message == f"{path}:1: no value for `problem`, which takes text (and 499 lines more)"
+    write(path, "".join(f'{{"problem": {number}}}\n' for number in range(500)))
+    with pytest.raises(DataError) as caught:
+        read_rows(path, PLAN, {})
     lines = caught.value.message.splitlines()
     assert len(lines) == 11 and lines[-1].endswith(": 490 more lines with errors")
 

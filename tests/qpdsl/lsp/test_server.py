@@ -111,6 +111,8 @@ def test_completion_of_stages_options_and_names(in_editor: InEditor) -> None:
             ("  generate llm via ‸", {"filter", "amortized"}, {"llm"}),
             ("  score ‸", {"llm", "prm", "logprob", "judge"}, set()),
             ("  score prm reduce=‸", {"last", "mean"}, {"problem"}),
+            ("  score prm ‸", {"reduce=", "given", "into"}, {"problem"}),
+            ("  score prm given ‸", {"problem", "text", "quality"}, {"late"}),
             ("  vote ‸", {"text", "quality"}, {"problem", "len"}),
             ("  vote text equal=‸", {"number", "math"}, {"quality"}),
             ("  keep 2 by ‸", {"quality", "tokens", "n", "max"}, {"late"}),

@@ -104,6 +104,25 @@ def test_in_text(scorer: qp.Scorer[..., Any], extractor: qp.Extractor[..., Any, 
     assert scorer.function.name in str(caught.value)
 
 
+def test_a_function_that_asks_for_what_no_row_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="scorer `likely` asks for `temperature`, which a row does not have"):
+
+        @qp.scorer
+        def likely(text: str, temperature: float) -> float:
+            return 0
+
+    with pytest.raises(UsageError, match="extractor `word` asks for `index`"):
+        qp.extractor(batched=True, name="word")(lambda texts, *, index: texts)
+    with pytest.raises(UsageError, match="scorer `one` is given one row at a time anyway"):
+        qp.scorer(per_row=True, name="one")(lambda text: 1)
+
+    @qp.scorer(batched=True, per_row=True)
+    def free(solutions: Sequence[str], problems: Sequence[str], row: Sequence[Any], scale: int = 2, *more: int) -> Any:
+        return [scale] * len(solutions)
+
+    assert free.function.per_row and set(free.function.inputs) == {"text", "problem", "row"}
+
+
 def test_functions_are_still_functions() -> None:
     assert length("four") == 4 and last("1 2 x") == 2 and length.__name__ == "length"
 

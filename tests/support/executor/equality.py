@@ -59,7 +59,7 @@ def _generated(model: PreTrainedModel, prompt: tuple[int, ...]) -> tuple[int, ..
 
 @torch.inference_mode()
 def _compare(model: PreTrainedModel, prompt: tuple[int, ...], expected: tuple[int, ...], sample: Sample) -> None:
-    """The tokens are the expected ones up to a tie that rounding decides; probabilities are those of a whole forward."""
+    """The expected tokens, up to a tie that rounding decides, with the probabilities of a whole forward."""
     drawn = sample.tokens
     chosen = torch.tensor(drawn)[:, None]
     logits = model(input_ids=torch.tensor([prompt + drawn[:-1]]), use_cache=False).logits[0, len(prompt) - 1 :].float()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
+import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 _DATA = Path(__file__).with_suffix(".toml")
@@ -17,40 +18,35 @@ _MOST_PARAMETERS = 5_000_000
 
 @dataclass(frozen=True)
 class Family:
-    """A model type, what its tiny configuration changes, and whether it runs. `reason`: words of the refusal.
+    """A model type with what its tiny configuration changes, and what becomes of it.
 
-    `always`: it is tried in every run of the tests, as the cheapest of its mechanism.
+    `refused`: words of the reason, None where it runs. `untried`: why transformers does not build it here.
     """
 
-    name: str
-    changes: dict[str, Any]
-    outcome: Literal["equal", "refused"]
-    reason: str
-    always: bool
+    type: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    refused: str | None = None
+    untried: str | None = None
 
 
 @cache
 def families() -> dict[str, Family]:
-    """All of them, by name."""
-    entries = _data()["families"]
-    return {
-        name: Family(
-            name,
-            entry.get("changes", {}),
-            "refused" if "refused" in entry else "equal",
-            entry.get("refused", ""),
-            entry.get("always", False),
-        )
-        for name, entry in entries.items()
-    }
+    """All of them by name: the model type, or a model type and what is particular."""
+    entries: dict[str, dict[str, Any]] = _data()["families"]
+    return {name: Family(**{"type": name, **entry}) for name, entry in entries.items()}
+
+
+def is_release() -> bool:
+    """Whether the release of transformers is that of the list; others have other families."""
+    return bool(transformers.__version__ == _data()["release"])
 
 
 def tiny(family: Family) -> PreTrainedModel:
     """The family's model in float32, of a few layers: the same weights each time."""
-    config = _shrunk(CONFIG_MAPPING[family.name](), family.changes)
+    config = _shrunk(CONFIG_MAPPING[family.type](), family.changes)
     with torch.device("meta"):
         parameters = AutoModelForCausalLM.from_config(config, dtype=torch.float32).num_parameters()
-    assert parameters < _MOST_PARAMETERS, f"{family.name} has {parameters} parameters"
+    assert parameters < _MOST_PARAMETERS, f"{family.type} has {parameters} parameters"
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(1)
@@ -85,8 +81,9 @@ def _shrunk(config: PretrainedConfig, changes: dict[str, Any]) -> PretrainedConf
             values[name] = _shrunk(part, changes.get(name, {}))
     if isinstance(kinds := fields.get("layer_types"), list) and "layer_types" not in changes:
         distinct = list(dict.fromkeys(kinds))
-        values["layer_types"] = distinct * 2 if len(distinct) == 1 else distinct
-        values["num_hidden_layers"] = len(values["layer_types"])
+        layers = changes.get("num_hidden_layers", max(2, len(distinct)))
+        values["layer_types"] = [distinct[layer % len(distinct)] for layer in range(layers)]
+        values["num_hidden_layers"] = layers
     nested = {name for name in values if isinstance(values[name], PretrainedConfig)}
-    values.update({name: None if value == "none" else value for name, value in changes.items() if name not in nested})
+    values.update({name: value for name, value in changes.items() if name not in nested})
     return type(config)(**values)

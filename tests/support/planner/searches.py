@@ -1,4 +1,4 @@
-"""Programs of every kind of stage, made from a seed, that pass the checker: what plans of one program are compared on."""
+"""Programs of every kind of stage, made from a seed, nearly all of which pass the checker: plans are compared on them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STOPS = [r'"\n\n"', '"."', '" * "', '"is "']
 class SearchGenerator:
     """Makes one program. `numbers` and `texts` are the columns that are there, `generated` says whether rows have text.
 
-    What is made keeps to what the checker asks for; a part that would not is left out.
+    Half of the programs read little of what they generate, since then the rules do the most.
     """
 
     def __init__(self, seed: int) -> None:
@@ -40,12 +40,40 @@ class SearchGenerator:
     def program(self) -> str:
         """A file with the program `p`."""
         pick = self.chance
-        like = " like search_and_learn" if pick.random() < 0.3 else ""
-        stages = ["chat user=problem"]
-        stages += [self.split()] if pick.random() < 0.3 else []
-        stages += [self.generate(), *self.stages(3), self.end()]
-        body = "".join(f"  {stage}\n" for stage in stages)
+        like = " like search_and_learn" if pick.random() < 0.4 else ""
+        make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.closing])
+        body = "".join(f"  {stage}\n" for stage in ["chat user=problem", *make()])
         return f"{HEADER}{_ASIDE}program p(problem: text, n: int = 2) -> text{like} {{\n{body}}}\n"
+
+    def any(self) -> list[str]:
+        """Stages of all kinds."""
+        stages = [self.split()] if self.chance.random() < 0.3 else []
+        return [*stages, self.generate(), *self.stages(3), self.end()]
+
+    def quiet(self) -> list[str]:
+        """Stages that read a regex in the text, and little else."""
+        pick = self.chance
+        stages = ["split 2"] if pick.random() < 0.5 else []
+        if pick.random() < 0.5:
+            stages.append(f"generate llm temperature=1.0 n=2 stop={pick.choice(_STOPS)}")
+        options = ["temperature=0", "temperature=1.0 n=3", "temperature=1.0 n=3", "temperature=1.0 n=n max_tokens=20"]
+        stages += [f"generate llm {pick.choice(options)}"]
+        stages += pick.sample(["score prm given problem into s", "where finished"], pick.choice([0, 0, 1]))
+        stages += [f"extract a = {pick.choice(_REGEXES)}"]
+        after = ["split 3 by 1", "keep 1 by 1 per group", "where a != none", "call aside(problem, n) into c"]
+        stages += pick.sample([*after, "branch { { where a != none } { keep 1 by 1 } }"], pick.choice([0, 1, 1, 2]))
+        if pick.random() < 0.7:
+            stages.append(f"vote a{' weight=s' if 'score prm given problem into s' in stages else ''}")
+        if pick.random() < 0.3:
+            return [*stages, "score prm reduce=min given problem into t", 'return "{a} {t}"']
+        return [*stages, "return a"]
+
+    def closing(self) -> list[str]:
+        """Rows that a search may close between two scores of the same name."""
+        score = "score prm given problem into s"
+        stages = ["split 2", f"generate llm n=2 temperature=1.0 stop={self.chance.choice(_STOPS)}", score]
+        stages += ["generate llm temperature=1.0", "keep 1 by 1 per group", score]
+        return [*stages, "extract a = /[0-9]+/", self.chance.choice(["vote a weight=s", 'return "{a} {s}"'])]
 
     def end(self) -> str:
         pick = self.chance

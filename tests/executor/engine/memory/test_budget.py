@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import resource
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
+from qpdsl.executor.engine.memory import budget
 from qpdsl.executor.engine.memory.arena import slab_bytes
-from qpdsl.executor.engine.memory.budget import kv_bytes, parse
+from qpdsl.executor.engine.memory.budget import kv_bytes, main_memory, parse
 from qpdsl.executor.engine.memory.kv_cache import KVLayout
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.requests.errors import EngineError
@@ -33,6 +37,34 @@ def test_what_is_no_amount_is_refused(amount: str) -> None:
 
 def test_a_cpu_gives_a_part_of_what_is_free() -> None:
     assert 0 < kv_bytes(None, "cpu", lambda: None) <= 2 << 30
+
+
+def test_what_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least of what the machine has and of the limits: its own, its control group's and those above."""
+    monkeypatch.setattr(budget, "_meminfo", lambda entry: 64 << 30)
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (own, own))
+    monkeypatch.setattr(budget, "_CONTROL_GROUPS", {"": (str(tmp_path), "memory.max")})
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    monkeypatch.setattr(budget, "_GROUPS", tmp_path / "groups")
+    (tmp_path / "groups").write_text("3:cpu:/\n0::/outer/inner\n")
+    own = resource.RLIM_INFINITY
+    assert main_memory() == 64 << 30
+    (tmp_path / "outer" / "inner" / "memory.max").write_text("max\n")
+    (tmp_path / "outer" / "memory.max").write_text(f"{5 << 30}\n")
+    assert main_memory() == 5 << 30
+    assert 0 < kv_bytes(None, "cpu", lambda: None) <= (5 << 30) // 4
+    own = 3 << 30
+    assert main_memory() == 3 << 30
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+def test_memory_that_the_system_does_not_give(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def zeros(*args: object, **named: object) -> None:
+        raise error
+
+    monkeypatch.setattr(np, "zeros", zeros)
+    with pytest.raises(EngineError, match=r"the system does not give 8\.0 MiB of memory for the KV"):
+        PagedEngine(kv_bytes="8MiB").add("llama", paged("llama"))
 
 
 def test_the_largest_step_has_as_many_tokens_as_any(monkeypatch: pytest.MonkeyPatch) -> None:

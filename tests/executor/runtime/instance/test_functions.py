@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from qpdsl.executor.runtime.operators.score import log_prob
 from qpdsl.executor.text.context import Context
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
+from tests.support.executor.rows import expr
 
 NOWHERE = Span(0, 0)
 TEXTS = ("one two", "three", "one two")
@@ -91,9 +93,34 @@ def test_equal_content_is_shown_once() -> None:
     calls: list[str] = []
     assert scored(lambda text: calls.append(text) or len(calls)) == [1, 2, 1]  # type: ignore[func-returns-value]
     assert calls == ["one two", "three"]
-    batches: list[list[str]] = []
-    scored(lambda texts: batches.append(texts) or [0] * len(texts), batched=True)  # type: ignore[func-returns-value]
-    assert batches == [["one two", "three"]]
+
+
+@pytest.mark.parametrize(("per_row", "shown"), [(False, [TEXTS, TEXTS]), (True, [TEXTS[:2]])])
+def test_a_batched_function_is_shown_all_rows_each_time_unless_it_compares_none(
+    per_row: bool, shown: list[tuple[str, ...]]
+) -> None:
+    batches: list[tuple[str, ...]] = []
+
+    def longest(texts: Sequence[str]) -> list[float]:
+        batches.append(tuple(texts))
+        return [len(text) / max(map(len, texts)) for text in texts]
+
+    own = instance(PythonFunction("f", longest, batched=True, per_row=per_row))
+    op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into="score")
+    for _ in range(2):
+        rows = asyncio.run(python_score(op, ROWS, own))
+        assert [row.columns["score"] for row in rows] == [1.0, 0.71429, 1.0]
+    assert batches == shown
+    assert asyncio.run(python_score(op, (), own)) == () and batches == shown
+
+
+def test_a_function_that_asks_for_the_problem_is_shown_what_the_program_says() -> None:
+    seen: list[tuple[str, str]] = []
+    call = PythonFunction("f", lambda text, problem: seen.append((text, problem)) or 1)  # type: ignore[func-returns-value]
+    rows = (*ROWS[:1], replace(ROWS[1], columns={"asked": "Why?"}))
+    op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into="score", given=expr("asked"))
+    scores = [row.columns["score"] for row in asyncio.run(python_score(op, rows, instance(call)))]
+    assert scores == [None, 1.0] and seen == [("three", "Why?")]
 
 
 def divided(text: str) -> float:
@@ -114,8 +141,8 @@ def divided(text: str) -> float:
         (lambda text: None, False, "Python scorer `f` must give a number, not None"),
         (lambda text: True, False, "Python scorer `f` must give a number, not True"),
         (lambda text: float("nan"), False, "Python scorer `f` must give a number, not nan"),
-        (lambda texts: [1.0], True, "Python function `f` must give a list of 2, not 1 values"),
-        (lambda texts: 1.0, True, "Python function `f` must give a list of 2, not float"),
+        (lambda texts: [1.0], True, "Python function `f` must give a list of 3, not 1 values"),
+        (lambda texts: 1.0, True, "Python function `f` must give a list of 3, not float"),
     ],
 )
 def test_a_function_that_fails_is_named(call: Callable[..., Any], batched: bool, reason: str) -> None:

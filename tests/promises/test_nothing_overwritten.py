@@ -1,0 +1,283 @@
+"""The promise that no command overwrites a file of the user's that it was not asked to replace.
+
+`PARAMETERS` says of every parameter of every command whether it names a file, and what becomes of that file. A new
+parameter has to be added there, and is then tried together with all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import pytest
+
+from qpdsl import zoo
+from qpdsl.cli.app import cli
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.file_guard import Contents, FileGuard
+from qpdsl.cli.runs.run_files import JOURNAL, RESULTS, TRACE
+from qpdsl.cli.shared_options import FileName
+from qpdsl.errors import UsageError
+from qpdsl.tui.report.chrome import begins_chrome_trace, chrome_trace
+from qpdsl.tui.report.page import begins_page, page
+from tests.support.cli import Run
+from tests.support.tui.traces import BEAM, recorded
+
+READS, READS_FOLDER, WRITES, REWRITES, NO_FILE = "reads", "reads a folder", "writes", "rewrites", "no file"
+PARAMETERS = {
+    "run": {
+        "target": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
+        "output": WRITES, "trace": WRITES, "pipeline": NO_FILE, "program": NO_FILE, "settings": NO_FILE,
+        "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE,
+    },
+    "explain": {
+        "target": READS, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
+        "models": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE, "settings": NO_FILE, "disabled": NO_FILE,
+        "device": NO_FILE,
+    },
+    "check": {"targets": READS, "python": READS, "allow_read": READS_FOLDER},
+    "lsp": {"python": READS, "allow_read": READS_FOLDER},
+    "fmt": {"targets": REWRITES},
+    "report": {"trace": READS, "output": WRITES},
+    "replay": {"trace": READS},
+    "profile": {"models": READS_FOLDER, "device": NO_FILE},
+    "analyze": {"name": NO_FILE},
+    "explain-error": {"code": NO_FILE},
+    "programs": {"name": NO_FILE},
+}  # fmt: skip
+
+PROGRAM = """\
+use "part.qp"
+schema Box from "box.schema.json"
+model llm = "zoo/counting-mini"
+program p(problem: text, n: int = 1) -> text {
+  chat user=problem
+  generate llm n=n temperature=0.8 max_tokens=4
+  score shorter
+  return text
+}
+"""
+SCORER = """\
+import qpdsl
+
+@qpdsl.scorer
+def shorter(text: str) -> float:
+    return -float(len(text))
+"""
+RECORD = {"id": "1", "answer": "3", "score": None, "tokens_in": 1, "tokens_out": 2}
+PAGE = Contents("a report of qpdsl", begins_page)
+CHROME = Contents("a run for a trace viewer", begins_chrome_trace)
+KINDS = {"results": RESULTS, "trace": TRACE, "journal": JOURNAL, "page": PAGE, "chrome": CHROME}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder: a file of each kind that a command reads or has written."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    texts = {
+        "p.qp": PROGRAM,
+        "part.qp": 'model other = "zoo/counting-mini"\n',
+        "box.schema.json": '{"type": "object", "properties": {"size": {"type": "integer"}}}',
+        "scorers.py": SCORER,
+        "in.jsonl": '{"problem": "Mia has 3 boxes."}\n',
+        "results.jsonl": json.dumps(RECORD) + "\n",
+        "trace.jsonl": BEAM.read_text("utf-8"),
+        "page.html": page(recorded(), [], "t") + "\n",
+        "chrome.json": "\n".join(chrome_trace(recorded())) + "\n",
+        "notes.txt": "a line\nanother\n",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, "utf-8")
+    (folder / "run.jsonl.journal").write_text('{"qpdsl_journal": 2, "fingerprint": {}}\n')
+    shutil.copytree(zoo.path("zoo/counting-mini"), folder / "model")
+    (tmp_path / "linked").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "qpdsl").mkdir(parents=True)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def aliases(path: Path, folder: Path) -> Iterator[str]:
+    """Names of one file: as it is, by another way, through a link to its folder, by a link to it, by a second name."""
+    yield str(path)
+    yield f"./{os.path.relpath(path)}"
+    if path.is_relative_to(folder):
+        yield str(folder.parent / "linked" / path.relative_to(folder))
+    if path.exists():
+        link, name = folder.parent / "link", folder.parent / "name"
+        for made in (link, name):
+            made.unlink(missing_ok=True)
+        link.symlink_to(path)
+        name.hardlink_to(path)
+        yield str(link)
+        yield str(name)
+
+
+def usual(command: str) -> dict[str, str]:
+    """A value for every parameter of a command that names a file."""
+    if command == "report":
+        return {"trace": "trace.jsonl", "output": "new.html"}
+    return {
+        "target": "p.qp", "input": "in.jsonl", "python": "scorers.py", "allow_read": ".", "models": "llm=model",
+        "output": "new.jsonl", "trace": "new-trace.jsonl",
+    }  # fmt: skip
+
+
+def line(command: str, values: Mapping[str, str]) -> list[str]:
+    """The command line that gives parameters these values."""
+    words = [command, "--overwrite"]
+    for param in cli.get_command(click.Context(cli), command).params:  # type: ignore[union-attr]
+        if param.name in values:
+            words += ([] if isinstance(param, click.Argument) else [param.opts[0]]) + [values[param.name]]
+    return words
+
+
+def test_every_parameter_has_its_place() -> None:
+    closed = (click.Choice, click.types.BoolParamType, click.types.IntParamType, click.types.FloatParamType)
+    context = click.Context(cli)
+    found = {}
+    for command in cli.list_commands(context):
+        params = cli.get_command(context, command).params  # type: ignore[union-attr]
+        taken = {param.name: param for param in params if not isinstance(param.type, closed)}
+        if taken:
+            found[command] = set(taken)
+        for name, param in taken.items():
+            if isinstance(param, click.Option) and PARAMETERS[command].get(name or "") in (READS, WRITES):
+                assert isinstance(param.type, FileName) or name == "against", f"{command} {name}"
+    assert found == {command: set(uses) for command, uses in PARAMETERS.items()}
+
+
+def colliding(command: str, world: Path) -> Iterator[tuple[str, Path, str]]:
+    """What a command writes, a file that it must not write there, and who has that file already."""
+    uses, values = PARAMETERS[command], usual(command)
+    for writer in (name for name, use in uses.items() if use == WRITES):
+        for name, use in uses.items():
+            if use in (READS, WRITES) and name != writer:
+                yield writer, world / values[name], name
+        if command == "run":
+            yield writer, world / "part.qp", "a used program"
+            yield writer, world / "box.schema.json", "a schema"
+        if command == "run" and writer != "output":
+            yield writer, world / "new.jsonl.journal", "the journal"
+        if "models" in uses:
+            yield writer, world / "model" / "new.jsonl", "the folder of a model"
+            yield writer, world / "model" / "config.json", "a file of a model"
+            yield writer, zoo.path("zoo/counting") / "new.jsonl", "the folder of a built-in model"
+            yield writer, world.parent / "cache" / "qpdsl" / "statistics.json", "the statistics"
+
+
+@pytest.mark.parametrize("command", [name for name, uses in PARAMETERS.items() if WRITES in uses.values()])
+def test_no_file_is_read_and_written_or_written_twice(qpdsl: Run, world: Path, command: str) -> None:
+    before, kept = contents(world), contents(zoo.path("zoo/counting"))
+    tried = 0
+    for writer, path, owner in colliding(command, world):
+        for name in aliases(path, world):
+            ran = qpdsl(*line(command, {**usual(command), writer: name}))
+            assert (ran.code, ran.out) == (Exit.USAGE, ""), (writer, owner, name, ran)
+            assert "internal" not in ran.err and Path(name).name in ran.err
+            assert contents(world) == before, (writer, owner, name)
+            tried += 1
+    assert tried > 3 and contents(zoo.path("zoo/counting")) == kept
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_is_replaced_by_its_own_kind_and_on_request_only(world: Path, kind: str, overwrite: bool) -> None:
+    (world / "empty").write_text("")
+    for path in sorted(path for path in world.iterdir() if path.is_file()):
+        ours = path.name.startswith(kind) or (kind == "journal" and path.suffix == ".journal")
+        guard = FileGuard()
+        if path.name == "empty" or (ours and overwrite):
+            assert guard.writes(path, "the option", KINDS[kind], overwrite=overwrite).path == path
+            continue
+        with pytest.raises(UsageError) as caught:
+            guard.writes(path, "the option", KINDS[kind], overwrite=overwrite)
+        assert f"`{path}`" in caught.value.message
+        assert ("`--overwrite` replaces" in (caught.value.help or "")) is ours
+    assert contents(world)["notes.txt"] == b"a line\nanother\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_nor_the_file_that_a_stream_goes_to(world: Path, stream: str) -> None:
+    redirect = contextlib.redirect_stdout if stream == "stdout" else contextlib.redirect_stderr
+    with (world / "in.jsonl").open("a") as file, redirect(file):
+        guard = FileGuard()
+        with pytest.raises(UsageError, match=f"is the input data, but also the file that {stream} goes to"):
+            guard.reads(world / "in.jsonl", "the input data")
+        with pytest.raises(UsageError, match=f"is the file that {stream} goes to"):
+            guard.writes(world / "in.jsonl", "`--trace`", TRACE, overwrite=True)
+
+
+def test_a_run_that_does_not_start_changes_no_file(qpdsl: Run, world: Path) -> None:
+    (world / "results.jsonl.journal").write_bytes((world / "run.jsonl.journal").read_bytes())
+    values = {**usual("run"), "output": "results.jsonl", "trace": "trace.jsonl"}
+    before = contents(world)
+    for more, code in (
+        (["--kv-memory", "1KiB"], Exit.MODEL),
+        (["--set", "n=0"], Exit.USAGE),
+        (["--input", "notes.txt"], Exit.DATA),
+        (["--model", "llm=no/folder/here"], Exit.MODEL),
+    ):
+        ran = qpdsl(*line("run", values), *more)
+        assert ran.code == code, ran
+        assert contents(world) == before, more
+
+
+def test_a_trace_that_came_meanwhile_is_left(world: Path) -> None:
+    target = FileGuard().writes(world / "new.jsonl", "`--trace`", TRACE, overwrite=False)
+    (world / "new.jsonl").write_text("notes")
+    with pytest.raises(UsageError, match="does not hold the trace of a run"):
+        target.open()
+    with pytest.raises(UsageError, match="does not hold the trace of a run"):
+        target.write(["x"])
+    assert (world / "new.jsonl").read_text() == "notes"
+    (world / "new.jsonl").unlink()
+    os.mkfifo(world / "new.jsonl")
+    with pytest.raises(UsageError, match="not a regular file"):
+        target.open()
+
+
+def test_two_runs_do_not_write_one_trace(world: Path) -> None:
+    target = FileGuard().writes(world / "new.jsonl", "`--trace`", TRACE, overwrite=True)
+    file: BinaryIO = target.open()
+    with pytest.raises(UsageError, match="another run is writing"):
+        target.open()
+    file.close()
+    target.open().close()
+
+
+@pytest.mark.parametrize("command", ["run", "report"])
+def test_no_name_and_a_dash_name_no_file(qpdsl: Run, world: Path, command: str) -> None:
+    before = contents(world)
+    for param, use in PARAMETERS[command].items():
+        if use == WRITES:
+            for name, message in (("", "it takes a name, not an empty text"), ("-", "`-` is no file here")):
+                ran = qpdsl(*line(command, {**usual(command), param: name}))
+                assert ran.code == Exit.USAGE and message in ran.err and f"`--{param}`" in ran.err
+    assert contents(world) == before
+
+
+def test_other_commands_change_no_file(qpdsl: Run, world: Path) -> None:
+    before = contents(world)
+    for words in (
+        ["check", "p.qp", "--python", "scorers.py"],
+        ["explain", "p.qp", "--python", "scorers.py", "--against", "naive"],
+        ["fmt", "--check", "p.qp"],
+        ["fmt", "--diff", "p.qp"],
+        ["fmt", "notes.txt"],
+        ["replay", "trace.jsonl"],
+        ["analyze"],
+    ):
+        qpdsl(*words)
+        assert contents(world) == before, words
