@@ -67,7 +67,7 @@ PROGRAMS: Mapping[str, Mapping[str, int]] = {
     "outline_then_write": {},
 }
 # Where the rows come from, if not from the counting problems.
-DATA_OF = {"constrained_json": "notes-300"}
+DATA_OF = {"constrained_json": "person-100"}
 TOPICS = ("rivers", "the moon", "bread", "old maps", "bees", "glass", "tides", "chess")
 MINI = "zoo/counting-mini"
 SIZES = (MINI, "zoo/counting", "deep")

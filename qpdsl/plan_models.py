@@ -63,7 +63,9 @@ def check_writers(plan: PhysicalPlan, operators: Iterable[ops.Operator], models:
     """Raises ModelError where the plan generates with a model that only scores. `models` are the loaded ones by id."""
     for op in operators:
         if isinstance(op, ops.Generate | ops.Judge):
-            model = models[plan.models[op.model]]
+            model, known = models[plan.models[op.model]], builtin(plan.models[op.model])
+            if known is not None and known.kind is not None:
+                raise ModelError(model.name, f"it is a verifier of kind {known.kind}: it scores text, and writes none")
             if not model.writes:
                 raise ModelError(model.name, f"it is a {model.kind} verifier, which writes no text")
 

@@ -86,7 +86,7 @@ LAYERS: dict[str, str] = {
     "qpdsl/family/measure": "planner/plan planner/optimize qpdsl qpdsl/sources qpdsl/dataset qpdsl/family/*",
     "qpdsl/family": "qpdsl/family/*",
     "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
-    "qpdsl/api/compose": "grammar* executor/runtime/instance qpdsl/api qpdsl/sources",
+    "qpdsl/api/compose": "grammar* executor/runtime/instance qpdsl qpdsl/api qpdsl/sources",
     "qpdsl/lsp": "grammar* planner/plan planner/names planner/check qpdsl qpdsl/zoo",
     "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/events qpdsl qpdsl/zoo qpdsl/sources",
     "qpdsl/cli/runs": "planner/plan planner/explain executor* tui tui/widgets qpdsl/zoo "

@@ -18,11 +18,8 @@ def snapshot(name: str) -> Path:
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*TEXTS, "adapter_config.json", INDEX]))
-        shards = [WEIGHTS]
-        if (folder / INDEX).is_file():
-            shards += sorted(set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values()))
-        return Path(snapshot_download(name, revision=folder.name, allow_patterns=shards))
-    except Exception as error:  # the client raises its own errors and those of the network, the disk and the index
+        return Path(snapshot_download(name, revision=folder.name, allow_patterns=[WEIGHTS, *_shards(folder)]))
+    except Exception as error:  # the client raises its own errors and those of the network and the disk
         raise ModelError(name, _reason(error)) from error
 
 
@@ -34,6 +31,15 @@ def cached_snapshot(name: str) -> Path | None:
         return Path(snapshot_download(name, local_files_only=True))
     except Exception:
         return None
+
+
+def _shards(folder: Path) -> list[str]:
+    """The files that the index names, if there is one; `ModelFolder` tells what is wrong with it."""
+    try:
+        files = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
+    return sorted({name for name in files if isinstance(name, str)})
 
 
 def _reason(error: Exception) -> str:

@@ -204,7 +204,7 @@ def _weighted(old: OperatorStatistics | None, new: OperatorStatistics, weight: f
     """The means of both, the new ones with this weight (0 to 1)."""
     if old is None:
         return new
-    means = {name: _weighted_mean(getattr(old, name), getattr(new, name), weight) for name in _MEANS}
+    means: dict[str, Any] = {name: _weighted_mean(getattr(old, name), getattr(new, name), weight) for name in _MEANS}
     names = dict.fromkeys([*old.counts, *new.counts])
     counts = {name: _weighted_mean(old.counts.get(name), new.counts.get(name), weight) for name in names}
     return replace(new, **means, counts=counts)

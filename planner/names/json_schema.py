@@ -18,8 +18,7 @@ MAX_DEPTH = 64
 FORMATS = ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 # Up to here 64-bit floats hold every integer, and the next one too.
 LARGEST_BOUND = 2**53 - 1
-BOUNDS = f"integers are held to bounds from {-LARGEST_BOUND:,} to {LARGEST_BOUND:,}"
-INEXACT = "such a large integer is held to only if a 64-bit float can be equal to it"
+BOUNDS = f"llguidance holds to integers from {-LARGEST_BOUND:,} to {LARGEST_BOUND:,} exactly"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Keywords by their values: one schema, a list of schemas, schemas by name, or no schema.
@@ -71,7 +70,7 @@ def faults(document: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str,
             elif beyond_bounds(value, whole=document.get("type") != "number"):
                 yield where, f"`{key}` is {value}: {BOUNDS}"
         elif key in ("const", "enum"):
-            yield from ((where, f"`{key}` has {number}: {INEXACT}") for number in _inexact(value))
+            yield from ((where, f"`{key}` has {number}: {BOUNDS}") for number in _inexact(value))
         elif key == "pattern":
             yield from _pattern_faults(where, value)
     if "format" in document and document.get("type") != "string":
@@ -104,16 +103,13 @@ def _inexact(value: Any) -> Iterator[int]:
     if isinstance(value, (list, dict)):
         for inner in value if isinstance(value, list) else value.values():
             yield from _inexact(inner)
-    elif isinstance(value, int) and beyond_bounds(value, whole=False):
+    elif isinstance(value, int) and beyond_bounds(value, whole=True):
         yield value
 
 
 def beyond_bounds(number: int | float, *, whole: bool) -> bool:
-    """Whether llguidance would take another bound in place of this one: it reads bounds as 64-bit floats."""
-    try:
-        return abs(number) > LARGEST_BOUND and (whole or number != float(number))
-    except OverflowError:
-        return True
+    """Whether llguidance would take another number in place of this one: it reads all as 64-bit floats."""
+    return abs(number) > LARGEST_BOUND and (whole or isinstance(number, int))
 
 
 def children(document: Document) -> Iterator[tuple[str, Document]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -206,6 +207,8 @@ class _InlineCompiler:
             if beyond_bounds(bound, whole=type_.name == "int"):
                 message = f"the bound {bound} is beyond what a model can be held to"
                 help = "hold it as a text, `text(pattern=/…/)`, or leave the bound out"
+                if type_.name == "float" and abs(bound) <= sys.float_info.max:
+                    help = f"write the bound as a float: `{float(bound)}`"
                 self._fault("QP285", message, type_.span, "in this type", notes=(BOUNDS,), help=help)
                 return document
         return self._leaf(document, type_.span)

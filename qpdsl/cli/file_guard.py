@@ -145,7 +145,7 @@ def _identity(file: Path | int) -> Hashable:
     try:
         status = os.stat(file)
     except OSError:
-        return _place(Path(os.path.realpath(file)))
+        return file if isinstance(file, int) else _place(Path(os.path.realpath(file)))
     return status.st_dev, status.st_ino
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qpdsl.cli.proposals import complete_models, complete_names, complete_programs, complete_rules, complete_settings
 
 Command = Callable[..., Any]
+# Earlier versions of click do not have it generic.
+_ParamType = click.ParamType[str] if TYPE_CHECKING else click.ParamType
 
 
 def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -19,7 +21,7 @@ def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
-class FileName(click.ParamType):
+class FileName(_ParamType):
     """The type of every option that names a file or a folder. `dash` says why `-` is none, where it means nothing."""
 
     name = "file"

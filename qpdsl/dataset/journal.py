@@ -68,15 +68,16 @@ class Journal:
         if header is not None:
             self._check(header, fingerprint)
             self.replaces = header.get("replaces") is True
-        elif lines:
-            self.damaged.append(1)
-        for number, line in enumerate(lines[1:], 2):
+        for number, line in enumerate(lines, 1):
+            if number == 1 and header is not None:
+                continue
+            # Where the header is gone, or damaged, a row's line still shows which run it is of.
             row = self._row(line, ids)
             if row is None:
                 self.damaged.append(number)
             else:
                 self.done[row[0]] = row[1]
-        if self.damaged[:1] == [1] and not self.done:
+        if lines and header is None and not self.done:
             raise UsageError(
                 f"the first line of `{self.path}` is damaged, and no other shows that it belongs to this run",
                 help=_START_OVER,

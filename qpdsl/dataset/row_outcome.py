@@ -72,9 +72,9 @@ def outcome(row: InputRow, result: InstanceResult, greedy: InstanceResult | None
     """The outcome of a row from what the program gave and, where it was run, greedy decoding."""
     reference = row.reference
     error = result.error
-    if error is None and greedy is not None and greedy.timed_out:
-        # It has no answer to compare with, which must not count as a wrong one in silence.
-        error = f"greedy decoding {greedy.error}"
+    if greedy is not None and greedy.timed_out:
+        # It has no answer to compare with, which must not count as a wrong one.
+        error, greedy = error or f"greedy decoding {greedy.error}", None
     return Outcome(
         id=row.id,
         answer=result.value,

@@ -35,16 +35,14 @@ class _Unusable(Exception):
 
 def folder() -> Path:
     """`qpdsl` in XDG_CACHE_HOME, by default in `~/.cache`. Raises UsageError where there is no home."""
-    # The specification of XDG_CACHE_HOME has relative paths ignored.
-    for name, inner in (("XDG_CACHE_HOME", ""), ("HOME", ".cache")):
-        base = os.environ.get(name, "")
-        if os.path.isabs(base):
-            return Path(base, inner, "qpdsl")
-    try:
-        if "HOME" not in os.environ:
-            return Path.home() / ".cache" / "qpdsl"
-    except RuntimeError:
-        pass
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # Its specification has relative paths ignored.
+    if os.path.isabs(base):
+        return Path(base) / "qpdsl"
+    with contextlib.suppress(RuntimeError):
+        home = Path.home()
+        if home.is_absolute() and os.environ.get("HOME") != "":
+            return home / ".cache" / "qpdsl"
     raise UsageError("there is no home folder to keep anything in", "XDG_CACHE_HOME may name a folder")
 
 
@@ -60,7 +58,7 @@ def damaged_files() -> list[str]:
             _read(file, Statistics.from_text if file.name == STATISTICS_FILE else _device)
         except _Unusable as why:
             again = "runs" if file.name == STATISTICS_FILE else "`qpdsl profile`"
-            notes.append(f"`{file}` is not used, since {why}; {again} will write it anew")
+            notes.append(f"`{file}` is not used ({why}); {again} will write it anew")
     return notes
 
 
@@ -137,7 +135,7 @@ def _read(path: Path, parse: Callable[[str], T]) -> T | None:
         if len(data) > _LARGEST_FILE:
             raise _Unusable("it is too large")
         return parse(data.decode("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise _Unusable("it is a link" if error.errno == errno.ELOOP else reason(error)) from error

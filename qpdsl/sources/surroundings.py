@@ -86,7 +86,8 @@ def environment(
 
 def _replacements(models: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """The ids of `NAME=ID` settings by name, and the kinds of those that say `NAME=ID kind=KIND`. Raises UsageError."""
-    ids, kinds = {}, {}
+    ids: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for setting in models:
         name, sign, model = setting.partition("=")
         id_, _, kind = (part.strip() for part in model.partition(" kind="))

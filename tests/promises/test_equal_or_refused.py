@@ -27,7 +27,19 @@ PAGE = ROOT / "docs" / "models.md"
 TRIED = [name for name, family in families().items() if family.untried is None]
 RUN = [name for name, family in families().items() if name == family.type and not (family.refused or family.untried)]
 # The families whose layers run here without transformers' modules, and some whose do not.
-SHAPED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gpt_neox", "olmo3", "cohere2", "starcoder2", "granite")
+SHAPED = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gpt_neox",
+    "olmo3",
+    "cohere2",
+    "starcoder2",
+    "granite",
+)
 WINDOWED = ("mistral", "gemma2", "olmo3", "cohere2", "starcoder2")
 # Models that a command is given: two that crashed at load, and two that decoded other tokens.
 LOADED = ("gemma4_text", "electra", "falcon_h1", "bart")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import io
 import json
 import random
 import re
@@ -27,6 +26,7 @@ from qpdsl.executor.models.text_model import TextModel
 from qpdsl.grammar.diagnostic import MAX_DIAGNOSTICS
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.widgets.safe_text import PrintableOnly
+from tests.support.cli import Terminal
 from tests.support.paths import ROOT
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
 from tests.support.tui.traces import BEAM
@@ -82,23 +82,6 @@ def raw(text: str) -> list[str]:
     return [
         char for char in text if char not in "\n\t" and (category(char)[0] == "C" or category(char) in ("Zl", "Zp"))
     ]
-
-
-class Terminal(io.TextIOWrapper):
-    """A stream that says it is a terminal."""
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO(), encoding="utf-8", errors="backslashreplace", newline="")
-
-    def isatty(self) -> bool:
-        return True
-
-    @property
-    def text(self) -> str:
-        self.flush()
-        buffer = self.buffer
-        assert isinstance(buffer, io.BytesIO)
-        return buffer.getvalue().decode()
 
 
 @dataclass(frozen=True)

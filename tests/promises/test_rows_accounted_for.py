@@ -17,10 +17,11 @@ import torch
 
 import qpdsl as qp
 from qpdsl.dataset.job import Job, run_rows
-from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.dataset.row_outcome import Outcome, outcome
 from qpdsl.dataset.rows import InputRow
 from qpdsl.executor.runtime.instance import user_code
 from qpdsl.executor.runtime.instance.functions import PythonFunction
+from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.planner.names.modules import Environment
 from qpdsl.session import Session
 from tests.support.cli import Run, write_rows
@@ -148,7 +149,7 @@ def ran(f: PythonFunction, plan: Mapping[str, str], concurrency: int, timeout: f
     assert sorted(number for number, _ in outcomes) == list(range(len(plan)))
     assert session.busy == 0
     session._engine.check_integrity()
-    return [outcome for _, outcome in sorted(outcomes, key=lambda done: done[0])]
+    return [told for _, told in sorted(outcomes, key=lambda done: done[0])]
 
 
 def problems(count: int) -> list[str]:
@@ -166,13 +167,13 @@ def test_each_row_ends_in_one_record_whatever_a_function_raises_or_gives(shape: 
     plan = dict(zip(problems(len(done)), done, strict=True))
     outcomes = ran(function(shape, kind, plan), plan, draw.choice((1, 4, 40)))
     right = ran(function(shape, kind, dict.fromkeys(plan, "fine 1.0")), plan, 8)
-    for what, outcome, undisturbed in zip(plan.values(), outcomes, right, strict=True):
-        assert (outcome.error is None) == what.startswith("fine"), (what, outcome.error)
-        if outcome.error is None:
-            assert (outcome.answer, outcome.tokens_out) == (undisturbed.answer, undisturbed.tokens_out)
+    for what, told, undisturbed in zip(plan.values(), outcomes, right, strict=True):
+        assert (told.error is None) == what.startswith("fine"), (what, told.error)
+        if told.error is None:
+            assert (told.answer, told.tokens_out) == (undisturbed.answer, undisturbed.tokens_out)
         else:
-            assert "`f`" in outcome.error and len(outcome.error) < 700
-            json.dumps(outcome.record(timing=False)).encode()
+            assert "`f`" in told.error and len(told.error) < 700
+            json.dumps(told.record(timing=False)).encode()
 
 
 @pytest.fixture
@@ -205,10 +206,10 @@ def test_a_function_that_hangs_costs_its_row(
     plan = dict.fromkeys(problems(6), "fine 1.0")
     outcomes = ran(PythonFunction("f", call), plan, 6, 2.0)
     right = ran(function("plain", "scorer", plan), plan, 6)
-    assert [outcome.error for outcome in outcomes if outcome.id != "2"] == [None] * 5
+    assert [told.error for told in outcomes if told.id != "2"] == [None] * 5
     assert outcomes[2].error == "timed out: it took more than 2 s"
-    for outcome, undisturbed in zip(outcomes, right, strict=True):
-        assert outcome.id == "2" or outcome.answer == undisturbed.answer
+    for told, undisturbed in zip(outcomes, right, strict=True):
+        assert told.id == "2" or told.answer == undisturbed.answer
 
 
 def test_without_a_time_out_a_function_that_hangs_holds_up_its_row_only(
@@ -227,7 +228,7 @@ def test_without_a_time_out_a_function_that_hangs_holds_up_its_row_only(
         return 1.0
 
     plan = dict.fromkeys(problems(5), "fine 1.0")
-    assert [outcome.error for outcome in ran(PythonFunction("f", hangs), plan, 5)] == [None] * 5
+    assert [told.error for told in ran(PythonFunction("f", hangs), plan, 5)] == [None] * 5
 
 
 def test_a_plain_function_is_called_by_one_row_at_a_time() -> None:
@@ -253,7 +254,26 @@ def test_waiting_for_the_function_of_another_row_is_not_in_the_time_out(held: th
         return 1.0
 
     plan = dict.fromkeys(problems(4), "fine 1.0")
-    assert [outcome.error for outcome in ran(PythonFunction("f", slow), plan, 4, 1.5)] == [None] * 4
+    assert [told.error for told in ran(PythonFunction("f", slow), plan, 4, 1.5)] == [None] * 4
+
+
+def test_a_row_that_is_cancelled_from_within_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cancelled(*args: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("qpdsl.dataset.job.run_one", cancelled)
+    with pytest.raises(RuntimeError, match="row `0` was cancelled from within"):
+        ran(function("plain", "scorer", {}), dict.fromkeys(problems(2), "fine 1.0"), 2)
+
+
+def test_greedy_decoding_that_times_out_is_the_rows_error() -> None:
+    """It must not count as a wrong answer of greedy decoding."""
+    row = InputRow("7", {}, "12")
+    fine = InstanceResult("12", None, (), 1, 2, 0, 0.1)
+    slow = InstanceResult(None, None, (), 1, 2, 0, 0.1, "timed out: it took more than 1 s", timed_out=True)
+    told = outcome(row, fine, slow, with_rows=False)
+    assert (told.answer, told.correct, told.greedy_correct) == ("12", True, None)
+    assert told.error == "greedy decoding timed out: it took more than 1 s"
 
 
 FUNCTIONS = """

@@ -89,6 +89,14 @@ def test_a_float_takes_a_whole_number_and_stays_a_float() -> None:
     assert bind([parameter("float", ast.Literal(3, span=NOWHERE))], {}) == {"x": 3.0}
 
 
+def test_a_whole_number_that_no_float_holds_is_refused() -> None:
+    param = parameter("float")
+    assert from_json(param, 2**53) == from_text(param, str(2**53)) == float(2**53)
+    for read in (lambda: from_json(param, 2**53 + 1), lambda: from_text(param, str(2**53 + 1))):
+        with pytest.raises(ArgumentError, match="none here has all the digits of 9007199254740993"):
+            read()
+
+
 @given(st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_survive_the_command_line(whole: int, number: float) -> None:
     assert from_text(parameter("int"), str(whole)) == whole

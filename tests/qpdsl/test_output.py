@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from qpdsl.dataset.fingerprint import model_digest
 from qpdsl.dataset.progress import Rate
 from qpdsl.dataset.row_outcome import Outcome, same_answer
+from qpdsl.errors import UsageError
+from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.output import OrderedLines, check_writable, write_whole
 from qpdsl.planner.plan.evaluate import Value
 from tests.support.timing import assert_quick, cpu_seconds
@@ -53,6 +56,30 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         write_whole(path, failing())  # type: ignore[arg-type]
     assert path.read_text() == "a\nb\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_a_file_that_is_there_stays_unless_it_may_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.jsonl"
+    write_whole(path, ["a"], replace=False)
+    path.chmod(0o640)
+    with pytest.raises(UsageError, match="another file has come there in the meantime"):
+        write_whole(path, ["b"], replace=False)
+    assert path.read_text() == "a\n"
+    write_whole(path, ["c"])
+    assert path.read_text() == "c\n" and path.stat().st_mode & 0o777 == 0o640
+    path.write_text("")
+    write_whole(path, ["d"], replace=False)
+    assert path.read_text() == "d\n"
+
+    def no_links(*given: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("qpdsl.output.os.link", no_links)
+    with pytest.raises(UsageError, match="another file has come there"):
+        write_whole(path, ["e"], replace=False)
+    path.unlink()
+    write_whole(path, ["f"], replace=False)
+    assert path.read_text() == "f\n" and [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:
@@ -107,6 +134,10 @@ def test_a_record_has_its_keys_in_a_fixed_order() -> None:
     assert "seconds" not in row.record(timing=False)
 
 
+def digest_of(folder: Path) -> str:
+    return model_digest(ModelFolder(folder, {}, {}, {}, {}, ("config.json", "tokenizer.json", "model.safetensors")))
+
+
 def folder_of(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -119,27 +150,27 @@ def folder_of(tmp_path: Path) -> Path:
 
 def test_the_digest_of_a_model_notices_what_counts(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
-    first = model_digest(folder)
+    first = digest_of(folder)
     (folder / "README.md").write_text("other words")
-    assert model_digest(folder) == first
+    assert digest_of(folder) == first
     for name, at in (("config.json", 0), ("tokenizer.json", 6), ("model.safetensors", 700)):
         data = (folder / name).read_bytes()
         (folder / name).write_bytes(data[:at] + b"?" + data[at + 1 :])
-        assert model_digest(folder) != first
+        assert digest_of(folder) != first
         (folder / name).write_bytes(data)
-    assert model_digest(folder) == first
+    assert digest_of(folder) == first
 
 
 def test_the_digest_of_a_large_model_takes_well_under_a_second(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     with (folder / "model.safetensors").open("r+b") as file:
         file.truncate(8 << 30)
-    first = model_digest(folder)
-    assert_quick(lambda: cpu_seconds(lambda: model_digest(folder)), 1)
+    first = digest_of(folder)
+    assert_quick(lambda: cpu_seconds(lambda: digest_of(folder)), 1)
     with (folder / "model.safetensors").open("r+b") as file:
         file.seek((8 << 30) - 1)
         file.write(b"x")
-    assert model_digest(folder) != first
+    assert digest_of(folder) != first
 
 
 def test_a_rate_looks_back_a_few_seconds() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,19 +27,19 @@ class KeptKV:
     windows: dict[int, int | None]
 
     @classmethod
-    def of(cls, output: Any, left: Iterable[str] = ()) -> KeptKV:
-        """From what a forward with `use_cache` returned, and the names of what it `left` in the model's modules.
+    def of(cls, output: Any, changed: Sequence[str]) -> KeptKV:
+        """From what a forward with `use_cache` returned, and the names of the tensors that it `changed` in the model.
 
         Raises UnsupportedModel where paged memory cannot hold it.
         """
-        own = [*(name for name in _STATES if getattr(output, name, None) is not None), *sorted(set(left))]
+        own = [name for name in _STATES if getattr(output, name, None) is not None]
         cache = getattr(output, _CACHE, None)
+        if cache is None:
+            own = own or sorted({name.rpartition(".")[2] for name in changed})
         if own:
             raise UnsupportedModel(_state(own))
         if cache is None:
-            raise UnsupportedModel(
-                "it keeps no keys and values for the next token, so it is an encoder, or has no cache"
-            )
+            raise UnsupportedModel("it keeps no keys and values for the next token: it is an encoder, or has no cache")
         if getattr(cache, "cross_attention_cache", None) is not None:
             raise UnsupportedModel("its layers attend to an encoder too, and there is none here")
         layers = list(getattr(cache, "layers", ()))
@@ -49,7 +49,7 @@ class KeptKV:
         # A layer that reads the keys and values of another keeps none itself.
         kept = {index: layer for index, layer in enumerate(layers) if getattr(layer, "keys", None) is not None}
         if not kept:
-            raise UnsupportedModel(f"it keeps a {type(cache).__name__}, not as keys and values")
+            raise UnsupportedModel(f"it keeps a {type(cache).__name__}, not keys and values")
         shapes = {
             tuple(part.shape[axis] for part in (layer.keys, layer.values) for axis in (1, -1))
             for layer in kept.values()
@@ -66,14 +66,28 @@ class KeptKV:
         return cls(heads, dim, {index: _window(layer) for index, layer in kept.items()})
 
 
-def held(model: torch.nn.Module) -> dict[tuple[str, str], int]:
-    """The tensors in plain attributes of modules, where a forward may leave them: identities by module and name."""
-    return {
-        (path, name): id(value)
-        for path, module in model.named_modules()
-        for name, value in vars(module).items()
-        if isinstance(value, torch.Tensor)
-    }
+class TensorMarks:
+    """Remembers the buffers of a model, and the tensors in plain attributes of its modules."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._seen = dict(self._tensors())
+
+    def changed(self) -> list[str]:
+        """The names of those that are new, others, or written since."""
+        names = []
+        for name, (tensor, version) in self._tensors():
+            before = self._seen.get(name)
+            if before is None or before[0] is not tensor or before[1] != version:
+                names.append(name)
+        return names
+
+    def _tensors(self) -> Iterator[tuple[str, tuple[torch.Tensor, int]]]:
+        for path, module in self._model.named_modules():
+            for name, value in (*module._buffers.items(), *vars(module).items()):
+                if isinstance(value, torch.Tensor):
+                    # What inference mode made does not count how often it was written.
+                    yield f"{path}.{name}", (value, 0 if value.is_inference() else value._version)
 
 
 def _state(names: list[str]) -> str:

@@ -12,6 +12,7 @@ from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, KVType
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
+from qpdsl.executor.engine.model.kept_state import TensorMarks
 from qpdsl.executor.engine.model.lean_stack import AttentionScale, LeanStack
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
 from qpdsl.executor.engine.model.probe import Probe, Trial
@@ -21,7 +22,6 @@ from qpdsl.executor.engine.model.refusals import (
     check_positions,
     check_windows,
     failing,
-    marks,
     setting,
 )
 from qpdsl.executor.kernels.plain.linear import PADDED_ROWS, safe_rows
@@ -61,23 +61,23 @@ class PagedModel:
         head: ValueHead | None = None,
         native: bool = True,
     ) -> None:
-        with failing("its configuration is none of a language model"):
+        with failing("it is not built as a language model is"):
             config = model.config.get_text_config()
+            check_config(config)
             self.vocabulary: int = model.get_input_embeddings().num_embeddings
-        check_config(config)
+            self.head: LogitHead | ValueHead = LogitHead(model) if head is None else head
         self.device = str(model.device)
         self.kernels: bool = model.device.type == "cuda" if kernels is None else kernels
         self.dtype: torch.dtype = model.dtype
         self.parameters: int = model.num_parameters()
         limits = [limit for name in _LIMITS if (limit := setting(config, name)) and limit > 0]
         self.max_positions: int = min(limits, default=1 << 30)
-        self.head: LogitHead | ValueHead = LogitHead(model) if head is None else head
         probe = Probe(model, self.head, self.max_positions)
         layers, heads = setting(config, "num_hidden_layers"), setting(config, "num_attention_heads")
         if layers is None or heads is None:
-            raise UnsupportedModel("its configuration names no number of layers and heads common to all layers")
+            raise UnsupportedModel("its configuration names no numbers of layers and heads")
         kv_heads, dim = probe.kept.kv_heads, probe.kept.dim
-        self.fold = heads // kv_heads
+        self.fold = max(1, heads // kv_heads)
         plain = KVLayout(layers, page_size, kv_heads, dim, self.dtype)
         self.layout = KVLayout(layers, page_size, kv_heads, dim, self.dtype, kv_type)
         stack = ModuleStack(model, layers, is_base=head is not None)
@@ -158,17 +158,17 @@ class PagedModel:
         self, model: PreTrainedModel, stack: ModuleStack, probe: Probe, layout: KVLayout, config: PretrainedConfig
     ) -> list[AttentionCall]:
         """The calls of attention in a forward, by layer. Raises UnsupportedModel where it gives other logits."""
-        before = marks(model)
+        marks = TensorMarks(model)
         worst = 0.0
         calls: list[AttentionCall] = []
         for trial in probe.pieces(layout, self.fold, self.kernels):
             with failing("its layers fail on a batch of pieces of texts"):
                 hidden, calls = stack.probe(trial.batch, trial.cache)
-            check_calls(calls, layout.layers, self.kernels)
+            check_calls(calls, layout.layers, self.fold * layout.kv_heads, self.kernels)
             worst = max(worst, probe.distance(self.head.dense(trial.read(hidden)), trial.expected))
         check_windows(config, probe.kept.windows, calls)
         check_positions(model, stack.inner)
-        if changed := [name for name, mark in marks(model).items() if before.get(name) != mark]:
+        if changed := marks.changed():
             raise UnsupportedModel(f"each forward changes what the next one computes with (`{changed[0]}`)")
         if not worst <= probe.tolerance:
             raise UnsupportedModel(
@@ -198,7 +198,7 @@ def _lean(
     """The model's layers without its modules, where they give its logits; None where they do not."""
     if any(call.softcap is not None for call in calls):
         return None
-    trial = probe.whole(layout, fold)
+    trial = probe.start(layout, fold)
     scales = [AttentionScale(call.scaling, call.window) for call in calls]
     try:
         lean = LeanStack(stack.inner, config, scales)
@@ -227,7 +227,7 @@ def _native(
         native = checked if layout == plain else NativeStack(lean, layout, vocabulary)
     except (ImportError, LookupError, RuntimeError):
         return None
-    trial = probe.kernel_whole(plain)
+    trial = probe.kernel_start(plain)
     hidden, _ = checked.forward(trial.batch, trial.cache, early_exit=False)
     return native if _agrees(probe, trial, head.dense(trial.read(hidden))) else None
 

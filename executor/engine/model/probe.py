@@ -14,7 +14,7 @@ from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
-from qpdsl.executor.engine.model.kept_state import KeptKV, held
+from qpdsl.executor.engine.model.kept_state import KeptKV, TensorMarks
 from qpdsl.executor.engine.model.module_stack import inner_model
 from qpdsl.executor.engine.model.refusals import failing
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -58,7 +58,7 @@ class Probe:
     def __init__(self, model: PreTrainedModel, head: LogitHead | ValueHead, max_positions: int) -> None:
         """Runs the model as it came, once and whole. Raises UnsupportedModel."""
         rows = torch.arange(min(_TOKENS, max_positions), device=model.device)
-        before = held(model)
+        marks = TensorMarks(model)
         with failing("its own forward fails"):
             self.tokens: torch.Tensor = (rows * 7 + 3) % model.config.get_text_config().vocab_size
             if isinstance(head, LogitHead):
@@ -66,32 +66,34 @@ class Probe:
             else:
                 output = model(input_ids=self.tokens[None], use_cache=True)
                 hidden = output[0][0]
-        self.kept = KeptKV.of(output, (name for (_, name) in dict(held(model).items() - before.items())))
+        self.kept = KeptKV.of(output, marks.changed())
         is_own = isinstance(head, LogitHead)
         self.logits: torch.Tensor = _own_logits(output, hidden, head, len(rows)) if is_own else head.dense(hidden)
         self.tolerance = _tolerance(self.logits, model.dtype)
+        self._begin = max(1, len(rows) * 5 // 8)
 
-    def whole(self, layout: KVLayout, fold: int) -> Trial[GroupedBatch]:
-        """The tokens in one piece. `fold`: query heads to a KV head."""
+    def start(self, layout: KVLayout, fold: int) -> Trial[GroupedBatch]:
+        """The first 40 tokens. `fold`: query heads to a KV head."""
         sequence, _, cache = self._sequences(layout)
-        return self._grouped([Chunk(sequence, len(self.tokens))], cache, fold)
+        return self._grouped([Chunk(sequence, self._begin)], cache, fold)
 
-    def kernel_whole(self, layout: KVLayout) -> Trial[KernelBatch]:
+    def kernel_start(self, layout: KVLayout) -> Trial[KernelBatch]:
         """The same for the attention kernels."""
         sequence, _, cache = self._sequences(layout)
-        return self._packed([Chunk(sequence, len(self.tokens))], cache)
+        return self._packed([Chunk(sequence, self._begin)], cache)
 
     def pieces(self, layout: KVLayout, fold: int, kernels: bool) -> list[Trial[GroupedBatch | KernelBatch]]:
-        """Two forwards: 40 of 64 tokens, then the rest, packed with a second sequence of the first 24.
+        """Two forwards: 40 of 64 tokens, then the rest, packed with a second sequence of the first 8.
 
         A sequence's logits do not depend on what comes later, so the second must have those of the first.
         """
         sequence, other, cache = self._sequences(layout)
-        rest = len(other.tokens)
+        rest = [Chunk(sequence, len(self.tokens) - self._begin), Chunk(other, len(other.tokens))]
         trials: list[Trial[GroupedBatch | KernelBatch]] = []
-        for chunks in ([Chunk(sequence, len(self.tokens) - rest)], [Chunk(sequence, rest), Chunk(other, rest)]):
+        # A context of one token has no second piece.
+        for chunks in ([Chunk(sequence, self._begin)], [chunk for chunk in rest if chunk.count]):
             trials.append(self._packed(chunks, cache) if kernels else self._grouped(chunks, cache, fold))
-            sequence.computed += chunks[0].count
+            sequence.computed = self._begin
         return trials
 
     def distance(self, logits: torch.Tensor, expected: list[int]) -> float:
@@ -99,14 +101,12 @@ class Probe:
         return _distance(logits, self.logits[expected])
 
     def _sequences(self, layout: KVLayout) -> tuple[Sequence, Sequence, KVCache]:
-        """All the tokens, and the first three eighths of them, each with pages of its own in one cache."""
-        count = len(self.tokens)
-        tokens = tuple(self.tokens.tolist())
-        begins = max(1, count * 5 // 8)
-        read = {*range(_FIRST), *range(begins, begins + _FIRST), *range(_STRIDE - 1, count, _STRIDE), count - 1}
+        """All the tokens, and the first few of them, each with pages of its own in one cache."""
+        count, begin = len(self.tokens), self._begin
+        read = {*range(_FIRST), *range(begin, begin + _FIRST), *range(_STRIDE - 1, count, _STRIDE)}
         pages = 1
         sequences = []
-        for part in (tokens, tokens[: max(1, count - begins)]):
+        for part in (tuple(self.tokens.tolist()), tuple(self.tokens[:_FIRST].tolist())):
             request = ReadRequest(part, tuple(sorted(place for place in read if place < len(part))), (0,))
             sequence = Sequence.of(Ticket(request, lambda ticket: None), request)
             first, pages = pages, pages - (-len(part) // layout.page_size)

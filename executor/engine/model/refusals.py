@@ -50,7 +50,7 @@ def check_config(config: PretrainedConfig) -> None:
         raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
 
 
-def check_calls(calls: list[AttentionCall], layers: int, kernels: bool) -> None:
+def check_calls(calls: list[AttentionCall], layers: int, heads: int, kernels: bool) -> None:
     """Refuses a model whose attention does more, or less, than paged attention does, by `kernels` or not."""
     times = Counter(call.layer for call in calls)
     if not times:
@@ -68,8 +68,8 @@ def check_calls(calls: list[AttentionCall], layers: int, kernels: bool) -> None:
         raise UnsupportedModel("its attention is not causal")
     if unknown := sorted({name for call in calls for name in call.others} - _HARMLESS):
         raise UnsupportedModel(f"it gives attention what paged attention does not know ({', '.join(unknown)})")
-    if len({call.shape for call in calls}) > 1:
-        raise UnsupportedModel("its layers differ in their numbers of heads")
+    if {call.shape[0] for call in calls} != {heads}:
+        raise UnsupportedModel(f"its layers differ in their numbers of heads, or have others than {heads}")
 
 
 def check_windows(config: PretrainedConfig, windows: dict[int, int | None], calls: list[AttentionCall]) -> None:
@@ -95,10 +95,3 @@ def check_positions(model: PreTrainedModel, inner: torch.nn.Module) -> None:
     raise UnsupportedModel(
         "it numbers the tokens of each forward itself, from 0, so no text can be read in pieces or beside others"
     )
-
-
-def marks(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
-    """What tells whether a buffer has been changed: its identity, and how often it was written."""
-    return {
-        name: (id(buffer), 0 if buffer.is_inference() else buffer._version) for name, buffer in model.named_buffers()
-    }

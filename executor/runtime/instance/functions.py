@@ -139,8 +139,13 @@ class PythonFunction:
         if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != count:
             what = f"{len(values)} values" if isinstance(values, (list, tuple)) else type(values).__name__
             return FunctionError(f"Python function `{self.name}` must give a list of {count}, not {what}")
-        checked = [self._checked(value) for value in values]
-        return next((value for value in checked if isinstance(value, FunctionError)), checked)
+        checked: list[Value] = []
+        for value in values:
+            result = self._checked(value)
+            if isinstance(result, FunctionError):
+                return result
+            checked.append(result)
+        return checked
 
     def _checked(self, value: Any) -> Value | FunctionError:
         """The value as one of Python's own types."""
@@ -154,9 +159,9 @@ class PythonFunction:
             return self._refusal("a finite number", value) if number is None else number
         if wanted == "float" or type(value) is not _TYPES[wanted]:
             return self._refusal("a number" if self.kind == "scorer" else f"{self.returns} or None", value)
-        if wanted == "int" and abs(value) > _LARGEST:
+        if isinstance(value, int) and abs(value) > _LARGEST:
             return self._refusal("a whole number of up to 64 bits", value)
-        if wanted == "text" and not _is_utf8(value):
+        if isinstance(value, str) and not _is_utf8(value):
             return self._refusal("text that UTF-8 can hold", value)
         checked: Value = value
         return checked

@@ -183,7 +183,7 @@ async def in_loop(work: Callable[[], Awaitable[T]], clock: RowClock) -> T:
     while True:
         begun: Future[None] = Future()
         loop = caller or _shared.loop()
-        outcome = _submit(_awaited(work, begun), loop)
+        outcome: asyncio.Future[T | _Raised] = _submit(_awaited(work, begun), loop)
         try:
             if caller is None and not await _begins(begun, clock):
                 _shared.leave(loop)

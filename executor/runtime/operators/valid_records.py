@@ -49,6 +49,8 @@ def fault_of(text: str, schema: str) -> str | None:
         return next(_Check(_schema(schema)).faults(value, _schema(schema), ""), None)
     except RecursionError:
         return "it nests too deep"
+    except json.JSONDecodeError as error:
+        return f"it is no JSON: {error}"
     except ValueError as error:
         return str(error)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals import regex
+from qpdsl.grammar.literals.regex_tree import whole_text
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import RESERVED
 
@@ -107,6 +108,9 @@ class _Declared:
             return ast.TypeRef("text", span=self.span)
         pattern = rest.get("pattern")
         if pattern is not None and (regex.check(pattern, 0) is not None or "/" in pattern or "\n" in pattern):
+            raise _Beyond
+        # JSON Schema searches for a pattern, the language holds the whole text to it.
+        if pattern is not None and whole_text(pattern) != pattern:
             raise _Beyond
         syntax = None if pattern is None else ast.Regex(pattern, span=self.span)
         return ast.TextType(rest.get("minLength"), rest.get("maxLength"), rest.get("format"), syntax, span=self.span)

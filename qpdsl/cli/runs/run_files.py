@@ -53,8 +53,8 @@ def run_files(options: RunOptions, models: Mapping[str, str], surroundings: Surr
         location = locate(model)
         if isinstance(location, Path) and location.is_dir():
             guard.keeps(location, f"the folder of the model `{name}`")
-    for model in zoo.BUILTIN:
-        guard.keeps(zoo.path(model.name), f"the folder of the model `{model.name}`")
+    for builtin in zoo.BUILTIN:
+        guard.keeps(zoo.path(builtin.name), f"the folder of the model `{builtin.name}`")
     with contextlib.suppress(UserError):
         guard.keeps(user_cache.folder(), "the folder where qpdsl keeps its statistics")
     output = None if options.output is None else _output(guard, options, Path(options.output))

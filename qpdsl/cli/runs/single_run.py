@@ -57,6 +57,8 @@ def answer(
         put("\n".join(_lines(options, result, greedy)))
     if result.error is not None:
         say(f"error: {result.error}")
+        if result.unscored and not options.json:
+            say(f"note: {result.unscored:,} candidates have no score {TOO_LONG}")
         if result.rows and not options.rows:
             say("help: `--rows` shows what was generated")
         return Exit.ROW_FAILED

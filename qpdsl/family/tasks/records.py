@@ -149,13 +149,15 @@ def listed(words: list[str]) -> str:
 
 
 def write_evaluation_set(folder: Path, count: int = 300) -> None:
-    """Write `notes-COUNT.jsonl` (keys id, kind, note, answer) and one `KIND.schema.json` a kind."""
+    """Write for each kind `KIND-N.jsonl`, its N of the `count` notes (keys id, note, answer), and `KIND.schema.json`."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"notes-{count}.jsonl").open("w", encoding="utf-8", newline="\n") as file:
-        for number, note in enumerate(evaluation_notes(count), start=1):
-            row = {"id": f"note-{number:03d}", "kind": note.kind, "note": note.text, "answer": note.record}
-            file.write(json.dumps(row) + "\n")
+    notes = evaluation_notes(count)
     for kind, schema in SCHEMAS.items():
+        of_kind = [note for note in notes if note.kind == kind]
+        with (folder / f"{kind}-{len(of_kind)}.jsonl").open("w", encoding="utf-8", newline="\n") as file:
+            for number, note in enumerate(of_kind, start=1):
+                row = {"id": f"{kind}-{number:03d}", "note": note.text, "answer": note.record}
+                file.write(json.dumps(row) + "\n")
         text = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2)
         (folder / f"{kind}.schema.json").write_text(text + "\n", encoding="utf-8", newline="\n")
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from transformers import AutoTokenizer
 
 from qpdsl import zoo
-from qpdsl.executor.events.stream import EventStream
-from qpdsl.executor.requests.engine import Capabilities, Engine
+from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.request import GenerateRequest
-from qpdsl.executor.runtime.instance.instance import Services
 from qpdsl.executor.runtime.requirements import required_features
-from qpdsl.executor.runtime.run import InstanceResult, run
-from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.session import Session
 from tests.support.executor.models import engine_of, paged
 from tests.support.executor.programs import SHIPPED, case, compiled, shipped
-from tests.support.executor.scripted_engine import CAPABILITIES, Script, ScriptedEngine, scripted_model
+from tests.support.executor.scripted_engine import CAPABILITIES, result_of
 
 TOKENIZER = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
 VOTE = """model llm = "remote"
@@ -51,22 +45,6 @@ program p(problem: text) -> text {
   generate llm temperature=0
   return text
 }"""
-
-
-def result_of(plan: PhysicalPlan, script: Script) -> tuple[InstanceResult, ScriptedEngine]:
-    """What the program gives for one problem on an engine that writes by the script."""
-    engine = ScriptedEngine(TOKENIZER, script)
-    served: Engine = engine
-    services = Services(served, {"llm": scripted_model("remote", TOKENIZER)}, {}, EventStream())
-
-    async def main() -> InstanceResult:
-        driver = asyncio.create_task(engine.drive())
-        try:
-            return await run(plan, {"problem": "What is 2 + 2?"}, 0, services)
-        finally:
-            driver.cancel()
-
-    return asyncio.run(main()), engine
 
 
 def test_a_program_runs_on_an_engine_of_another_kind() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,12 @@ def test_a_reward_model_writes_no_text(tmp_path: Path) -> None:
     alone = text.replace(" score rm\n best by score\n", "")
     with pytest.raises(ModelError, match="is a verifier of kind outcome, which writes no text"):
         Session().load(compiled(alone))
+
+
+def test_a_built_in_verifier_writes_no_text_under_any_name() -> None:
+    plan = compiled('model m = "zoo/counting-mini"\nprogram p(q: text) -> text {\n chat user=q\n generate m\n}')
+    with pytest.raises(ModelError, match="is a verifier of kind rlhflow: it scores text, and writes none"):
+        Session().load(replace(plan, models={"m": "zoo/counting-prm"}))
 
 
 def test_a_program_scores_with_a_model_of_the_kind_that_it_declares(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -14,8 +15,10 @@ from qpdsl.planner.cost.device import nominal
 from qpdsl.planner.cost.estimate import estimate_cost
 from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
 from qpdsl.planner.cost.statistics import MOST_PROGRAMS, Statistics, clock_key
+from qpdsl.planner.cost.validation import SMALLEST
+from qpdsl.planner.optimize.by_cost import choose
 from qpdsl.planner.optimize.optimizer import planned
-from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.sources.programs import load_program
 
 
@@ -44,10 +47,11 @@ def test_they_survive_being_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"version": 0, "programs": {}}', "null", '{"version": 1, "programs": 3}']
+    "text", ["", "[]", "{}", '{"version": 0, "programs": {}}', "null", '{"version": 2, "programs": 3}', "[" * 100_000]
 )
-def test_what_cannot_be_read_is_empty(text: str) -> None:
-    assert Statistics.from_text(text) == Statistics()
+def test_what_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        Statistics.from_text(text)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +68,10 @@ def test_what_cannot_be_read_is_empty(text: str) -> None:
         (("problems",), 0),
         (("problems",), True),
         (("longest",), math.inf),
+        (("longest",), 0),
+        (("longest",), 1e-320),
+        (("operators", "1", "sampled_tokens"), 1e-320),
+        (("operators", "1", "counts", "samples"), 1e-320),
         (("clock",), None),
         (("clock", "cpu float32 1"), 0),
         (("clock", "cpu float32 1"), 10**400),
@@ -72,7 +80,7 @@ def test_what_cannot_be_read_is_empty(text: str) -> None:
         (("name",), None),
     ],
 )
-def test_what_is_damaged_within_is_empty(path: tuple[str, ...], damage: object) -> None:
+def test_what_is_damaged_within_is_refused(path: tuple[str, ...], damage: object) -> None:
     statistics = Statistics()
     statistics.add(plan_of(), figures())
     statistics.add_clock(plan_of(), "cpu float32 1", 2.0)
@@ -81,7 +89,44 @@ def test_what_is_damaged_within_is_empty(path: tuple[str, ...], damage: object) 
     for name in path[:-1]:
         inner = inner[name]
     inner[path[-1]] = damage
-    assert Statistics.from_text(json.dumps(data)) == Statistics()
+    with pytest.raises(ValueError):
+        Statistics.from_text(json.dumps(data))
+
+
+def any_figure(rng: random.Random) -> float:
+    """A figure that a file may hold: none, the least, the largest, or one between them."""
+    return rng.choice([0.0, SMALLEST, 1e30, 10 ** rng.uniform(-3, 6)])
+
+
+@pytest.mark.parametrize("name", ["beam_search", "best_of_n", "self_consistency"])
+def test_whatever_figures_a_file_holds_they_can_be_planned_by(name: str) -> None:
+    plan, rng = plan_of(name), random.Random(name)
+    counts = figures().operators["1"].counts.keys() | {"texts", "text_tokens", "first_tokens", "steps", "run_ahead"}
+    statistics = Statistics()
+    statistics.add(plan, figures())
+    data = json.loads(statistics.to_text())
+    (entry,) = data["programs"].values()
+    (means,) = entry["operators"].values()
+    for _ in range(40):
+        entry["longest"] = max(1.0, any_figure(rng))
+        entry["clock"] = {clock_key(nominal()): any_figure(rng) or 1.0}
+        for node in everything(plan.ops):
+            drawn = {key: any_figure(rng) for key, value in means.items() if isinstance(value, float | int)}
+            chosen = {count: any_figure(rng) for count in sorted(counts) if rng.random() < 0.8}
+            entry["operators"][node.id] = {**means, **drawn, "counts": chosen, "most": any_figure(rng)}
+        read = Statistics.from_text(json.dumps(data))
+        assert math.isfinite(estimate_cost(plan, nominal(), read).seconds)
+        choose(plan, replace(nominal(), measured=True), read)
+
+
+def test_what_does_not_come_any_more_fades_away() -> None:
+    statistics, plan = Statistics(), plan_of()
+    statistics.add(plan, figures(1))
+    for _ in range(12):
+        statistics.add(plan, figures(10**6, 0))
+    found = statistics.of(plan)
+    assert found is not None and found.operators["1"].sampled_tokens == 0.0
+    assert Statistics.from_text(statistics.to_text()) == statistics
 
 
 def test_the_clock_of_nominal_figures_is_none_of_measured_ones() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -79,6 +80,7 @@ def test_analyze_shows_and_forgets(qpdsl: Run, sampled: Path) -> None:
     qpdsl("explain", sampled, "--analyze", "--set", "problem=two")
     shown = qpdsl("analyze")
     assert shown.out.startswith("sampled n=2 limit=12   1 problem") and "tokens a sample" in shown.out
+    assert re.search(r"\n  1 +generate llm n=n temperature=1.5 max_tokens=limit +1 ", shown.out)
     assert qpdsl("analyze", "nothing").code == Exit.USAGE
     (entry,) = json.loads(qpdsl("analyze", "sampled", "--format", "json").out)["programs"].values()
     assert entry["problems"] == 1

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qpdsl.cli.exits import Exit
+from qpdsl.errors import UsageError
+from qpdsl.output import replace_text
 from tests.support.cli import Run, stdin
 
 NEAT = """\
@@ -89,6 +92,28 @@ def test_faults_of_meaning_do_not_matter(qpdsl: Run, tmp_path: Path) -> None:
     path.write_text(UNTIDY.replace("llm   n", "lmm   n"))
     assert qpdsl("fmt", path).code == Exit.OK
     assert path.read_text() == NEAT.replace("generate llm", "generate lmm")
+
+
+def test_a_file_that_changes_meanwhile_is_left(qpdsl: Run, untidy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qpdsl.grammar.format import formatter
+
+    real = formatter.format_source
+
+    def saved_by_an_editor(*given: Any) -> str:
+        untidy.write_text(UNTIDY + "# more\n")
+        return real(*given)
+
+    monkeypatch.setattr(formatter, "format_source", saved_by_an_editor)
+    ran = qpdsl("fmt", untidy)
+    assert ran.code == Exit.USAGE and "was changed in the meantime" in ran.err
+    assert untidy.read_text() == UNTIDY + "# more\n"
+
+
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.qp"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="not a regular file"):
+        replace_text(pipe, NEAT)
 
 
 def test_mode_and_links_stay(qpdsl: Run, untidy: Path, tmp_path: Path) -> None:

@@ -192,3 +192,17 @@ def a_helper(problem: str) -> str:
 
 def _helped(rows: qp.Rows) -> None:
     rows.generate(llm, n=0)
+
+
+def a_scale(problem: str) -> str:
+    rows = qp.chat(user=problem)
+    rows.generate(llm)
+    rows.best(by=rows.score(qp.judge(llm, "How good is it?", (5, 1))))
+    return qp.col.text
+
+
+def a_problem_that_nobody_sees(problem: str) -> str:
+    rows = qp.chat(user=problem)
+    rows.generate(llm)
+    rows.best(by=rows.score(qp.logprob, given=problem))
+    return qp.col.text

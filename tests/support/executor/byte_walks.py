@@ -45,7 +45,7 @@ class Constraint:
         while len(text) < most and not matcher.is_stopped():
             fill_next_token_bitmask(matcher, bits, 0)
             allowed = np.flatnonzero(np.unpackbits(bits.view(np.uint8)[0], bitorder="little")[: _EOS + 1]).tolist()
-            if allowed[-1:] == [_EOS] and (len(allowed) == 1 or chance.random() < 0.4):
+            if allowed[-1:] == [_EOS] and (len(allowed) == 1 or chance.random() < 0.5):
                 return text.decode()
             ascii = [token for token in allowed if token < 128]
             token = chance.choice(ascii if ascii and chance.random() < 0.7 else [t for t in allowed if t != _EOS])

@@ -7,8 +7,10 @@ import random
 from collections.abc import Callable
 from hashlib import blake2b
 
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from qpdsl import zoo
+from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
@@ -21,6 +23,9 @@ from qpdsl.executor.requests.request import (
     Sample,
 )
 from qpdsl.executor.requests.ticket import Ticket
+from qpdsl.executor.runtime.instance.instance import Services
+from qpdsl.executor.runtime.run import InstanceResult, run
+from qpdsl.planner.plan.physical import PhysicalPlan
 
 # From the text of a prompt and a sample's key (0 at temperature 0) to what the sample writes.
 Script = Callable[[str, int], str]
@@ -117,3 +122,21 @@ def _sample(request: GenerateRequest, index: int, ids: list[int]) -> Sample:
 def scripted_model(name: str, tokenizer: PreTrainedTokenizerFast) -> TextModel:
     """A model of such an engine: a name, a tokenizer and a few numbers."""
     return TextModel(name, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 512, len(tokenizer))
+
+
+def result_of(
+    plan: PhysicalPlan, script: Script, capabilities: Capabilities = CAPABILITIES
+) -> tuple[InstanceResult, ScriptedEngine]:
+    """What a program with the model `llm` gives for one problem on an engine that writes by the script."""
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
+    engine = ScriptedEngine(tokenizer, script, capabilities)
+    services = Services(engine, {"llm": scripted_model("remote", tokenizer)}, {}, EventStream())
+
+    async def main() -> InstanceResult:
+        driver = asyncio.create_task(engine.drive())
+        try:
+            return await run(plan, {"problem": "What is 2 + 2?"}, 0, services)
+        finally:
+            driver.cancel()
+
+    return asyncio.run(main()), engine

@@ -20,8 +20,9 @@ program pasted(question: text, n: int) -> text {
   extract answer = /is ([0-9]+)/
 }
 """
-# Of some the match can begin in one piece of the text and be settled in a later one.
-_REGEXES = [r"/[0-9]+/", r"/is ([0-9]+)/", r"/[*][\s\S]*is|[0-9][0-9]/", r"/a[\s\S]*b/", r"/b|is ([0-9])/", "/zz/"]
+# The first alternative begins behind a `*`: in one piece of a text, where it may end in a later one.
+_PENDING = [r"/[*][\s\S]*is|[0-9][0-9]/", r"/[*][\s\S]*b|4|7/", r"/[*] ([\s\S]*)a|[0-9]/"]
+_REGEXES = [r"/[0-9]+/", r"/is ([0-9]+)/", r"/a[\s\S]*b/", r"/b|is ([0-9])/", "/zz/", *_PENDING]
 _STOPS = [r'"\n\n"', '"."', '" * "', '"is "']
 
 
@@ -54,18 +55,20 @@ class SearchGenerator:
         """Stages that read a regex in the text, and little else."""
         pick = self.chance
         stages = ["split 2"] if pick.random() < 0.5 else []
-        if pick.random() < 0.5:
-            stages.append(f"generate llm temperature=1.0 n=2 stop={pick.choice(_STOPS)}")
+        begun = pick.random() < 0.5
+        if begun:
+            stages.append('generate llm temperature=1.0 n=2 stop=" * "')
         options = ["temperature=0", "temperature=1.0 n=3", "temperature=1.0 n=3", "temperature=1.0 n=n max_tokens=20"]
         stages += [f"generate llm {pick.choice(options)}"]
-        stages += pick.sample(["score prm given problem into s", "where finished"], pick.choice([0, 0, 1]))
-        stages += [f"extract a = {pick.choice(_REGEXES)}"]
-        after = ["split 3 by 1", "keep 1 by 1 per group", "where a != none", "call aside(problem, n) into c"]
+        scored = pick.random() < 0.3
+        stages += ["score prm given problem into s"] if scored else []
+        stages += [f"extract a = {pick.choice(_PENDING if begun else _REGEXES)}"]
+        after = ["split 7 by 1", "keep 1 by 1 per group", "where a != none", "call aside(problem, n) into c"]
         stages += pick.sample([*after, "branch { { where a != none } { keep 1 by 1 } }"], pick.choice([0, 1, 1, 2]))
-        if pick.random() < 0.7:
-            stages.append(f"vote a{' weight=s' if 'score prm given problem into s' in stages else ''}")
-        if pick.random() < 0.3:
-            return [*stages, "score prm reduce=min given problem into t", 'return "{a} {t}"']
+        weight = " weight=s" if scored and pick.random() < 0.3 else ""
+        stages.append(pick.choice([f"vote a{weight}", f"vote a{weight}", "where a != none"]))
+        if scored and pick.random() < 0.7:
+            return [*stages, "score prm reduce=min given problem into t", 'return "{a} {s} {t}"']
         return [*stages, "return a"]
 
     def closing(self) -> list[str]:

@@ -77,6 +77,9 @@ def test_sockets_of_dead_runs_are_taken_away(runtime: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     assert live.live_runs() == [] and not path.exists()
+    # What is no socket is somebody's file, whatever its name.
+    path.write_text("precious")
+    assert live.live_runs() == [] and path.read_text() == "precious"
 
 
 def test_who_comes_late_sees_what_was_and_what_comes(runtime: Path) -> None:

@@ -62,9 +62,10 @@ def test_memory_that_the_system_does_not_give(error: Exception, monkeypatch: pyt
     def zeros(*args: object, **named: object) -> None:
         raise error
 
+    model = paged("llama")
     monkeypatch.setattr(np, "zeros", zeros)
     with pytest.raises(EngineError, match=r"the system does not give 8\.0 MiB of memory for the KV"):
-        PagedEngine(kv_bytes="8MiB").add("llama", paged("llama"))
+        PagedEngine(kv_bytes="8MiB").add("llama", model)
 
 
 def test_the_largest_step_has_as_many_tokens_as_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,108 +1,177 @@
-"""What cannot run on the paged engine is refused when it is loaded, with a reason."""
+"""What cannot run on the paged engine is refused when it is loaded, with a reason.
+
+Here are models that differ from a sound one in one thing; `tests/promises/test_equal_or_refused.py` has whole families.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    BertGenerationConfig,
-    BloomConfig,
-    FalconConfig,
-    GptOssConfig,
-    GraniteConfig,
-    MambaConfig,
-    NemotronConfig,
-    Phi3Config,
-    PhimoeConfig,
-    PretrainedConfig,
-)
+from transformers import AutoModelForCausalLM, GraniteConfig, PreTrainedModel
 
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.requests.errors import EngineError, UnsupportedModel
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
-from tests.support.executor.models import paged
+from tests.support.executor.families import families, tiny
+from tests.support.executor.models import VOCABULARY, paged, random_model
 
-REFUSED: list[tuple[PretrainedConfig, str]] = [
-    (BloomConfig(hidden_size=32, n_layer=2, n_head=2, vocab_size=50), "trial run failed|reaches 0 of its 2 layers"),
-    (
-        FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50, alibi=False),
-        "cannot be replaced|trial run failed|reaches 0 of its 2 layers",
-    ),
-    (MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=50, state_size=4), "no attention shape"),
-    (
-        GptOssConfig(
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=16,
-            vocab_size=50,
-            intermediate_size=32,
-            num_local_experts=4,
-            num_experts_per_tok=2,
-        ),
-        "attention sinks",
-    ),
-    (
-        NemotronConfig(
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            vocab_size=50,
-        ),
-        "do not hand a forward's keyword arguments on",
-    ),
-    (
-        BertGenerationConfig(
-            hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50
-        ),
-        "more than paged attention|not causal|trial run failed",
-    ),
-    (
-        PhimoeConfig(
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            vocab_size=50,
-            num_local_experts=2,
-            sliding_window=200,
-        ),
-        "do not tell attention of their window of 200 tokens",
-    ),
-    (
-        Phi3Config(
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            vocab_size=50,
-            pad_token_id=0,
-            original_max_position_embeddings=32,
-            max_position_embeddings=128,
-            rope_parameters={
-                "rope_type": "longrope",
-                "rope_theta": 10000.0,
-                "short_factor": [1.0] * 8,
-                "long_factor": [2.0] * 8,
-                "original_max_position_embeddings": 32,
-            },
-        ),
-        "longrope",
-    ),
-]
+PIECES = "a text that is read in pieces gets other logits than a whole one"
 
 
-@pytest.mark.parametrize(("config", "reason"), REFUSED, ids=[config.model_type for config, _ in REFUSED])
-def test_models_that_attention_does_not_reach_are_refused(config: PretrainedConfig, reason: str) -> None:
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+class Part(torch.nn.Module):
+    """A part of a model with something done to its result."""
+
+    def __init__(self, part: torch.nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.altered(self.part(states))
+
+    def altered(self, states: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class Convolution(Part):
+    """Each token also gets a little of the one before it in the forward."""
+
+    def altered(self, states: torch.Tensor) -> torch.Tensor:
+        return states + 0.1 * states.roll(1, dims=1) * (torch.arange(states.shape[1]) > 0)[:, None]
+
+
+class Numbered(Part):
+    """Tokens are numbered from the beginning of the forward."""
+
+    def altered(self, states: torch.Tensor) -> torch.Tensor:
+        return states + 0.1 * torch.sin(torch.arange(states.shape[1]))[:, None]
+
+
+class Counting(Part):
+    """A buffer counts forwards; what it adds is too small to be seen in a logit."""
+
+    def __init__(self, part: torch.nn.Module) -> None:
+        super().__init__(part)
+        self.register_buffer("forwards", torch.zeros(1))
+
+    def altered(self, states: torch.Tensor) -> torch.Tensor:
+        self.forwards += 1
+        return states + 1e-9 * self.forwards
+
+
+class Remembering(Part):
+    """The last state stays behind in an attribute."""
+
+    def altered(self, states: torch.Tensor) -> torch.Tensor:
+        self.last_state = states[:, -1]
+        return states
+
+
+class Fixed(Part):
+    """It runs on one number of tokens only."""
+
+    def altered(self, states: torch.Tensor) -> torch.Tensor:
+        return states.view(1, 64, -1)
+
+
+class Failing(Part):
+    """It does not run."""
+
+    def altered(self, states: torch.Tensor) -> torch.Tensor:
+        raise KeyError("weights")
+
+
+def with_mlp(kind: type[Part]) -> Callable[[PreTrainedModel], None]:
+    def change(model: PreTrainedModel) -> None:
+        layer = model.model.layers[1]
+        layer.mlp = kind(layer.mlp)
+
+    return change
+
+
+def with_embedding(model: PreTrainedModel) -> None:
+    model.model.embed_tokens = Numbered(model.model.embed_tokens)
+    model.get_input_embeddings = lambda: model.model.embed_tokens.part  # type: ignore[method-assign]
+
+
+def with_argument(model: PreTrainedModel) -> None:
+    attention = model.model.layers[1].self_attn
+    attention.forward = partial(attention.forward, position_bias=torch.zeros(1))
+
+
+def with_a_call_left_out(model: PreTrainedModel) -> None:
+    attention = model.model.layers[1].self_attn
+    attention.forward = lambda hidden_states, **_: (attention.o_proj(hidden_states), None)
+
+
+def with_two_calls(model: PreTrainedModel) -> None:
+    attention = model.model.layers[1].self_attn
+    once = attention.forward
+
+    def forward(hidden_states: torch.Tensor, **arguments: object) -> object:
+        once(hidden_states, **{**arguments, "past_key_values": None})
+        return once(hidden_states, **arguments)
+
+    attention.forward = forward
+
+
+def with_logits(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[PreTrainedModel], None]:
+    def changed(model: PreTrainedModel) -> None:
+        original = model.forward
+
+        def forward(*arguments: object, **named: object) -> object:
+            output = original(*arguments, **named)
+            output.logits = change(output.logits)
+            return output
+
+        model.forward = forward  # type: ignore[method-assign]
+
+    return changed
+
+
+CHANGES: dict[str, tuple[Callable[[PreTrainedModel], None], str]] = {
+    "convolution": (with_mlp(Convolution), PIECES),
+    "positions": (with_embedding, PIECES),
+    "buffer": (with_mlp(Counting), r"each forward changes what the next one computes with \(`\S*forwards`\)"),
+    "attribute": (with_mlp(Remembering), r"each forward changes what the next one computes with \(`\S*last_state`\)"),
+    "fixed": (with_mlp(Fixed), r"its layers fail on a batch of pieces of texts \(RuntimeError"),
+    "failing": (with_mlp(Failing), r"its own forward fails \(KeyError: 'weights'\)"),
+    "argument": (with_argument, r"what paged attention does not know \(position_bias\)"),
+    "left out": (with_a_call_left_out, r"not all of its layers attend .* \(1 of 2 do\)"),
+    "twice": (with_two_calls, r"its layers attend more than once in a forward \(layer 1: 2 times\)"),
+    "shifted": (with_logits(lambda logits: logits + 5.0), "its logits are more than a projection"),
+    # Small logits do not show it.
+    "capped": (with_logits(lambda logits: torch.tanh(logits / 1000) * 1000), "its logits are more than a projection"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_does_more_is_refused(change: str) -> None:
+    model = random_model("llama")
+    alter, reason = CHANGES[change]
+    alter(model)
     with pytest.raises(UnsupportedModel, match=reason):
+        PagedModel(model)
+
+
+@pytest.mark.parametrize("name", ["falcon_h1", "zaya", "bart", "marian", "gpt_bigcode", "mistral"])
+def test_what_is_refused_does_not_depend_on_the_type(name: str) -> None:
+    """Where rounding is coarse, logits alone would not tell."""
+    family = families()[name]
+    model = tiny(family).to(torch.bfloat16)
+    if family.refused is None:
+        PagedModel(model)
+    else:
+        with pytest.raises(UnsupportedModel, match=family.refused):
+            PagedModel(model)
+
+
+def test_a_window_beyond_the_trial_must_be_told_too() -> None:
+    model = tiny(families()["phimoe (with a wide window)"])
+    with pytest.raises(UnsupportedModel, match="do not tell attention of their window of 200 tokens"):
         PagedModel(model)
 
 
@@ -120,23 +189,6 @@ def test_a_scaled_head_is_reproduced() -> None:
     PagedModel(AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval())
 
 
-def test_a_head_that_is_not_what_it_seems_is_refused() -> None:
-    config = GraniteConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=50
-    )
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    original = model.forward
-
-    def forward(*args: object, **kwargs: object) -> object:
-        output = original(*args, **kwargs)
-        output.logits = output.logits + 5.0
-        return output
-
-    model.forward = forward
-    with pytest.raises(UnsupportedModel, match="more than paged attention and a projection"):
-        PagedModel(model)
-
-
 def test_a_prompt_longer_than_the_context_is_refused() -> None:
     engine = PagedEngine()
     engine.add("m", paged("llama"))
@@ -144,8 +196,12 @@ def test_a_prompt_longer_than_the_context_is_refused() -> None:
         engine.submit("m", GenerateRequest(tuple([1] * 256), (0,), SamplingParams(), 1))
 
 
+def test_a_context_that_has_another_name_has_its_length_too() -> None:
+    assert PagedModel(tiny(families()["whisper"])).max_positions == 448
+
+
 def test_a_token_that_the_model_does_not_know_is_refused() -> None:
     engine = PagedEngine()
     engine.add("m", paged("llama"))
-    with pytest.raises(EngineError, match="token 101 is none of the 101"):
-        engine.submit("m", GenerateRequest((1, 101), (0,), SamplingParams(), 1))
+    with pytest.raises(EngineError, match=f"token {VOCABULARY} is none of the {VOCABULARY}"):
+        engine.submit("m", GenerateRequest((1, VOCABULARY), (0,), SamplingParams(), 1))

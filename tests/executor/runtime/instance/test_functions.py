@@ -140,7 +140,7 @@ def divided(text: str) -> float:
         (lambda text: "high", False, "Python scorer `f` must give a number, not a str"),
         (lambda text: None, False, "Python scorer `f` must give a number, not None"),
         (lambda text: True, False, "Python scorer `f` must give a number, not True"),
-        (lambda text: float("nan"), False, "Python scorer `f` must give a number, not nan"),
+        (lambda text: float("nan"), False, "Python scorer `f` must give a finite number, not nan"),
         (lambda texts: [1.0], True, "Python function `f` must give a list of 3, not 1 values"),
         (lambda texts: 1.0, True, "Python function `f` must give a list of 3, not float"),
     ],

@@ -1,0 +1,81 @@
+"""What commands print: raw in a pipe, escaped on a terminal, in its width, and in colours where these are wanted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from qpdsl.cli import main
+from qpdsl.cli.console import put, say, wants_colour, width_of
+from qpdsl.grammar.width import cells
+from tests.support.cli import Terminal
+
+BAD = "a\x1b[31m\u202e\tb\nc"
+SEEN = "a\\u001b[31m\\u202e\tb\nc"
+
+
+def test_data_is_escaped_on_a_terminal_and_notes_everywhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(BAD, end="")
+    say(BAD)
+    assert capsys.readouterr() == (BAD, f"{SEEN}\n")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    put(BAD)
+    put(json.dumps({BAD: BAD}, ensure_ascii=False), end="")
+    seen, document = terminal.text.rsplit("\n", 1)
+    assert seen == SEEN and json.loads(document) == {BAD: BAD} and "\u202e" not in document
+
+
+def test_without_streams_nothing_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    put("a")
+    say("b")
+    assert width_of(None) is None and not wants_colour(None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "terminal", "wanted"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"TERM": "dumb"}, True, False),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"NO_COLOR": ""}, True, True),
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, True, True),
+        ({"FORCE_COLOR": "", "TERM": "dumb"}, True, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+    ],
+)
+def test_who_wants_colours(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], terminal: bool, wanted: bool, tmp_path: Path
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with (tmp_path / "file").open("w") as file:
+        assert wants_colour(Terminal() if terminal else file) == wanted
+
+
+def test_plans_keep_to_the_width_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    main(["explain", "beam_search"])
+    assert max(map(cells, capsys.readouterr().out.split("\n"))) > 60
+    for arguments in (["beam_search"], ["beam_search", "--verbose"], ["beam_search", "--against", "naive"]):
+        terminal = Terminal()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", terminal)
+            assert main(["explain", *arguments]) == 0
+        assert max(map(cells, terminal.text.split("\n"))) <= 60
+    monkeypatch.delenv("COLUMNS")
+    assert width_of(Terminal()) == 80
