@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from qpdsl.family.measure.cards import agreement_table, judgement_tables, mark_sentence, percent, search_table, table
 from qpdsl.family.measure.family_figures import Figures
+from qpdsl.family.measure.record_accuracy import RECORD_COMMANDS
 
 
 def page(figures: Figures, machine: str) -> str:
     """The documentation page."""
     records = figures.records
     sizes = [[f"`zoo/{name}`", f"{count:,}"] for name, count in figures.parameters.items()]
-    kinds = [[kind, percent(value)] for kind, value in records.by_kind.items()]
+    kinds = [[kind, f"`{command}`", percent(records.by_kind[kind])] for kind, command in RECORD_COMMANDS.items()]
     greedy, beam = figures.accuracy("greedy", 1), figures.accuracy("beam", 16)
     weighted = figures.accuracy("weighted", 16)
     return f"""# The built-in family
@@ -57,10 +58,10 @@ The choice of `zoo/counting`'s middle layer against its last layer's, by the mid
 
 ## Records
 
-{records.notes} held-out notes; right means all fields. Decoding held to the schema: {percent(records.constrained)};
-without it: {percent(records.free)}.
+{records.notes} held-out notes, as many of each kind; right means all fields. Decoding held to the schema:
+{percent(records.constrained)}; without it: {percent(records.free)}. The commands print the share of each kind.
 
-{table(["kind", "right under its schema"], kinds)}
+{table(["kind", "command", "right under its schema"], kinds)}
 
 Written by `python -m benchmarks.family.measure`. Measured on: {machine}.
 

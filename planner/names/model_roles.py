@@ -16,7 +16,8 @@ _WITHOUT_TEXT = ("skywork", "qwen", "outcome")
 
 def unknown_builtin(id: str, span: Span) -> Diagnostic | None:
     """A fault where an id has the form of a built-in model's and there is none; `span` is the id with its quotes."""
-    if not id.startswith("zoo/") or builtin(id) is not None:
+    # An id that stands otherwise in the text, with braces, has a fault of its own.
+    if not id.startswith("zoo/") or builtin(id) is not None or span.end - span.start != len(id) + 2:
         return None
     names = [model.name for model in BUILTIN]
     help, edit = did_you_mean(id, names, Span(span.start + 1, span.end - 1))
@@ -26,9 +27,9 @@ def unknown_builtin(id: str, span: Span) -> Diagnostic | None:
 
 
 def id_span(model: ast.Model, source: Source) -> Span:
-    """Where the id of a declaration stands, with its quotes; the name's place where the text does not show the id."""
+    """Where the id of a declaration stands, with its quotes; empty where the text does not show the id."""
     start = source.text.find(f'"{model.id}"', model.name_span.end, model.span.end)
-    return model.name_span if start < 0 else Span(start, start + len(model.id) + 2)
+    return Span(0, 0) if start < 0 else Span(start, start + len(model.id) + 2)
 
 
 def misused(ref: ast.ModelRef, id: str, kind: str | None, *, scores: bool) -> Iterator[Diagnostic]:

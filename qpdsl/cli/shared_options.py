@@ -10,8 +10,11 @@ import click
 from qpdsl.cli.proposals import complete_models, complete_names, complete_programs, complete_rules, complete_settings
 
 Command = Callable[..., Any]
-# Earlier versions of click do not have it generic.
-_ParamType = click.ParamType[str] if TYPE_CHECKING else click.ParamType
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[str]
+else:
+    # Earlier versions of click do not have it generic.
+    _ParamType = click.ParamType
 
 
 def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:

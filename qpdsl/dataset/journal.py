@@ -222,16 +222,17 @@ def check_free(path: Path) -> None:
 
 def _header(line: bytes) -> dict[str, Any] | None:
     """The header in a journal's first line, of this or an earlier format; None where the line is damaged."""
-    content = unsealed(line, b"") or line
+    content = unsealed(line, b"")
     try:
-        header = json.loads(content)
+        header = json.loads(line if content is None else content)
     except (ValueError, RecursionError):
         return None
     if not isinstance(header, dict) or not isinstance(header.get("fingerprint"), dict):
         return None
-    if header.get("qpdsl_journal") == FORMAT and content is line:
-        return None
-    return header if isinstance(header.get("qpdsl_journal"), int) else None
+    version = header.get("qpdsl_journal")
+    # The first format had no digests.
+    was_sealed = version == FORMAT or "digest" in header
+    return header if isinstance(version, int) and not (content is None and was_sealed) else None
 
 
 def _key(fingerprint: Fingerprint) -> bytes:

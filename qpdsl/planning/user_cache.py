@@ -41,7 +41,7 @@ def folder() -> Path:
         return Path(base) / "qpdsl"
     with contextlib.suppress(RuntimeError):
         home = Path.home()
-        if home.is_absolute() and os.environ.get("HOME") != "":
+        if home.is_absolute():
             return home / ".cache" / "qpdsl"
     raise UsageError("there is no home folder to keep anything in", "XDG_CACHE_HOME may name a folder")
 

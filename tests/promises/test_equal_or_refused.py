@@ -53,9 +53,13 @@ def test_every_family_is_listed() -> None:
 @pytest.mark.parametrize("name", TRIED)
 def test_a_family_decodes_as_generate_does_or_is_refused(name: str) -> None:
     family = families()[name]
-    if not is_release() and family.type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        pytest.skip("this release of transformers does not have it")
-    reason = refusal(tiny(family))
+    try:
+        model = tiny(family)
+    except Exception as error:
+        if is_release():
+            raise
+        pytest.skip(f"this release of transformers does not build it: {error}")
+    reason = refusal(model)
     if not is_release():
         return
     if family.refused is None:

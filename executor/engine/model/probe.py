@@ -64,11 +64,11 @@ class Probe:
             if isinstance(head, LogitHead):
                 output, hidden = _widened(model, self.tokens)
             else:
-                output = model(input_ids=self.tokens[None], use_cache=True)
-                hidden = output[0][0]
+                output, hidden = model(input_ids=self.tokens[None], use_cache=True), None
         self.kept = KeptKV.of(output, marks.changed())
-        is_own = isinstance(head, LogitHead)
-        self.logits: torch.Tensor = _own_logits(output, hidden, head, len(rows)) if is_own else head.dense(hidden)
+        self.logits: torch.Tensor = (
+            _own_logits(output, hidden, head, len(rows)) if isinstance(head, LogitHead) else head.dense(output[0][0])
+        )
         self.tolerance = _tolerance(self.logits, model.dtype)
         self._begin = max(1, len(rows) * 5 // 8)
 

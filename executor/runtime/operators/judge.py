@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from qpdsl.executor.models.text_model import TextModel
+from collections.abc import Set as AbstractSet
+
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions
@@ -33,8 +34,8 @@ async def judge(op: ops.Judge, rows: Candidates, instance: Instance, strategy: S
             prompts = {key: encode(model.tokenizer, Context(turns=(("user", key[2]),))) for key in new}
         except (ContextError, ConstraintError) as error:
             raise RowError(f"judge `{op.model}`: {error}") from error
-        instance.judged.update((key, None) for key in new)
         asked = [key for key in new if len(prompts[key]) < model.max_positions]
+        instance.judged.update(dict.fromkeys(set(new).difference(asked)))
         with Submissions(instance) as submissions:
             for key in asked:
                 prompt = prompts[key]
@@ -47,7 +48,8 @@ async def judge(op: ops.Judge, rows: Candidates, instance: Instance, strategy: S
                 (sample,) = completion.samples
                 instance.usage.sampled_tokens += len(sample.tokens)
                 instance.usage.near_ties += sample.near_ties
-                instance.judged[key] = _number(sample, model)
+                answer = _answer(sample, model.eos)
+                instance.judged[key] = None if answer is None else float(model.decode(answer))
     marks = [None if key is None else instance.judged[key] for key in keys]
     if unscored := sum(key is not None and mark is None for key, mark in zip(keys, marks, strict=True)):
         instance.usage.counts["unscored"] += unscored
@@ -64,8 +66,8 @@ def _question(op: ops.Judge, row: Row, instance: Instance) -> str | None:
     return f"{problem}\n\n{row.generated.text}\n\n{rubric}\n\n{scale}"
 
 
-def _number(sample: Sample, model: TextModel) -> float | None:
-    """The number that a sample says; None where it was cut off before that was certain."""
+def _answer(sample: Sample, eos: AbstractSet[int]) -> tuple[int, ...] | None:
+    """The tokens of a number of the scale; None where the sample was cut off before it was one."""
     if sample.finish not in ("eos", "match"):
         return None
-    return float(model.decode(tuple(token for token in sample.tokens if token not in model.eos)))
+    return tuple(token for token in sample.tokens if token not in eos)

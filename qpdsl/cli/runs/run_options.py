@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qpdsl.cli.console import is_terminal, say
-from qpdsl.grammar.suggest import enumerated
 from qpdsl.sources.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class RunOptions:
 def tell_loading(models: Iterable[str]) -> None:
     """Says on a terminal what is being loaded, which can take a while."""
     if is_terminal(sys.stderr):
-        say(f"loading {enumerated(list(dict.fromkeys(models)), last='and')} …")
+        say(f"loading {', '.join(dict.fromkeys(models))} …")
 
 
 def open_session(options: RunOptions, job: Job, surroundings: Surroundings, events: EventStream) -> Session:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from qpdsl.family.measure.agreement import Agreement
 from qpdsl.family.measure.family_figures import Figures
+from qpdsl.family.measure.record_accuracy import RECORD_COMMANDS
 from qpdsl.family.measure.search_accuracy import COUNTS, TEMPERATURE, MethodAccuracy
 from qpdsl.family.measure.verifier_accuracy import Judgement
 
@@ -105,6 +106,9 @@ by the middle layer's margin (its largest probability less the second largest):
 
 Of {records.notes} held-out notes, {percent(records.constrained)} come out right in all fields with decoding held to the
 record's JSON Schema ({kinds}), {percent(records.free)} without it.
+The shares of the kinds are what these print:
+
+{table(["kind", "command"], [[kind, f"`{command}`"] for kind, command in RECORD_COMMANDS.items()])}
 
 {_BUILT}
 """

@@ -12,6 +12,11 @@ from qpdsl.family.measure.search_accuracy import share
 from qpdsl.family.tasks.records import SCHEMAS, Note
 
 _PROGRAMS = {"person": "constrained_json", "order": "order", "meeting": "meeting"}
+# What prints the share of each kind that is right under its schema.
+RECORD_COMMANDS = {
+    kind: f"qpdsl run constrained_json{'' if kind == 'person' else f' --program {kind}'} --input {kind}-100"
+    for kind in SCHEMAS
+}
 _FREE = "chat user=prompt | generate llm temperature=0 max_tokens=256"
 
 

@@ -149,7 +149,7 @@ def listed(words: list[str]) -> str:
 
 
 def write_evaluation_set(folder: Path, count: int = 300) -> None:
-    """Write for each kind `KIND-N.jsonl`, its N of the `count` notes (keys id, note, answer), and `KIND.schema.json`."""
+    """Write `KIND.schema.json` and `KIND-N.jsonl` for each kind: its N of the `count` notes, keys id, note, answer."""
     folder.mkdir(parents=True, exist_ok=True)
     notes = evaluation_notes(count)
     for kind, schema in SCHEMAS.items():

@@ -217,7 +217,7 @@ def test_options_of_a_program() -> None:
 
 def test_models_have_the_names_of_their_variables() -> None:
     mine = qp.model("zoo/counting")
-    named = [qp.model("zoo/counting", name="given"), qp.model("zoo/counting-mini")]
+    named = [qp.model("zoo/counting", name="chosen"), qp.model("zoo/counting-mini")]
 
     @qp.program
     def p(q: str) -> str:
@@ -228,7 +228,7 @@ def test_models_have_the_names_of_their_variables() -> None:
 
     assert dict(p.logical.models) == {
         "mine": "zoo/counting",
-        "given": "zoo/counting",
+        "chosen": "zoo/counting",
         "zoo/counting-mini": "zoo/counting-mini",
     }
 

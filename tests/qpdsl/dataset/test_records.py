@@ -40,7 +40,8 @@ def test_numbers_in_records_are_rounded_as_others() -> None:
 
 
 def test_candidates_without_a_score_are_said() -> None:
-    fields: dict[str, Any] = {"answer": "3", "score": None, "tokens_in": 1, "tokens_out": 1, "near_ties": 0, "seconds": 1.0}
+    fields: dict[str, Any] = {"answer": "3", "score": None, "tokens_in": 1, "tokens_out": 1, "near_ties": 0}
+    fields["seconds"] = 1.0
     outcomes = [Outcome(id="1", unscored=2, **fields), Outcome(id="2", **fields), Outcome(id="3", unscored=1, **fields)]
     assert [outcome.record(timing=False).get("unscored") for outcome in outcomes] == [2, None, 1]
     summary = Summary(outcomes, 1.0, 0)

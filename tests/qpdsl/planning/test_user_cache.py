@@ -107,7 +107,6 @@ def test_a_folder_is_named_from_the_root(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/mia")
     assert user_cache.folder() == Path("/home/mia/.cache/qpdsl")
-    for home in ("", "relative"):
-        monkeypatch.setenv("HOME", home)
-        with pytest.raises(UsageError, match="there is no home folder"):
-            user_cache.folder()
+    monkeypatch.setenv("HOME", "relative")
+    with pytest.raises(UsageError, match="there is no home folder"):
+        user_cache.folder()

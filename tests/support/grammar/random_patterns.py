@@ -7,7 +7,7 @@ import random
 from qpdsl.grammar.literals import regex
 
 _LEAVES = ["a", "b", "ab", ".", "[^a]", r"\n", r"\w", r"\d", r"\S", r"\s", r"\W", "(?:)", "é", "(?i:K)", "(?s:.)", '"']
-_LEAVES += ["^", "$", r"\\", r"[\x00-\x20]", "[^\\s\"]"]
+_LEAVES += ["^", "$", r"\\", r"[\x00-\x20]", '[^\\s"]']
 _REPEATS = ["*", "+", "?", "{2}", "{0,2}", "{1,2}", "{2,}", "*?", "+?", "??", "{0,2}?", "{1,3}?"]
 # Where engines disagree: other scripts' digits, marks, separators, a newline at the end, characters with odd cases.
 _CHARACTERS = 'aaabbk1 \n"\\é٣́\x1c\u212a\u0130\u2028\u00b2'
