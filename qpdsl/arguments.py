@@ -107,7 +107,9 @@ def _checked(param: Parameter, value: object) -> Value:
             except OverflowError:
                 number = math.inf
             if isinstance(value, int) and math.isfinite(number) and number != value:
-                raise ArgumentError(f"`{param.name}` takes a number, and none here has all the digits of {json_text(value)}")
+                raise ArgumentError(
+                    f"`{param.name}` takes a number, and none here has all the digits of {json_text(value)}"
+                )
             if math.isfinite(number):
                 return number
     raise ArgumentError(f"`{param.name}` takes {KINDS[param.type]}, not {json_text(value)}")

@@ -11,9 +11,9 @@ from qpdsl.grammar.printable import printable
 from qpdsl.planner.cost.estimate import Estimate
 from qpdsl.planner.cost.run_figures import ACCOUNTING_RULE, OperatorFigures, RunFigures, operator_seconds, total
 from qpdsl.planner.explain.implementation import shown_implementation
-from qpdsl.planner.explain.layout import GAP, folded, laid_out
 from qpdsl.planner.explain.plan import decided, explain_json, tree
 from qpdsl.planner.explain.quantities import byte_count, count, per_cent, plural, seconds
+from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import Cost, PhysicalOp, PhysicalPlan, everything
 

@@ -8,8 +8,8 @@ from qpdsl.grammar.printable import printable
 from qpdsl.grammar.width import cells
 from qpdsl.planner.cost.device import Curve, Device, ModelProfile, Table
 from qpdsl.planner.cost.statistics import OperatorStatistics, ProgramStatistics
-from qpdsl.planner.explain.layout import folded, laid_out
 from qpdsl.planner.explain.quantities import byte_count, count, plural, seconds
+from qpdsl.planner.explain.tree_table import folded, laid_out
 from qpdsl.planner.plan.evaluate import format_value
 
 

@@ -16,9 +16,9 @@ from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.printable import printable
 from qpdsl.grammar.width import shorten
 from qpdsl.planner.explain.implementation import implementation, shown_implementation
-from qpdsl.planner.explain.layout import GAP, folded, laid_out
 from qpdsl.planner.explain.operators import Values, describe
 from qpdsl.planner.explain.quantities import count, seconds
+from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, everything
 

@@ -8,9 +8,9 @@ from typing import Any
 from typing import Literal as OneOf
 
 from qpdsl.grammar.printable import printable
-from qpdsl.planner.explain.layout import folded, laid_out
 from qpdsl.planner.explain.plan import Cells, explain, explain_json, notes, summary, table
 from qpdsl.planner.explain.plan_choice import choice_json, choice_text
+from qpdsl.planner.explain.tree_table import folded, laid_out
 from qpdsl.planner.optimize import by_cost
 from qpdsl.planner.optimize.optimizer import Optimized
 from qpdsl.planner.plan.physical import PhysicalPlan

@@ -76,8 +76,8 @@ _PROGRAM = (
         "models",
         metavar="NAME=ID|PATH",
         multiple=True,
-        help="Put a model of the program on another Hugging Face id or folder. `prm=ID kind=KIND` in quotes says of which "
-        "kind a verifier is.",
+        help="Put a model of the program on another Hugging Face id or folder. `prm=ID kind=KIND` in quotes says of "
+        "which kind a verifier is.",
         shell_complete=complete_models,
     ),
     *_READING,

@@ -94,7 +94,7 @@ def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qpdsl.dataset.journal.os.fsync", lambda handle: None)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=2500)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
 @given(
     st.lists(JSON, min_size=1, max_size=ROWS),
     st.dictionaries(st.integers(0, ROWS), st.sampled_from(sorted(DAMAGE)), max_size=3),

@@ -11,9 +11,9 @@ from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.instance.mathematics import Mathematics, NoMathematics
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
-from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import NUMBER, Value, evaluate, format_value
+from qpdsl.planner.plan.reads import names
 
 
 async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates:
@@ -35,7 +35,8 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
         if not 0 <= weight < math.inf:
             assert op.weight is not None
             voted, shown = format_value(values[index]).strip(), format_value(weight)
-            wrong = f"`weight={format_expr(op.weight)}` is {shown} for the answer `{voted}`"
+            read = ", ".join(dict.fromkeys(f"`{name.id}`" for name in names(op.weight)))
+            wrong = f"it is {shown}{f' by {read}' if read else ''} for the answer `{voted}`"
             raise RowError(f"`vote {op.column}`: a weight is a number of 0 or more, and {wrong}")
         totals[answer] = totals.get(answer, 0.0) + weight
         if answer not in best or weight > best[answer][0]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
+import pytest
+
+from qpdsl.cli import main
 from qpdsl.cli.exits import Exit
-from tests.support.cli import Run
+from tests.support.cli import Run, Terminal
 
 PROBLEM = "problem=Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
 
@@ -86,6 +90,11 @@ def test_a_failure_goes_to_stderr(qpdsl: Run) -> None:
     assert ran.code == Exit.ROW_FAILED and json.loads(ran.out)["error"] == "no row is left"
 
 
-def test_escape_sequences_of_a_model_do_not_reach_the_terminal(qpdsl: Run) -> None:
-    ran = qpdsl("run", "-e", "chat user=q | generate llm max_tokens=1 | return q", "--set", "q=\033[31mred")
-    assert ran.code == Exit.OK and "\033" not in ran.out and "[31mred" in ran.out
+def test_escape_sequences_of_a_model_reach_a_pipe_but_no_terminal(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ("run", "-e", "chat user=q | generate llm max_tokens=1 | return q", "--set", "q=\033[31mred")
+    assert qpdsl(*args).out.startswith("answer  \033[31mred\n")
+    terminal = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        assert main(list(args)) == Exit.OK
+    assert terminal.text.startswith("answer  \\u001b[31mred\n") and "\033" not in terminal.text

@@ -1,4 +1,4 @@
-"""Programs of every kind of stage, made from a seed, nearly all of which pass the checker: plans are compared on them."""
+"""Programs of every kind of stage, made from a seed; nearly all pass the checker. Plans are compared on them."""
 
 from __future__ import annotations
 

@@ -74,5 +74,5 @@ def test_a_vote_of_nothing_but_none_leaves_no_row() -> None:
 def test_a_weight_is_no_less_than_0(weight: float, shown: str) -> None:
     op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=expr("s"))
     candidates = rows({"a": "1", "s": 0.5}, {"a": "2", "s": weight}, {"a": None, "s": -1.0})
-    with pytest.raises(RowError, match=f"`weight=s` is {shown} for the answer `2`"):
+    with pytest.raises(RowError, match=f"it is {shown} by `s` for the answer `2`"):
         asyncio.run(vote(op, candidates, instance()))

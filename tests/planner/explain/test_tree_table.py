@@ -7,8 +7,8 @@ import random
 import pytest
 
 from qpdsl.grammar.width import cells
-from qpdsl.planner.explain.layout import folded, laid_out
 from qpdsl.planner.explain.plan import explain
+from qpdsl.planner.explain.tree_table import folded, laid_out
 from qpdsl.planner.explain.versions import compare, trace
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan as naive
