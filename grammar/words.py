@@ -116,7 +116,7 @@ STAGES = {
     "prompt": StageForm('prompt "…"', "a string"),
     "chat": StageForm("chat system= user= assistant=", "`system=`, `user=` or `assistant=`", ROLES),
     "generate": StageForm(
-        "generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= as … via … draft … into …",
+        "generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= as … via … into …",
         "a model",
         ("n", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens"),
     ),

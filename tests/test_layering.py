@@ -80,7 +80,8 @@ LAYERS: dict[str, str] = {
     "qpdsl": "grammar* planner/plan executor* qpdsl/zoo",
     "qpdsl/sources": "grammar* planner/plan planner/names planner/check executor/runtime/instance qpdsl",
     "qpdsl/planning": "planner* executor/models executor/measure qpdsl qpdsl/zoo",
-    "qpdsl/dataset": "grammar planner/plan executor/checkpoint executor/events executor/runtime executor/runtime/instance qpdsl",
+    "qpdsl/dataset": "grammar planner/plan executor/checkpoint executor/events executor/runtime "
+    "executor/runtime/instance qpdsl",
     "qpdsl/family/tasks": "",
     "qpdsl/family/training": "qpdsl/family/tasks",
     "qpdsl/family/measure": "planner/plan planner/optimize qpdsl qpdsl/sources qpdsl/dataset qpdsl/family/*",
@@ -88,7 +89,8 @@ LAYERS: dict[str, str] = {
     "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
     "qpdsl/api/compose": "grammar* executor/runtime/instance qpdsl qpdsl/api qpdsl/sources",
     "qpdsl/lsp": "grammar* planner/plan planner/names planner/check qpdsl qpdsl/zoo",
-    "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/events qpdsl qpdsl/zoo qpdsl/sources",
+    "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/events qpdsl qpdsl/zoo "
+    "qpdsl/sources",
     "qpdsl/cli/runs": "planner/plan planner/explain executor* tui tui/widgets qpdsl/zoo "
     "qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset qpdsl/cli",
     "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",

@@ -25,7 +25,8 @@ _LONGEST_HOSTNAME = 253
 
 def as_constraint(document: Document) -> Document:
     """The schema that llguidance is given. Every pattern in `document` is one that `regex.check` accepts."""
-    return rebuilt(document, _adapted)
+    adapted: Document = rebuilt(document, _adapted)
+    return adapted
 
 
 def _adapted(schema: Document) -> Document:

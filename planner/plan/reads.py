@@ -21,8 +21,18 @@ Columns = frozenset[str]
 # What a row holds besides its columns: its context, its path, and what was generated since the context was set. These
 # are the fields of `Row` and `Generated` in the runtime.
 Part = OneOf[
-    "context", "path", "model", "tokens", "text", "finished", "logprob", "sampled", "incomplete", "closed"
-]  # fmt: skip
+    "context",
+    "path",
+    "model",
+    "tokens",
+    "text",
+    "finished",
+    "logprob",
+    "sampled",
+    "incomplete",
+    "invalid",
+    "closed",
+]
 Parts = frozenset[Part]
 PARTS: Parts = frozenset(get_args(Part))
 GENERATED: Parts = PARTS - {"context", "path"}
@@ -45,7 +55,7 @@ def row_state(op: ops.Operator) -> RowState:
         case ops.SetContext():
             return RowState(frozenset({"context", "text", "sampled"}), PARTS - {"path"})
         case ops.Generate():
-            return RowState(PARTS - {"incomplete", "closed"}, PARTS - {"context"})
+            return RowState(PARTS - {"incomplete", "invalid", "closed"}, PARTS - {"context"})
         case ops.Score(raw=raw):
             return RowState(frozenset({"context", "text", "closed"} if raw else {"context", "text"}))
         case ops.Judge() | ops.PythonScore():
@@ -65,7 +75,7 @@ def row_state(op: ops.Operator) -> RowState:
         case ops.Call():
             return RowState(frozenset({"path"}))
         case ops.Return(parse=True):
-            return RowState(frozenset({"incomplete"}))
+            return RowState(frozenset({"incomplete", "invalid"}))
         case ops.Start() | ops.Where() | ops.TopK() | ops.Vote() | ops.Repeat() | ops.Peek() | ops.Return():
             return RowState()
     raise TypeError(f"nothing is said of what {type(op).__name__} does to rows")

@@ -24,10 +24,16 @@ greedy = qp.load("greedy")
         (lambda: qp.using(sed=1), "`using` takes no keyword `sed`; did you mean `seed`?"),  # type: ignore[call-arg]
         (lambda: qp.scorer(batch=True), "`scorer` takes no keyword `batch`; did you mean `batched`?"),  # type: ignore[call-overload]
         (lambda: qp.parse("", functons=[]), "`parse` takes no keyword `functons`; did you mean `functions`?"),  # type: ignore[call-arg]
-        (lambda: greedy.using(row_timout=1), "`Program.using` takes no keyword `row_timout`; did you mean `row_timeout`?"),  # type: ignore[call-arg]
-        (lambda: greedy.map([], workers=1), "`Program.map` takes no keyword `workers`; there is `rows` and `concurrency`"),  # type: ignore[call-arg]
+        (
+            lambda: greedy.using(row_timout=1),  # type: ignore[call-arg]
+            "`Program.using` takes no keyword `row_timout`; did you mean `row_timeout`?",
+        ),
+        (
+            lambda: greedy.map([], workers=1),  # type: ignore[call-arg]
+            "`Program.map` takes no keyword `workers`; there is `rows` and `concurrency`",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_keyword_that_is_not_there(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(TypeError) as caught:
         call()
@@ -35,7 +41,7 @@ def test_a_keyword_that_is_not_there(call: Callable[[], Any], message: str) -> N
 
 
 def test_a_keyword_that_a_stage_does_not_take() -> None:
-    with pytest.raises(TypeError, match="`Rows.generate` takes no keyword `temprature`; did you mean `temperature`"):
+    with pytest.raises(TypeError, match="takes no keyword `temprature`; did you mean `temperature`"):
 
         @qp.program
         def p(problem: str) -> str:

@@ -99,9 +99,8 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
             instance.usage.add(account.usage)
     own = replace(instance, usage=accounts[-1].usage, operator=vote.id)
     voters = tuple(known[slot] for slot in sorted(known))
-    if not voters:
-        last = next(node for node, account in zip(nodes, accounts, strict=True) if not account.rows_out)
-        instance.emptied.append(why_none(last.op))
+    between = zip(nodes, accounts, strict=True)
+    instance.emptied += [why_none(node.op) for node, account in between if account.rows_in and not account.rows_out][:1]
     winners = await run(vote, voters, own)
     if instance.watched:
         emit_changes(vote.op, voters, winners, own)

@@ -8,7 +8,7 @@ are compared as the decimals that they are written as.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from datetime import date
 from decimal import Context, Decimal, DecimalException
 from functools import lru_cache
@@ -35,7 +35,7 @@ _BOUNDS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
     "exclusiveMaximum": (lambda value, bound: value < bound, "not under"),
 }
 # What a length of each is called, and the keywords that bound it.
-_LENGTHS: tuple[tuple[type, str, str, str], ...] = (
+_LENGTHS: tuple[tuple[type[Sized], str, str, str], ...] = (
     (str, "characters", "minLength", "maxLength"),
     (list, "items", "minItems", "maxItems"),
     (dict, "fields", "minProperties", "maxProperties"),
@@ -147,8 +147,10 @@ def _own_faults(value: Any, schema: Any) -> Iterator[str]:
         if "multipleOf" in schema and not _is_multiple(value, schema["multipleOf"]):
             yield f"{_shown(value)} is no multiple of {_shown(schema['multipleOf'])}"
     for kind, what, least, most in _LENGTHS:
-        if isinstance(value, kind) and not schema.get(least, 0) <= len(value) <= schema.get(most, len(value)):
-            yield f"{len(value)} {what} are too {'few' if len(value) < schema.get(least, 0) else 'many'}"
+        if isinstance(value, kind):
+            length = len(value)
+            if length < schema.get(least, 0) or length > schema.get(most, length):
+                yield f"{length} {what} are too {'few' if length < schema.get(least, 0) else 'many'}"
     if isinstance(value, str):
         if "pattern" in schema and not matcher(schema["pattern"]).matches(value):
             yield f"{_shown(value)} does not match the pattern"

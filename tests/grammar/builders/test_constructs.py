@@ -170,7 +170,8 @@ def test_the_arms_of_a_branch(between: str) -> None:
 
 def test_parameters_of_a_pipeline() -> None:
     text = "chat user=q | split g | generate llm via filter(slm, t) into c | where flag and score > low"
-    text += ' | branch { { call p(x, k=y) into z } } | score judge(llm, "{rubric}", 1..5) given "{task}" | keep 1 by c per z'
+    text += ' | branch { { call p(x, k=y) into z } } | score judge(llm, "{rubric}", 1..5) given "{task}"'
+    text += " | keep 1 by c per z"
     file = parse_pipeline(Source("-e", text))
     assert not file.errors
     assert [(param.name, param.type.name) for param in file.programs[0].params] == [

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
+from qpdsl.grammar.words import COLUMNS
 from qpdsl.planner.check.lower import lower
 from qpdsl.planner.explain.operators import describe
 from qpdsl.planner.names.modules import Environment
@@ -68,10 +70,21 @@ def test_a_call_is_the_stages_in_its_place(call: str, pasted: str) -> None:
 
 
 def test_the_result_of_a_call() -> None:
+    """Its stages stand inside, and leave no column but its own."""
     program = program_of(FILE % "call solve(problem) into answer", "main")
-    assign = chain(program)[-3]
-    assert isinstance(assign, ops.Assign)
-    assert (assign.column, assign.value, assign.stage) == ("answer", name("answer"), 5)
+    call = chain(program)[-3]
+    assert isinstance(call, ops.Call)
+    assert (call.program, call.into, call.value, call.stage) == ("solve", "answer", name("answer"), 1)
+    assert [stage for stage, _, _ in described(call.body)] == [2, 3, 4, 5]
+    assert list(program.plan.columns("1")) == [*COLUMNS, "answer"]
+
+
+def test_a_call_needs_no_conversation_before_it() -> None:
+    text = FILE.replace('chat system="Be brief."', "call solve(problem) into answer") % "chat user=answer"
+    assert [type(op) for op in chain(program_of(text, "main"))][:3] == [ops.Start, ops.Call, ops.SetContext]
+    with pytest.raises(QpError, match="no stage starts a context") as error:
+        program_of('program p() { call q() into x }\nprogram q() { chat user="a" | generate "m" }', "p")
+    assert [found.code for found in error.value.diagnostics] == ["QP215"]
 
 
 def test_models_of_used_files_keep_their_ids(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qpdsl.planner.plan.evaluate import evaluate, evaluate_rows
+from qpdsl.planner.plan.evaluate import NUMBER, evaluate, evaluate_rows
 from tests.support.executor.rows import expr
 
 
@@ -37,3 +37,9 @@ def test_aggregates_see_all_rows_and_skip_none() -> None:
     assert evaluate_rows(expr("all(f)"), relation, {}) is False
     assert evaluate_rows(expr("any(s > 1)"), relation, {}) is True
     assert evaluate_rows(expr("s"), relation, {}) == 0.5
+
+
+def test_no_text_keeps_a_regex_or_a_number_busy() -> None:
+    # With backtracking the first takes longer than anybody waits, the second minutes.
+    assert evaluate(expr("t matches /^(a+)+$/"), {"t": "a" * 5000 + "b"}) is False
+    assert NUMBER.fullmatch("1" * 200_000 + "x") is None

@@ -25,7 +25,7 @@ from qpdsl.planner.plan.physical import (
 )
 from tests.support.planner.lowered import lowered
 
-_MODELS = ("model", "verifier", "draft")
+_MODELS = ("model", "verifier")
 AT: dict[str, Any] = {"stage": 0, "span": Span(0, 0)}
 ONE = ast.Literal(1, span=Span(0, 0))
 TEXT = ast.Template(("x",), span=Span(0, 0))
@@ -45,7 +45,6 @@ PROGRAM = (
         lambda: ops.Constraint("yaml", "x", "x"),  # type: ignore[arg-type]
         lambda: ops.Generate("llm", ONE, ONE, into="", **AT),
         lambda: ops.Generate("llm", ONE, ONE, via=ops.Filter("slm", ONE), constraint=REGEX, **AT),
-        lambda: ops.Generate("llm", ONE, ONE, via=ops.Amortized(ONE), draft="slm", **AT),
         lambda: ops.Score("prm", "max", "score", **AT),  # type: ignore[arg-type]
         lambda: ops.Score("prm", "last", "", **AT),
         lambda: ops.Judge("llm", TEXT, "", 1, 5, **AT),
@@ -59,7 +58,7 @@ PROGRAM = (
         lambda: ops.Vote("x", None, "letters", **AT),  # type: ignore[arg-type]
         lambda: ops.Split(ONE, temperature=ONE, **AT),
         lambda: ops.Branch((), **AT),
-        lambda: ops.Assign("", ONE, **AT),
+        lambda: ops.Call("p", lowered(PROGRAM).plan, ONE, "", **AT),
         lambda: GenerateStrategy(run_ahead=-1),
         lambda: BranchStrategy((None, 1)),
         lambda: BranchStrategy((0,)),

@@ -9,7 +9,7 @@ from textwrap import dedent
 from typing import Any, Literal, Optional
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import qpdsl as qp
 
@@ -174,6 +174,15 @@ class Wide(BaseModel):
     counts: dict[str, int]
 
 
+class Searched(BaseModel):
+    # JSON Schema searches for a pattern, the language holds the whole text to it.
+    code: str = Field(pattern="a|^b")
+
+
+class Large(BaseModel):
+    id: int = Field(ge=0, le=2**63 - 1)
+
+
 def declared(model: type[BaseModel]) -> str:
     @qp.program
     def p(q: str) -> None:
@@ -202,17 +211,24 @@ def test_a_pydantic_model_becomes_a_schema() -> None:
     )
 
 
-def test_a_model_that_the_language_cannot_say_keeps_its_json_schema() -> None:
-    assert re.fullmatch(r'schema Wide from "schema-[0-9a-f]{8}\.json"', declared(Wide))
+@pytest.mark.parametrize("model", [Wide, Searched])
+def test_a_model_that_the_language_cannot_say_keeps_its_json_schema(model: type[BaseModel]) -> None:
+    assert re.fullmatch(rf'schema {model.__name__} from "schema-[0-9a-f]{{8}}\.json"', declared(model))
+
+
+def test_an_integer_that_llguidance_would_change_is_refused() -> None:
+    with pytest.raises(qp.QpError) as refused:
+        declared(Large)
+    assert [diagnostic.code for diagnostic in refused.value.diagnostics] == ["QP285"]
 
 
 def test_options_of_a_program() -> None:
-    @qp.program(name="fast", within=qp.epsilon(1e-3), latency=0.8, draft="zoo/counting")
+    @qp.program(name="fast", within=qp.epsilon(1e-3), latency=0.8)
     def p(q: str) -> str:
         return qp.chat(user=q).generate(prm)
 
     assert p.name == "fast"
-    assert 'program fast(q: text) -> text within epsilon(0.001) prefer latency=0.8 draft "zoo/counting" {' in str(p)
+    assert "program fast(q: text) -> text within epsilon(0.001) prefer latency=0.8 {" in str(p)
 
 
 def test_models_have_the_names_of_their_variables() -> None:

@@ -68,6 +68,11 @@ def an_expression_in_a_text(problem: str, n: int = 2) -> str:
     return rows.generate(llm)
 
 
+def a_name_for_a_value(problem: str) -> str:
+    rows = qp.chat(user=f"Solve {problem!r}")
+    return rows.generate(llm)
+
+
 def a_changed_text(problem: str) -> str:
     rows = qp.chat(user=f"Now: {problem}".upper())
     return rows.generate(llm)

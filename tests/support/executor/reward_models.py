@@ -68,7 +68,7 @@ def _with_head(folder: Path, head: Mapping[str, torch.Tensor], *, keep_lm_head: 
 
 @torch.no_grad()
 def _answers_only(model: PreTrainedModel, signs: list[int]) -> None:
-    """Makes one of two tokens the likeliest everywhere, as training does: of the two, the one has what the other lacks."""
+    """Makes one of two tokens the likeliest everywhere, as training does: each has what the other lacks."""
     weight = model.get_output_embeddings().weight
     kept = weight[signs[0]].clone()
     weight.zero_()

@@ -150,14 +150,6 @@ def test_a_filter_between_vocabularies_is_refused(small: Path, tmp_path: Path) -
         Session().load(compiled(text))
 
 
-def test_a_model_to_draft_with_changes_nothing_and_is_not_loaded(small: Path) -> None:
-    (problem,) = texts(1)
-    header = HEADER + 'model slm = "/no/such/model"\n'
-    plain = run("generate llm n=2 temperature=1.2 max_tokens=20\n return text", problem)
-    drafted = run("generate llm draft slm n=2 temperature=1.2 max_tokens=20\n return text", problem, header)
-    assert drafted.rows == plain.rows
-
-
 SCHEMA = "schema Answer { answer: int(0..999), why: text(max_length=9) }\n"
 
 

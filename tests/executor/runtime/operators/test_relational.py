@@ -9,7 +9,7 @@ import pytest
 
 from qpdsl.executor.runtime.instance.candidates import Generated, Row
 from qpdsl.executor.runtime.instance.instance import RowError
-from qpdsl.executor.runtime.operators.relational import assign, return_value, top_k, where
+from qpdsl.executor.runtime.operators.relational import return_value, top_k, where
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from tests.support.executor.rows import NOWHERE, expr, instance, paths, rows
@@ -37,13 +37,6 @@ def test_where_keeps_what_holds_and_none_does_not() -> None:
     candidates = rows({"s": 1}, {"s": 5}, {"s": None}, {"s": 3})
     op = ops.Where(stage=0, span=NOWHERE, condition=expr("s > k"))
     assert paths(asyncio.run(where(op, candidates, instance()))) == [1, 3]
-
-
-def test_assign_sets_one_value_over_all_rows() -> None:
-    op = ops.Assign(stage=0, span=NOWHERE, column="top", value=expr("max(s) + k"))
-    assigned = asyncio.run(assign(op, rows({"s": 1}, {"s": 5}), instance()))
-    assert [row.columns["top"] for row in assigned] == [7, 7]
-    assert asyncio.run(assign(op, (), instance())) == ()
 
 
 def returned(text: str | None, *, incomplete: bool = False) -> Any:

@@ -1,0 +1,97 @@
+"""Running a plan on a scripted engine, with verifiers, functions and a judge, for programs of `searches.py`.
+
+Requests are served in any order. Texts hold stop strings, and matches that begin in one piece and end in another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from functools import cache
+from hashlib import blake2b
+
+from transformers import AutoTokenizer
+
+from qpdsl import zoo
+from qpdsl.executor.events.stream import EventStream
+from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.runtime.instance.functions import PythonFunction
+from qpdsl.executor.runtime.instance.instance import Services
+from qpdsl.executor.runtime.run import InstanceResult, run
+from qpdsl.executor.verifiers.score_store import ScoreStore
+from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, Solution, StepReads, Verifier
+from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.plan.physical import PhysicalPlan
+from tests.support.executor.scripted_engine import ALL_CAPABILITIES, ScriptedEngine, scripted_model
+
+_PIECES = ["is ", "12", "7", " * ", "a", "b", "a ", ".", "\n\n", "is 3", "answer ", " b ", "4"]
+
+
+class Bounded(Verifier):
+    """A verifier of steps, whose scores are in [0, 1]."""
+
+    kind = "scripted"
+
+    def lay_out(self, solution: Solution) -> StepReads | None:
+        tokens, positions = tuple(self._tokenizer.encode(solution.problem)), []
+        for step in solution.steps:
+            tokens += tuple(self._tokenizer.encode(f"{step}\n\n"))
+            positions.append(len(tokens) - 1)
+        return StepReads(tokens, tuple(positions), (1,)) if positions else None
+
+    def score(self, values: Sequence[float]) -> float:
+        return round(1 + values[0] / 3, SCORE_DIGITS)
+
+
+class Unbounded(Bounded):
+    """The same with greater scores."""
+
+    @property
+    def bounded(self) -> bool:
+        return False
+
+    def score(self, values: Sequence[float]) -> float:
+        return round(4 + values[0], SCORE_DIGITS)
+
+
+@cache
+def models() -> dict[str, TextModel]:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
+    return {name: scripted_model(id, tokenizer) for name, id in (("llm", "r"), ("prm", "b"), ("orm", "u"))}
+
+
+def rank(texts: list[str]) -> list[float]:
+    """A row's score depends on all rows."""
+    return [sum(other < text for other in texts) / len(texts) for text in texts]
+
+
+FUNCTIONS = {
+    "length": PythonFunction("length", lambda text: len(text) / 100),
+    "rank": PythonFunction("rank", rank, batched=True),
+}
+ENVIRONMENT = Environment(scorers=frozenset(FUNCTIONS))
+
+
+def script(prompt: str, key: int) -> str:
+    chance = random.Random(blake2b(f"{key} {prompt}".encode(), digest_size=8).digest())
+    if "Answer with one whole number" in prompt:
+        return str(chance.randint(1, 5))
+    return "".join(chance.choice(_PIECES) for _ in range(chance.randint(1, 7)))
+
+
+def result_of(physical: PhysicalPlan, seed: int, order: int) -> InstanceResult:
+    """What the plan gives for a seed's problem, where `order` decides about the order in which requests are served."""
+    tokenizer = models()["llm"].tokenizer
+    engine = ScriptedEngine(tokenizer, script, ALL_CAPABILITIES, random.Random(order))
+    verifiers = {"prm": Bounded(tokenizer), "orm": Unbounded(tokenizer)}
+    services = Services(engine, models(), verifiers, EventStream(), FUNCTIONS, scores=ScoreStore())
+
+    async def main() -> InstanceResult:
+        driver = asyncio.create_task(engine.drive())
+        try:
+            return await asyncio.wait_for(run(physical, {"problem": f"What is {seed} * 4?", "n": 2}, 0, services), 60)
+        finally:
+            driver.cancel()
+
+    return asyncio.run(main())
