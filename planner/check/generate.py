@@ -21,6 +21,8 @@ from qpdsl.planner.plan.options import default_of
 from qpdsl.planner.plan.reads import names
 
 _OPTIONS = {"n": "int", "temperature": "float", "top_p": "float", "top_k": "int", "min_p": "float", "max_tokens": "int"}
+# A `max_tokens` of this many or more is meant to be never reached.
+_ENDLESS = 1024
 
 
 def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
@@ -117,8 +119,14 @@ def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | N
             if isinstance(column.maker, ast.Score) and column.maker.into is None:
                 columns[name] = replace(column, outdated=stage)
     ends = stage if stage.stop is None else None
-    cut = stage if stage.stop is not None and stage.max_tokens is not None else None
+    cut = stage if stage.stop is not None and _is_step_limit(stage.max_tokens) else None
     binder.change(generated=True, fresh=False, spent=flow.spent or ends, cut=flow.cut or cut)
+
+
+def _is_step_limit(limit: ast.Expr | None) -> bool:
+    """Whether a `max_tokens` may well end a row that would go on; a large one only guards against endless text."""
+    guards = isinstance(limit, ast.Literal) and isinstance(limit.value, int) and limit.value >= _ENDLESS
+    return limit is not None and not guards
 
 
 # The clause `as`

@@ -151,7 +151,8 @@ def test_failures_are_told_per_row() -> None:
         " extract answer = /no such thing/\n vote answer\n}"
     )
     good, empty = run_all(plan, [{"problem": texts(1)[0]}, {"problem": "word " * 2000}])
-    assert good.error == "no row is left" and good.value is None
+    assert good.error == "no row is left: `vote answer` found no answer, since `answer` is none in each row"
+    assert good.value is None
     assert empty.error is not None and "tokens, zoo/counting takes" in empty.error
 
 
