@@ -132,10 +132,14 @@ CODES: dict[str, CodeInfo] = {
     "QP261": CodeInfo("verifier that is to write", "A verifier scores text; what writes it is a language model."),
     "QP262": CodeInfo("no verifier of this kind", "`score` takes a reward model, of the kind that it was trained as."),
     "QP265": CodeInfo("outdated score", "The text went on after it was scored, and the earlier score is read."),
-    "QP266": CodeInfo("column lost to a call", "A program called without `into` makes a column that was there already."),
+    "QP266": CodeInfo(
+        "column lost to a call", "A program called without `into` makes a column that was there already."
+    ),
     "QP267": CodeInfo("draft without effect", "No plan drafts with a model, so `draft` names one for nothing."),
     "QP268": CodeInfo("braces around no name", "In a string `{name}` is replaced, and nothing else in braces is."),
-    "QP269": CodeInfo("rows that are cut", "A row that `max_tokens` has ended is finished: no later `generate` continues it."),
+    "QP269": CodeInfo(
+        "rows that are cut", "A row that `max_tokens` has ended is finished: no later `generate` continues it."
+    ),
     "QP270": CodeInfo("empty turn", "The stage works on the text of this turn, in which nothing was generated yet."),
     "QP275": CodeInfo(
         "problem that is a guess", "A verifier is shown the first user turn as the problem; there is more than that."
@@ -157,9 +161,7 @@ CODES: dict[str, CodeInfo] = {
     "QP308": CodeInfo("empty choice", "Each text of `choice(…)` is at least one character long."),
     "QP309": CodeInfo("unknown format", "`format` is one that llguidance can hold a text to."),
     "QP310": CodeInfo("program too large", "Calls may go 64 deep and add 10,000 stages to the programs of a file."),
-    "QP401": CodeInfo(
-        "clauses that exclude each other", "`via filter` stands without `as`."
-    ),
+    "QP401": CodeInfo("clauses that exclude each other", "`via filter` stands without `as`."),
     "QP402": CodeInfo("model that helps itself", "Filtering with the model itself saves nothing."),
     "QP501": CodeInfo(
         "value not known yet", "A parameter or a column of a program in Python has a value when it runs."

@@ -14,7 +14,6 @@ from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import CLAUSE_FORMS, LEVELS, STAGES, TARGETS, VIAS
 
-
 _JUDGE = 'judge(MODEL, "rubric", LOW..HIGH)'
 # The most whole numbers that a judge may choose among.
 _MOST_MARKS = 1000

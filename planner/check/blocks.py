@@ -84,6 +84,7 @@ def peek(binder: Binder, stage: ast.Peek, number: int) -> ops.Operator:
     binder.needs_context(stage)
     before, flow = dict(binder.scope.columns), binder.flow
     _check_one_to_one(binder, stage.body)
+    binder.change(cut=None)  # a look ahead of rows that are done sees them as they are
     body = _block(binder, stage, stage.body, number)
     own = {name: column for name, column in binder.scope.columns.items() if name not in COLUMNS}
     own = {name: column for name, column in own.items() if name not in before or column.maker is not before[name].maker}

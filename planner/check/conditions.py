@@ -157,9 +157,7 @@ def _shown(options: tuple[str, ...]) -> str:
     return ", ".join(f'`"{option}"`' for option in options)
 
 
-def _nearest_choice(
-    condition: ast.Expr, choices: Mapping[str, tuple[str, ...]]
-) -> tuple[str | None, Edit | None]:
+def _nearest_choice(condition: ast.Expr, choices: Mapping[str, tuple[str, ...]]) -> tuple[str | None, Edit | None]:
     """Help for a text in the condition that is nearly one of the options, and the edit that writes the option there."""
     for node in walk(condition):
         if not (isinstance(node, ast.Binary) and node.op in ("==", "!=")):

@@ -201,7 +201,7 @@ def _warn_spent(binder: Binder, stage: ast.Generate) -> None:
     if spent is not None:
         message = "nothing is left to generate: every row is finished"
         _report_spent(binder, stage, spent, message, "give the stage before a `stop`, or start a new turn with `chat`")
-    elif cut is not None:
+    elif cut is not None and not binder.rounds:
         message = "a row that `max_tokens` has ended is finished, so nothing is generated in it here"
         why = (Label(word_span(cut), "this ends rows by `max_tokens`, where `stop` does not come first"),)
         help = 'leave `max_tokens` out there, drop such rows by `where finish == "stop"`, or start a new turn'

@@ -223,8 +223,10 @@ def reads(node: PhysicalOp) -> Columns:
     if isinstance(op, (ops.PythonScore, ops.PythonExtract)):
         return frozenset(node.columns)
     expressions = {name.id for expr in column_expressions(op) for name in names(expr)}
-    stays = {made_column(op)} if isinstance(op, ops.Generate) or (isinstance(op, ops.Score) and op.raw) else set()
-    return frozenset({*expressions, *named_columns(op), *stays} & set(node.columns))
+    made = made_column(op)
+    stays = isinstance(op, ops.Generate) or (isinstance(op, ops.Score) and op.raw)
+    own = {made} if made is not None and stays else set()
+    return frozenset({*expressions, *named_columns(op), *own} & set(node.columns))
 
 
 def all_reads(node: PhysicalOp) -> Columns:

@@ -107,9 +107,7 @@ def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
         elif point.last == "draft":
             yield from _declared(document, ast.Model)
         elif ")" in [token.text for token in point.words]:
-            yield from (
-                _item(word, Kind.Keyword, CLAUSE_FORMS.get(word, "")) for word in ("within", "prefer", "like")
-            )
+            yield from (_item(word, Kind.Keyword, CLAUSE_FORMS.get(word, "")) for word in ("within", "prefer", "like"))
 
 
 def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[lsp.CompletionItem]:

@@ -88,7 +88,7 @@ def test_scores_read_again_are_those_of_the_row() -> None:
     """Rows run side by side, each with scores of its own to read again."""
     peeks = "".join(f"peek {{ generate llm into more{number} }}\n  " for number in range(4))
     again = f"score prm\n  {peeks}score prm reduce=min into least\n"
-    twice = _OTHER.replace("score prm\n", again).replace("{piece}", "{least}")
+    twice = _OTHER.replace("score prm\n", again).replace("{piece}", "{least}").replace("n=2", 'n=2 stop="a"')
     stages = "chat user=problem | split 5 | call other(problem) into x | return x"
     text = f"{HEADER}{twice}program p(problem: text) {{ {stages} }}"
     naive = plan(program_of(text, "p", ENVIRONMENT))

@@ -1,0 +1,42 @@
+"""The parameters of a `-e` pipeline, and slips in one."""
+
+from __future__ import annotations
+
+import pytest
+
+from qpdsl.grammar.diagnostic import Diagnostic, QpError
+from qpdsl.grammar.parse.parser import parse_pipeline
+from qpdsl.grammar.source import Source
+from qpdsl.planner.check.lower import lower
+
+START = "chat user=q | generate llm n=2 | score prm | "
+
+
+def params(text: str) -> list[str]:
+    return [param.name for param in parse_pipeline(Source("-e", text)).programs[0].params]
+
+
+def error_of(text: str) -> Diagnostic:
+    with pytest.raises(QpError) as error:
+        lower(parse_pipeline(Source("-e", text)))
+    (found,) = error.value.diagnostics
+    return found
+
+
+@pytest.mark.parametrize("stage", ["best by scor", "keep 2 by Score", "vote text weight=scroe", "where scoer > 0.5"])
+def test_a_slip_of_a_columns_name_is_no_parameter(stage: str) -> None:
+    assert params(START + stage) == ["q"]
+    found = error_of(START + stage)
+    assert (found.code, found.help) == ("QP203", "did you mean `score`?")
+
+
+def test_other_names_are_parameters() -> None:
+    text = START + "where score > min_score and tokens < most | keep k by score * weight | return text"
+    assert params(text) == ["q", "min_score", "most", "k", "weight"]
+    # Where no column can stand, a name like one is a parameter.
+    assert params('chat user=q | generate llm n=token | chat user="{texts}" | generate llm') == ["q", "token", "texts"]
+
+
+def test_a_comma_is_left_out_only_where_an_option_follows() -> None:
+    assert error_of("chat user=q | generate llm n=2, top_k=3").help == "leave the comma out"
+    assert error_of(START.replace("score prm", "score logprob, prm") + "best by score").help is None
