@@ -94,13 +94,14 @@ def _checked(param: Parameter, value: object) -> Value:
         case "text", str():
             if any("\ud800" <= char <= "\udfff" for char in value):
                 raise ArgumentError(f"`{param.name}` is not text that UTF-8 can hold")
-            return value
+            # The text itself: a subclass, such as an enum, can show as another one.
+            return str.__str__(value)
         case "bool", bool():
             return value
         case "int", int() if not isinstance(value, bool):
             if abs(value) > LARGEST:
                 raise ArgumentError(f"`{param.name}` takes a whole number of up to 64 bits, not one this large")
-            return value
+            return int(value)
         case "float", int() | float() if not isinstance(value, bool):
             try:
                 number = float(value)

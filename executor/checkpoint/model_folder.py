@@ -81,6 +81,7 @@ class ModelFolder:
         mappings = {name: parsed(name, _content(path, name)) for name in _MAPPINGS if name in texts}
         tokenizer_config = mappings.get(TOKENIZER_CONFIG, {})
         check_configuration(mappings[CONFIG], tokenizer_config)
+        _check_kinds(mappings[CONFIG], tokenizer_config)
         shapes: dict[str, tuple[int, ...]] = {}
         tensors: dict[str, str] = {}
         weights = _weights(path)
@@ -98,6 +99,18 @@ class ModelFolder:
     def file(self, tensor: str) -> Path:
         """The file of a tensor. Raises KeyError where there is no such tensor."""
         return self.path / self.tensors[tensor]
+
+
+def _check_kinds(config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> None:
+    """Refuses values of another kind than transformers takes for granted. Raises CheckpointError."""
+    architectures, model_type = config.get("architectures"), config.get("model_type")
+    if not isinstance(model_type, str | None):
+        raise CheckpointError("its config.json has a `model_type` that is no text")
+    names = [] if architectures is None else architectures
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError("its config.json has `architectures` that are no list of names")
+    if not isinstance(tokenizer_config.get("model_max_length"), int | float | None):
+        raise CheckpointError("its tokenizer_config.json has a `model_max_length` that is no number")
 
 
 def _is_there(folder: Path, name: str) -> bool:

@@ -139,6 +139,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _count(value: Any) -> int:
+    number = _number(value)
+    if not abs(number) <= _GREATEST:
+        raise ValueError("a count that is too large")
+    return int(number)
+
+
 def _time(value: Any) -> float:
     time = _number(value)
     if not abs(time) < _GREATEST:
@@ -160,7 +167,10 @@ def _candidate(record: Any) -> Candidate:
 
 
 def _figures(record: Any) -> EngineFigures:
-    figures = {name: int(_number(record[name])) for name in _FIGURES}
+    missing = [name for name in ("model", *_FIGURES) if name not in record]
+    if missing:
+        raise ValueError(f"a report without `{missing[0]}`")
+    figures = {name: _count(record[name]) for name in _FIGURES}
     others = {
         name: value
         for name, value in record.items()
@@ -174,7 +184,7 @@ def _sums(record: Any) -> dict[str, tuple[float, ...]]:
 
 
 def _counts(record: Any) -> dict[str, int]:
-    return {name: int(_number(value)) for name, value in _checked(dict)(record).items()}
+    return {name: _count(value) for name, value in _checked(dict)(record).items()}
 
 
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

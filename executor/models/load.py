@@ -118,7 +118,17 @@ class _Loading:
             raise self._error(f"{type(model).__name__} does not run on the paged engine: {error}") from error
         if hasattr(config, "quantization_config") and (reason := mixed_rows(model)) is not None:
             raise self._error(reason)
-        return PagedTextModel.of(self.name, tokenizer, paged, _eos(model, tokenizer), verifier)
+        return PagedTextModel.of(self.name, tokenizer, paged, self._eos(model, tokenizer), verifier)
+
+    def _eos(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+        generation = getattr(model, "generation_config", None)
+        eos = getattr(generation, "eos_token_id", None)
+        if eos is None:
+            eos = tokenizer.eos_token_id
+        ids = eos if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
+        if any(type(id) is not int for id in ids):
+            raise self._error(f"its generation_config.json has the eos_token_id {eos!r}, which is no token id")
+        return frozenset(ids)
 
     def _config(self) -> PretrainedConfig:
         model_type = self.folder.config.get("model_type")
@@ -291,13 +301,3 @@ def _shape(shape: Iterable[int]) -> str:
 
 def _and_others(count: int) -> str:
     return f" (and {count:,} other{'s' if count > 1 else ''})" if count else ""
-
-
-def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    generation = getattr(model, "generation_config", None)
-    eos = getattr(generation, "eos_token_id", None)
-    if eos is None:
-        eos = tokenizer.eos_token_id
-    if eos is None:
-        return frozenset()
-    return frozenset(eos if isinstance(eos, (list, tuple)) else [eos])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 # A text, and whether it is trusted: whether the tokenizer's added tokens count in it.
@@ -72,8 +72,9 @@ class Encoded:
 def encode(tokenizer: PreTrainedTokenizerFast, context: Context) -> tuple[int, ...]:
     """Token ids of a context, up to where the model's own text begins. Raises ContextError.
 
-    Text that the program's author did not write never becomes an added token, so an input cannot forge a turn. Where
-    there is nothing to forge, the ids are those of `apply_chat_template`, or of the tokenizer's bos and the prompt.
+    Text that the program's author did not write never becomes a guarded token, so an input cannot forge a turn: those
+    are the special tokens, and the added ones that the chat template writes. Where there is nothing to forge, the ids
+    are those of `apply_chat_template`, or of the tokenizer's bos and the prompt.
     """
     if context.turns:
         return encode_pieces(tokenizer, _chat_pieces(tokenizer, context.turns))
@@ -81,7 +82,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, context: Context) -> tuple[int, .
 
 
 def encode_pieces(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tuple[int, ...]:
-    """Token ids of text in pieces. Only trusted pieces give added tokens, special or not."""
+    """Token ids of text in pieces. Only trusted pieces give guarded tokens."""
     whole = tuple(tokenizer.encode("".join(text for text, _ in pieces), add_special_tokens=False))
     return whole if _only_trusted(tokenizer, pieces, whole) else _encode_separately(tokenizer, pieces).tokens
 
@@ -105,24 +106,39 @@ def located(tokenizer: Tokenizer, text: str) -> Encoded:
 
 
 def _only_trusted(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole: tuple[int, ...]) -> bool:
-    """Whether the added tokens in `whole` are those of the trusted pieces, in number and order."""
-    added = tokenizer.added_tokens_decoder.keys()
-    trusted_ids = [id for text, trusted in pieces if trusted for id in _added_in(tokenizer, text)]
-    return [id for id in whole if id in added] == trusted_ids
+    """Whether the guarded tokens in `whole` are those of the trusted pieces, in number and order."""
+    guarded = _guarded(tokenizer)
+    trusted_ids = [id for text, trusted in pieces if trusted for id in _guarded_in(tokenizer, text)]
+    return [id for id in whole if id in guarded] == trusted_ids
+
+
+@lru_cache(maxsize=8)
+def _guarded(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
+    """The added tokens that make up the frame of a conversation, by id: special ones, and those of the template.
+
+    Others, such as runs of spaces, are text like any other.
+    """
+    template = str(tokenizer.chat_template or "")
+    added = tokenizer.added_tokens_decoder.items()
+    return {
+        id: token.content
+        for id, token in added
+        if token.special or (token.content.strip() and token.content in template)
+    }
 
 
 @lru_cache(maxsize=4096)
-def _added_in(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[int, ...]:
-    """The added tokens in a piece of a template or prompt. It is cached, as a run has the same few pieces."""
-    added = tokenizer.added_tokens_decoder.keys()
-    return tuple(id for id in tokenizer.encode(text, add_special_tokens=False) if id in added)
+def _guarded_in(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[int, ...]:
+    """The guarded tokens in a piece of a template or prompt. It is cached, as a run has the same few pieces."""
+    guarded = _guarded(tokenizer)
+    return tuple(id for id in tokenizer.encode(text, add_special_tokens=False) if id in guarded)
 
 
 def _encode_separately(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> Encoded:
-    """As `encode_located`, with all text between the added tokens of trusted pieces encoded without added tokens."""
-    names = {token.content: id for id, token in tokenizer.added_tokens_decoder.items()}
+    """As `encode_located`, with all text between the guarded tokens of trusted pieces encoded without such tokens."""
+    names = {content: id for id, content in _guarded(tokenizer).items()}
     pattern = re.compile("(" + "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) + ")")
-    plain = _without_added_tokens(tokenizer)
+    plain, renumbered = _without_guarded_tokens(tokenizer)
     ids: list[int] = []
     spans: list[tuple[int, int]] = []
     # The text since the last added token, and its end in the text of all pieces.
@@ -130,7 +146,7 @@ def _encode_separately(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) 
 
     def end_run() -> None:
         encoded = plain.encode(run, add_special_tokens=False)
-        ids.extend(encoded.ids)
+        ids.extend(renumbered.get(id, id) for id in encoded.ids)
         spans.extend((length - len(run) + start, length - len(run) + end) for start, end in encoded.offsets)
 
     for text, trusted in pieces:
@@ -148,12 +164,18 @@ def _encode_separately(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) 
 
 
 @lru_cache(maxsize=8)
-def _without_added_tokens(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+def _without_guarded_tokens(tokenizer: PreTrainedTokenizerFast) -> tuple[Tokenizer, dict[int, int]]:
+    """The tokenizer that reads guarded tokens as text, and the ids of its other added tokens by those that it gives."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    guarded = _guarded(tokenizer)
+    kept = [token for token in backend["added_tokens"] if token["id"] not in guarded]
     backend["added_tokens"] = []
     # It names special tokens, which are removed.
     backend["post_processor"] = None
-    return Tokenizer.from_str(json.dumps(backend))
+    plain = Tokenizer.from_str(json.dumps(backend))
+    plain.add_tokens([AddedToken(**{name: value for name, value in token.items() if name != "id"}) for token in kept])
+    given = ((plain.token_to_id(token["content"]), token["id"]) for token in kept)
+    return plain, {mine: theirs for mine, theirs in given if mine is not None}
 
 
 def automatic_prefix(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:

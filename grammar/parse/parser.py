@@ -33,7 +33,7 @@ MAX_ERRORS = 20
 # How many characters are read again to find further errors, so that a large source is read only a few times.
 _REREAD = 4_000_000
 BUILT_IN_MODELS = {"llm": "zoo/counting", "prm": "zoo/counting-prm", "slm": "zoo/counting-mini"}
-_BINARY = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
+_BINARY = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]|\r(?!\n)")
 _LOCK = Lock()
 
 

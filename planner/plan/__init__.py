@@ -6,9 +6,10 @@ field of a strategy (`GenerateStrategy.decode` is in `decode_plan.py`) or of the
 `rewrite.py` makes other plans of a plan. Operators and plans check themselves when they are built, and `verify.py`
 checks what only a whole plan shows. Both raise `InvalidPlan`, which is a fault of the planner and never of a program.
 
-`reads.py` says which columns and parameters operators read, `evaluate.py` evaluates expressions (for estimates and for
-the runtime), `options.py` holds the ranges of what stages take, and `baseline.py` makes the greedy program that a
-search is measured against. Nothing here may know a rule, a cost, a model or a tensor.
+`reads.py` says which columns and parameters operators read, and which other parts of a row they read and change.
+`evaluate.py` evaluates expressions (for estimates and for the runtime), `options.py` holds the ranges of what stages
+take, and `baseline.py` makes the greedy program that a search is measured against. Nothing here may know a rule, a
+cost, a model or a tensor.
 
 | decided | carried out in `executor/runtime` |
 |---|---|

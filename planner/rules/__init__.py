@@ -2,9 +2,10 @@
 
 Open `rule.py` first: what a rule carries besides its function. All that a rule can do is to leave operators out, and to
 write into an operator's strategy or the plan's own fields, which the runtime reads; it never changes what an operator
-means. A rule neither times, logs nor verifies anything: the driver in `planner/optimize` does. Each rule is proved by
-fixtures in `tests/planner/rules`: programs whose names begin with the rule's. The tests run the plan before the rule
-and the plan after it.
+means. What a decision leaves out of rows must be read by nobody: `planner/plan/reads.py` says who reads what, and
+is the one place to ask. A rule neither times, logs nor verifies anything: the driver in `planner/optimize` does. Each
+rule is proved by fixtures in `tests/planner/rules`: programs whose names begin with the rule's. The tests run the plan
+before the rule and the plan after it.
 
 A new rule with a decision needs a field of a strategy, a file here and a place in `RULES`, the code in `executor` that
 carries the decision out, a fixture, and a paragraph in `docs/rules.md`. EXPLAIN and the choice by cost find it through

@@ -15,7 +15,7 @@ from importlib import import_module
 import click
 
 from qpdsl import __version__
-from qpdsl.cli.console import put, say
+from qpdsl.cli.console import keep_streams, put, say
 from qpdsl.cli.exits import Exit, table
 from qpdsl.errors import DataError, UserError, is_out_of_memory, reason
 
@@ -43,7 +43,7 @@ _EPILOG = f"\b\nexit codes:\n{table()}"
 # What is wrong with a name wherever it is used first.
 _BAD_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ, errno.ENOTDIR, errno.EACCES)
 # Files are written by functions that report their own failures; these are stdout's.
-_STDOUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_STDOUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
 class _Commands(click.Group):
@@ -100,6 +100,7 @@ def cli() -> None:
 
 def dispatch(argv: Sequence[str]) -> int:
     """Runs a command line and returns its exit code. An interrupt is the caller's to report."""
+    keep_streams()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError):
             # A terminal that cannot show a character shows its escape instead of failing.
@@ -112,7 +113,7 @@ def dispatch(argv: Sequence[str]) -> int:
         with cli.make_context("qpdsl", list(argv), obj=tuple(argv)) as ctx:
             code = cli.invoke(ctx)
         # The language server closes its streams.
-        if not sys.stdout.closed:
+        if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()
         return int(code or 0)
     except click.exceptions.Exit as done:
@@ -124,7 +125,7 @@ def dispatch(argv: Sequence[str]) -> int:
         if error.errno not in _STDOUT_FAILURES:
             return _fail(error)
         # Python flushes stdout once more at exit; that must not fail again.
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:
             return Exit.CLOSED

@@ -6,6 +6,8 @@ they go. Data stays as it is in a pipe or a file, and is escaped on a terminal; 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 from typing import TextIO
@@ -15,19 +17,34 @@ from qpdsl.grammar.printable import printable
 _USUAL_WIDTH = 80
 
 
+class _Streams:
+    """The streams of a command. A user's Python function that redirects `sys.stdout` redirects its own output only."""
+
+    kept: tuple[TextIO | None, TextIO | None] | None = None
+
+
+def keep_streams() -> None:
+    """Prints on what `sys.stdout` and `sys.stderr` are now, from now on."""
+    _Streams.kept = sys.stdout, sys.stderr
+
+
 def put(text: str, *, end: str = "\n") -> None:
-    """Prints data on stdout. Raises OSError where stdout does not take it."""
-    _write(sys.stdout, (printable(text) if is_terminal(sys.stdout) else text) + end)
+    """Prints data on stdout. Raises OSError where stdout does not take it, or is closed."""
+    out, _ = _Streams.kept or (sys.stdout, sys.stderr)
+    if out is None or out.closed:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    out.write((printable(text) if is_terminal(out) else text) + end)
+    out.flush()
 
 
 def say(text: str, *, end: str = "\n") -> None:
     """Prints a note on stderr."""
-    _write(sys.stderr, printable(text) + end)
+    _note(printable(text) + end)
 
 
 def say_rendered(text: str) -> None:
     """Prints a note that is printable already and may have colours of ours in it."""
-    _write(sys.stderr, text + "\n")
+    _note(text + "\n")
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -56,7 +73,10 @@ def width_of(stream: TextIO | None) -> int | None:
         return _USUAL_WIDTH
 
 
-def _write(stream: TextIO | None, text: str) -> None:
-    if stream is not None:
-        stream.write(text)
-        stream.flush()
+def _note(text: str) -> None:
+    # A run is not to fail because nobody can be told how it goes.
+    _, err = _Streams.kept or (sys.stdout, sys.stderr)
+    if err is not None:
+        with contextlib.suppress(OSError, ValueError):
+            err.write(text)
+            err.flush()

@@ -6,8 +6,10 @@ Checking a program needs its surroundings, but nothing that runs functions: that
 from __future__ import annotations
 
 import os
+import sys
+import sysconfig
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -53,6 +55,7 @@ def read_surroundings(
         if not Path(folder).is_dir():
             raise UsageError(f"`--allow-read`: there is no folder `{folder}`")
     functions: dict[str, PythonFunction] = {}
+    before = set(sys.modules)
     state = blake2b(digest_size=16)
     for file in python:
         for function in _load(file):
@@ -60,6 +63,8 @@ def read_surroundings(
                 raise UsageError(f"`--python`: `{function.name}` is registered in two files")
             functions[function.name] = function
         state.update(Path(file).read_bytes())
+    for module in sorted(_own_modules(before)):
+        state.update(module.read_bytes())
     digest = state.hexdigest() if python else ""
     ids, kinds = _replacements(models)
     return Surroundings(tuple(Path(folder).resolve() for folder in allow_read), functions, ids, digest, kinds)
@@ -102,10 +107,21 @@ def _replacements(models: Sequence[str]) -> tuple[dict[str, str], dict[str, str]
     return ids, kinds
 
 
+def _own_modules(before: Set[str]) -> set[Path]:
+    """The files of the modules that came with the user's files: those imported since, the installed ones aside."""
+    names = {name for name in set(sys.modules) - before if name.partition(".")[0] != "qpdsl"}
+    paths = {getattr(sys.modules[name], "__file__", None) for name in names}
+    files = {Path(path).resolve() for path in paths if path}
+    folders = ("stdlib", "platstdlib", "purelib", "platlib")
+    installed = {Path(folder).resolve() for name, folder in sysconfig.get_paths().items() if name in folders}
+    return {file for file in files if file.suffix == ".py" and file.is_file() and installed.isdisjoint(file.parents)}
+
+
 def _load(file: str) -> Sequence[PythonFunction]:
     """The functions of a Python file. Raises UsageError, also for any exception of the file itself."""
     from qpdsl.sources.functions import load_functions
 
+    here = os.getcwd()
     try:
         functions = load_functions(file)
     except UsageError:
@@ -119,6 +135,8 @@ def _load(file: str) -> Sequence[PythonFunction]:
         ]
         place = f"{file}:{lines[-1]}" if lines else file
         raise UsageError(f"`--python`: `{place}` failed: {message}") from error
+    finally:
+        os.chdir(here)
     if not functions:
         raise UsageError(
             f"`--python`: `{file}` registers no function", "`@qpdsl.scorer` and `@qpdsl.extractor` register one"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum, IntEnum
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,3 +120,16 @@ def test_arguments_stand_in_the_order_of_the_declaration() -> None:
     assert list(bind(params, settings).items()) == [("a", "x=y"), ("b", 3)]
     with pytest.raises(ArgumentError, match="no value for `a`"):
         bind(params, {})
+
+
+def test_a_subclass_of_text_or_number_counts_as_its_value() -> None:
+    class Word(str, Enum):  # noqa: UP042
+        ONE = "pens"
+
+    class Count(IntEnum):
+        TWO = 2
+
+    text = from_json(Parameter("a", "text", None), Word.ONE)
+    assert (text, type(text), f"{text}") == ("pens", str, "pens")
+    number = from_json(Parameter("a", "int", None), Count.TWO)
+    assert (number, type(number)) == (2, int)

@@ -65,7 +65,7 @@ class LeanStack:
         self._scale = config.hidden_size**0.5 if self._gemma else None
         self.norm = RmsNorm(self._inner.norm, self._gemma)
         self.layers: list[LeanLayer] = []
-        self._rotations = torch.empty(0)
+        self._rotations = torch.empty(0, dtype=torch.float32)
         if len(self._inner.layers) != len(scales):
             raise LookupError("layers")
         self._grow(_LEAST_POSITIONS)
@@ -129,7 +129,7 @@ class LeanStack:
         count = 1 << (positions - 1).bit_length()
         half = self._shape[2] // 2
         position_ids = torch.arange(count)[None]
-        cos, sin = self._inner.rotary_emb(torch.empty(0), position_ids=position_ids)
+        cos, sin = self._inner.rotary_emb(torch.empty(0, dtype=torch.float32), position_ids=position_ids)
         if cos.shape[-1] != 2 * half or not torch.equal(cos[..., :half], cos[..., half:]):
             raise LookupError("rotary")
         self._rotations = torch.complex(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())[:, None]

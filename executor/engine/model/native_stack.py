@@ -109,13 +109,13 @@ class _Workspace:
 
     def __init__(self, layer: LeanLayer, rows: int, size: int) -> None:
         self.rows = rows
-        self.normed = torch.empty(rows, size)
-        self.qkv = torch.empty(rows, layer.qkv.out_features)
+        self.normed = torch.empty(rows, size, dtype=torch.float32)
+        self.qkv = torch.empty(rows, layer.qkv.out_features, dtype=torch.float32)
         # Attention does not write padding rows: they hold finite numbers, and no result of them is read.
-        self.attended = torch.zeros(rows, layer.out.in_features)
+        self.attended = torch.zeros(rows, layer.out.in_features, dtype=torch.float32)
         most = pieces(self.normed)[0].shape[0]
-        self._widened = torch.empty(most, 2 * layer.intermediate)
-        self._gated = torch.empty(most, layer.intermediate)
+        self._widened = torch.empty(most, 2 * layer.intermediate, dtype=torch.float32)
+        self._gated = torch.empty(most, layer.intermediate, dtype=torch.float32)
 
     def mlp(self, residual: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Pieces of `residual` [T, d], each with the buffers of its norm, of gate and up, and of their product."""

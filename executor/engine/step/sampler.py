@@ -48,7 +48,7 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], 
     """
     scores = logits
     if not all(p.greedy for p in params):
-        temperature = torch.tensor([p.temperature or 1.0 for p in params], device=logits.device)
+        temperature = torch.tensor([p.temperature or 1.0 for p in params], dtype=torch.float32, device=logits.device)
         scores = logits / temperature[:, None]
     near = torch.zeros(len(params), dtype=torch.bool, device=logits.device)
     filtered = [row for row, p in enumerate(params) if p.filtered and not p.greedy]

@@ -136,7 +136,7 @@ class LayerKernels:
     def _scratches(self, count: int, size: int) -> list[torch.Tensor]:
         """At least `count` tensors of at least `size` float32."""
         if len(self._scratch) < count or self._scratch[0].numel() < size:
-            self._scratch = [torch.empty(next_power_of_two(size)) for _ in range(count)]
+            self._scratch = [torch.empty(next_power_of_two(size), dtype=torch.float32) for _ in range(count)]
         return self._scratch
 
 

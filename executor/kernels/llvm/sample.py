@@ -37,7 +37,7 @@ class RowSampler:
         self._library = _library(vocabulary, width)
         self._function = self._library["sample"]
         self._vocabulary = vocabulary
-        self._scratch = torch.empty(-(-vocabulary // (4 * width)) * 4 * width)
+        self._scratch = torch.empty(-(-vocabulary // (4 * width)) * 4 * width, dtype=torch.float32)
 
     def __call__(
         self, logits: torch.Tensor, temperature: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor
@@ -51,7 +51,7 @@ class RowSampler:
         logits = logits.contiguous()
         count = logits.shape[0]
         tokens = torch.empty(count, dtype=torch.int64)
-        logprobs, gaps = torch.empty(count), torch.empty(count)
+        logprobs, gaps = torch.empty(count, dtype=torch.float32), torch.empty(count, dtype=torch.float32)
         tensors = (logits, temperature, keys, positions, tokens, logprobs, gaps, self._scratch)
         self._function(*(tensor.data_ptr() for tensor in tensors), count)
         return tokens, logprobs, gaps

@@ -90,7 +90,7 @@ def safe_rows(layers: Iterable[PackedLinear]) -> int:
     shapes = {(layer.in_features, layer.out_features, layer.bias is None): layer for layer in layers}
     for layer in shapes.values():
         weight = layer.blocks[0]
-        rows = torch.randn(ROWS, layer.in_features, generator=generator).to(weight.dtype)
+        rows = torch.randn(ROWS, layer.in_features, dtype=torch.float32, generator=generator).to(weight.dtype)
         expected, added = rows @ weight, torch.ones(ROWS, weight.shape[1], dtype=weight.dtype)
         expected_sum = added.clone().addmm_(rows, weight)
         for size in _SIZES:

@@ -104,7 +104,7 @@ def cascade(
             mean, total = weigh(logits, values[begin:])
             parts[sequence].append((mean[0], total[0]))
     if scoring.sinks is not None:
-        zero = torch.zeros(query.shape[1:], device=query.device)
+        zero = torch.zeros(query.shape[1:], dtype=torch.float32, device=query.device)
         parts = [[*part, (zero, scoring.sinks.float())] for part in parts]
     return torch.stack([merge(part, query[0]) for part in parts]).to(query.dtype)
 

@@ -68,7 +68,10 @@ def _parsed(text: str) -> Any:
 def _number(text: str) -> Decimal:
     if len(text) > _MOST_DIGITS:
         raise ValueError(f"a number of {len(text)} digits is too long")
-    number = Decimal(text)
+    try:
+        number = Decimal(text)
+    except DecimalException as error:
+        raise ValueError(f"the exponent of {text:.20}… is too large") from error
     if not number.is_finite():
         raise ValueError(f"{text} is no JSON")
     return number

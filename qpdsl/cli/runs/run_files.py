@@ -57,8 +57,10 @@ def run_files(options: RunOptions, models: Mapping[str, str], surroundings: Surr
         guard.keeps(zoo.path(builtin.name), f"the folder of the model `{builtin.name}`")
     with contextlib.suppress(UserError):
         guard.keeps(user_cache.folder(), "the folder where qpdsl keeps its statistics")
-    output = None if options.output is None else _output(guard, options, Path(options.output))
-    return RunFiles(path, output, None if options.trace is None else _trace(guard, options, Path(options.trace)))
+    output = None if options.output is None else _output(guard, options, Path(options.output).absolute())
+    return RunFiles(
+        path, output, None if options.trace is None else _trace(guard, options, Path(options.trace).absolute())
+    )
 
 
 def _output(guard: FileGuard, options: RunOptions, path: Path) -> Target:

@@ -57,6 +57,13 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no configuration": (remove("config.json"), "has no config.json"),
     "broken configuration": (write("config.json", "{"), "`config.json` cannot be read"),
     "configuration of another type": (write("config.json", "[]"), "`config.json` is no JSON object"),
+    "an odd model type": (configured(model_type=[]), "has a `model_type` that is no text"),
+    "odd architectures": (configured(architectures={"a": 1}), "has `architectures` that are no list of names"),
+    "an odd architecture": (configured(architectures=[1.5]), "has `architectures` that are no list of names"),
+    "an odd length": (
+        write("tokenizer_config.json", '{"model_max_length": "x"}'),
+        "has a `model_max_length` that is no number",
+    ),
     "no tokenizer": (remove("tokenizer.json"), "it has no tokenizer: `tokenizer.json` is missing"),
     "broken tokenizer configuration": (write("tokenizer_config.json", "{"), "`tokenizer_config.json` cannot be read"),
     "no weights": (remove("model.safetensors"), "has no .safetensors file (other weight formats can carry code)"),

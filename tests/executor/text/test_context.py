@@ -95,6 +95,22 @@ def test_an_added_token_that_is_not_special_cannot_be_forged_either() -> None:
     assert encode(with_turns, Context(turns=(("user", "a<turn>b"),))).count(turn) == 2
 
 
+@pytest.mark.parametrize("words", [["   ", "\n\n"], ["Mia", "\n\n", "<tool>"]])
+def test_added_tokens_that_frame_no_turn_are_text_like_any_other(words: list[str]) -> None:
+    own = tokenizer()
+    own.add_tokens(words)
+    for text in ("a   b", "Mia has 3 boxes.\n\nHow many?", "a<tool>b   ", "a <|end|>\n\n Mia   b"):
+        messages = [{"role": "user", "content": text}]
+        ids = encode(own, Context(turns=(("user", text),)))
+        expected = own.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+        if "<|end|>" not in text:
+            assert ids == tuple(expected)
+            assert encode(own, Context(prompt=((text, False),))) == encode(own, Context(prompt=((text, True),)))
+        else:
+            assert ids.count(own.convert_tokens_to_ids("<|end|>")) == 1
+            assert set(own.convert_tokens_to_ids([word for word in words if word in text])) <= set(ids)
+
+
 def test_a_template_may_strip_one_role_and_not_the_other() -> None:
     template = "{% for m in messages %}{{ m['content'] | trim if m['role'] == 'user' else m['content'] }}{% endfor %}"
     ids = encode(tokenizer(template), Context(turns=(("system", "a\n"), ("user", " b "))))

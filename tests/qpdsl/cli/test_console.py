@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli import main
-from qpdsl.cli.console import put, say, wants_colour, width_of
+from qpdsl.cli.console import keep_streams, put, say, wants_colour, width_of
 from qpdsl.grammar.width import cells
 from tests.support.cli import Terminal
 
@@ -20,22 +20,26 @@ SEEN = "a\\u001b[31m\\u202e\tb\nc"
 def test_data_is_escaped_on_a_terminal_and_notes_everywhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    keep_streams()
     put(BAD, end="")
     say(BAD)
     assert capsys.readouterr() == (BAD, f"{SEEN}\n")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
+    keep_streams()
     put(BAD)
     put(json.dumps({BAD: BAD}, ensure_ascii=False), end="")
     seen, document = terminal.text.rsplit("\n", 1)
     assert seen == SEEN and json.loads(document) == {BAD: BAD} and "\u202e" not in document
 
 
-def test_without_streams_nothing_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_streams_data_is_not_lost_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
-    put("a")
+    keep_streams()
     say("b")
+    with pytest.raises(OSError):
+        put("a")
     assert width_of(None) is None and not wants_colour(None)
 
 

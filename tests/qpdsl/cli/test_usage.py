@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,22 @@ def test_internal_errors_ask_for_a_report(qpdsl: Run, monkeypatch: pytest.Monkey
     ran = qpdsl("check", "greedy")
     assert ran.code == Exit.INTERNAL
     assert ran.err == "internal error: RuntimeError: a fault of ours (please report it; QPDSL_DEBUG=1 shows where)\n"
+
+
+def test_a_lone_carriage_return_hides_no_stage(qpdsl: Run, tmp_path: Path) -> None:
+    path = tmp_path / "p.qp"
+    path.write_bytes(b'program p(q: text) { chat user=q # why\r generate "zoo/counting"\r\n}')
+    ran = qpdsl("check", path)
+    assert ran.code == Exit.USAGE and "QP101" in ran.err and "U+000D" in ran.err
+    path.write_bytes(b'program p(q: text) {\r\n chat user=q # why\r\n generate "zoo/counting"\r\n}')
+    assert qpdsl("check", path).code == Exit.OK
+
+
+def test_a_report_in_a_trace_that_says_too_little_is_skipped(qpdsl: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    for report in ({"model": "m"}, {"model": "m", "prefill_tokens": 1e308, "decode_tokens": 1e308}):
+        trace.write_text(
+            f'{{"qpdsl_trace": 1}}\n{json.dumps({"kind": "EngineStepped", "report": report, "at": 1.0})}\n'
+        )
+        ran = qpdsl("report", trace, "--output", tmp_path / "r.html", "--overwrite")
+        assert ran.code in (Exit.OK, Exit.USAGE, Exit.DATA), ran.err

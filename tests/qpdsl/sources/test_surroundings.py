@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from qpdsl.cli.exits import Exit
+from qpdsl.sources.surroundings import read_surroundings
 from tests.support.cli import Run, write_rows
 
 SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}'
@@ -135,6 +137,40 @@ def test_a_python_file_that_fails_is_told_in_one_line(
     assert (ran.code, ran.out) == (Exit.USAGE, "")
     assert ran.err.startswith("error: ") and message in ran.err.splitlines()[0]
     assert qpdsl("check", scored, "--python", tmp_path / "none.py").err.startswith("error: there is no Python file")
+
+
+def test_modules_that_a_python_file_imports_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    functions, helper = tmp_path / "functions.py", tmp_path / "helper_of_functions.py"
+    functions.write_text("import json, helper_of_functions, qpdsl as qp\n\n@qp.scorer\ndef f(text):\n    return 1\n")
+    digests = []
+    for text in ("a = 1\n", "a = 1\n", "a = 22\n"):
+        helper.write_text(text)
+        digests.append(read_surroundings(python=[str(functions)]).python)
+        del sys.modules["helper_of_functions"]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_python_file_changes_neither_folder_nor_output(
+    qpdsl: Run, scored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    moving = "os.chdir('elsewhere' if os.path.isdir('elsewhere') else '.')\n    sys.stdout = io.StringIO()"
+    functions = FUNCTIONS.replace("    return -len", f"    {moving}\n    return -len")
+    (tmp_path / "functions.py").write_text(f"import io, os, sys\nos.chdir('elsewhere')\n{functions}")
+    write_rows(tmp_path / "in.jsonl", [{"problem": "a"}, {"problem": "b"}])
+    monkeypatch.chdir(tmp_path)
+    args = ["run", scored.name, "--python", "functions.py", "--input", "in.jsonl", "--no-greedy"]
+    stdout = sys.stdout
+    printed = qpdsl(*args)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert printed.code == Exit.OK, printed.err
+    assert len(printed.records) == 2
+    monkeypatch.chdir(tmp_path)
+    assert qpdsl(*args, "--output", "out.jsonl").code == Exit.OK
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert (tmp_path / "out.jsonl").read_text() == printed.out
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_record_is_json(qpdsl: Run, tmp_path: Path) -> None:
