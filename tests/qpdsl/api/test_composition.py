@@ -15,6 +15,7 @@ import qpdsl as qp
 
 llm = qp.model("zoo/counting")
 prm = qp.model("zoo/counting-prm")
+mini = qp.model("zoo/counting-mini")
 pytestmark = pytest.mark.filterwarnings("ignore::qpdsl.api.program.QpWarning")
 
 
@@ -225,7 +226,7 @@ def test_an_integer_that_llguidance_would_change_is_refused() -> None:
 def test_options_of_a_program() -> None:
     @qp.program(name="fast", within=qp.epsilon(1e-3), latency=0.8)
     def p(q: str) -> str:
-        return qp.chat(user=q).generate(prm)
+        return qp.chat(user=q).generate(llm)
 
     assert p.name == "fast"
     assert "program fast(q: text) -> text within epsilon(0.001) prefer latency=0.8 {" in str(p)
@@ -299,12 +300,12 @@ def test_programs_call_programs_of_files(tmp_path: Path) -> None:
     @qp.program
     def p(q: str) -> str:
         rows = qp.chat(user=q)
-        rows.generate(prm)
+        rows.generate(mini)
         found = rows.call_into("found", order, note=q)
         rows.chat(user=f"Check {found}.")
-        return rows.generate(prm)
+        return rows.generate(mini)
 
-    assert set(p.logical.models.values()) == {"zoo/counting", "zoo/counting-prm"}
+    assert set(p.logical.models.values()) == {"zoo/counting", "zoo/counting-mini"}
     assert f'schema Order from "{tmp_path / "order.json"}"' in str(p)
     assert str(p) == str(qp.load(_written(tmp_path / "elsewhere.qp", str(p)), program="p"))
 
