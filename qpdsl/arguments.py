@@ -46,7 +46,7 @@ def from_json(param: Parameter, value: object) -> Value:
 
 
 def parse_settings(params: Iterable[Parameter], settings: Iterable[str], program: str) -> dict[str, Value]:
-    """The values of `name=value` strings; of two for one name the later one counts. Raises ArgumentError."""
+    """The values of `name=value` strings. Raises ArgumentError, also for two values of one name."""
     known = {param.name: param for param in params}
     values: dict[str, Value] = {}
     for setting in settings:
@@ -56,6 +56,8 @@ def parse_settings(params: Iterable[Parameter], settings: Iterable[str], program
             raise ArgumentError(f"`--set` takes name=value, not `{shorten(setting)}`")
         if name not in known:
             raise ArgumentError(unknown(name, known, f"program `{program}` has no parameter"))
+        if name in values:
+            raise ArgumentError(f"`--set` gives `{name}` twice")
         values[name] = from_text(known[name], text)
     return values
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from importlib.abc import Traversable
 from importlib.resources import files
@@ -48,10 +49,17 @@ def read_target(target: str) -> Source:
     """The text of the program that a command line names: `-` means standard input. Raises UsageError."""
     if target != "-":
         return find_source(target)
+    check_stdin()
     name = "standard input"
     # Not `sys.stdin`, which decodes by the locale.
     with open(0, "rb", closefd=False) as file:
         return Source(name, decode(name, file.read(MAX_SOURCE_BYTES + 1)))
+
+
+def check_stdin() -> None:
+    """Raises UsageError where standard input is closed. Its number may be that of another file then."""
+    if sys.stdin is None:
+        raise UsageError("standard input is closed", "`-` reads from it")
 
 
 def folder_of(target: str) -> Path | None:
@@ -97,6 +105,7 @@ def input_path(name: str) -> Path | None:
     None for `-`, which means standard input. Raises DataError where there is neither.
     """
     if name == "-":
+        check_stdin()
         return None
     path = Path(name)
     if os.path.lexists(path):

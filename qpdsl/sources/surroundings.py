@@ -99,6 +99,8 @@ def _replacements(models: Sequence[str]) -> tuple[dict[str, str], dict[str, str]
         name = name.strip()
         if not sign or not name or not id_:
             raise UsageError(f"`--model` takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
+        if name in ids:
+            raise UsageError(f"`--model` names two models for `{name}`")
         ids[name] = id_
         if kind:
             if kind not in VERIFIER_KINDS:

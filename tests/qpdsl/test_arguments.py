@@ -116,10 +116,12 @@ def test_any_text_is_taken_or_refused_in_words(text: str) -> None:
 
 def test_arguments_stand_in_the_order_of_the_declaration() -> None:
     params = [Parameter("a", "text", None), Parameter("b", "int", ast.Literal(2, span=NOWHERE))]
-    settings = parse_settings(params, ["b=1", "a=x=y", "b=3"], "p")
+    settings = parse_settings(params, ["b=3", "a=x=y"], "p")
     assert list(bind(params, settings).items()) == [("a", "x=y"), ("b", 3)]
     with pytest.raises(ArgumentError, match="no value for `a`"):
         bind(params, {})
+    with pytest.raises(ArgumentError, match="gives `b` twice"):
+        parse_settings(params, ["b=1", "a=x=y", "b=3"], "p")
 
 
 def test_a_subclass_of_text_or_number_counts_as_its_value() -> None:

@@ -56,12 +56,12 @@ def _records(recording: Sequence[Event]) -> Iterator[dict[str, Any]]:
             started.setdefault((event.instance, event.operator), []).append(event.at)
         elif isinstance(event, events.OperatorDone) and not event.baseline:
             starts = started.get((event.instance, event.operator))
-            at = starts.pop() if starts else event.at - event.seconds
+            at = starts.pop() if starts and event.operator else event.at - event.seconds
             lane, _ = lanes.take(event.instance)
             yield _span(_text(state, event.operator), _ROWS, lane, at, event.at - at, _operator(event))
         elif isinstance(event, events.InstanceDone) and not event.baseline:
             lane, _ = lanes.take(event.instance)
-            (at,) = started.pop((event.instance, ""), [event.at - event.seconds])
+            at, *_ = started.pop((event.instance, ""), [event.at - event.seconds])
             facts = {"answer": event.answer, "score": event.score, "error": event.error}
             yield _span(event.instance, _ROWS, lane, at, event.at - at, facts)
             lanes.free(event.instance)

@@ -60,7 +60,7 @@ class Title(Widget):
 
     def _figures(self, palette: Palette) -> Text:
         state, width = self._state, self.size.width
-        sign, word, colour = _PHASES[self._phase]
+        sign, word, colour = _PHASES.get(self._phase, ("●", one_line(self._phase), "muted"))
         left = Text.assemble((" ◆ ", palette.accent), (one_line(self._title()), "bold"))
         right = Text.assemble((f"{sign} {word}", f"bold {getattr(palette, colour)}"))
         parts = [(figures.clock(self._elapsed), palette.text)]

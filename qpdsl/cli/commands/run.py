@@ -138,7 +138,7 @@ def command(**values: Any) -> int:
 
 def _check(options: RunOptions) -> None:
     if options.input is None:
-        for name in ("output", "resume"):
+        for name in ("output", "resume", "concurrency"):
             if getattr(options, name):
                 raise UsageError(f"`--{name}` needs `--input`")
     elif options.output is None:

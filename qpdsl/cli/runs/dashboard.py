@@ -103,6 +103,9 @@ def _forward_endings(process: subprocess.Popen[bytes]) -> dict[signal.Signals, A
 
     def forward(number: int, frame: object) -> None:
         process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+        if number == signal.SIGHUP:
+            # The terminal is gone: there is nothing left to draw on, or to print on.
+            os._exit(128 + number)
 
     return {number: signal.signal(number, forward) for number in _ENDINGS}
 

@@ -62,6 +62,9 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
         (["check", "nope.qp"], "there is no file `nope.qp`"),
         (["run", "greedy", "--problem", "x"], "`problem` is a parameter of the program: `--set problem=…`"),
         (["run", "problem=x"], "`problem=x` is no program"),
+        (["run", "greedy", "--set", "problem=x", "--set", "problem=y"], "`--set` gives `problem` twice"),
+        (["run", "greedy", "--model", "llm=a", "--model", "llm=b"], "`--model` names two models for `llm`"),
+        (["run", "greedy", "--set", "problem=x", "--concurrency", "2"], "`--concurrency` needs `--input`"),
         (["run", "-", "--input", "-"], "cannot both come from standard input"),
         (["programs", "gredy"], "there is no shipped program `gredy`; did you mean `greedy`?"),
     ],
@@ -97,6 +100,13 @@ def test_a_program_from_standard_input(qpdsl: Run, monkeypatch: pytest.MonkeyPat
         with stdin(text):
             ran = qpdsl(command, "-")
         assert ran.code == code and message in ran.out + ran.err
+
+
+def test_a_closed_standard_input_is_told(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    for args in (["check", "-"], ["run", "-"], ["fmt", "-"], ["run", "greedy", "--input", "-"]):
+        ran = qpdsl(*args)
+        assert ran.code == Exit.USAGE and "standard input is closed" in ran.err
 
 
 def test_what_is_shipped_is_listed_and_printed(qpdsl: Run) -> None:

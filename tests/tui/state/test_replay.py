@@ -149,6 +149,17 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_run_that_ended_as_a_newer_version_says(tmp_path: Path) -> None:
+    events = [event for event in recorded()[:200] if not isinstance(event, RunEnded)]
+    path = write(tmp_path / "newer.jsonl", [*events, RunEnded(at=events[-1].at, status="paused", error=None)])
+
+    async def main() -> None:
+        async with dashboard(path) as pilot:
+            assert "paused" in await settle(pilot)
+
+    asyncio.run(main())
+
+
 def test_rules_choices_and_counts_of_an_engine_show_where_there_are_any(tmp_path: Path) -> None:
     events = recorded()
     plain, fuller = write(tmp_path / "plain.jsonl", events), []
