@@ -223,15 +223,15 @@ def test_a_run_that_does_not_start_changes_no_file(qpdsl: Run, world: Path) -> N
     (world / "results.jsonl.journal").write_bytes((world / "run.jsonl.journal").read_bytes())
     values = {**usual("run"), "output": "results.jsonl", "trace": "trace.jsonl"}
     before = contents(world)
-    for more, code in (
-        (["--kv-memory", "1KiB"], Exit.MODEL),
-        (["--set", "n=0"], Exit.USAGE),
-        (["--input", "notes.txt"], Exit.DATA),
-        (["--model", "llm=no/folder/here"], Exit.MODEL),
+    for fault, more, code in (
+        ({}, ["--kv-memory", "1KiB"], Exit.MODEL),
+        ({}, ["--set", "n=0"], Exit.USAGE),
+        ({"input": "notes.txt"}, [], Exit.DATA),
+        ({"models": "llm=no/folder/here"}, [], Exit.MODEL),
     ):
-        ran = qpdsl(*line("run", values), *more)
+        ran = qpdsl(*line("run", {**values, **fault}), *more)
         assert ran.code == code, ran
-        assert contents(world) == before, more
+        assert contents(world) == before, fault
 
 
 def test_a_trace_that_came_meanwhile_is_left(world: Path) -> None:

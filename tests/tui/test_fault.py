@@ -9,6 +9,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from qpdsl.cli.console import keep_streams
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.live import LiveRun
 from qpdsl.cli.runs import dashboard
@@ -81,6 +82,7 @@ def test_a_watched_run_goes_on_and_what_it_prints_is_escaped(tmp_path: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)
+        keep_streams()
         assert dashboard.run_watched(["check", str(program)], "plan") == Exit.OK
     assert out.text.endswith("/a\\u001b[31m.qp: ok\n") and "\x1b" not in out.text + err.text
     assert "the dashboard failed: KeyError: \\u001b[31m (please report it" in err.text
