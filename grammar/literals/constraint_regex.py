@@ -11,13 +11,13 @@ from collections.abc import Callable
 from qpdsl.grammar.literals.characters import Ranges, spelled, without
 from qpdsl.grammar.literals.regex_tree import (
     ANYTHING,
+    Alternation,
     Begin,
-    Either,
+    CharacterSet,
+    Concatenation,
     End,
     Group,
     Repeat,
-    Sequence,
-    Take,
     Tree,
     parse,
 )
@@ -45,23 +45,23 @@ def _open(tree: Tree, *, at_end: bool) -> Tree:
             return tree
         case Group(item=item):
             return _open(item, at_end=at_end)
-        case Either(arms=arms):
-            return Either(tuple(_open(arm, at_end=at_end) for arm in arms))
-        case Sequence(items=items) if items:
+        case Alternation(arms=arms):
+            return Alternation(tuple(_open(arm, at_end=at_end) for arm in arms))
+        case Concatenation(items=items) if items:
             # The dialect has no anchor behind something that can be empty, so only the outermost item counts.
             if at_end:
-                return Sequence((*items[:-1], _open(items[-1], at_end=True)))
-            return Sequence((_open(items[0], at_end=False), *items[1:]))
-    return Sequence((tree, ANYTHING) if at_end else (ANYTHING, tree))
+                return Concatenation((*items[:-1], _open(items[-1], at_end=True)))
+            return Concatenation((_open(items[0], at_end=False), *items[1:]))
+    return Concatenation((tree, ANYTHING) if at_end else (ANYTHING, tree))
 
 
 def _spelled(tree: Tree, adapted: Callable[[Ranges], Ranges] = lambda ranges: ranges) -> str:
     match tree:
-        case Take(ranges=ranges):
+        case CharacterSet(ranges=ranges):
             return spelled(adapted(ranges)) if ranges else _NOTHING
-        case Sequence(items=items):
+        case Concatenation(items=items):
             return "".join(_spelled(item, adapted) for item in items)
-        case Either(arms=arms):
+        case Alternation(arms=arms):
             return f"(?:{'|'.join(_spelled(arm, adapted) for arm in arms)})"
         case Repeat(item=item, least=least, most=most):
             return f"(?:{_spelled(item, adapted)}){{{least},{'' if most is None else most}}}"

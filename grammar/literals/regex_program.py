@@ -13,7 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qpdsl.grammar.literals.characters import Ranges
-from qpdsl.grammar.literals.regex_tree import Begin, Either, End, Group, Repeat, Sequence, Take, Tree, nullable
+from qpdsl.grammar.literals.regex_tree import (
+    Alternation,
+    Begin,
+    CharacterSet,
+    Concatenation,
+    End,
+    Group,
+    Repeat,
+    Tree,
+    nullable,
+)
 
 
 @dataclass(slots=True)
@@ -75,17 +85,17 @@ class _Compiler:
     def emit(self, tree: Tree, place: _Place, *, idle: bool) -> None:
         program = self.program
         match tree:
-            case Take(ranges=ranges):
+            case CharacterSet(ranges=ranges):
                 taking = Taking(ranges, len(program) + 1)
                 program.append(taking)
                 if idle:
                     self.idle.append((place, taking))
                 else:
                     self.busy[place] = taking.target
-            case Sequence(items=items):
+            case Concatenation(items=items):
                 for index, item in enumerate(items):
                     self.emit(item, (*place, index), idle=idle)
-            case Either(arms=arms):
+            case Alternation(arms=arms):
                 self._either(arms, place, idle)
             case Repeat():
                 self._repeat(tree, place, idle)

@@ -24,21 +24,21 @@ class TooLarge(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class CharacterSet:
     """One character of a set."""
 
     ranges: Ranges
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class Concatenation:
     """One after another; nothing at all where it is empty."""
 
     items: tuple[Tree, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class Alternation:
     """One of several; the earlier ranks first."""
 
     arms: tuple[Tree, ...]
@@ -71,8 +71,8 @@ class End:
     """Holds at the end of the text, and before a newline that ends it."""
 
 
-Tree = Take | Sequence | Either | Repeat | Group | Begin | End
-ANYTHING = Repeat(Take(ANY), 0, None, True)
+Tree = CharacterSet | Concatenation | Alternation | Repeat | Group | Begin | End
+ANYTHING = Repeat(CharacterSet(ANY), 0, None, True)
 
 
 @lru_cache(maxsize=256)
@@ -91,7 +91,7 @@ def parse(pattern: str) -> Tree:
 def whole_text(pattern: str) -> str:
     """A pattern that matches where this checked one matches the whole text: itself, where its anchors say so."""
     match parse(pattern):
-        case Sequence(items=(Begin(), *_, End())):
+        case Concatenation(items=(Begin(), *_, End())):
             return pattern
     return f"^(?:{pattern})$"
 
@@ -99,11 +99,11 @@ def whole_text(pattern: str) -> str:
 def nullable(tree: Tree) -> bool:
     """Whether the tree matches without taking a character."""
     match tree:
-        case Take():
+        case CharacterSet():
             return False
-        case Sequence(items=items):
+        case Concatenation(items=items):
             return all(map(nullable, items))
-        case Either(arms=arms):
+        case Alternation(arms=arms):
             return any(map(nullable, arms))
         case Repeat(item=item, least=least):
             return least == 0 or nullable(item)
@@ -114,7 +114,7 @@ def nullable(tree: Tree) -> bool:
 
 def _size(tree: Tree) -> int:
     match tree:
-        case Sequence(items=parts) | Either(arms=parts):
+        case Concatenation(items=parts) | Alternation(arms=parts):
             return sum(map(_size, parts)) + 1
         case Repeat(item=item, least=least, most=most):
             return _size(item) * max(1, least, most or 0)
@@ -125,18 +125,18 @@ def _size(tree: Tree) -> int:
 
 def _sequence(items: Any, flags: int) -> Tree:
     trees = tuple(_item(op, argument, flags) for op, argument in items)
-    return trees[0] if len(trees) == 1 else Sequence(trees)
+    return trees[0] if len(trees) == 1 else Concatenation(trees)
 
 
 def _item(op: Any, argument: Any, flags: int) -> Tree:
     if op in (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN):
-        return Take(takes(op, argument, flags & FLAGS))
+        return CharacterSet(takes(op, argument, flags & FLAGS))
     if op is sre.SUBPATTERN:
         group, added, removed, inner = argument
         tree = _sequence(inner, (flags | added) & ~removed)
         return Group(tree) if group == 1 else tree
     if op is sre.BRANCH:
-        return Either(tuple(_sequence(arm, flags) for arm in argument[1]))
+        return Alternation(tuple(_sequence(arm, flags) for arm in argument[1]))
     if op in (sre.MAX_REPEAT, sre.MIN_REPEAT):
         least, most, inner = argument
         bound = None if most == sre.MAXREPEAT else most

@@ -1,7 +1,7 @@
 """What operators read and make: expressions and the names in them, columns, and what a row holds besides columns.
 
 A rule that changes what a row holds asks here who reads it. Columns are read by name (`reads`); the rest of a row,
-which the runtime keeps for itself, by part (`row_state`). An operator without a line in `row_state` fails there.
+which the runtime keeps for itself, by part (`state_access`). An operator without a line in `state_access` fails there.
 """
 
 from __future__ import annotations
@@ -42,56 +42,56 @@ _NOTHING: Parts = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class RowState:
+class StateAccess:
     """The parts of rows that an operator reads and those that it changes. A part that is only handed on is neither."""
 
     reads: Parts = _NOTHING
     changes: Parts = _NOTHING
 
 
-def row_state(op: ops.Operator) -> RowState:
+def state_access(op: ops.Operator) -> StateAccess:
     """What an operator does to rows besides their columns, the operators inside it aside."""
     match op:
         case ops.SetContext():
-            return RowState(frozenset({"context", "text", "sampled"}), PARTS - {"path"})
+            return StateAccess(frozenset({"context", "text", "sampled"}), PARTS - {"path"})
         case ops.Generate():
-            return RowState(PARTS - {"incomplete", "invalid", "closed"}, PARTS - {"context"})
+            return StateAccess(PARTS - {"incomplete", "invalid", "closed"}, PARTS - {"context"})
         case ops.Score(raw=raw):
-            return RowState(frozenset({"context", "text", "closed"} if raw else {"context", "text"}))
+            return StateAccess(frozenset({"context", "text", "closed"} if raw else {"context", "text"}))
         case ops.Judge() | ops.PythonScore():
-            return RowState(frozenset({"context", "text"}))
+            return StateAccess(frozenset({"context", "text"}))
         case ops.PythonExtract():
-            return RowState(frozenset({"context", "text", "incomplete"}))
+            return StateAccess(frozenset({"context", "text", "incomplete"}))
         case ops.Extract():
-            return RowState(frozenset({"text", "incomplete"}))
+            return StateAccess(frozenset({"text", "incomplete"}))
         case ops.LogProb():
-            return RowState(frozenset({"logprob", "sampled"}))
+            return StateAccess(frozenset({"logprob", "sampled"}))
         case ops.TopK(like=like, per=per) if like is not None and per is not None:
-            return RowState(frozenset({"finished", "text"}), frozenset({"finished", "closed"}))
+            return StateAccess(frozenset({"finished", "text"}), frozenset({"finished", "closed"}))
         case ops.Split(by=by):
-            return RowState(frozenset({"path", "finished"} if by is not None else {"path"}), frozenset({"path"}))
+            return StateAccess(frozenset({"path", "finished"} if by is not None else {"path"}), frozenset({"path"}))
         case ops.Branch():
-            return RowState(frozenset({"path"}), frozenset({"path"}))
+            return StateAccess(frozenset({"path"}), frozenset({"path"}))
         case ops.Call():
-            return RowState(frozenset({"path"}))
+            return StateAccess(frozenset({"path"}))
         case ops.Return(parse=True):
-            return RowState(frozenset({"incomplete", "invalid"}))
+            return StateAccess(frozenset({"incomplete", "invalid"}))
         case ops.Start() | ops.Where() | ops.TopK() | ops.Vote() | ops.Repeat() | ops.Peek() | ops.Return():
-            return RowState()
+            return StateAccess()
     raise TypeError(f"nothing is said of what {type(op).__name__} does to rows")
 
 
-def whole_row_state(node: PhysicalOp) -> RowState:
+def whole_state_access(node: PhysicalOp) -> StateAccess:
     """What an operator does to rows besides their columns, the operators inside it counted in.
 
     Rows inside a `call` are rows of their own, and those inside a `peek` are given up after it.
     """
-    own = row_state(node.op)
+    own = state_access(node.op)
     if isinstance(node.op, ops.Call):
         return own
-    inside = [whole_row_state(inner) for chain in node.inside for inner in chain]
+    inside = [whole_state_access(inner) for chain in node.inside for inner in chain]
     changes = [] if isinstance(node.op, ops.Peek) else [state.changes for state in inside]
-    return RowState(own.reads.union(*(state.reads for state in inside)), own.changes.union(*changes))
+    return StateAccess(own.reads.union(*(state.reads for state in inside)), own.changes.union(*changes))
 
 
 def parameter_expressions(op: ops.Operator) -> Iterator[ast.Expr]:

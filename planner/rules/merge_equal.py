@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import BranchStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy, everything
-from qpdsl.planner.plan.reads import Columns, Parts, column_expressions, made_columns, names, whole_row_state
+from qpdsl.planner.plan.reads import Columns, Parts, column_expressions, made_columns, names, whole_state_access
 from qpdsl.planner.plan.rewrite import Chain, decide, map_chains
 from qpdsl.planner.rules.rule import Rule
 
@@ -30,7 +30,7 @@ def _merged(chain: Chain) -> Chain:
     known: dict[Hashable, PhysicalOp] = {}
     merged: list[PhysicalOp] = []
     for node in chain:
-        changed = whole_row_state(node).changes
+        changed = whole_state_access(node).changes
         made = made_columns(node.op, [inner[-1].columns for inner in node.inside if inner])
         if isinstance(node.strategy, BranchStrategy):
             node = decide(node, BranchStrategy(_equal_arms(node)), NAME)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.reads import Parts, row_state
+from qpdsl.planner.plan.reads import Parts, state_access
 from qpdsl.planner.plan.rewrite import decide, map_operators, operator_pairs, with_inner, with_strategies
 from qpdsl.planner.rules.rule import Alternative, Knob, Rule
 
@@ -38,7 +38,7 @@ def _expanded(node: PhysicalOp) -> PhysicalOp:
     others = [inner for inner in node.body if not isinstance(inner.op, ops.Generate)]
     if len(generates) != 1 or any(inner.inside for inner in others):
         return node
-    if any(row_state(inner.op).changes & _PROMPT_AND_NOISE for inner in others):
+    if any(state_access(inner.op).changes & _PROMPT_AND_NOISE for inner in others):
         return node
     if not any(isinstance(inner.op, _WAITS) for inner in others) or not _can_run_ahead(generates[0]):
         return node

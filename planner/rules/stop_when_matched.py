@@ -21,7 +21,7 @@ from qpdsl.planner.plan.reads import (
     all_reads,
     inner_reads,
     reported,
-    whole_row_state,
+    whole_state_access,
 )
 from qpdsl.planner.plan.rewrite import Chain, decide, with_inner, with_ops
 from qpdsl.planner.rules.rule import Rule
@@ -59,7 +59,7 @@ def _is_fresh_after(node: PhysicalOp, *, fresh: bool) -> bool:
     """Whether it is sure that nothing was generated in the context of the rows that an operator makes."""
     if isinstance(node.op, ops.SetContext):
         return True
-    return fresh and "text" not in whole_row_state(node).changes
+    return fresh and "text" not in whole_state_access(node).changes
 
 
 def _only_read(node: PhysicalOp, rest: Chain, shown: Columns) -> ast.Regex | None:
@@ -74,7 +74,7 @@ def _only_read(node: PhysicalOp, rest: Chain, shown: Columns) -> ast.Regex | Non
             pattern = later.op.pattern
             # A column that the program sets itself says nothing more of the sample.
             of_the_sample = of_the_sample - {later.op.column}
-        elif whole_row_state(later).reads & GENERATED or all_reads(later) & of_the_sample:
+        elif whole_state_access(later).reads & GENERATED or all_reads(later) & of_the_sample:
             return None
     if pattern is None or of_the_sample & shown:
         return None

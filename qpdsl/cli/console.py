@@ -17,24 +17,25 @@ from qpdsl.grammar.printable import printable
 _USUAL_WIDTH = 80
 
 
-class _Streams:
-    """The streams of a command. A user's Python function that redirects `sys.stdout` redirects its own output only."""
-
-    kept: tuple[TextIO | None, TextIO | None] | None = None
+_out: TextIO | None = sys.stdout
+_err: TextIO | None = sys.stderr
 
 
 def keep_streams() -> None:
-    """Prints on what `sys.stdout` and `sys.stderr` are now, from now on."""
-    _Streams.kept = sys.stdout, sys.stderr
+    """Has commands print on what `sys.stdout` and `sys.stderr` are now.
+
+    A user's Python function that redirects `sys.stdout` later redirects its own output only.
+    """
+    global _out, _err
+    _out, _err = sys.stdout, sys.stderr
 
 
 def put(text: str, *, end: str = "\n") -> None:
     """Prints data on stdout. Raises OSError where stdout does not take it, or is closed."""
-    out, _ = _Streams.kept or (sys.stdout, sys.stderr)
-    if out is None or out.closed:
+    if _out is None or _out.closed:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    out.write((printable(text) if is_terminal(out) else text) + end)
-    out.flush()
+    _out.write((printable(text) if is_terminal(_out) else text) + end)
+    _out.flush()
 
 
 def say(text: str, *, end: str = "\n") -> None:
@@ -75,8 +76,7 @@ def width_of(stream: TextIO | None) -> int | None:
 
 def _note(text: str) -> None:
     # A run is not to fail because nobody can be told how it goes.
-    _, err = _Streams.kept or (sys.stdout, sys.stderr)
-    if err is not None:
+    if _err is not None:
         with contextlib.suppress(OSError, ValueError):
-            err.write(text)
-            err.flush()
+            _err.write(text)
+            _err.flush()

@@ -5,6 +5,7 @@ Checking a program needs its surroundings, but nothing that runs functions: that
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import sysconfig
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """`allowed` are folders that a program may read beside its own; `python` digests the files of the functions.
+    """`allowed` are folders that a program may read beside its own; `python` digests the files of the functions, and
+    of the modules that these import and nobody installed.
 
     `models` replaces the ids of models by name, and `kinds` the kinds of those that are verifiers. `read` collects the
     files that the programs used that were checked here.
@@ -120,12 +122,15 @@ def _own_modules(before: Set[str]) -> set[Path]:
 
 
 def _load(file: str) -> Sequence[PythonFunction]:
-    """The functions of a Python file. Raises UsageError, also for any exception of the file itself."""
+    """The functions of a Python file, which leaves the current folder as it was.
+
+    Raises UsageError, also for any exception of the file itself.
+    """
     from qpdsl.sources.functions import load_functions
 
-    here = os.getcwd()
     try:
-        functions = load_functions(file)
+        with contextlib.chdir("."):
+            functions = load_functions(file)
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
@@ -137,8 +142,6 @@ def _load(file: str) -> Sequence[PythonFunction]:
         ]
         place = f"{file}:{lines[-1]}" if lines else file
         raise UsageError(f"`--python`: `{place}` failed: {message}") from error
-    finally:
-        os.chdir(here)
     if not functions:
         raise UsageError(
             f"`--python`: `{file}` registers no function", "`@qpdsl.scorer` and `@qpdsl.extractor` register one"

@@ -66,7 +66,7 @@ def answer(
 
 
 def _say_if_foreign(job: Job, arguments: Mapping[str, Value]) -> None:
-    """Tells who asks a built-in model for the capital of France that it counts pens."""
+    """Says what the built-in models are for, where a program asks one of them something else."""
     builtin = [model for model in job.plan.models.values() if model.startswith("zoo/")]
     texts = [value for value in arguments.values() if isinstance(value, str)]
     if builtin and texts and all(map(zoo.is_foreign, texts)):

@@ -1,4 +1,4 @@
-"""What `row_state` says of each operator against what the runtime does to rows, over random programs."""
+"""What `state_access` says of each operator against what the runtime does to rows, over random programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qpdsl.grammar.diagnostic import QpError
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalOp
-from qpdsl.planner.plan.reads import GENERATED, PARTS, row_state
+from qpdsl.planner.plan.reads import GENERATED, PARTS, state_access
 from tests.support.planner.lowered import program_of
 from tests.support.planner.scripted_runs import ENVIRONMENT, result_of
 from tests.support.planner.searches import HEADER, random_search
@@ -75,7 +75,7 @@ def test_every_operator_says_what_it_does_to_rows() -> None:
         pass
 
     with pytest.raises(TypeError, match="nothing is said of what Unheard does"):
-        row_state(Unheard(stage=0, span=ops.Span(0, 0)))
+        state_access(Unheard(stage=0, span=ops.Span(0, 0)))
 
 
 def test_operators_read_and_change_no_more_of_rows_than_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_operators_read_and_change_no_more_of_rows_than_they_say(monkeypatch: py
         operate: Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]],
     ) -> Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]:
         async def watch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
-            state = row_state(node.op)
+            state = state_access(node.op)
             made = await operate(node, tuple(watched_by(node.op, row) for row in rows), instance)
             made = tuple(map(unwatched, made))
             ran.add(type(node.op))
