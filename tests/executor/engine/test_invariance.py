@@ -235,3 +235,19 @@ def test_the_built_in_models_score_the_same_bits_in_every_company(name: str) -> 
     ):
         results.append(served(engine_of(model, pages, config), tuple(batch)))
     assert all(result == results[0] for result in results[1:])
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_default_type_of_torch_changes_nothing(native: bool) -> None:
+    """A user's function may load a model of its own meanwhile, and transformers sets the type while it does."""
+    model, some = paged("llama", native=native), requests()[:6]
+    engine = PagedEngine()
+    engine.add("m", model)
+    expected = served(engine, some)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        engine = PagedEngine()
+        engine.add("m", model)
+        assert served(engine, some) == expected
+    finally:
+        torch.set_default_dtype(torch.float32)

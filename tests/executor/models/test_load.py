@@ -46,6 +46,15 @@ def test_eos_is_what_the_generation_configuration_says(tmp_path: Path) -> None:
     assert load("m", tmp_path / "m", "cpu", None).eos == {4, 3}
 
 
+@pytest.mark.parametrize("eos", ["4", ["4"], [[4]], 4.0, {"a": 1}])
+def test_an_eos_that_is_no_token_id_is_refused(eos: object, tmp_path: Path) -> None:
+    save_random(tmp_path / "m", "llama")
+    file = tmp_path / "m" / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "eos_token_id": eos}))
+    with pytest.raises(ModelError, match="eos_token_id"):
+        load("m", tmp_path / "m", "cpu", None)
+
+
 def test_a_checkpoint_without_safetensors_is_refused(tmp_path: Path) -> None:
     save_random(tmp_path / "m", "llama")
     (tmp_path / "m" / "model.safetensors").rename(tmp_path / "m" / "pytorch_model.bin")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import sys
 from pathlib import Path
@@ -41,6 +43,18 @@ def test_without_streams_data_is_not_lost_in_silence(monkeypatch: pytest.MonkeyP
     with pytest.raises(OSError):
         put("a")
     assert width_of(None) is None and not wants_colour(None)
+
+
+class Full(io.StringIO):
+    """A stream to a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+
+def test_notes_that_nobody_takes_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert main(["run", "greedy", "--bad"]) == 2
 
 
 @pytest.mark.parametrize(
