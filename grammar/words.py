@@ -49,10 +49,12 @@ FUNCTIONS = ("len", "min", "max", "mean", "all", "any")
 
 DECLARATIONS = {
     "use": 'use "file.qp"',
-    "model": 'model NAME = "id" kind=KIND',
+    "model": 'model NAME = "id" kind=KIND adapter="folder"',
     "schema": 'schema NAME { FIELD: TYPE … } or schema NAME from "file.json"',
     "program": "program NAME(PARAMETER: TYPE, …) -> TYPE { … }",
 }
+
+MODEL_OPTIONS = ("kind", "adapter")
 
 # What stages are called in other languages.
 STAGE_SYNONYMS = {

@@ -1,4 +1,4 @@
-"""Where a model lies: a built-in model, a folder, or a repository of the Hugging Face hub."""
+"""Where a model and its adapter lie: a built-in model, a folder, or a repository of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -6,23 +6,37 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from qpdsl import zoo
+from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
+from qpdsl.grammar.model_id import adapter_of, base_of
 
 
 def locate(model: str) -> Path | str:
     """Where a model id points: a built-in or local folder (a Path), or else a hub id (the string itself).
 
-    A path that does not exist comes back as a Path too, for the loader to refuse.
+    A path that does not exist comes back as a Path too, for the loader to refuse. An adapter in the id does not count.
     """
     if model.startswith("zoo/"):
         try:
             return zoo.path(model)
         except ValueError as error:
             raise ModelError(model, str(error)) from error
-    path = Path(model).expanduser()
-    looks_like_path = path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1
-    return path if looks_like_path or path.exists() else model
+    return _place(base_of(model))
+
+
+def locate_adapter(model: str) -> Path | str | None:
+    """Where the adapter of a model id points: a folder (a Path) or a hub id; None where the id has no adapter."""
+    adapter = adapter_of(model)
+    if adapter == "":
+        raise ModelError(model, "its adapter has no name")
+    return None if adapter is None else _place(adapter)
+
+
+def _place(name: str) -> Path | str:
+    path = Path(name).expanduser()
+    looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1
+    return path if looks_like_path or path.exists() else name
 
 
 def check_models(models: Iterable[str]) -> None:
@@ -34,3 +48,6 @@ def check_models(models: Iterable[str]) -> None:
         location = locate(model)
         if isinstance(location, Path):
             ModelFolder.of(model, location)
+        adapter = locate_adapter(model)
+        if isinstance(adapter, Path):
+            AdapterFolder.of(model, adapter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.run import InstanceResult, run
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.garbage_collector import collections_seldom
-from qpdsl.model_location import locate
+from qpdsl.model_location import locate, locate_adapter
 from qpdsl.plan_models import (
     check_features,
     check_templates,
@@ -99,16 +100,23 @@ class Session:
         models = ", ".join(f"`{model}`" for model in self._models) or "no model"
         return f"<session on {self.device} with {models} loaded>"
 
-    def load(self, plan: PhysicalPlan) -> None:
-        """Loads the models of a plan that are not loaded yet. Raises ModelError."""
+    def load(self, plan: PhysicalPlan, tell: Callable[[PagedTextModel, float], None] | None = None) -> None:
+        """Loads the models of a plan that are not loaded yet. Raises ModelError.
+
+        `tell` is called with each that was loaded, and the seconds that it took.
+        """
         operators = [node.op for node in everything(plan.ops)]
         names = named_models(operators)
         new = [model for model in dict.fromkeys(plan.models[name] for name in names) if model not in self._models]
         kinds = verifier_kinds(plan, operators)
         # All weights come before any KV: the KV may take all that is left.
-        loaded = {
-            model: load(model, locate(model), self.device, self.dtype, self.kv_type, kinds.get(model)) for model in new
-        }
+        loaded: dict[str, PagedTextModel] = {}
+        for model in new:
+            start = time.monotonic()
+            kind, adapter = kinds.get(model), locate_adapter(model)
+            loaded[model] = load(model, locate(model), self.device, self.dtype, self.kv_type, kind, adapter)
+            if tell is not None:
+                tell(loaded[model], time.monotonic() - start)
         for model, text_model in loaded.items():
             self._models[model] = text_model
             try:
@@ -118,7 +126,7 @@ class Session:
         self._set_threads()
         check_vocabularies(plan, operators, self._models)
         for model, kind in kinds.items():
-            score_with(self._models[model], locate(model), self.device, self.dtype, kind)
+            score_with(self._models[model], locate(model), self.device, self.dtype, kind, locate_adapter(model))
         check_writers(plan, operators, self._models)
         check_templates(plan, operators, self._models)
         check_features(plan, self._engine)

@@ -41,7 +41,7 @@ LAYERS: dict[str, str] = {
     "planner/names": "grammar grammar/ast grammar/literals grammar/parse grammar/format planner/plan qpdsl/zoo",
     "planner/check": "grammar grammar/ast grammar/literals grammar/format planner/plan planner/names",
     "planner/rules": "grammar/ast grammar/literals planner/plan",
-    "planner/cost": "grammar/ast planner/plan",
+    "planner/cost": "grammar grammar/ast planner/plan",
     "planner/optimize": "planner/plan planner/rules planner/cost",
     "planner/explain": "grammar grammar/ast grammar/format planner/plan planner/rules planner/cost planner/optimize",
     "executor": "",
@@ -53,7 +53,9 @@ LAYERS: dict[str, str] = {
     "executor/kernels": "executor/kernels/data executor/kernels/plain executor/kernels/triton",
     "executor/engine/memory": "executor/requests executor/kernels/data",
     "executor/engine/batch": "executor/requests executor/kernels* executor/engine/memory",
-    "executor/engine/model": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch",
+    "executor/engine/rowwise": "executor/kernels executor/kernels/data",
+    "executor/engine/model": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
+    "executor/engine/rowwise",
     "executor/engine/step": "executor/requests executor/kernels* executor/engine/*",
     "executor/engine": "executor/requests executor/engine/*",
     "executor/text": "",
@@ -79,7 +81,7 @@ LAYERS: dict[str, str] = {
     "tui": "tui/*",
     "qpdsl": "grammar* planner/plan executor* qpdsl/zoo",
     "qpdsl/sources": "grammar* planner/plan planner/names planner/check executor/runtime/instance qpdsl",
-    "qpdsl/planning": "planner* executor/models executor/measure qpdsl qpdsl/zoo",
+    "qpdsl/planning": "grammar planner* executor/models executor/measure qpdsl qpdsl/zoo",
     "qpdsl/dataset": "grammar planner/plan executor/checkpoint executor/events executor/runtime "
     "executor/runtime/instance qpdsl",
     "qpdsl/family/tasks": "",

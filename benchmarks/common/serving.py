@@ -9,6 +9,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from benchmarks.peers.peer import Tokens
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
@@ -17,8 +18,6 @@ from qpdsl.executor.requests.ticket import Ticket
 
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
-
-Tokens = list[tuple[int, ...]]
 
 NAME = "model"
 GREEDY = SamplingParams(0.0)

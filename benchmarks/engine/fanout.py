@@ -16,11 +16,11 @@ from dataclasses import asdict
 from functools import partial
 
 from benchmarks.common.results import absent_line, machine_line, speedup, turns, write
-from benchmarks.common.serving import NAME, Tokens, checkpoint, engine_of, paged, run, samples
+from benchmarks.common.serving import NAME, checkpoint, engine_of, paged, run, samples
 from benchmarks.common.settings import GENERATE, Settings, alone
 from benchmarks.common.shapes import COUNTING, folder_of, random_prompts
 from benchmarks.peers.generate import Generate
-from benchmarks.peers.peer import Room
+from benchmarks.peers.peer import Room, Tokens
 from benchmarks.peers.start import start_peers
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig

@@ -19,9 +19,10 @@ import torch
 from transformers import AutoTokenizer
 
 from benchmarks.common.results import machine_line, write
-from benchmarks.common.serving import NAME, Tokens, checkpoint, engine_of, greedy, run, samples
+from benchmarks.common.serving import NAME, checkpoint, engine_of, greedy, run, samples
 from benchmarks.common.settings import Settings, alone
 from benchmarks.common.shapes import COUNTING, HALF, chat_prompts, folder_of, random_prompts
+from benchmarks.peers.peer import Tokens
 from qpdsl import zoo
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.model.paged_model import PagedModel

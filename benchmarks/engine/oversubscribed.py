@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from benchmarks.common.results import Goal, goal_table, machine_line, speedup, turns, write
-from benchmarks.common.serving import NAME, Tokens, checkpoint, engine_of, paged, run, samples
+from benchmarks.common.serving import NAME, checkpoint, engine_of, paged, run, samples
 from benchmarks.common.settings import Settings, alone
 from benchmarks.common.shapes import COUNTING, counting_prompts, folder_of
+from benchmarks.peers.peer import Tokens
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.step_report import StepReport

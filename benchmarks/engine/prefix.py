@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from benchmarks.common.results import Ratio, absent_line, machine_line, speedup, turns, write
-from benchmarks.common.serving import NAME, Tokens, checkpoint, engine_of, greedy, paged, run, samples
+from benchmarks.common.serving import NAME, checkpoint, engine_of, greedy, paged, run, samples
 from benchmarks.common.settings import GENERATE, GENERATE_BATCH, Settings, alone
 from benchmarks.common.shapes import COUNTING, folder_of, random_prompts
-from benchmarks.peers.peer import Peer, Room
+from benchmarks.peers.peer import Peer, Room, Tokens
 from benchmarks.peers.start import start_peers
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
-from benchmarks.common.serving import Tokens
-from benchmarks.peers.peer import Room
+from benchmarks.peers.peer import OnStep, Room, Tokens, no_watch
+
+
+def twin(model: PreTrainedModel) -> PreTrainedModel:
+    """A second model over the same weight tensors, with modules and a configuration of its own.
+
+    Switching the attention implementation changes a model and its configuration for good.
+    """
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+class _Watch(StoppingCriteria):
+    """Asked after each token whether the rows are done: they never are, but it tells that they are a token longer."""
+
+    def __init__(self, on_step: OnStep, lengths: Sequence[int]) -> None:
+        self._on_step = on_step
+        self._lengths = lengths
+        self._steps = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **options: Any) -> torch.Tensor:
+        self._steps += 1
+        self._on_step(len(self._lengths), sum(min(self._steps, length) for length in self._lengths))
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
 
 
 class Generate:
@@ -20,16 +44,16 @@ class Generate:
         self.steps = 0
 
     @torch.inference_mode()
-    def run(self, prompts: Tokens, lengths: Sequence[int]) -> Tokens:
+    def run(self, prompts: Tokens, lengths: Sequence[int], on_step: OnStep = no_watch) -> Tokens:
         """Only the tokens asked for are returned; `steps` counts the decode steps of the last call."""
         self.steps = 0
         tokens: Tokens = []
         for start in range(0, len(prompts), self._slots):
             end = start + self._slots
-            tokens += self._batch(prompts[start:end], lengths[start:end])
+            tokens += self._batch(prompts[start:end], lengths[start:end], on_step)
         return tokens
 
-    def _batch(self, prompts: Tokens, lengths: Sequence[int]) -> Tokens:
+    def _batch(self, prompts: Tokens, lengths: Sequence[int], on_step: OnStep) -> Tokens:
         width, longest = max(map(len, prompts)), max(lengths)
         self.steps += longest
         ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
@@ -39,6 +63,7 @@ class Generate:
             attention_mask=mask,
             max_new_tokens=longest,
             min_new_tokens=longest,
+            stopping_criteria=StoppingCriteriaList([_Watch(on_step, lengths)]),
             do_sample=False,
             eos_token_id=None,
             pad_token_id=0,

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-from benchmarks.common.serving import Tokens
-from benchmarks.peers.peer import Room
+from benchmarks.peers.peer import Room, Tokens
 
 # It reports every setting that it had to guess; what fails is raised below.
 logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)

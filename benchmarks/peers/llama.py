@@ -1,7 +1,7 @@
-"""llama.cpp on the same float32 weights, many sequences in one batch through its low-level interface.
+"""llama.cpp on a GGUF file, many sequences in one batch through its low-level interface.
 
-The weights come from a GGUF file, written from the transformers model without a tokenizer: ids go in and out. The loop
-keeps as many sequences in flight as there are slots: a new prompt starts when another sequence has ended.
+Token ids go in and out. The loop keeps as many sequences in flight as there are slots: a new prompt starts when another
+sequence has ended. It needs `llama_cpp` and numpy, and nothing else of this checkout's dependencies.
 """
 
 from __future__ import annotations
@@ -12,34 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import gguf
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
-import torch
-from transformers import PreTrainedModel
 
-from benchmarks.common.serving import Tokens
-from benchmarks.peers.peer import Room
+from benchmarks.peers.peer import OnStep, Room, Tokens, no_watch
 
-# GGUF names of the parts of a layer, and of what is outside the layers.
-_LAYER = {
-    "input_layernorm.weight": "attn_norm.weight",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm.weight": "ffn_norm.weight",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_OUTER = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-_FLOAT32 = 0
+# Types of keys and values. Its own default is float16.
+FLOAT32, FLOAT16 = 0, 1
 # More tokens than this at once gain nothing on a CPU; llama.cpp's own default.
 _UBATCH = 512
 
@@ -54,20 +34,27 @@ class _Row:
     tokens: list[int] = field(default_factory=list)
 
 
-class Llama:
-    """A context with `room.slots` sequences of `room.context` tokens each, keys and values in float32."""
+class Weights:
+    """The weights of a file, which several contexts may use one after the other."""
 
-    def __init__(self, model: PreTrainedModel, room: Room, scratch: Path) -> None:
-        file = scratch / "model.gguf"
-        if not file.exists():
-            write_gguf(model, file)
+    def __init__(self, file: Path) -> None:
         llama_cpp.llama_backend_init()
         self._quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self._quiet, ctypes.c_void_p(0))
-        options = llama_cpp.llama_model_default_params()
-        self._model = llama_cpp.llama_model_load_from_file(str(file).encode(), options)
-        if not self._model:
+        self.model = llama_cpp.llama_model_load_from_file(str(file).encode(), llama_cpp.llama_model_default_params())
+        if not self.model:
             raise RuntimeError("llama.cpp does not load the GGUF file")
+        self.vocabulary: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+
+    def close(self) -> None:
+        llama_cpp.llama_model_free(self.model)
+
+
+class Llama:
+    """A context with `room.slots` sequences of `room.context` tokens each, keys and values in the type `kv`."""
+
+    def __init__(self, weights: Weights, room: Room, kv: int = FLOAT32) -> None:
+        self._weights = weights
         config = llama_cpp.llama_context_default_params()
         self._slots = room.slots
         self._capacity = max(_UBATCH, room.slots, room.context)
@@ -78,17 +65,17 @@ class Llama:
         config.n_ubatch = _UBATCH
         config.n_seq_max = room.slots
         config.n_threads = config.n_threads_batch = room.threads
-        config.type_k = config.type_v = _FLOAT32
+        config.type_k = config.type_v = kv
         # On a CPU the faster way, and the one whose tokens are transformers': flash attention there rounds more.
         config.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         # A cache for each sequence: in one for all, every row would look at every other's cells.
         config.kv_unified = False
         config.no_perf = True
-        self._context = llama_cpp.llama_init_from_model(self._model, config)
+        self._context = llama_cpp.llama_init_from_model(weights.model, config)
         if not self._context:
             raise RuntimeError(f"llama.cpp makes no context of {room.slots} sequences of {context} tokens")
         self._memory = llama_cpp.llama_get_memory(self._context)
-        self._vocabulary = model.config.get_text_config().vocab_size
+        self._vocabulary = weights.vocabulary
         self._batch = llama_cpp.llama_batch_init(self._capacity, 0, 1)
         array = np.ctypeslib.as_array
         self._tokens = array(self._batch.token, (self._capacity,))
@@ -98,7 +85,7 @@ class Llama:
         self._random = np.random.default_rng(0)
         self.steps = 0
 
-    def run(self, prompts: Tokens, lengths: Sequence[int]) -> Tokens:
+    def run(self, prompts: Tokens, lengths: Sequence[int], on_step: OnStep = no_watch) -> Tokens:
         """Where all fit at once, longest first, so that the slots in use stay neighbours: it splits batches at gaps.
 
         `steps` counts the calls of its decoder in the last run, those that prefill among them.
@@ -112,6 +99,7 @@ class Llama:
         waiting = deque(order)
         slots: list[_Row | None] = [None] * min(self._slots, len(prompts))
         out: dict[int, tuple[int, ...]] = {}
+        tokens = 0
         while len(out) < len(prompts):
             started = []
             budget = self._capacity
@@ -127,10 +115,12 @@ class Llama:
                     row = _row(slots, slot)
                     row.at = len(prompts[row.request])
                     row.tokens.append(token)
-                self._retire(slots, out)
+                tokens += len(started)
             elif any(slots):
+                tokens += sum(row is not None for row in slots)
                 self._step(slots)
-                self._retire(slots, out)
+            self._retire(slots, out)
+            on_step(len(prompts) - len(waiting), tokens)
         return [out[index] for index in range(len(prompts))]
 
     def fan_out(self, prompt: Sequence[int], samples: int, length: int) -> Tokens:
@@ -209,67 +199,17 @@ class Llama:
         return drawn
 
     def close(self) -> None:
-        """Frees context and weights."""
+        """Frees the context and the weights."""
+        self.free()
+        self._weights.close()
+
+    def free(self) -> None:
+        """Frees the context alone."""
         llama_cpp.llama_batch_free(self._batch)
         llama_cpp.llama_free(self._context)
-        llama_cpp.llama_model_free(self._model)
 
 
 def _row(slots: list[_Row | None], slot: int) -> _Row:
     row = slots[slot]
     assert row is not None
     return row
-
-
-def write_gguf(model: PreTrainedModel, file: Path) -> None:
-    """Writes weights and shape. Raises ValueError for a model that is neither Llama nor Qwen2."""
-    config = model.config
-    if config.model_type not in ("llama", "qwen2"):
-        raise ValueError(f"no GGUF is written of {config.model_type}")
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    writer = gguf.GGUFWriter(file, config.model_type)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_key_length(dim)
-    writer.add_value_length(dim)
-    writer.add_rope_dimension_count(dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("no_vocab")
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        weight = tensor.float()
-        # llama.cpp turns neighbouring pairs of a Llama head, transformers turns its two halves.
-        if config.model_type == "llama" and ".q_proj." in name:
-            weight = _paired(weight, heads)
-        if config.model_type == "llama" and ".k_proj." in name:
-            weight = _paired(weight, kv_heads)
-        writer.add_tensor(_renamed(name), np.ascontiguousarray(weight.numpy()))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _paired(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of each head from (half, pair) order to (pair, half)."""
-    rows = weight.shape[0] // heads
-    return weight.view(heads, 2, rows // 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
-
-
-def _renamed(name: str) -> str:
-    if name in _OUTER:
-        return _OUTER[name]
-    _, _, layer, rest = name.split(".", 3)
-    for theirs, ours in _LAYER.items():
-        if rest == theirs or rest.startswith(theirs + "."):
-            return f"blk.{layer}.{ours}{rest.removeprefix(theirs)}"
-    raise ValueError(f"no GGUF name is known for {name}")

@@ -1,15 +1,17 @@
-"""What a peer is: a system that the engine is measured beside. Each stands behind the same three calls."""
+"""What a peer is: a system that the engine is measured beside. Each stands behind the same three calls.
+
+This loads nothing but the standard library: peers run in environments that have little else.
+"""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from transformers import PreTrainedModel
-
-from benchmarks.common.serving import Tokens
+Tokens = list[tuple[int, ...]]
+# Called after each step with how many rows have their first token, and how many tokens all rows have.
+OnStep = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,12 @@ class Peer(Protocol):
         """Gives back its threads and memory."""
 
 
-def twin(model: PreTrainedModel) -> PreTrainedModel:
-    """A second model over the same weight tensors, with modules and a configuration of its own.
+class Stepwise(Protocol):
+    """A system that tells after each step how far it is, so that prefill and decoding can be told apart."""
 
-    Switching the attention implementation changes a model and its configuration for good.
-    """
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, shared)
+    def run(self, prompts: Tokens, lengths: Sequence[int], on_step: OnStep) -> Tokens:
+        """Greedy continuations, of exactly `lengths` tokens."""
+
+
+def no_watch(started: int, tokens: int) -> None:
+    """An `OnStep` for runs that are timed as a whole."""

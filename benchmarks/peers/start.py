@@ -11,7 +11,7 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from benchmarks.common.settings import GENERATE, GENERATE_BATCH, LLAMA
-from benchmarks.peers.peer import Peer, Room, twin
+from benchmarks.peers.peer import Peer, Room
 
 
 def start_peers(
@@ -35,15 +35,20 @@ def start_peers(
 def _peer(name: str, model: PreTrainedModel, room: Room, scratch: Path) -> Peer:
     # Imported here: none is a dependency of the project but transformers, and its parts move between releases.
     if name == GENERATE:
-        from benchmarks.peers.generate import Generate
+        from benchmarks.peers.generate import Generate, twin
 
         return Generate(twin(model), room)
     if name == GENERATE_BATCH:
+        from benchmarks.peers.generate import twin
         from benchmarks.peers.generate_batch import GenerateBatch
 
         return GenerateBatch(twin(model), room)
     if name == LLAMA:
-        from benchmarks.peers.llama import Llama
+        from benchmarks.peers.gguf_file import write_gguf
+        from benchmarks.peers.llama import Llama, Weights
 
-        return Llama(model, room, scratch)
+        file = scratch / "model.gguf"
+        if not file.exists():
+            write_gguf(model, file)
+        return Llama(Weights(file), room)
     raise ValueError(f"no peer is called {name}")

@@ -1,30 +1,42 @@
-"""The folder of a model of the Hugging Face hub: its files in the hub client's cache, all of one version."""
+"""The folder of a model or adapter of the Hugging Face hub: its files in the hub client's cache, all of one version."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from qpdsl.executor.checkpoint.adapter_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_error
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.model_folder import INDEX, TEXTS, WEIGHTS
 
 
-def snapshot(name: str) -> Path:
-    """Fetches the files of a model that are not in the cache yet: its configuration, tokenizer and safetensors weights.
+def snapshot(model: str, name: str) -> Path:
+    """Fetches the files of the hub id `name` that are not in the cache yet: configuration, tokenizer and safetensors.
 
-    Raises ModelError.
+    `model` is what the user calls the model. Raises ModelError.
     """
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(name, allow_patterns=[*TEXTS, "adapter_config.json", INDEX]))
+        folder = Path(snapshot_download(name, allow_patterns=[*TEXTS, ADAPTER_CONFIG, INDEX]))
         return Path(snapshot_download(name, revision=folder.name, allow_patterns=[WEIGHTS, *_shards(folder)]))
     except Exception as error:  # the client raises its own errors and those of the network and the disk
-        raise ModelError(name, _reason(error)) from error
+        raise ModelError(model, _reason(error)) from error
+
+
+def adapter_snapshot(model: str, name: str) -> Path:
+    """Fetches the files of an adapter, the hub id `name`, that are not in the cache yet. Raises ModelError."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=[ADAPTER_CONFIG, ADAPTER_WEIGHTS]))
+    except Exception as error:
+        why = f"looked up as a hub id, as there is no such folder: {_reason(error)}"
+        raise adapter_error(model, name, why) from error
 
 
 def cached_snapshot(name: str) -> Path | None:
-    """The folder of a model in the cache; None where it is not there."""
+    """The folder of a model or an adapter in the cache; None where it is not there."""
     from huggingface_hub import snapshot_download
 
     try:

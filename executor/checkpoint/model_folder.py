@@ -73,12 +73,13 @@ class ModelFolder:
             raise CheckpointError(f"`{path}` is a file, not a model folder")
         if (path / "adapter_config.json").exists():
             raise CheckpointError(
-                "it is an adapter (adapter_config.json); merge it into its base model and use the merged folder"
+                "it is an adapter (adapter_config.json), not a whole model; give its base model as the model, and the "
+                "adapter by `--adapter NAME=FOLDER` or `adapter=`"
             )
         if not (path / CONFIG).is_file():
             raise CheckpointError(f"`{path}` has no config.json, so it is no Hugging Face model folder")
-        texts = tuple(name for name in TEXTS if _is_there(path, name))
-        mappings = {name: parsed(name, _content(path, name)) for name in _MAPPINGS if name in texts}
+        texts = tuple(name for name in TEXTS if is_there(path, name))
+        mappings = {name: parsed(name, content(path, name)) for name in _MAPPINGS if name in texts}
         tokenizer_config = mappings.get(TOKENIZER_CONFIG, {})
         check_configuration(mappings[CONFIG], tokenizer_config)
         _check_kinds(mappings[CONFIG], tokenizer_config)
@@ -113,7 +114,7 @@ def _check_kinds(config: Mapping[str, Any], tokenizer_config: Mapping[str, Any])
         raise CheckpointError("its tokenizer_config.json has a `model_max_length` that is no number")
 
 
-def _is_there(folder: Path, name: str) -> bool:
+def is_there(folder: Path, name: str) -> bool:
     """Whether a file is there to be read. Raises CheckpointError where it links out of the folder, or to nothing."""
     path = folder / name
     if not os.path.lexists(path):
@@ -135,18 +136,19 @@ def _roots(folder: Path) -> tuple[Path, ...]:
     return own, repository / "blobs", repository.parent / "blobs"
 
 
-def _content(folder: Path, name: str) -> bytes:
-    content = (folder / name).read_bytes()
-    if is_pointer(content):
+def content(folder: Path, name: str) -> bytes:
+    """What a file of a folder holds. Raises CheckpointError where that is not the file itself."""
+    data = (folder / name).read_bytes()
+    if is_pointer(data):
         raise CheckpointError(f"`{name}` is a Git LFS pointer; fetch the file itself with `git lfs pull`")
-    return content
+    return data
 
 
 def _weights(folder: Path) -> tuple[str, ...]:
     """The weight files by name, as transformers chooses them. Raises CheckpointError."""
-    if _is_there(folder, WEIGHTS):
+    if is_there(folder, WEIGHTS):
         return (WEIGHTS,)
-    if _is_there(folder, INDEX):
+    if is_there(folder, INDEX):
         names = tuple(sorted(set(_weight_map(folder).values())))
         for name in names:
             if Path(name).name != name or "\\" in name:
@@ -156,7 +158,7 @@ def _weights(folder: Path) -> tuple[str, ...]:
                     f"`{INDEX}` names `{name}`, and weights are read from .safetensors files only "
                     "(other formats can carry code)"
                 )
-            if not _is_there(folder, name):
+            if not is_there(folder, name):
                 raise CheckpointError(f"`{INDEX}` names `{name}`, and there is no such file")
         return names
     others = sorted(path.name for path in folder.glob("*.safetensors"))
@@ -168,7 +170,7 @@ def _weights(folder: Path) -> tuple[str, ...]:
 
 
 def _weight_map(folder: Path) -> Mapping[str, str]:
-    weights = parsed(INDEX, _content(folder, INDEX)).get("weight_map")
+    weights = parsed(INDEX, content(folder, INDEX)).get("weight_map")
     if not isinstance(weights, dict) or not weights or not all(isinstance(name, str) for name in weights.values()):
         raise CheckpointError(f"`{INDEX}` has no `weight_map` of tensors to files")
     return weights
@@ -176,7 +178,7 @@ def _weight_map(folder: Path) -> Mapping[str, str]:
 
 def _check_index(folder: Path, tensors: Mapping[str, str]) -> None:
     """Refuses an index that says of a tensor what its file does not."""
-    if WEIGHTS in tensors.values() or not _is_there(folder, INDEX):
+    if WEIGHTS in tensors.values() or not is_there(folder, INDEX):
         return
     for tensor, name in _weight_map(folder).items():
         if tensors.get(tensor) != name:

@@ -27,13 +27,15 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.executor.checkpoint.hub_snapshot import snapshot
+from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder, adapter_error
+from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
+from qpdsl.executor.checkpoint.hub_snapshot import adapter_snapshot, snapshot
 from qpdsl.executor.checkpoint.isolated_folder import isolated, no_hub
 from qpdsl.executor.checkpoint.model_folder import TOKENIZER, ModelFolder
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.models.lora import merge
 from qpdsl.executor.models.quantization import mixed_rows, unknown_method
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -62,8 +64,9 @@ def load(
     dtype: str | None,
     kv_type: KVType | None = None,
     kind: str | None = None,
+    adapter: str | Path | None = None,
 ) -> PagedTextModel:
-    """Loads a folder (a Path) or a hub id (a str) and puts it behind paged attention.
+    """Loads a folder (a Path) or a hub id (a str) and puts it behind paged attention, an `adapter` merged into it.
 
     `dtype` None means float32 on a CPU, the checkpoint's own type elsewhere; `kv_type` None keeps keys and values in
     the same type. With a `kind` (or `BY_CONFIGURATION`) the model is loaded as a verifier, with that kind's own head if
@@ -74,19 +77,29 @@ def load(
     for library in _LIBRARIES:
         logging.getLogger(library).setLevel(logging.ERROR)
     torch_dtype = _dtype(name, device, dtype)
-    folder = ModelFolder.of(name, location if isinstance(location, Path) else snapshot(location))
+    folder = ModelFolder.of(name, location if isinstance(location, Path) else snapshot(name, location))
+    lora = None
+    if adapter is not None:
+        lora = AdapterFolder.of(name, adapter if isinstance(adapter, Path) else adapter_snapshot(name, adapter))
     try:
         with isolated(folder) as files, no_hub():
-            return _Loading(name, str(location), folder, files).model(device, torch_dtype, kv_type, kind)
+            return _Loading(name, str(location), folder, files, lora).model(device, torch_dtype, kv_type, kind)
     except OSError as error:
         raise ModelError(name, f"its files cannot be read: {error}") from error
 
 
-def score_with(model: TextModel, location: str | Path, device: str, dtype: str | None, kind: str) -> None:
+def score_with(
+    model: TextModel,
+    location: str | Path,
+    device: str,
+    dtype: str | None,
+    kind: str,
+    adapter: str | Path | None = None,
+) -> None:
     """Makes a verifier of a loaded model. Raises ModelError where it is one of another kind, or needs a head."""
     if model.verifier is None:
         # It is loaded once more, to be tried as a verifier: a model that generates has given its layers away.
-        tried = load(model.name, location, device, dtype, None, kind)
+        tried = load(model.name, location, device, dtype, None, kind, adapter)
         if not tried.writes:
             raise ModelError(model.name, "as a verifier: it is loaded already to generate with, without its own head")
         model.verifier = tried.verifier
@@ -97,11 +110,12 @@ def score_with(model: TextModel, location: str | Path, device: str, dtype: str |
 class _Loading:
     """A model being loaded from `files`, its `folder` in isolation; `origin` is where the user said that it is."""
 
-    def __init__(self, name: str, origin: str, folder: ModelFolder, files: Path) -> None:
+    def __init__(self, name: str, origin: str, folder: ModelFolder, files: Path, adapter: AdapterFolder | None) -> None:
         self.name = name
         self.origin = origin
         self.folder = folder
         self.files = files
+        self.adapter = adapter
 
     def model(self, device: str, dtype: torch.dtype | str, kv_type: KVType | None, kind: str | None) -> PagedTextModel:
         config, tokenizer = self._config(), self._tokenizer()
@@ -109,6 +123,8 @@ class _Loading:
         model = self._pretrained(config, head, verifier, dtype, device)
         if (wrong := _no_number(model.named_parameters())) is not None:
             raise self._error(wrong)
+        if self.adapter is not None:
+            self._merge(model, self.adapter, is_base=head is not None)
         self._check_vocabulary(model, tokenizer)
         if verifier is not None:
             self._check_scores(model, tokenizer, verifier)
@@ -118,7 +134,21 @@ class _Loading:
             raise self._error(f"{type(model).__name__} does not run on the paged engine: {error}") from error
         if hasattr(config, "quantization_config") and (reason := mixed_rows(model)) is not None:
             raise self._error(reason)
-        return PagedTextModel.of(self.name, tokenizer, paged, self._eos(model, tokenizer), verifier)
+        return PagedTextModel.of(self.name, tokenizer, paged, self._eos(model, tokenizer), verifier, self._notes())
+
+    def _merge(self, model: PreTrainedModel, adapter: AdapterFolder, *, is_base: bool) -> None:
+        try:
+            merge(model, adapter, is_base=is_base)
+        except CheckpointError as error:
+            raise adapter_error(self.name, adapter.path, str(error)) from error
+
+    def _notes(self) -> tuple[str, ...]:
+        """What the user may want to know of the model besides."""
+        base = None if self.adapter is None else self.adapter.config.base
+        # A copy of a model keeps the last part of its name.
+        if not base or Path(base).name.lower() == Path(self.origin).name.lower():
+            return ()
+        return (f"adapter `{self.adapter.path}` was made for `{base}`, and is on `{self.origin}` here",)
 
     def _eos(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
         generation = getattr(model, "generation_config", None)

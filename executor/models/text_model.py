@@ -21,7 +21,7 @@ class TextModel:
 
     `max_positions` bounds its context with what it generates, `width` is the length of its logits. `verifier` says how
     it scores, where it was loaded as a verifier. `writes`: whether it can generate; a reward model's own head gives no
-    logits of tokens.
+    logits of tokens. `notes` are for the user who loaded it.
     """
 
     name: str
@@ -31,6 +31,7 @@ class TextModel:
     width: int
     verifier: Verifier | None = None
     writes: bool = True
+    notes: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str | None:
@@ -95,6 +96,7 @@ class PagedTextModel(TextModel):
         paged: PagedModel,
         eos: frozenset[int],
         verifier: Verifier | None = None,
+        notes: tuple[str, ...] = (),
     ) -> PagedTextModel:
         writes = not isinstance(paged.head, ValueHead)
-        return cls(name, tokenizer, eos, paged.max_positions, paged.head.width, verifier, writes, paged=paged)
+        return cls(name, tokenizer, eos, paged.max_positions, paged.head.width, verifier, writes, notes, paged=paged)

@@ -30,11 +30,15 @@ class Param(Node):
 
 @dataclass(frozen=True, slots=True)
 class Model(Node):
-    """`model NAME = "id" kind=KIND`: `kind` says how a verifier scores, None where its own files are to tell."""
+    """`model NAME = "id" kind=KIND adapter="place"`.
+
+    `kind` says how a verifier scores, None where its own files are to tell. `adapter` is a folder or a hub id.
+    """
 
     name: str
     id: str
     kind: str | None = None
+    adapter: str | None = None
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 

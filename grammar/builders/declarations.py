@@ -11,6 +11,8 @@ from qpdsl.grammar.builders.blocks import BlockBuilder, StageBlock
 from qpdsl.grammar.builders.clauses import ClauseBuilder
 from qpdsl.grammar.builders.leaves import LeafBuilder, at, span_of
 from qpdsl.grammar.builders.options import OptionBuilder
+from qpdsl.grammar.model_id import adapter_of
+from qpdsl.grammar.words import VERIFIER_KINDS
 
 
 class DeclarationBuilder:
@@ -39,8 +41,16 @@ class DeclarationBuilder:
     def model(self, meta: Any, children: list[Any]) -> ast.Model:
         name, quoted_id, *options = children
         id = self._plain(quoted_id, "a model id")
-        kind = self.options.verifier_kind(options)
-        return ast.Model(str(name), id, kind, span=span_of(meta), name_span=at(name))
+        values = self.options.values_of_model(options)
+        kind = values.get("kind")
+        if kind is not None:
+            kind = self.options.word("kind", kind, VERIFIER_KINDS, "not a kind of verifier")
+        adapter = None
+        if "adapter" in values:
+            adapter = self.leaves.text_of(values["adapter"], "an adapter")
+            if adapter_of(id) is not None:
+                self.leaves.faults.report_repeated("option `adapter`", values["adapter"].span, at(quoted_id))
+        return ast.Model(str(name), id, kind, adapter, span=span_of(meta), name_span=at(name))
 
     def schema(self, meta: Any, children: list[Any]) -> ast.Schema:
         name, body = children

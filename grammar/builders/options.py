@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lark import Token
@@ -11,7 +12,7 @@ from qpdsl.grammar.builders.faults import Faults
 from qpdsl.grammar.builders.leaves import at
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import DECLARATIONS, STAGES, VERIFIER_KINDS
+from qpdsl.grammar.words import DECLARATIONS, MODEL_OPTIONS, STAGES
 
 Option = tuple[Token, ast.Expr]
 
@@ -31,12 +32,19 @@ class OptionBuilder:
 
     def values(self, stage: str, options: list[Option]) -> dict[str, ast.Expr]:
         """The values of a stage's options, by name."""
+        return self._values(options, lambda key: self.is_known(stage, key))
+
+    def values_of_model(self, options: list[Option]) -> dict[str, ast.Expr]:
+        """The values of a declared model's options, by name."""
+        return self._values(options, self._is_known_of_model)
+
+    def _values(self, options: list[Option], is_known: Callable[[Token], bool]) -> dict[str, ast.Expr]:
         keys: dict[str, Token] = {}
         values: dict[str, ast.Expr] = {}
         for key, value in options:
             if key.value in keys:
                 self.faults.report_repeated(f"option `{key}`", at(key), at(keys[key.value]))
-            elif self.is_known(stage, key):
+            elif is_known(key):
                 keys[key.value] = key
                 values[key.value] = value
         return values
@@ -51,19 +59,14 @@ class OptionBuilder:
         self.faults.report_unknown("QP116", message, at(key), key.value, form.options, f"unknown {kind}", notes=notes)
         return False
 
-    def verifier_kind(self, options: list[Option]) -> str | None:
-        """The `kind` that a model is declared as; None where it is not given, or faulty."""
-        kind: str | None = None
-        for index, (key, value) in enumerate(options):
-            if key.value != "kind":
-                help, edit = ("write `kind`", Edit(at(key), "kind")) if closest(key.value, ("kind",)) else (None, None)
-                message, notes = f"`model` has no option `{key}`", (f"form: {DECLARATIONS['model']}",)
-                self.faults.report("QP116", message, at(key), "unknown option", notes=notes, help=help, edit=edit)
-            elif index and options[0][0].value == "kind":
-                self.faults.report_repeated("option `kind`", at(key), at(options[0][0]))
-            else:
-                kind = self.word("kind", value, VERIFIER_KINDS, "not a kind of verifier")
-        return kind
+    def _is_known_of_model(self, key: Token) -> bool:
+        if key.value in MODEL_OPTIONS:
+            return True
+        message, notes = f"`model` has no option `{key}`", (f"form: {DECLARATIONS['model']}",)
+        near = closest(key.value, MODEL_OPTIONS)
+        help, edit = (f"write `{near}`", Edit(at(key), near)) if near else (None, None)
+        self.faults.report("QP116", message, at(key), "unknown option", notes=notes, help=help, edit=edit)
+        return False
 
     def word(self, option: str, value: ast.Expr | None, known: tuple[str, ...], label: str) -> Any:
         """One of the words that an option takes, the first of them where it is not given or faulty."""

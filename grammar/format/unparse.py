@@ -25,7 +25,7 @@ _INTERPOLATION = re.compile(r"\{(?=[A-Za-z_][A-Za-z0-9_]*\})")
 def unparse(file: ast.File) -> str:
     """The whole file: what it uses, models, schemas, programs."""
     items = [f"use {format_text(use.path)}" for use in file.uses]
-    items += [f"model {model.name} = {format_text(model.id)}{_kind(model)}" for model in file.models]
+    items += [format_model(model) for model in file.models]
     items += [_schema(schema) for schema in file.schemas]
     items += [_program(program) for program in file.programs]
     return "\n".join(items)
@@ -102,8 +102,11 @@ def _escaped(char: str) -> str:
     return f"\\u{ord(char):04x}" if ord(char) <= 0xFFFF else char
 
 
-def _kind(model: ast.Model) -> str:
-    return "" if model.kind is None else f" kind={model.kind}"
+def format_model(model: ast.Model) -> str:
+    """The declaration of a model."""
+    kind = "" if model.kind is None else f" kind={model.kind}"
+    adapter = "" if model.adapter is None else f" adapter={format_text(model.adapter)}"
+    return f"model {model.name} = {format_text(model.id)}{kind}{adapter}"
 
 
 def _schema(schema: ast.Schema) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from qpdsl.grammar.model_id import base_of
 from qpdsl.planner.cost.validation import count, mapping, number, rising, text
 
 # The version of the JSON data.
@@ -160,7 +161,8 @@ class Device:
 
     def profile(self, model: str, shape: ModelShape | None = None) -> ModelProfile:
         """The measured profile of a model, or one by roofline from its shape."""
-        profile = self.models.get(model)
+        # An adapter changes the weights of a model, and not how long it takes.
+        profile = self.models.get(model) or self.models.get(base_of(model))
         return profile if profile is not None else self._roofline(shape or _DEFAULT_SHAPE)
 
     def with_model(self, model: str, profile: ModelProfile) -> Device:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.model_id import base_of
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.suggest import did_you_mean, listed
 from qpdsl.zoo import BUILTIN, builtin
@@ -19,10 +20,10 @@ def unknown_builtin(id: str, span: Span) -> Diagnostic | None:
     # An id that stands otherwise in the text, with braces, has a fault of its own.
     if not id.startswith("zoo/") or builtin(id) is not None or span.end - span.start != len(id) + 2:
         return None
-    names = [model.name for model in BUILTIN]
-    help, edit = did_you_mean(id, names, Span(span.start + 1, span.end - 1))
+    names, base = [model.name for model in BUILTIN], base_of(id)
+    help, edit = did_you_mean(base, names, Span(span.start + 1, span.start + 1 + len(base)))
     notes = (f"built-in models: {', '.join(names)}",)
-    message = f"there is no built-in model `{id}`"
+    message = f"there is no built-in model `{base}`"
     return Diagnostic("QP260", message, span, "not one of them", notes=notes, help=help, edit=edit)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
 from qpdsl.grammar.files import FileRefused, Files
+from qpdsl.grammar.model_id import with_adapter
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import Type
@@ -28,7 +29,8 @@ class Environment:
     """`scorers` are the names of registered Python scorers; `extractors` gives the column type of each extractor.
 
     `problem_readers` are those of both that ask for the problem. `models` replaces the ids of declared models, by name,
-    also in the files that the program uses, and `kinds` their kinds of verifiers.
+    also in the files that the program uses, `kinds` their kinds of verifiers, and `adapters` what is put on them; with
+    another id a model is without the adapter that it was declared with.
     """
 
     files: Files = field(default_factory=Files)
@@ -37,6 +39,7 @@ class Environment:
     models: Mapping[str, str] = field(default_factory=dict)
     problem_readers: frozenset[str] = frozenset()
     kinds: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +72,7 @@ class Modules:
         self.diagnostics = diagnostics
         self._replaced = environment.models
         self._kinds = environment.kinds
+        self._adapters = environment.adapters
         self._by_path: dict[Path, Module] = {}
         self._main_text = file.source.text
         self._folder = environment.files.folder
@@ -97,7 +101,8 @@ class Modules:
         for kind, nodes in (("model", file.models), ("schema", file.schemas), ("program", file.programs)):
             no_duplicates(kind, nodes, module.report)
         for model in file.models:
-            module.models.setdefault(model.name, self._replaced.get(model.name, model.id))
+            id = self._replaced.get(model.name) or with_adapter(model.id, model.adapter)
+            module.models.setdefault(model.name, with_adapter(id, self._adapters.get(model.name)))
             module.kinds.setdefault(model.name, self._kinds.get(model.name, model.kind))
             if model.name not in self._replaced:
                 fault = unknown_builtin(model.id, id_span(model, file.source))

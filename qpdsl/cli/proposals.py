@@ -67,6 +67,14 @@ def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str)
     return [CompletionItem(f"{name}={id_}") for id_ in ids]
 
 
+def complete_adapters(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
+    """`NAME=` for the models of the program on the line, then folders."""
+    name, sign, start = incomplete.partition("=")
+    if not sign:
+        return _open_names(declared(ctx, "models"), incomplete)
+    return [CompletionItem(f"{name}={item.value}", type=item.type) for item in _paths(start, None)]
+
+
 def complete_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """The planner's rules."""
     from qpdsl.planner.optimize import by_cost
@@ -93,7 +101,8 @@ def _open_names(names: Iterable[str], incomplete: str) -> list[Item]:
     return [CompletionItem(f"{name}=", type="nospace") for name in names if name.startswith(incomplete)]
 
 
-def _paths(incomplete: str, suffix: str) -> Iterator[Item]:
+def _paths(incomplete: str, suffix: str | None) -> Iterator[Item]:
+    """Folders, and files whose names end in `suffix`."""
     head, slash, start = incomplete.rpartition("/")
     folder = Path(head + slash).expanduser()
     try:
@@ -105,7 +114,7 @@ def _paths(incomplete: str, suffix: str) -> Iterator[Item]:
             continue
         if entry.is_dir():
             yield CompletionItem(f"{head}{slash}{entry.name}/", type="nospace")
-        elif entry.suffix == suffix:
+        elif suffix is not None and entry.suffix == suffix:
             yield CompletionItem(f"{head}{slash}{entry.name}")
 
 

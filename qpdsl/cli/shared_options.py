@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.cli.proposals import complete_models, complete_names, complete_programs, complete_rules, complete_settings
+from qpdsl.cli.proposals import (
+    complete_adapters,
+    complete_models,
+    complete_names,
+    complete_programs,
+    complete_rules,
+    complete_settings,
+)
 
 Command = Callable[..., Any]
 if TYPE_CHECKING:
@@ -79,6 +86,14 @@ _PROGRAM = (
         help="Put a model of the program on another Hugging Face id or folder. `prm=ID kind=KIND` in quotes says of "
         "which kind a verifier is.",
         shell_complete=complete_models,
+    ),
+    click.option(
+        "--adapter",
+        "adapters",
+        metavar="NAME=FOLDER|ID",
+        multiple=True,
+        help="Merge a LoRA adapter in PEFT's format into a model of the program.",
+        shell_complete=complete_adapters,
     ),
     *_READING,
 )

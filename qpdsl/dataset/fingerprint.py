@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qpdsl import __version__
+from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder
 from qpdsl.executor.checkpoint.hub_snapshot import cached_snapshot
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.planner.plan.physical import PhysicalOp
@@ -76,8 +77,8 @@ def changes(old: Fingerprint, new: Fingerprint) -> list[str]:
     return differences
 
 
-def model_digest(folder: ModelFolder) -> str:
-    """A digest of every file of a model that is read: quick for weights of any size.
+def model_digest(folder: ModelFolder | AdapterFolder) -> str:
+    """A digest of every file of a model, or of an adapter, that is read: quick for weights of any size.
 
     Configuration and tokenizer files count in full, and so do weight files up to 64 MiB. Of larger ones the size, the
     header (every tensor's name, type, shape and place) and 32 blocks spread evenly over the file count.
@@ -107,13 +108,22 @@ def _pieces(size: int, header: int) -> Iterable[tuple[int, int]]:
     return [(0, header), *((index * last // (_SAMPLES - 1), _BLOCK) for index in range(_SAMPLES))]
 
 
-def location_digest(location: Path | str) -> str:
-    """A digest of what a located model holds: a folder, or a hub id whose files are in the cache by now.
+def location_digest(location: Path | str, adapter: Path | str | None = None) -> str:
+    """A digest of what a located model and its adapter hold: folders, or hub ids whose files are in the cache by now.
 
-    Raises ModelError where the folder is not whole.
+    Raises ModelError where a folder is not whole.
     """
-    folder = location if isinstance(location, Path) else cached_snapshot(location)
-    return "unknown" if folder is None else model_digest(ModelFolder.of(str(location), folder))
+    folder = _folder(location)
+    own = "unknown" if folder is None else model_digest(ModelFolder.of(str(location), folder))
+    if adapter is None:
+        return own
+    folder = _folder(adapter)
+    merged = "unknown" if folder is None else model_digest(AdapterFolder.of(str(location), folder))
+    return f"{own} with {merged}"
+
+
+def _folder(location: Path | str) -> Path | None:
+    return location if isinstance(location, Path) else cached_snapshot(location)
 
 
 @cache

@@ -20,6 +20,7 @@ from qpdsl.grammar.words import (
     DECLARATIONS,
     EQUALITIES,
     FUNCTIONS,
+    MODEL_OPTIONS,
     REDUCES,
     STAGES,
     SYSTEMS,
@@ -92,6 +93,9 @@ def complete(document: Document, offset: int) -> list[lsp.CompletionItem]:
 def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
     if point.head == "model" and point.last == "=" and point.words[-2].text == "kind":
         yield from (_item(word, Kind.EnumMember) for word in VERIFIER_KINDS)
+    elif point.head == "model" and len(point.words) > 3 and point.last != "=":
+        present = {token.text for token in point.words[3:]}
+        yield from (_item(f"{option}=", Kind.Property) for option in MODEL_OPTIONS if option not in present)
     elif not point.words:
         yield from (_item(word, Kind.Keyword, form) for word, form in DECLARATIONS.items())
     elif point.head == "program":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.format.unparse import format_expr
+from qpdsl.grammar.format.unparse import format_expr, format_model
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import COLUMNS, STAGES
 from qpdsl.lsp.definitions import Definition, caret, definition
@@ -54,8 +54,8 @@ def _name_in_row(document: Document, name: ast.Name, stage: ast.Stage | None, ta
 
 def _declared(target: Definition) -> str:
     match target.node:
-        case ast.Model(name=name, id=id_, kind=kind):
-            return f'```qp\nmodel {name} = "{id_}"{f" kind={kind}" if kind else ""}\n```'
+        case ast.Model() as model:
+            return f"```qp\n{format_model(model)}\n```"
         case ast.Param(name=name, type=type_, default=default):
             return f"parameter `{name}`: {type_.name}" + (f" = {format_expr(default)}" if default else "")
         case ast.Program() as program:

@@ -9,7 +9,7 @@ import torch
 
 from qpdsl.executor.measure.device import measure_device, measure_model
 from qpdsl.executor.models.load import load
-from qpdsl.model_location import locate
+from qpdsl.model_location import locate, locate_adapter
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.statistics import clock_key
 from qpdsl.planning.user_cache import changing_statistics, check_devices_kept, read_device, write_device
@@ -35,7 +35,8 @@ def measure_models(
     check_threads(threads)
     profile: Device | None = None
     for model in models:
-        loaded = load(model, locate(model), device, dtype)
+        reload = partial(load, model, locate(model), device, dtype, adapter=locate_adapter(model))
+        loaded = reload()
         # Small models take one thread (see Session); a device is known by the threads that it was measured with.
         count = threads or usual_threads(loaded.paged.parameters)
         if count is not None:
@@ -47,8 +48,7 @@ def measure_models(
         if force or model not in known.models:
             check_devices_kept()
             tell(model)
-            reload = partial(load, model, locate(model), device, dtype) if tables else None
-            known = known.with_model(model, measure_model(loaded, tables=tables, reload=reload))
+            known = known.with_model(model, measure_model(loaded, tables=tables, reload=reload if tables else None))
             write_device(known)
             # The clocks of the old figures do not hold for the new ones.
             with changing_statistics() as statistics:

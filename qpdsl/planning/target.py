@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qpdsl import zoo
+from qpdsl.grammar.model_id import base_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ def _own_dtype(model: str) -> str | None:
     from huggingface_hub import try_to_load_from_cache
 
     try:
-        folder = zoo.path(model) if model.startswith("zoo/") else Path(model).expanduser()
-        config = folder / "config.json" if folder.is_dir() else try_to_load_from_cache(model, "config.json")
+        folder = zoo.path(model) if model.startswith("zoo/") else Path(base_of(model)).expanduser()
+        config = folder / "config.json" if folder.is_dir() else try_to_load_from_cache(base_of(model), "config.json")
         data = json.loads(Path(config).read_text("utf-8")) if isinstance(config, str | Path) else {}
         dtype = data.get("dtype") or data.get("torch_dtype")
     except (OSError, RuntimeError, ValueError, AttributeError):

@@ -38,9 +38,10 @@ def load_program(
         lowered = lower(file, program, surroundings.environment(folder_of(target)))
         what = f"`{file.source.name}` declares no model"
     declared = {*lowered.models} if pipeline is not None else {*lowered.models, *(model.name for model in file.models)}
-    for name in surroundings.models:
-        if name not in declared:
-            raise UsageError(f"`--model`: {unknown(name, sorted(declared), what)}")
+    for option, names in (("--model", surroundings.models), ("--adapter", surroundings.adapters)):
+        for name in names:
+            if name not in declared:
+                raise UsageError(f"`{option}`: {unknown(name, sorted(declared), what)}")
     warnings = (replace(warning, source=warning.source or file.source) for warning in lowered.warnings)
     return replace(lowered, warnings=tuple(warnings))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -18,11 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from qpdsl.errors import UsageError, shorten, unknown
 from qpdsl.grammar.files import Files
-from qpdsl.grammar.words import VERIFIER_KINDS
+from qpdsl.grammar.model_id import adapter_of, with_adapter
+from qpdsl.grammar.words import MODEL_OPTIONS, VERIFIER_KINDS
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
     from qpdsl.planner.names.modules import Environment
+
+
+# An option behind an id, as in `ID kind=KIND`.
+_MODEL_OPTION = re.compile(rf"\s({'|'.join(MODEL_OPTIONS)})=")
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,8 @@ class Surroundings:
     """`allowed` are folders that a program may read beside its own; `python` digests the files of the functions, and
     of the modules that these import and nobody installed.
 
-    `models` replaces the ids of models by name, and `kinds` the kinds of those that are verifiers. `read` collects the
-    files that the programs used that were checked here.
+    `models` replaces the ids of models by name, `kinds` the kinds of those that are verifiers, and `adapters` the
+    adapters on them. `read` collects the files that the programs used that were checked here.
     """
 
     allowed: tuple[Path, ...] = ()
@@ -39,19 +45,25 @@ class Surroundings:
     models: Mapping[str, str] = field(default_factory=dict)
     python: str = ""
     kinds: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
     read: set[Path] = field(default_factory=set)
 
     def environment(self, folder: Path | None) -> Environment:
         """What a program is checked against. `folder` is None for a pipeline, which reads no files."""
-        return environment(Files(folder, self.allowed, self.read), self.functions, self.models, self.kinds)
+        files = Files(folder, self.allowed, self.read)
+        return environment(files, self.functions, self.models, self.kinds, self.adapters)
 
 
 def read_surroundings(
-    allow_read: Sequence[str] = (), python: Sequence[str] = (), models: Sequence[str] = ()
+    allow_read: Sequence[str] = (),
+    python: Sequence[str] = (),
+    models: Sequence[str] = (),
+    adapters: Sequence[str] = (),
 ) -> Surroundings:
-    """The surroundings that options of the command line name: folders, Python files, and models.
+    """The surroundings that options of the command line name: folders, Python files, models, and adapters on them.
 
-    A model is `NAME=ID`, or `NAME=ID kind=KIND` for a verifier whose files do not tell its kind. Raises UsageError.
+    A model is `NAME=ID`, with `kind=KIND` behind it for a verifier whose files do not tell its kind, and with
+    `adapter=PLACE`; an adapter is `NAME=PLACE`. Raises UsageError.
     """
     for folder in allow_read:
         if not Path(folder).is_dir():
@@ -69,7 +81,8 @@ def read_surroundings(
         state.update(module.read_bytes())
     digest = state.hexdigest() if python else ""
     ids, kinds = _replacements(models)
-    return Surroundings(tuple(Path(folder).resolve() for folder in allow_read), functions, ids, digest, kinds)
+    folders = tuple(Path(folder).resolve() for folder in allow_read)
+    return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids))
 
 
 def environment(
@@ -77,6 +90,7 @@ def environment(
     functions: Mapping[str, PythonFunction],
     models: Mapping[str, str] | None = None,
     kinds: Mapping[str, str] | None = None,
+    adapters: Mapping[str, str] | None = None,
 ) -> Environment:
     """What a program that may name these functions is checked against; the others as `Environment` has them."""
     # This loads the parser, which `qpdsl run --help` and shell completion do without.
@@ -88,27 +102,47 @@ def environment(
             extractors[name] = function.returns
     scorers = frozenset(functions.keys() - extractors.keys())
     problem_readers = frozenset(name for name, function in functions.items() if "problem" in function.inputs)
-    return Environment(files, scorers, extractors, models or {}, problem_readers, kinds or {})
+    return Environment(files, scorers, extractors, models or {}, problem_readers, kinds or {}, adapters or {})
 
 
 def _replacements(models: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The ids of `NAME=ID` settings by name, and the kinds of those that say `NAME=ID kind=KIND`. Raises UsageError."""
+    """The ids of `NAME=ID` settings by name, and the kinds of those that say one. Raises UsageError.
+
+    `kind=KIND` and `adapter=PLACE` may stand behind the id.
+    """
     ids: dict[str, str] = {}
     kinds: dict[str, str] = {}
     for setting in models:
         name, sign, model = setting.partition("=")
-        id_, _, kind = (part.strip() for part in model.partition(" kind="))
-        name = name.strip()
+        name, (id_, *options) = name.strip(), (part.strip() for part in _MODEL_OPTION.split(model))
         if not sign or not name or not id_:
             raise UsageError(f"`--model` takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
         if name in ids:
             raise UsageError(f"`--model` names two models for `{name}`")
-        ids[name] = id_
-        if kind:
+        if len({*options[::2]}) < len(options[::2]):
+            raise UsageError(f"`--model` says an option twice in `{shorten(setting)}`")
+        values = dict(zip(options[::2], options[1::2], strict=True))
+        if values.get("adapter") == "":
+            raise UsageError(f"`--model` names no adapter in `{shorten(setting)}`")
+        ids[name] = with_adapter(id_, values.get("adapter"))
+        if (kind := values.get("kind")) is not None:
             if kind not in VERIFIER_KINDS:
                 raise UsageError(f"`--model`: {unknown(kind, VERIFIER_KINDS, 'there is no kind of verifier')}")
             kinds[name] = kind
     return ids, kinds
+
+
+def _adapters(adapters: Sequence[str], models: Mapping[str, str]) -> dict[str, str]:
+    """The places of `NAME=PLACE` settings by name. Raises UsageError."""
+    places: dict[str, str] = {}
+    for setting in adapters:
+        name, sign, place = (part.strip() for part in setting.partition("="))
+        if not sign or not name or not place:
+            raise UsageError(f"`--adapter` takes NAME=FOLDER or NAME=ID, not `{shorten(setting)}`")
+        if name in places or adapter_of(models.get(name, "")) is not None:
+            raise UsageError(f"two adapters are named for `{name}`, and a model takes one")
+        places[name] = place
+    return places
 
 
 def _own_modules(before: Set[str]) -> set[Path]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from qpdsl.grammar.model_id import base_of
 from qpdsl.grammar.words import VerifierKind
 
 _HERE = Path(__file__).parent
@@ -57,8 +58,8 @@ BUILTIN: tuple[BuiltinModel, ...] = (
 
 
 def builtin(name: str) -> BuiltinModel | None:
-    """The built-in model of that name; None where there is none."""
-    return next((model for model in BUILTIN if model.name == name), None)
+    """The built-in model of that name, whatever adapter the name has; None where there is none."""
+    return next((model for model in BUILTIN if model.name == base_of(name)), None)
 
 
 def path(name: str) -> Path:
@@ -73,7 +74,7 @@ def path(name: str) -> Path:
         guess = closest(name, names)
         meant = f"; did you mean `{guess}`?" if guess else ""
         raise ValueError(f"there is no built-in model `{name}`, only {listed(names, last='and')}{meant}")
-    return _HERE / name.removeprefix("zoo/")
+    return _HERE / base_of(name).removeprefix("zoo/")
 
 
 def is_foreign(text: str) -> bool:

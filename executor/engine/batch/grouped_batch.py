@@ -12,7 +12,7 @@ from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain.grouped_attention import AttentionGroup, paged_attention, write_kv
-from qpdsl.executor.kernels.plain.linear import PADDED_ROWS
+from qpdsl.executor.kernels.linear import PADDED_ROWS
 
 # A gather larger than this falls out of a core's own cache before attention has read it.
 _MAX_GATHERED_BYTES = 1 << 19
@@ -47,7 +47,7 @@ class GroupedBatch:
     ) -> torch.Tensor:
         """A layer's attention of `query` [T, H, D]; `key` and `value` [T, KV, D] are stored before it."""
         write_kv(cache.rows, torch.stack((key, value), dim=1), self.slots[layer])
-        return paged_attention(query, cache.rows, layer, self.groups, scoring.scale, scoring.window, scoring.softcap)
+        return paged_attention(query, cache.rows, layer, self.groups, scoring)
 
 
 @dataclass(slots=True)

@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.nn.functional import linear, pad, relu
+from torch.nn.functional import linear, relu
 from transformers import PreTrainedModel
 
-from qpdsl.executor.kernels.plain.linear import PADDED_ROWS, PackedLinear
+from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, GroupedWeight, Weight
+from qpdsl.executor.kernels.linear import PackedLinear
 from qpdsl.executor.requests.errors import UnsupportedModel
 
-# Bytes of the second copy that packing makes. The weights stay as they are, for the embedding and for `gather`.
-_MAX_COPY = 1 << 30
 # A linear layer: weight [out, in], and bias [out] or None.
 Layer = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def stored_weight(module: torch.nn.Module) -> Weight | None:
+    """The weights of a linear layer of transformers, or of one that holds those of a quantized checkpoint.
+
+    None where it is neither, or where another library keeps them in a form of its own.
+    """
+    stored = getattr(module, "stored", None)
+    if isinstance(stored, FloatWeight | GroupedWeight):
+        return stored
+    if not isinstance(module, torch.nn.Linear):
+        return None
+    values = module.weight.detach()
+    return FloatWeight(values) if type(values) is torch.Tensor and values.dtype in FLOATS else None
 
 
 class LogitHead:
@@ -22,41 +35,58 @@ class LogitHead:
 
     def __init__(self, model: PreTrainedModel) -> None:
         projection = model.get_output_embeddings()
-        if not isinstance(projection, torch.nn.Linear):
+        if not isinstance(projection, torch.nn.Linear) and not hasattr(projection, "stored"):
             raise UnsupportedModel("it has no linear output head, so it is no causal language model")
-        self.projection = projection
-        self.packed: PackedLinear | None = None
-        self.width = projection.out_features
+        self._projection: torch.nn.Module | None = projection
+        self._packed: PackedLinear | None = None
+        self.width: int = projection.out_features
+        self.in_features: int = projection.in_features
         config = model.config.get_text_config()
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
         self.scale: float = getattr(config, "logit_scale", None) or 1.0
         self.scale /= getattr(config, "logits_scaling", None) or 1.0
 
     def pack(self) -> None:
-        """Makes a copy of the head in a layout for the CPU, unless it would take more than a gigabyte."""
-        weight = self.projection.weight
-        if weight.numel() * weight.itemsize <= _MAX_COPY:
-            self.packed = PackedLinear(weight, self.projection.bias)
+        """Lays the weights out for the CPU, unless another library keeps them in a form of its own.
 
-    def dense(self, hidden: torch.Tensor, least: int = 1) -> torch.Tensor:
-        """Logits float32 [N, V] of hidden states [N, d], computed in `least` rows or more."""
-        count = hidden.shape[0]
-        if self.packed is None:
-            least = max(least, PADDED_ROWS)
-        if count < least:
-            hidden = pad(hidden, (0, 0, 0, least - count))
-        logits = self._finish(self.projection(hidden) if self.packed is None else self.packed(hidden))
-        return logits if count >= least else logits[:count]
+        From then on a row's logits do not depend on other rows.
+        """
+        weight = None if self._projection is None else stored_weight(self._projection)
+        if weight is not None and self._projection is not None:
+            self._packed, self._projection = PackedLinear(weight, self._projection.bias), None
+
+    @property
+    def packed(self) -> PackedLinear | None:
+        """The layer after `pack`."""
+        return self._packed
+
+    def shares(self, weight: Weight) -> bool:
+        """Whether these are the weights of the head, before `pack`."""
+        own = None if self._projection is None else stored_weight(self._projection)
+        if isinstance(own, FloatWeight) and isinstance(weight, FloatWeight):
+            return own.values.data_ptr() == weight.values.data_ptr()
+        return own is weight
+
+    def dense(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits float32 [N, V] of hidden states [N, d]."""
+        projection = self._packed or self._projection
+        assert projection is not None
+        return self._finish(projection(hidden))
 
     def gather(self, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Logits float32 [N, K] of the given ids int64 [K] only.
 
         Each logit is a sum of products, not part of a matrix product, so its bits do not depend on N.
         """
-        logits = (hidden[:, None, :].float() * self.projection.weight[ids].float()).sum(dim=-1)
-        if self.projection.bias is not None:
-            logits = logits + self.projection.bias[ids].float()
-        return self._finish(logits)
+        if self._packed is not None:
+            rows, bias = self._packed.rows(ids), self._packed.bias
+        else:
+            assert self._projection is not None
+            weight, own = stored_weight(self._projection), self._projection.bias
+            rows = self._projection.weight[ids].float() if weight is None else weight.select(ids).dequantized()
+            bias = None if own is None else own.float()
+        logits = (hidden[:, None, :].float() * rows).sum(dim=-1)
+        return self._finish(logits if bias is None else logits + bias[ids])
 
     def _finish(self, logits: torch.Tensor) -> torch.Tensor:
         logits = logits.float()

@@ -13,14 +13,19 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
+from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.requests.errors import UnsupportedModel
+
+if TYPE_CHECKING:
+    from qpdsl.executor.kernels.llvm.layer_attention import LayerAttention
+    from qpdsl.executor.kernels.llvm.sample import RowSampler
 
 ATTENTION = "qpdsl_paged"
 _INNER = ("model", "transformer")
@@ -29,7 +34,10 @@ _log = logging.getLogger(__name__)
 
 
 class AttentionBatch(Protocol):
-    """A batch as the layers use it: `tokens`, `positions` int64 [T], and attention over its sequences' pages."""
+    """A batch as the layers use it: `tokens`, `positions` int64 [T], and attention over its sequences' pages.
+
+    Queries, keys and values come in the type of the cache.
+    """
 
     @property
     def tokens(self) -> torch.Tensor: ...
@@ -102,13 +110,41 @@ class AttentionCall:
     others: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Unattended:
+    """Rows whose attention is left out: each gets its own queries back."""
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+
+    def attend(
+        self,
+        cache: KVCache,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        layer: int,
+        scoring: Scoring,
+    ) -> torch.Tensor:
+        return query.contiguous()
+
+
 @dataclass(slots=True)
 class _Call:
     """What one forward gives to each attention layer. `record`, at load, gets each call."""
 
     cache: KVCache
     batch: AttentionBatch
+    compiled: LayerAttention | None = None
     record: list[AttentionCall] | None = None
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int, scoring: Scoring
+    ) -> torch.Tensor:
+        """See `AttentionBatch.attend`."""
+        if self.compiled is None or not isinstance(self.batch, KernelBatch):
+            return self.batch.attend(self.cache, query, key, value, layer, scoring)
+        return self.compiled.attend(query, key, value, self.cache.rows, self.batch.paged, layer, scoring)
 
 
 def _attend(
@@ -152,9 +188,10 @@ def _attend(
         layout = qpdsl.cache.layout
         if qpdsl.record[-1].shape[1:] != (layout.kv_heads, *[layout.head_dim] * 3):
             raise UnsupportedModel("it attends to other keys and values than those that it keeps")
-    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
-    scoring = Scoring(scale, sliding_window, softcap, s_aux)
-    return qpdsl.batch.attend(qpdsl.cache, query, key, value, layer, scoring)[None], None
+    kept = qpdsl.cache.layout.dtype
+    states = (part[0].transpose(0, 1).to(kept) for part in (query, key, value))
+    attended = qpdsl.attend(*states, layer, Scoring(scale, sliding_window, softcap, s_aux))
+    return attended[None].to(query.dtype), None
 
 
 def _is_causal(module: torch.nn.Module, argument: bool | None) -> bool:
@@ -178,7 +215,8 @@ def inner_model(model: PreTrainedModel) -> torch.nn.Module:
 class ModuleStack:
     """A model without its head, run by transformers' modules. `is_base`: it never had a head.
 
-    Raises UnsupportedModel where its attention cannot be replaced.
+    Raises UnsupportedModel where its attention cannot be replaced. On a CPU `module_rows.py` may give it `attention`
+    and a `sampler` that are compiled. `rowwise`: whether a row's bits depend on that row alone.
     """
 
     def __init__(self, model: PreTrainedModel, layers: int, *, is_base: bool = False) -> None:
@@ -187,6 +225,9 @@ class ModuleStack:
         except ValueError as error:
             raise UnsupportedModel(f"its attention cannot be replaced: {error}") from error
         self.inner: torch.nn.Module = model if is_base else inner_model(model)
+        self.attention: LayerAttention | None = None
+        self.sampler: RowSampler | None = None
+        self.rowwise = False
         self._exit = ExitLayer.of(self.inner, layers)
         self._compiled: Callable[..., Any] | None = None
 
@@ -207,13 +248,18 @@ class ModuleStack:
     def probe(self, batch: AttentionBatch, cache: KVCache) -> tuple[torch.Tensor, list[AttentionCall]]:
         """The hidden states [T, d] of a forward, and each call of attention."""
         record: list[AttentionCall] = []
-        return self._run(batch, _Call(cache, batch, record)), record
+        return self._run(batch, _Call(cache, batch, record=record)), record
+
+    def without_attention(self, tokens: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        """The hidden states [T, d] of a forward of `tokens` int64 [T] in which nothing attends."""
+        batch = _Unattended(tokens, torch.arange(len(tokens)))
+        return self._run(batch, _Call(cache, batch))
 
     def forward(
         self, batch: AttentionBatch, cache: KVCache, early_exit: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states [T, d] after the last norm; with `early_exit`, also those of the exit layer after that norm."""
-        call = _Call(cache, batch)
+        call = _Call(cache, batch, self.attention)
         if not early_exit or self._exit is None:
             return self._run(batch, call, compiled=True), None
         with self._exit.outputs() as outputs:

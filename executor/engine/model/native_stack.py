@@ -1,126 +1,356 @@
-"""A lean stack whose layers run compiled kernels between the matrix products."""
+"""The layers of a decoder as one compiled function over weights in panels, on a CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
-from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
-from qpdsl.executor.engine.model.lean_stack import LeanLayer, LeanStack, pieces
+from qpdsl.executor.engine.memory.kv_cache import KVCache
+from qpdsl.executor.engine.model.decoder import Decoder, GatedMlp, Layer, Norm, Product
+from qpdsl.executor.kernels.data.kv_rows import RowKind
+from qpdsl.executor.kernels.data.rounding import next_power_of_two
 from qpdsl.executor.kernels.llvm.cache import HeadShape
-from qpdsl.executor.kernels.llvm.layer import Activation, LayerKernels, LayerShape
+from qpdsl.executor.kernels.llvm.compile import Function, vector_width
+from qpdsl.executor.kernels.llvm.forward import (
+    BARRIER_NUMBERS,
+    FRAME,
+    LAYER,
+    PRODUCTS,
+    ForwardShape,
+    Widths,
+    forward_code,
+    gate_columns,
+)
+from qpdsl.executor.kernels.llvm.attention import NO_WINDOW
+from qpdsl.executor.kernels.llvm.layer import HeadNorm
+from qpdsl.executor.kernels.llvm.panels import PanelWeights
+from qpdsl.executor.kernels.llvm import product as products
 from qpdsl.executor.kernels.llvm.sample import RowSampler
-from qpdsl.executor.kernels.plain.linear import PackedLinear
+from qpdsl.executor.kernels.llvm.team import TEAM
 
-# By the names of transformers' modules.
-_ACTIVATIONS: dict[str, Activation] = {
-    "SiLU": "silu",
-    "SiLUActivation": "silu",
-    "GELUTanh": "gelu_tanh",
-}
+_LEAST_POSITIONS = 1024
+# From so many rows on a step takes as many threads as there are: it is arithmetic, and long.
+_MANY_ROWS = 16
+# How often a step of one row is timed to choose its threads, and after how many seconds it is no more.
+_TRIALS, _TRIAL_SECONDS = 5, 0.15
+
+# The hidden states float32 [T, d] of token ids int64 [T], before the first layer.
+Embed = Callable[[torch.Tensor], torch.Tensor]
 
 
 class NativeStack:
-    """Embedding, layers and last norm of one model in float32 on a CPU, over KV in float32 or in eight bits."""
+    """Embedding, layers and last norm of one model, computed in float32, over KV in float32 or in eight bits.
 
-    def __init__(self, lean: LeanStack, layout: KVLayout, vocabulary: int | None) -> None:
-        """Raises LookupError where the kernels cannot be compiled for the model or the machine.
+    A row's bits depend on that row alone, whatever the batch and the number of threads.
+    """
 
-        With a `vocabulary`, `sampler` draws rows of as many logits.
+    def __init__(self, decoder: Decoder, embed: Embed, page_size: int, vocabulary: int | None) -> None:
+        """Lays the weights out layer by layer, and empties the modules that they come from.
+
+        With a `vocabulary`, `sampler` draws rows of as many logits. Raises LookupError where the kernels cannot be
+        compiled for the model or the machine; before any module is emptied, where the first layer shows it.
         """
-        layers = lean.layers
-        first = layers[0]
-        activation = _ACTIVATIONS.get(first.activation_kind)
-        shapes = {(layer.intermediate, layer.head_epsilon, layer.activation_kind) for layer in layers}
-        epsilons = {norm.epsilon for layer in layers for norm in (layer.before_attention, layer.before_mlp)}
-        if activation is None or len(shapes) > 1 or epsilons != {lean.norm.epsilon}:
-            raise LookupError("no kernel")
-        self._lean = lean
-        self.sampler = None if vocabulary is None else RowSampler(vocabulary)
-        self._kernels = LayerKernels(
-            LayerShape(
-                HeadShape(first.fold, first.kv_heads, first.dim, layout.page_size, layout.kind),
-                lean.norm.weight.numel(),
-                first.intermediate,
-                activation,
-                lean.norm.epsilon,
-                first.head_epsilon,
-                tuple((layer.scale.scaling, layer.scale.window) for layer in layers),
-            )
+        shape, first = decoder.shape, decoder.layer(0)
+        heads = HeadShape(shape.heads.fold, shape.heads.kv_heads, shape.heads.dim, page_size)
+        self._shape = ForwardShape(
+            heads,
+            shape.hidden,
+            first.mlp.activation,
+            decoder.norm.epsilon,
+            _head_norm(first),
+            _present(first),
         )
-        self._workspace = _Workspace(first, 0, lean.norm.weight.numel())
+        self._widths = Widths.of(shape.hidden, heads)
+        self._forwards: dict[RowKind, Function] = {}
+        self._forward_over("plain")
+        self._rotations, self._embed = decoder.rotations, embed
+        self._residual_scale = torch.tensor([decoder.residual_scale], dtype=torch.float32)
+        self._one = torch.ones(1, dtype=torch.float32)
+        self._barrier = torch.zeros(BARRIER_NUMBERS, dtype=torch.int32)
+        self.sampler = None if vocabulary is None else RowSampler(vocabulary)
+        self._layers: list[_LaidOut] = []
+        for index in range(decoder.layers):
+            layer = decoder.layer(index)
+            if (_head_norm(layer), _present(layer), layer.mlp.activation) != (
+                self._shape.head_norm,
+                self._shape.norms,
+                self._shape.activation,
+            ) or any(norm.epsilon != self._shape.epsilon for norm in _norms(layer)):
+                raise LookupError("layers of several kinds")
+            self._layers.append(_LaidOut(layer, self._widths.machine))
+            decoder.release(index)
+        self._norm = decoder.norm
+        self._tables: list[torch.Tensor] = []
+        self._table = np.zeros((decoder.layers, len(LAYER)), dtype=np.int64)
+        self._grow(_LEAST_POSITIONS)
+        self._workspace = _Workspace(self, 1, 1)
+        self._threads_of_few: dict[int, int] = {}
+
+    @classmethod
+    def of(cls, decoder: Decoder, embed: Embed, page_size: int, vocabulary: int | None) -> NativeStack | None:
+        """None where the kernels cannot be compiled for the model or the machine."""
+        try:
+            return cls(decoder, embed, page_size, vocabulary)
+        except LookupError:
+            return None
 
     @property
     def exit_depth(self) -> int:
-        """See `LeanStack.exit_depth`."""
-        return self._lean.exit_depth
+        """The number of layers up to the exit layer, the middle one; 0 where there is none."""
+        return len(self._layers) // 2
 
     @property
-    def linears(self) -> Iterator[PackedLinear]:
-        return self._lean.linears
+    def kinds(self) -> Iterator[tuple[str, int]]:
+        """How the weights of each product are stored, and in how many bytes."""
+        for layer in self._layers:
+            for laid in layer.products.values():
+                yield laid.weights.kind, laid.weights.nbytes
 
-    def forward(self, batch: KernelBatch, cache: KVCache, early_exit: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    @property
+    def shape(self) -> ForwardShape:
+        return self._shape
+
+    @property
+    def widest(self) -> tuple[int, int, int]:
+        """The most numbers in a row of the joined projection and of the gated values, and of groups of an input."""
+        laid = [layer.products for layer in self._layers]
+        joined = max(layer["join"].weights.outputs for layer in laid)
+        gated = max(layer["widen"].weights.outputs for layer in laid) // 2
+        return joined, gated, max(product.groups for layer in laid for product in layer.values())
+
+    def forward(
+        self, batch: KernelBatch, cache: KVCache, early_exit: bool, threads: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states [T, d] after the last norm; with `early_exit`, also those of the exit layer after that norm."""
-        lean = self._lean
-        rotations = lean.rotations(batch.paged.longest)
-        residual = lean.embed(batch.tokens)
+        residual = self._embed(batch.tokens)
         count = residual.shape[0]
-        if self._workspace.rows != count:
-            self._workspace = _Workspace(lean.layers[0], count, residual.shape[1])
-        exit_hidden = None
-        for index, layer in enumerate(lean.layers):
-            self._run(layer, residual, rotations, index, batch, cache)
-            if early_exit and index + 1 == lean.exit_depth:
-                exit_hidden = self._normed(residual)
-        return self._normed(residual), exit_hidden
-
-    def _normed(self, residual: torch.Tensor) -> torch.Tensor:
         hidden = torch.empty_like(residual)
-        self._kernels.norm(residual, self._lean.norm.weight, hidden)
-        return hidden
+        exit_hidden = torch.empty_like(residual) if early_exit else None
+        if batch.paged.longest > len(self._tables[0]):
+            self._grow(batch.paged.longest)
+        if threads is None:
+            threads = self._threads(count)
+        table = batch.paged.pages.shape[1]
+        space = self._workspace
+        if not space.holds(count, threads, table):
+            space = self._workspace = _Workspace(self, count, threads, table)
+        frame = space.frame(self, residual, hidden, batch, cache, exit_hidden)
+        address, function = frame.ctypes.data, self._forward_over(cache.layout.kind)
+        TEAM.run(threads, lambda thread: function(address, thread, threads))
+        return hidden, exit_hidden
 
-    def _run(
-        self,
-        layer: LeanLayer,
-        residual: torch.Tensor,
-        rotations: torch.Tensor,
-        index: int,
-        batch: KernelBatch,
-        cache: KVCache,
-    ) -> None:
-        """One decoder layer over the residual stream [T, d], which it changes in place."""
-        kernels, space, rows = self._kernels, self._workspace, cache.rows.data
-        kernels.norm(residual, layer.before_attention.weight, space.normed)
-        layer.qkv.into(space.normed, space.qkv)
-        kernels.store(space.qkv, rotations, batch.positions, batch.paged, rows, layer.head_norms, index)
-        kernels.attend(space.qkv, batch.paged, rows, space.attended, index)
-        layer.out.add_to(residual, space.attended)
-        for piece, normed, widened, gated in space.mlp(residual):
-            kernels.norm(piece, layer.before_mlp.weight, normed)
-            layer.gate_up.into(normed, widened)
-            kernels.gate(widened, gated)
-            layer.down.add_to(piece, gated)
+    def tune(self, batch: KernelBatch, cache: KVCache) -> None:
+        """Chooses the threads of small steps, by the time that a step like `batch` takes."""
+        most = torch.get_num_threads()
+        times: dict[int, float] = {}
+        begin = time.perf_counter()
+        count = most
+        while count >= 1:
+            trials = []
+            for _ in range(_TRIALS):
+                start = time.perf_counter()
+                self.forward(batch, cache, False, threads=count)
+                trials.append(time.perf_counter() - start)
+                if time.perf_counter() - begin > _TRIAL_SECONDS:
+                    break
+            times[count] = min(trials)
+            if time.perf_counter() - begin > _TRIAL_SECONDS:
+                break
+            count //= 2
+        self._threads_of_few[most] = min(times, key=lambda threads: times[threads])
+
+    def _forward_over(self, kind: RowKind) -> Function:
+        """The forward for rows of keys and values of this kind, compiled when it is first asked for."""
+        if kind not in self._forwards:
+            shape = replace(self._shape, heads=replace(self._shape.heads, kind=kind))
+            self._forwards[kind] = forward_code(shape)["forward"]
+        return self._forwards[kind]
+
+    def _threads(self, count: int) -> int:
+        most = torch.get_num_threads()
+        return self._threads_of_few.get(most, most) if count < _MANY_ROWS else most
+
+    def _grow(self, positions: int) -> None:
+        """Tabulates the rotations of the positions below a power of two, and fills the table of layers."""
+        dim = self._shape.heads.dim
+        tables = [
+            # What is not rotated is turned by nothing: cosine 1, sine 0.
+            torch.cat((table, torch.tensor([1.0, 0.0]).expand(len(table), dim // 2 - table.shape[1], 2)), dim=1)
+            for table in self._rotations(next_power_of_two(positions))
+        ]
+        still = torch.tensor([1.0, 0.0]).expand(len(tables[0]), dim // 2, 2)
+        self._tables = [table.contiguous() for table in (*tables, still)]
+        for row, layer in zip(self._table, self._layers, strict=True):
+            layer.describe(row, self._tables)
+
+    @property
+    def table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """A row of numbers for each layer, in the order of `LAYER`."""
+        return self._table
+
+    @property
+    def constants(self) -> dict[str, torch.Tensor]:
+        """What all steps share, by the names of `FRAME`."""
+        return {
+            "last_norm": self._norm.weight,
+            "factor": self._residual_scale,
+            "one": self._one,
+            "barrier": self._barrier,
+        }
+
+
+class _LaidOut:
+    """One layer with its weights in panels."""
+
+    def __init__(self, layer: Layer, width: int) -> None:
+        attention, mlp = layer.attention, layer.mlp
+        self.products = {
+            "join": _product(attention.joined, width),
+            "out": _product(attention.out, width),
+            "widen": _product(_interleaved(mlp, gate_columns(width)), width),
+            "down": _product(mlp.down, width),
+        }
+        self._norms = {
+            "before_attention": layer.before_attention,
+            "after_attention": layer.after_attention,
+            "before_mlp": layer.before_mlp,
+            "after_mlp": layer.after_mlp,
+        }
+        self._head_norms = None if attention.norms is None else attention.norms.weight.contiguous()
+        self._rotation, self._scale = attention.rotation, np.float32(attention.scale)
+        self._window = NO_WINDOW if attention.window is None else attention.window
+
+    def describe(self, row: np.ndarray[Any, np.dtype[np.int64]], tables: list[torch.Tensor]) -> None:
+        """Fills the layer's row in the table. The last of `tables` is that of layers without rotations."""
+        numbers = {
+            "head_norms": 0 if self._head_norms is None else self._head_norms.data_ptr(),
+            "rotations": tables[-1 if self._rotation is None else self._rotation].data_ptr(),
+            # A float32 in the low half of a number.
+            "scaling": int(self._scale.view(np.uint32)),
+            "window": self._window,
+        }
+        numbers |= {name: 0 if norm is None else norm.weight.data_ptr() for name, norm in self._norms.items()}
+        for name in PRODUCTS:
+            product = self.products[name]
+            weights, code = product.weights, product.code
+            numbers |= {
+                f"{name} multiply": code.library.address("multiply"),
+                f"{name} sum": code.library.address("sum") if product.groups else 0,
+                f"{name} weights": weights.data.data_ptr(),
+                f"{name} bytes": weights.panel_bytes,
+                f"{name} bias": product.bias.data_ptr(),
+                f"{name} inputs": weights.inputs,
+                f"{name} outputs": weights.outputs,
+                f"{name} groups": product.groups,
+            }
+        row[:] = [numbers[name] for name in LAYER]
 
 
 class _Workspace:
-    """Buffers for what a step of `rows` rows computes between the products; steps of as many rows use them again."""
+    """Memory for what a step of at most `rows` rows computes on its way."""
 
-    def __init__(self, layer: LeanLayer, rows: int, size: int) -> None:
-        self.rows = rows
-        self.normed = torch.empty(rows, size, dtype=torch.float32)
-        self.qkv = torch.empty(rows, layer.qkv.out_features, dtype=torch.float32)
-        # Attention does not write padding rows: they hold finite numbers, and no result of them is read.
-        self.attended = torch.zeros(rows, layer.out.in_features, dtype=torch.float32)
-        most = pieces(self.normed)[0].shape[0]
-        self._widened = torch.empty(most, 2 * layer.intermediate, dtype=torch.float32)
-        self._gated = torch.empty(most, layer.intermediate, dtype=torch.float32)
+    def __init__(self, stack: NativeStack, rows: int, threads: int, table: int = 0) -> None:
+        self._rows, self._threads, self._table = next_power_of_two(rows), threads, next_power_of_two(max(1, table))
+        heads = stack.shape.heads
+        joined, gated, groups = stack.widest
+        columns = 2 * gate_columns(vector_width())
+        block = heads.block(Widths.of(stack.shape.hidden, heads).head)
 
-    def mlp(self, residual: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Pieces of `residual` [T, d], each with the buffers of its norm, of gate and up, and of their product."""
-        buffers = []
-        for piece, normed in zip(pieces(residual), pieces(self.normed), strict=True):
-            count = piece.shape[0]
-            buffers.append((piece, normed, self._widened[:count], self._gated[:count]))
-        return buffers
+        def room(*sizes: int) -> torch.Tensor:
+            return torch.zeros(sizes, dtype=torch.float32)
+
+        self._shared = {
+            "normed": room(self._rows, stack.shape.hidden),
+            "projected": room(self._rows, stack.shape.hidden),
+            "joined": room(self._rows, joined),
+            # Attention does not write rows without a context.
+            "attended": room(self._rows, heads.queries),
+            "gated": room(self._rows, gated),
+        }
+        self._own = {
+            "widened": room(threads, self._rows * columns),
+            "sums": room(threads, self._rows * max(1, groups)),
+            "scratch": room(threads, self._table * heads.page_size * block),
+        }
+
+    def holds(self, rows: int, threads: int, table: int) -> bool:
+        return rows <= self._rows and threads <= self._threads and table <= self._table
+
+    def frame(
+        self,
+        stack: NativeStack,
+        residual: torch.Tensor,
+        hidden: torch.Tensor,
+        batch: KernelBatch,
+        cache: KVCache,
+        exit_hidden: torch.Tensor | None,
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The numbers of a step, in the order of `FRAME`."""
+        paged = batch.paged
+        tensors = {
+            **self._shared,
+            **self._own,
+            **stack.constants,
+            "residual": residual,
+            "hidden": hidden,
+            "exit_hidden": residual if exit_hidden is None else exit_hidden,
+            "positions": batch.positions,
+            "slots": paged.slots,
+            "rows": cache.rows.data,
+            "pages": paged.pages,
+            "context": paged.context,
+            "start": paged.query_start,
+        }
+        numbers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        numbers |= {f"{name}_bytes": part.shape[1] * part.itemsize for name, part in self._own.items()}
+        numbers |= {
+            "joined_row": self._shared["joined"].shape[1],
+            "gated_row": self._shared["gated"].shape[1],
+            "count": residual.shape[0],
+            "sequences": paged.sequences,
+            "table": paged.pages.shape[1],
+            "layers": stack.table.ctypes.data,
+            "depth": len(stack.table),
+            "exit": 0 if exit_hidden is None else stack.exit_depth,
+        }
+        return np.array([numbers[name] for name in FRAME], dtype=np.int64)
+
+
+def _product(product: Product, width: int) -> products.Product:
+    return products.Product(PanelWeights(product.weight, width), product.bias)
+
+
+def _interleaved(mlp: GatedMlp, columns: int) -> Product:
+    """Gate and up in turns of so many columns each. The last turn is filled with columns that nobody reads."""
+    widen = mlp.widen
+    size = widen.weight.shape[0] // 2
+    turns = -(-size // columns)
+    order = pad(torch.arange(size), (0, turns * columns - size)).view(turns, 1, columns)
+    order = torch.cat((order, order + size), dim=1).flatten()
+    return Product(widen.weight.select(order), None if widen.bias is None else widen.bias[order])
+
+
+def _norms(layer: Layer) -> list[Norm]:
+    norms = (layer.before_attention, layer.after_attention, layer.before_mlp, layer.after_mlp)
+    return [norm for norm in norms if norm is not None]
+
+
+def _present(layer: Layer) -> tuple[bool, bool, bool, bool]:
+    return (
+        layer.before_attention is not None,
+        layer.after_attention is not None,
+        layer.before_mlp is not None,
+        layer.after_mlp is not None,
+    )
+
+
+def _head_norm(layer: Layer) -> HeadNorm | None:
+    norms = layer.attention.norms
+    return None if norms is None else HeadNorm(norms.epsilon, norms.whole)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -13,9 +14,11 @@ from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, KVType
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.kept_state import TensorMarks
-from qpdsl.executor.engine.model.lean_stack import AttentionScale, LeanStack
+from qpdsl.executor.engine.model.embedding import TokenEmbedding, embedded_weight
+from qpdsl.executor.engine.model.families import describe
+from qpdsl.executor.engine.model.module_rows import compile_attention, make_rowwise
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
-from qpdsl.executor.engine.model.probe import Probe, Trial
+from qpdsl.executor.engine.model.probe import Probe
 from qpdsl.executor.engine.model.refusals import (
     check_calls,
     check_config,
@@ -24,7 +27,7 @@ from qpdsl.executor.engine.model.refusals import (
     failing,
     setting,
 )
-from qpdsl.executor.kernels.plain.linear import PADDED_ROWS, safe_rows
+from qpdsl.executor.kernels.linear import PADDED_ROWS
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import Feature
@@ -34,11 +37,15 @@ if TYPE_CHECKING:
     from qpdsl.executor.kernels.llvm.sample import RowSampler
 
 # Two ways to sum the same float32 products differ by about this much of the largest logit.
-_LEAN_TOLERANCE = 1e-4
+_NATIVE_TOLERANCE = 1e-4
 # Where configurations say how many tokens a text may have.
 _LIMITS = ("max_position_embeddings", "max_target_positions")
 # Where configurations say how many experts a layer has.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
+
+class NativeMismatch(UnsupportedModel):
+    """The compiled layers give other logits than the model's own, whose weights are gone: load it without them."""
 
 
 class PagedModel:
@@ -78,28 +85,33 @@ class PagedModel:
             raise UnsupportedModel("its configuration names no numbers of layers and heads")
         kv_heads, dim = probe.kept.kv_heads, probe.kept.dim
         self.fold = max(1, heads // kv_heads)
-        plain = KVLayout(layers, page_size, kv_heads, dim, self.dtype)
-        self.layout = KVLayout(layers, page_size, kv_heads, dim, self.dtype, kv_type)
+        kept = torch.float32 if self.device == "cpu" else self.dtype
+        plain = KVLayout(layers, page_size, kv_heads, dim, kept)
+        self.layout = KVLayout(layers, page_size, kv_heads, dim, kept, kv_type)
         stack = ModuleStack(model, layers, is_base=head is not None)
-        self._stack: ModuleStack | LeanStack | NativeStack = stack
+        self._stack: ModuleStack | NativeStack = stack
         with working_on(self.device):
             calls = self._tried(model, stack, probe, plain, config)
-        # True where the layers run code compiled for this CPU; `forward` then takes a `KernelBatch`.
+        # True where steps take a `KernelBatch` on a CPU: layers, or at least attention, are compiled for it.
         self.native = False
+        self._rowwise = False
+        if self.device == "cpu" and not self.kernels:
+            compiled = _native(model, stack, self.head, probe, plain, config, calls) if native else None
+            if compiled is not None:
+                self._stack = compiled
+                self.native = self._rowwise = True
+            else:
+                if isinstance(self.head, LogitHead):
+                    self.head.pack()
+                make_rowwise(stack, self.head, probe, plain, self.fold)
+                if native:
+                    compile_attention(stack, self.head, probe, plain, self.layout, self.fold, calls)
+                self.native, self._rowwise = stack.attention is not None, stack.rowwise
         # Experts compute several tokens together, so a token's bits depend on the others.
-        self.mixes_rows: bool = any(setting(config, name) for name in _EXPERTS) or any(
-            "Expert" in type(module).__name__ for module in model.modules()
+        self.mixes_rows: bool = not self._rowwise and (
+            any(setting(config, name) for name in _EXPERTS)
+            or any("Expert" in type(module).__name__ for module in model.modules())
         )
-        if self.device == "cpu" and self.dtype == torch.float32 and not self.kernels:
-            lean = _lean(stack, self.head, probe, plain, config, calls, self.fold)
-            if lean is not None:
-                self._stack = lean
-                compiled = _native(lean, self.head, probe, plain, self.layout) if native else None
-                if compiled is not None:
-                    self._stack, self.native = compiled, True
-            if isinstance(self.head, LogitHead):
-                self.head.pack()
-        self._least: dict[int, int] = {}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -113,15 +125,12 @@ class PagedModel:
     @property
     def sampler(self) -> RowSampler | None:
         """The compiled kernel that samples from rows of logits; None where there is none."""
-        return None if isinstance(self._stack, ModuleStack | LeanStack) else self._stack.sampler
+        return self._stack.sampler
 
     @property
     def least_rows(self) -> int:
-        """The rows that a forward must have, at this thread count, for a row's bits not to depend on their number."""
-        threads = torch.get_num_threads()
-        if threads not in self._least:
-            self._least[threads] = self._measure_least_rows()
-        return self._least[threads]
+        """The rows that a forward must have for a row's bits not to depend on their number."""
+        return 1 if self._rowwise else PADDED_ROWS
 
     def compile(self) -> None:
         """Has the layers compiled when they first run; without effect where attention is not by kernels."""
@@ -137,10 +146,9 @@ class PagedModel:
         With `early_exit`, also those after the exit layer, with the last norm over them.
         """
         if isinstance(batch, GroupedBatch):
-            assert isinstance(self._stack, ModuleStack | LeanStack)
+            assert isinstance(self._stack, ModuleStack)
             hidden, exit_hidden = self._stack.forward(batch, cache, early_exit)
         else:
-            assert not isinstance(self._stack, LeanStack)
             hidden, exit_hidden = self._stack.forward(batch, cache, early_exit)
         rows = batch.read_rows
         if rows is None:
@@ -151,7 +159,7 @@ class PagedModel:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits float32 [N, V] of hidden states [N, d]: one row's bits do not depend on N."""
         assert isinstance(self.head, LogitHead), "a reward model's head has no vocabulary"
-        return self.head.dense(hidden, self.least_rows)
+        return self.head.dense(hidden)
 
     @torch.inference_mode()
     def _tried(
@@ -164,7 +172,7 @@ class PagedModel:
         for trial in probe.pieces(layout, self.fold, self.kernels):
             with failing("its layers fail on a batch of pieces of texts"):
                 hidden, calls = stack.probe(trial.batch, trial.cache)
-            check_calls(calls, layout.layers, self.fold * layout.kv_heads, self.kernels)
+            check_calls(calls, layout.layers, self.fold * layout.kv_heads)
             worst = max(worst, probe.distance(self.head.dense(trial.read(hidden)), trial.expected))
         check_windows(config, probe.kept.windows, calls)
         check_positions(model, stack.inner)
@@ -176,61 +184,46 @@ class PagedModel:
             )
         return sorted(calls, key=lambda call: call.layer)
 
-    def _measure_least_rows(self) -> int:
-        if isinstance(self._stack, ModuleStack):
-            return PADDED_ROWS
-        linears = self._stack.linears
-        if isinstance(self.head, ValueHead):
-            return safe_rows(linears)
-        return PADDED_ROWS if self.head.packed is None else safe_rows([*linears, self.head.packed])
-
 
 @torch.inference_mode()
-def _lean(
+def _native(
+    model: PreTrainedModel,
     stack: ModuleStack,
     head: LogitHead | ValueHead,
     probe: Probe,
     layout: KVLayout,
     config: PretrainedConfig,
     calls: list[AttentionCall],
-    fold: int,
-) -> LeanStack | None:
-    """The model's layers without its modules, where they give its logits; None where they do not."""
-    if any(call.softcap is not None for call in calls):
-        return None
-    trial = probe.start(layout, fold)
-    scales = [AttentionScale(call.scaling, call.window) for call in calls]
-    try:
-        lean = LeanStack(stack.inner, config, scales)
-        hidden = lean.check(trial.batch, trial.cache)
-    except (LookupError, AttributeError, RuntimeError, TypeError):
-        # Some part of the model is not what its family has.
-        return None
-    if not _agrees(probe, trial, head.dense(trial.read(hidden))):
-        return None
-    lean.pack()
-    return lean
-
-
-@torch.inference_mode()
-def _native(
-    lean: LeanStack, head: LogitHead | ValueHead, probe: Probe, plain: KVLayout, layout: KVLayout
 ) -> NativeStack | None:
-    """The layers with compiled kernels, where that can be and they give the model's logits; None where not."""
+    """The layers as compiled code; None where that cannot be.
+
+    Raises NativeMismatch where it turns out too late, or where the logits are not the model's own.
+    """
+    plain = replace(layout, dtype=torch.float32)
     try:
         # The compiler need not be installed where other kernels run.
         from qpdsl.executor.engine.model.native_stack import NativeStack
 
-        # In eight bits the logits are not the model's own, so the same code is checked over plain rows.
-        vocabulary = head.width if isinstance(head, LogitHead) else None
-        checked = NativeStack(lean, plain, vocabulary)
-        native = checked if layout == plain else NativeStack(lean, layout, vocabulary)
-    except (ImportError, LookupError, RuntimeError):
+        decoder = describe(stack.inner, config, calls)
+        embeddings = model.get_input_embeddings()
+        weight = embedded_weight(embeddings)
+    except (ImportError, LookupError):
+        return None
+    expected = probe.wide_logits(model, head)
+    tied = isinstance(head, LogitHead) and head.shares(weight)
+    if isinstance(head, LogitHead):
+        head.pack()
+    packed = head.packed if tied and isinstance(head, LogitHead) else None
+    embed = TokenEmbedding(embeddings, decoder.embedding_scale, packed)
+    vocabulary = head.width if isinstance(head, LogitHead) else None
+    native = NativeStack.of(decoder, embed, layout.page_size, vocabulary)
+    if native is None:
         return None
     trial = probe.kernel_start(plain)
-    hidden, _ = checked.forward(trial.batch, trial.cache, early_exit=False)
-    return native if _agrees(probe, trial, head.dense(trial.read(hidden))) else None
-
-
-def _agrees(probe: Probe, trial: Trial[Any], logits: torch.Tensor) -> bool:
-    return probe.distance(logits, trial.expected) <= _LEAN_TOLERANCE * max(1.0, probe.logits.abs().max().item())
+    hidden, _ = native.forward(trial.batch, trial.cache, early_exit=False)
+    distance = (head.dense(trial.read(hidden)) - expected[trial.expected]).abs().max().item()
+    if not distance <= _NATIVE_TOLERANCE * max(1.0, expected.abs().max().item()):
+        raise NativeMismatch(f"its compiled layers give other logits than its own (they differ by {distance:.3g})")
+    row = probe.one_row(plain)
+    native.tune(row.batch, row.cache)
+    return native

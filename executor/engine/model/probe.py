@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +31,8 @@ _FIRST = 8
 # The head is also tried on a few hidden states that are larger by this factor, where a cap on its logits shows.
 _LARGER = 30.0
 _LARGE_ROWS = 4
+# Two ways to sum the same float32 products differ by about this much of the largest logit.
+_SAME = 1e-4
 _HEAD = "its logits are more than a projection of its last hidden states, a scale and a soft cap"
 
 _Batch = TypeVar("_Batch", bound="GroupedBatch | KernelBatch", covariant=True)
@@ -70,7 +74,28 @@ class Probe:
             _own_logits(output, hidden, head, len(rows)) if isinstance(head, LogitHead) else head.dense(output[0][0])
         )
         self.tolerance = _tolerance(self.logits, model.dtype)
+        self._exact = model.dtype == torch.float32
         self._begin = max(1, len(rows) * 5 // 8)
+
+    @torch.inference_mode()
+    def wide_logits(self, model: PreTrainedModel, head: LogitHead | ValueHead) -> torch.Tensor:
+        """The logits float32 [T, V] that the model's own forward gives if it computes in float32, with its own weights.
+
+        Embeddings are rounded as always. `model` has its own attention interface set back meanwhile.
+        """
+        if model.dtype == torch.float32:
+            return self.logits
+        own = model.config._attn_implementation
+        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
+        try:
+            with failing("its own forward fails in float32"), _in_float32(model):
+                output = model(input_ids=self.tokens[None], use_cache=False)
+                logits: torch.Tensor = (
+                    output.logits[0] if isinstance(head, LogitHead) else head.dense(output[0][0])
+                )
+        finally:
+            model.set_attn_implementation(own)
+        return logits.float()
 
     def start(self, layout: KVLayout, fold: int) -> Trial[GroupedBatch]:
         """The first 40 tokens. `fold`: query heads to a KV head."""
@@ -81,6 +106,11 @@ class Probe:
         """The same for the attention kernels."""
         sequence, _, cache = self._sequences(layout)
         return self._packed([Chunk(sequence, self._begin)], cache)
+
+    def one_row(self, layout: KVLayout) -> Trial[KernelBatch]:
+        """The first token alone."""
+        sequence, _, cache = self._sequences(layout)
+        return self._packed([Chunk(sequence, 1)], cache)
 
     def pieces(self, layout: KVLayout, fold: int, kernels: bool) -> list[Trial[GroupedBatch | KernelBatch]]:
         """Two forwards: 40 of 64 tokens, then the rest, packed with a second sequence of the first 8.
@@ -99,6 +129,11 @@ class Probe:
     def distance(self, logits: torch.Tensor, expected: list[int]) -> float:
         """The largest difference from the `expected` rows of the own logits; infinite where a logit is no number."""
         return _distance(logits, self.logits[expected])
+
+    def agrees(self, trial: Trial[Any], logits: torch.Tensor) -> bool:
+        """Whether the logits that a trial gives are the model's own, up to the order of their sums."""
+        bound = _SAME * max(1.0, self.logits.abs().max().item()) if self._exact else self.tolerance
+        return self.distance(logits, trial.expected) <= bound
 
     def _sequences(self, layout: KVLayout) -> tuple[Sequence, Sequence, KVCache]:
         """All the tokens, and the first few of them, each with pages of its own in one cache."""
@@ -123,6 +158,39 @@ class Probe:
         step = DirectAssembler(cache.layout.page_size, cache.scratch).step(chunks, 1)
         batch = KernelBatch.of(torch.from_numpy(step.numbers).to(self.tokens.device), step.sizes)
         return Trial(batch, cache, _read(step.readers))
+
+
+@contextmanager
+def _in_float32(model: PreTrainedModel) -> Iterator[None]:
+    """Modules compute in float32 inside the block: each widens its own weights while it runs, so memory does not double.
+
+    An embedding runs as it is, and its output is widened.
+    """
+    kept: dict[torch.nn.Parameter, torch.Tensor] = {}
+
+    def widen(module: torch.nn.Module, inputs: object) -> None:
+        for parameter in module._parameters.values():
+            if parameter is not None and parameter.is_floating_point():
+                kept[parameter] = parameter.data
+                parameter.data = parameter.data.float()
+
+    def restore(module: torch.nn.Module, inputs: object, output: Any) -> None:
+        for parameter in module._parameters.values():
+            if parameter in kept:
+                parameter.data = kept.pop(parameter)
+
+    handles: list[Any] = []
+    try:
+        for module in model.modules():
+            if isinstance(module, torch.nn.Embedding):
+                handles.append(module.register_forward_hook(lambda module, inputs, output: output.float()))
+            elif module._parameters:
+                handles.append(module.register_forward_pre_hook(widen))
+                handles.append(module.register_forward_hook(restore, always_call=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _read(readers: list[tuple[Chunk, int]]) -> list[int]:
@@ -160,7 +228,7 @@ def _widened(model: PreTrainedModel, tokens: torch.Tensor) -> tuple[Any, torch.T
 def _own_logits(output: Any, hidden: torch.Tensor | None, head: LogitHead, count: int) -> torch.Tensor:
     """The model's logits float32 [`count`, V]. Raises UnsupportedModel where `head` gives others of `hidden`."""
     logits: torch.Tensor = output.logits[0].float()
-    if hidden is None or hidden.shape[-1] != head.projection.in_features:
+    if hidden is None or hidden.shape[-1] != head.in_features:
         raise UnsupportedModel(_HEAD)
     if logits.shape != (hidden.shape[0], head.width):
         raise UnsupportedModel(_HEAD)

@@ -50,8 +50,8 @@ def check_config(config: PretrainedConfig) -> None:
         raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
 
 
-def check_calls(calls: list[AttentionCall], layers: int, heads: int, kernels: bool) -> None:
-    """Refuses a model whose attention does more, or less, than paged attention does, by `kernels` or not."""
+def check_calls(calls: list[AttentionCall], layers: int, heads: int) -> None:
+    """Refuses a model whose attention does more, or less, than paged attention does."""
     times = Counter(call.layer for call in calls)
     if not times:
         raise UnsupportedModel(f"its layers compute attention by themselves, not through {_INTERFACE}")
@@ -62,8 +62,6 @@ def check_calls(calls: list[AttentionCall], layers: int, heads: int, kernels: bo
         raise UnsupportedModel(f"not all of its layers attend through {_INTERFACE} ({len(times)} of {layers} do)")
     if any(call.masked for call in calls):
         raise UnsupportedModel("it builds an attention mask of its own")
-    if any(call.sinks for call in calls) and not kernels:
-        raise UnsupportedModel("it uses attention sinks, which only the kernels on a GPU compute")
     if not all(call.causal for call in calls):
         raise UnsupportedModel("its attention is not causal")
     if unknown := sorted({name for call in calls for name in call.others} - _HARMLESS):

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.builder import I32, KernelCode, Value
-from qpdsl.executor.kernels.llvm.cache import I8, KEY, VALUE, Cache, HeadShape, spread
+from qpdsl.executor.kernels.llvm.builder import F32, I8, I32, KernelCode, Value
+from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape, spread
 
 _LINE_BYTES = 64
 # A larger page would push the page that is being read out of a core's cache.
@@ -23,11 +23,17 @@ _PREFETCH_BYTES = 1 << 16
 _SUM_REGISTERS = 16
 
 
-def emit_attend(module: ir.Module, name: str, shape: HeadShape, width: int, scaling: float, window: int | None) -> None:
-    """Causal attention of rotated queries over the pages of a layer, within the last `window` positions unless None.
+# What to give as the window of a layer without one.
+NO_WINDOW = 1 << 40
 
-    Arguments of the function, in order:
-    joined     float32 [T, joined], of which the queries are read
+
+def emit_attend(module: ir.Module, name: str, shape: HeadShape, width: int, sinks: bool = False) -> None:
+    """Causal attention of rotated queries over the pages of a layer, within the last `window` positions.
+
+    A unit is one query and one KV head, with all query heads that share it. The units of a sequence are ordered by
+    head. Arguments of the function, in order:
+    queries    float32 [T, row], the queries [fold, kv_heads, dim] first in each row
+    row        numbers from a row of queries to the next
     rows       the rows of the cache
     pages      int32 [B, table], the page table
     context    int32 [B], the tokens of each sequence including its queries
@@ -37,23 +43,32 @@ def emit_attend(module: ir.Module, name: str, shape: HeadShape, width: int, scal
     table      the pages of a sequence in the page table
     layer
     sequences  B
-    from, to   the first query to compute, and the query to stop before
+    from, to   the first unit to compute, and the unit to stop before
+    scaling    float32 [1], the factor of the scores
+    window     in tokens
+    sinks      float32 [fold, kv_heads], a score for each head that takes weight and gives no value (gpt-oss); not read
+               without `sinks`
     """
-    addresses = ("joined", "rows", "pages", "context", "start", "out", "scratch")
-    numbers = ("@table", "@layer", "@sequences", "@from", "@to")
+    addresses = ("queries", "@row", "rows", "pages", "context", "start", "out", "scratch")
+    numbers = ("@table", "@layer", "@sequences", "@from", "@to", "scaling", "@window", "sinks")
     code = KernelCode(module, name, (*addresses, *numbers), width)
     arguments = code.arguments
+    scaling = code.broadcast(arguments["scaling"])
     with code.loop(0, arguments["sequences"]) as sequence:
         first = code.integer(arguments["start"], sequence, I32)
         last = code.integer(arguments["start"], code.add(sequence, 1), I32)
         context = code.integer(arguments["context"], sequence, I32)
         pages = code.at(arguments["pages"], code.times(sequence, arguments["table"]), I32)
-        begin, end = code.most(first, arguments["from"]), code.least(last, arguments["to"])
-        with code.loop(0, shape.kv_heads) as head, code.loop(begin, end) as row:
+        length, before = code.builder.sub(last, first), code.times(first, shape.kv_heads)
+        begin = code.most(code.builder.sub(arguments["from"], before), 0)
+        end = code.least(code.builder.sub(arguments["to"], before), code.times(length, shape.kv_heads))
+        with code.loop(begin, end) as unit:
+            head = code.builder.sdiv(unit, length)
+            row = code.add(first, code.builder.srem(unit, length))
             count = code.builder.sub(context, code.add(code.builder.sub(last, row), -1))
             for fold in range(0, shape.fold, shape.block(width)):
                 heads = range(fold, min(fold + shape.block(width), shape.fold))
-                _Query(code, shape, heads, scaling, window, head, row, count, pages).emit()
+                _Query(code, shape, heads, scaling, sinks, head, row, count, pages).emit()
     code.end()
 
 
@@ -65,35 +80,50 @@ class _Query:
         code: KernelCode,
         shape: HeadShape,
         heads: range,
-        scaling: float,
-        window: int | None,
+        scaling: Value,
+        sinks: bool,
         head: Value,
         row: Value,
         count: Value,
         pages: Value,
     ) -> None:
         self._code, self._shape, self._heads = code, shape, heads
-        self._scaling, self._window = scaling, window
+        self._scaling, self._has_sinks = scaling, sinks
         self._count, self._pages = count, pages
         arguments, offset = code.arguments, code.times(head, shape.dim)
-        joined, out = code.times(row, shape.joined), code.times(row, shape.queries)
-        self._queries = code.at(arguments["joined"], code.add(joined, offset))
+        source, out = code.times(row, arguments["row"]), code.times(row, shape.queries)
+        self._queries = code.at(arguments["queries"], code.add(source, offset))
         self._out = code.at(arguments["out"], code.add(out, offset))
         self._scratch = arguments["scratch"]
         self._block = shape.block(code.width)
         self._tile = code.width // self._block
         self._head = head
         self._cache = Cache(code, shape.cache, arguments["rows"])
-        zero = code.number(0)
-        self._least = zero if window is None else code.most(code.add(count, -window), 0)
+        self._least = code.most(code.builder.sub(count, arguments["window"]), 0)
         self._first = code.builder.sdiv(self._least, code.number(shape.page_size))
         self._last = code.builder.sdiv(code.add(count, shape.page_size - 1), code.number(shape.page_size))
 
     def emit(self) -> None:
         code = self._code
         highest = code.folded(self._scores(), self._block, code.maximum)
+        sinks = self._sinks() if self._has_sinks else None
+        if sinks is not None:
+            highest = code.maximum(highest, sinks)
         sums = code.folded(self._exponentials(highest), self._block, code.builder.fadd)
+        if sinks is not None:
+            sums = code.builder.fadd(sums, code.exp(code.builder.fsub(sinks, highest)))
         self._values(code.builder.fdiv(code.constant(1.0), sums))
+
+    def _sinks(self) -> Value:
+        """The sink of each lane's query head."""
+        code, shape = self._code, self._shape
+        sinks = ir.Constant(code.vector, [0.0] * code.width)
+        for index, fold in enumerate(self._heads):
+            place = code.at(code.arguments["sinks"], code.add(self._head, fold * shape.kv_heads))
+            sink = code.builder.load(place, typ=F32, align=4)
+            for lane in range(index, code.width, self._block):
+                sinks = code.builder.insert_element(sinks, sink, ir.Constant(I32, lane))
+        return sinks
 
     def _page(self, page: Value) -> Value:
         """The address of this layer of a page of the sequence."""
@@ -132,8 +162,7 @@ class _Query:
                 place = code.add(code.times(page, shape.page_size), at)
                 places = builder.add(code.splat(builder.trunc(place, I32)), token)
                 visible = builder.icmp_signed("<", places, count)
-                if self._window is not None:
-                    visible = builder.and_(visible, builder.icmp_signed(">=", places, least))
+                visible = builder.and_(visible, builder.icmp_signed(">=", places, least))
                 scores = builder.select(visible, scores, lowest)
                 code.store(scores, self._kept(page, at))
                 highest.set(code.maximum(highest.get(), scores))
@@ -158,9 +187,8 @@ class _Query:
     def _factors(self, page: Value, at: Value) -> Value:
         """The factors of the sums of a tile: the scaling, and the scales of the keys where they are quantized."""
         code = self._code
-        scaling = code.constant(self._scaling)
         scales = [self._cache.scale(page, code.add(at, token), KEY, self._head) for token in range(self._tile)]
-        return scaling if scales[0] is None else code.builder.fmul(spread(code, scales), scaling)
+        return self._scaling if scales[0] is None else code.builder.fmul(spread(code, scales), self._scaling)
 
     def _exponentials(self, highest: Value) -> Value:
         """Turns the stored scores into weights e^(score - highest). Returns their sums, lane by lane."""

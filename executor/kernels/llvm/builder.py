@@ -13,6 +13,7 @@ from typing import Any
 from llvmlite import ir
 
 F32 = ir.FloatType()
+I8 = ir.IntType(8)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 POINTER = ir.PointerType()
@@ -140,14 +141,40 @@ class KernelCode:
         zeros = ir.Constant(self.integers, [0] * self.width)
         return self.builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
 
+    def below(self, count: Value) -> Value:
+        """A mask of the lanes whose numbers are below `count`, a number."""
+        lanes = ir.Constant(self.integers, [*range(self.width)])
+        bound = self.splat(self.builder.trunc(self.least(count, self.width), I32))
+        return self.builder.icmp_signed("<", lanes, bound)
+
+    def load_some(self, pointer: Value, lanes: Value | None) -> Value:
+        """As `load`, reading the masked `lanes` only, the others as 0; None for all."""
+        if lanes is None:
+            return self.load(pointer)
+        kind = ir.FunctionType(self.vector, [POINTER, I32, ir.VectorType(ir.IntType(1), self.width), self.vector])
+        load = self.intrinsic(f"llvm.masked.load.v{self.width}f32.p0", kind)
+        return self.builder.call(load, [pointer, ir.Constant(I32, 4), lanes, self.constant(0.0)])
+
+    def store_some(self, value: Value, pointer: Value, lanes: Value | None) -> None:
+        """As `store`, writing the masked `lanes` only; None for all."""
+        if lanes is None:
+            self.store(value, pointer)
+            return
+        mask = ir.VectorType(ir.IntType(1), self.width)
+        kind = ir.FunctionType(ir.VoidType(), [self.vector, POINTER, I32, mask])
+        store = self.intrinsic(f"llvm.masked.store.v{self.width}f32.p0", kind)
+        self.builder.call(store, [value, pointer, ir.Constant(I32, 4), lanes])
+
+    def intrinsic(self, name: str, kind: ir.FunctionType) -> ir.Function:
+        """LLVM's function of this name, declared once in a module."""
+        declared = self.module.globals.get(name)
+        return ir.Function(self.module, kind, name) if declared is None else declared
+
     def prefetch(self, pointer: Value) -> None:
         """Prefetches a cache line that will be read soon."""
-        name = "llvm.prefetch.p0"
-        intrinsic = self.module.globals.get(name)
-        if intrinsic is None:
-            intrinsic = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32]), name)
-        read, near, data = 0, 2, 1
-        self.builder.call(intrinsic, [pointer, *(ir.Constant(I32, value) for value in (read, near, data))])
+        kind = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
+        read, near, data = (ir.Constant(I32, value) for value in (0, 2, 1))
+        self.builder.call(self.intrinsic("llvm.prefetch.p0", kind), [pointer, read, near, data])
 
     def broadcast(self, pointer: Value) -> Value:
         return self.splat(self.builder.load(pointer, typ=F32, align=4))
@@ -167,11 +194,8 @@ class KernelCode:
 
     def _call(self, name: str, *values: Value) -> Value:
         """An intrinsic over vectors, lane by lane."""
-        full = f"{name}.v{self.width}f32"
-        intrinsic = self.module.globals.get(full)
-        if intrinsic is None:
-            intrinsic = ir.Function(self.module, ir.FunctionType(self.vector, [self.vector] * len(values)), full)
-        return self.builder.call(intrinsic, values)
+        kind = ir.FunctionType(self.vector, [self.vector] * len(values))
+        return self.builder.call(self.intrinsic(f"{name}.v{self.width}f32", kind), values)
 
     def maximum(self, first: Value, second: Value) -> Value:
         return self.builder.select(self.builder.fcmp_ordered(">", first, second), first, second)

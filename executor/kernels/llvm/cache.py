@@ -9,9 +9,9 @@ import torch
 from llvmlite import ir
 
 from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, RowKind, row_bytes
-from qpdsl.executor.kernels.llvm.builder import F32, I32, KernelCode, Value
+from qpdsl.executor.kernels.llvm.builder import F32, I8, I32, KernelCode, Value
 
-I8 = ir.IntType(8)
+
 # Keys come first in a row, then values.
 KEY, VALUE = 0, 1
 

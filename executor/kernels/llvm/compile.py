@@ -35,7 +35,10 @@ class Library:
         machine = _machine()
         parsed = binding.parse_assembly(str(module))
         parsed.verify()
-        builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
+        # The kernels are written in vectors, and unrolled as far as it pays.
+        tuning = binding.create_pipeline_tuning_options(speed_level=2)
+        tuning.loop_unrolling = tuning.loop_vectorization = tuning.slp_vectorization = False
+        builder = binding.create_pass_builder(machine, tuning)
         builder.getModulePassManager().run(parsed, builder)
         self._compiled = binding.create_mcjit_compiler(parsed, machine)
         self._compiled.finalize_object()
@@ -43,7 +46,11 @@ class Library:
 
     def __getitem__(self, name: str) -> Function:
         kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * self._counts[name])
-        return kind(self._compiled.get_function_address(name))
+        return kind(self.address(name))
+
+    def address(self, name: str) -> int:
+        """Where a function is, for code that calls it."""
+        return int(self._compiled.get_function_address(name))
 
 
 def _machine() -> Any:

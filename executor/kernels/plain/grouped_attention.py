@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from qpdsl.executor.kernels.data import kv_rows
 from qpdsl.executor.kernels.data.kv_rows import KVRows
+from qpdsl.executor.kernels.data.paged_batch import Scoring
 
 
 @dataclass(slots=True)
@@ -73,17 +74,14 @@ def paged_attention(
     rows: KVRows,
     layer: int,
     groups: list[AttentionGroup],
-    scaling: float,
-    window: int | None = None,
-    softcap: float | None = None,
+    scoring: Scoring,
 ) -> torch.Tensor:
     """Causal attention of `query` [T, H, D], with heads that share a KV head as neighbours, over one layer's pages.
 
-    Returns [T, H, D]; rows that are in no group are zero. `softcap` c maps scores s to c·tanh(s/c) (Gemma 2).
+    Returns [T, H, D]; rows that are in no group are zero.
     """
-    count, heads, dim = query.shape
-    folded = query.view(count, rows.kv_heads, heads // rows.kv_heads, dim).transpose(1, 2)
-    return folded_attention(folded, rows, layer, groups, scaling, window, softcap).transpose(1, 2).flatten(1, 2)
+    folded = query.unflatten(1, (rows.kv_heads, -1)).transpose(1, 2)
+    return folded_attention(folded, rows, layer, groups, scoring).transpose(1, 2).flatten(1, 2)
 
 
 def folded_attention(
@@ -91,9 +89,7 @@ def folded_attention(
     rows: KVRows,
     layer: int,
     groups: list[AttentionGroup],
-    scaling: float,
-    window: int | None = None,
-    softcap: float | None = None,
+    scoring: Scoring,
 ) -> torch.Tensor:
     """`paged_attention` of `query` [T, G, KV, D], G query heads to each KV head, any strides. Returns [T, G, KV, D]."""
     count, fold, kv_heads, dim = query.shape
@@ -110,8 +106,8 @@ def folded_attention(
             selected = query.index_select(0, group.rows)
         folded = selected if q == 1 else selected.reshape(b, q * fold, kv_heads, dim)
         k, v = _gather(rows, pages, query.dtype).view(b, length, 2, kv_heads, dim).permute(2, 0, 3, 1, 4)
-        mask = group.mask(window, length, fold, query.dtype)
-        mixed = _mix(folded.transpose(1, 2), k, v, mask, scaling, softcap).transpose(1, 2)
+        mask = group.mask(scoring.window, length, fold, query.dtype)
+        mixed = _mix(folded.transpose(1, 2), k, v, mask, scoring).transpose(1, 2)
         mixed = mixed.reshape(b * q, fold, kv_heads, dim)
         if first is not None and b * q == count:
             return mixed
@@ -135,11 +131,19 @@ def _gather(rows: KVRows, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tens
     return kv_rows.dequantize(data, stored.view(torch.float32)[:, values // 4 :], rows.kind).to(dtype)
 
 
-def _mix(
-    query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scaling: float, softcap: float | None
-) -> torch.Tensor:
+def _mix(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scoring: Scoring) -> torch.Tensor:
     """Attention of `query` [B, KV, Q, D] over `k`, `v` [B, KV, L, D] with an additive `mask` [B, 1, Q, L]."""
-    if softcap is None:
-        return scaled_dot_product_attention(query, k, v, attn_mask=mask, scale=scaling)
-    scores = torch.tanh(query @ k.transpose(-1, -2) * (scaling / softcap)) * softcap
-    return torch.softmax(scores + mask, dim=-1, dtype=torch.float32).to(v.dtype) @ v
+    if scoring.softcap is None and scoring.sinks is None:
+        return scaled_dot_product_attention(query, k, v, attn_mask=mask, scale=scoring.scale)
+    scores = query @ k.transpose(-1, -2) * scoring.scale
+    if scoring.softcap is not None:
+        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
+    scores = scores + mask
+    if scoring.sinks is not None:
+        batch, kv_heads, queries, _ = scores.shape
+        # Rows are query by query, each with its heads.
+        sinks = scoring.sinks.to(scores.dtype).view(kv_heads, -1)
+        sinks = sinks.repeat(1, queries // sinks.shape[1]).expand(batch, -1, -1)
+        scores = torch.cat((scores, sinks[..., None]), dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype)
+    return weights[..., : k.shape[2]] @ v

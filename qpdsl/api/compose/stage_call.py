@@ -12,6 +12,7 @@ from qpdsl.api.compose import schemas, targets
 from qpdsl.api.compose.symbols import Symbol, convert
 from qpdsl.api.composition import Composition, needed, shown
 from qpdsl.grammar import ast
+from qpdsl.grammar.model_id import adapter_of, with_adapter
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
 from qpdsl.grammar.words import RESERVED, VERIFIER_KINDS
@@ -79,17 +80,23 @@ class StageCall:
         if not isinstance(value, targets.Model):
             raise self.refuse(f"`{name}` takes a model (`qp.model(…)`) or a model id, not {shown(value)}", span)
         id_ = self.model_id(value.id, span)
+        adapter = None if value.adapter is None else self.composition.plain(value.adapter, span, "an adapter")
+        if adapter is not None and (not adapter or adapter_of(id_) is not None):
+            fault = "names an adapter already" if adapter else "has an adapter without a name"
+            raise self.composition.refuse("QP304", f"model `{id_}` {fault}", span)
+        whole = with_adapter(id_, adapter)
         declared = value.name or self._variable(value)
         if declared is None:
-            return ast.ModelRef(id_, True, span=span)
+            return ast.ModelRef(whole, True, span=span)
         self.composition.name(declared, span, "a model's name")
         kind = None if value.kind is None else self.word(name, value.kind, VERIFIER_KINDS, "QP127")
-        model = ast.Model(declared, id_, kind, span=span, name_span=span)
+        model = ast.Model(declared, id_, kind, adapter, span=span, name_span=span)
         known = self.composition.models.setdefault(declared, model)
-        if known.id != id_ and value.name is None:
-            return ast.ModelRef(id_, True, span=span)
-        if known.id != id_:
-            message = f"two models are called `{declared}`: `{known.id}` and `{id_}`"
+        other = with_adapter(known.id, known.adapter)
+        if other != whole and value.name is None:
+            return ast.ModelRef(whole, True, span=span)
+        if other != whole:
+            message = f"two models are called `{declared}`: `{other}` and `{whole}`"
             raise self.composition.refuse("QP208", message, span, help='tell them apart with `qp.model("…", name="…")`')
         return ast.ModelRef(declared, False, span=span)
 

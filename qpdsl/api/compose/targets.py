@@ -20,6 +20,7 @@ class Model:
     id: str
     name: str | None
     kind: VerifierKind | None = None
+    adapter: str | None = None
 
 
 @final
@@ -104,13 +105,16 @@ exact: Final = Within("exact", None)
 
 
 @naming_keywords
-def model(id: str, *, name: str | None = None, kind: VerifierKind | None = None) -> Model:
+def model(
+    id: str, *, name: str | None = None, kind: VerifierKind | None = None, adapter: str | Path | None = None
+) -> Model:
     """A built-in model (`zoo/…`), a folder, or a Hugging Face id. Nothing is loaded before a program runs.
 
     In a program's text the model has `name`, or else the name of the variable that it is in. `kind` says how a
-    model that scores does it, where its own files do not say.
+    model that scores does it, where its own files do not say. `adapter` is a LoRA adapter in PEFT's format, a folder or
+    a hub id, which is merged into the model's weights.
     """
-    return Model(id, name, kind)
+    return Model(id, name, kind, None if adapter is None else str(adapter))
 
 
 def choice(*options: str) -> Choice:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     "--against",
     metavar="FILE|NAME|naive",
     help="What the plan does otherwise than that of another program, or than the naive plan of this one. `--set` "
-    "goes to the first program only, the other's parameters stay at their defaults; `--model` goes to both.",
+    "goes to the first program only, the other's parameters stay at their defaults; `--model` and `--adapter` go to "
+    "both.",
 )
 @analyze_options
 @format_option
@@ -38,6 +39,7 @@ def command(
     program: str | None,
     settings: tuple[str, ...],
     models: tuple[str, ...],
+    adapters: tuple[str, ...],
     allow_read: tuple[str, ...],
     python: tuple[str, ...],
     plan_kind: str,
@@ -75,7 +77,7 @@ def command(
     options = AnalyzeOptions(**analyzing)
     options.check(alone=not verbose and against is None)
     runs_on = Target(options.device, options.dtype, options.threads)
-    surroundings = read_surroundings(allow_read, python, models)
+    surroundings = read_surroundings(allow_read, python, models, adapters)
     lowered = load_program(target, pipeline, program, surroundings)
     show(lowered.warnings)
     for note in damaged_files():

@@ -127,7 +127,7 @@ def command(**values: Any) -> int:
     \b
     qpdsl run beam_search --set problem="Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
     qpdsl run beam_search --input counting-500 --output out.jsonl
-    qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --set problem="…"
+    qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --adapter llm=./my-lora --set problem="…"
     qpdsl run -e 'chat user=q | generate llm n=8 temperature=0.8 | extract a=/(\\d+)\\.$/ | vote a' --set q="…"
     """
     options = RunOptions(**values)
@@ -202,7 +202,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.stage_options import check_options
 
     planning = Planning.of(options.plan_kind, options.disabled)
-    surroundings = read_surroundings(options.allow_read, options.python, options.models)
+    surroundings = read_surroundings(options.allow_read, options.python, options.models, options.adapters)
     program = load_program(options.target, options.pipeline, options.program, surroundings)
     show(program.warnings)
     values = parse_settings(program.params, options.settings, program.name)

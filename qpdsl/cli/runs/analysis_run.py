@@ -108,19 +108,19 @@ def run_for_analysis(
     """Runs a plan, with `values` for its parameters, and prints its analysis, as text or JSON."""
     import json
 
-    from qpdsl.cli.runs.run_options import tell_loading
+    from qpdsl.cli.runs.load_notes import LoadNotes
     from qpdsl.cli.signals import interruptible, run_until_interrupted
 
     rows = _rows(options, plan, values)
-    if form != "json":
-        tell_loading(plan.models.values())
+    notes = LoadNotes(plan.models, quiet=form == "json")
+    notes.begin()
     from qpdsl.session import Session
 
     outcomes: dict[int, Outcome] = {}
     with interruptible():
         functions = surroundings.functions.values()
         session = Session(options.device, options.dtype, plan.kv_type, threads=options.threads, functions=functions)
-        session.load(plan)
+        session.load(plan, notes.loaded)
         analysis = run_analysis(session, plan, len(rows), options.concurrency)
         try:
             run_until_interrupted(_run(session, plan, rows, options, outcomes))

@@ -147,13 +147,14 @@ class _Run:
         }
 
     def _model_digests(self) -> dict[str, str]:
-        from qpdsl.model_location import locate
+        from qpdsl.model_location import locate, locate_adapter
 
-        locations = {name: locate(model) for name, model in self.job.models.items()}
-        if not all(isinstance(location, Path) and location.is_dir() for location in locations.values()):
+        locations = {name: (locate(model), locate_adapter(model)) for name, model in self.job.models.items()}
+        places = [place for location in locations.values() for place in location if place is not None]
+        if not all(isinstance(place, Path) and place.is_dir() for place in places):
             # The version of a hub model is known only once it is in the cache. A missing folder is refused here.
             self._session = self._open_session()
-        return {name: location_digest(location) for name, location in locations.items()}
+        return {name: location_digest(*location) for name, location in locations.items()}
 
     def _run_rest(self, session: Session) -> float:
         """Runs the rows that are left. Returns the seconds that took."""

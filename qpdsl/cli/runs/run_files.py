@@ -14,7 +14,7 @@ from qpdsl.dataset.journal import begins_journal, check_free, journal_path
 from qpdsl.dataset.row_outcome import begins_results
 from qpdsl.errors import UsageError, UserError
 from qpdsl.executor.events.trace import begins_trace
-from qpdsl.model_location import locate
+from qpdsl.model_location import locate, locate_adapter
 from qpdsl.output import holds_something
 from qpdsl.planning import user_cache
 from qpdsl.sources.programs import input_path, program_path
@@ -50,9 +50,9 @@ def run_files(options: RunOptions, models: Mapping[str, str], surroundings: Surr
     for name in options.python:
         guard.reads(Path(name), "a file of `--python`")
     for name, model in models.items():
-        location = locate(model)
-        if isinstance(location, Path) and location.is_dir():
-            guard.keeps(location, f"the folder of the model `{name}`")
+        for location, what in ((locate(model), "model"), (locate_adapter(model), "adapter of the model")):
+            if isinstance(location, Path) and location.is_dir():
+                guard.keeps(location, f"the folder of the {what} `{name}`")
     for builtin in zoo.BUILTIN:
         guard.keeps(zoo.path(builtin.name), f"the folder of the model `{builtin.name}`")
     with contextlib.suppress(UserError):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qpdsl.cli.console import is_terminal, say
+from qpdsl.cli.runs.load_notes import LoadNotes
 from qpdsl.sources.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ class RunOptions:
     program: str | None
     settings: tuple[str, ...]
     models: tuple[str, ...]
+    adapters: tuple[str, ...]
     allow_read: tuple[str, ...]
     python: tuple[str, ...]
     input: str | None
@@ -56,17 +55,11 @@ class RunOptions:
     statistics: bool
 
 
-def tell_loading(models: Iterable[str]) -> None:
-    """Says on a terminal what is being loaded, which can take a while."""
-    if is_terminal(sys.stderr):
-        say(f"loading {', '.join(dict.fromkeys(models))} …")
-
-
 def open_session(options: RunOptions, job: Job, surroundings: Surroundings, events: EventStream) -> Session:
     """A session with the models of a job loaded. Raises ModelError."""
     start = time.monotonic()
-    if not options.json:
-        tell_loading(job.models.values())
+    notes = LoadNotes(job.models, quiet=options.json)
+    notes.begin()
     from qpdsl.executor.checkpoint.errors import ModelError
     from qpdsl.executor.events.events import ModelsLoaded
     from qpdsl.model_location import locate
@@ -84,9 +77,9 @@ def open_session(options: RunOptions, job: Job, surroundings: Surroundings, even
         compile=options.compile,
     )
     try:
-        session.load(job.plan)
+        session.load(job.plan, notes.loaded)
         if job.greedy is not None:
-            session.load(job.greedy)
+            session.load(job.greedy, notes.loaded)
     except ModelError as error:
         for model in job.models.values():
             lead = str(ModelError(model, ""))

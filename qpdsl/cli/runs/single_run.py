@@ -21,6 +21,7 @@ from qpdsl.dataset.row_outcome import outcome, same_answer
 from qpdsl.dataset.rows import InputRow
 from qpdsl.dataset.summary import TOO_LONG, aligned
 from qpdsl.errors import UsageError
+from qpdsl.model_location import locate_adapter
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.sources.surroundings import Surroundings
 from qpdsl.stage_options import check_options
@@ -67,7 +68,10 @@ def answer(
 
 def _say_if_foreign(job: Job, arguments: Mapping[str, Value]) -> None:
     """Says what the built-in models are for, where a program asks one of them something else."""
-    builtin = [model for model in job.plan.models.values() if model.startswith("zoo/")]
+    # What a model knows with an adapter on it is not known here.
+    builtin = [
+        model for model in job.plan.models.values() if model.startswith("zoo/") and locate_adapter(model) is None
+    ]
     texts = [value for value in arguments.values() if isinstance(value, str)]
     if builtin and texts and all(map(zoo.is_foreign, texts)):
         say(f"note: {builtin[0]} knows counting problems and short notes only; `--model NAME=…` takes another model")

@@ -1,4 +1,4 @@
-"""Attention sinks (gpt-oss) through the attention kernels' torch twins: the tokens of transformers' `generate`."""
+"""Attention sinks (gpt-oss) by compiled kernels, by torch, and by the twins of a GPU's: the tokens of `generate`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, served
 
@@ -93,6 +92,9 @@ def test_the_sinks_are_what_it_takes() -> None:
     assert [samples[0].tokens for samples in served(engine, requests)] != expected()
 
 
-def test_without_the_kernels_it_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="attention sinks, which only the kernels on a GPU compute"):
-        PagedModel(gpt_oss())
+@pytest.mark.parametrize("native", [True, False])
+def test_on_a_cpu_the_tokens_are_the_same(native: bool) -> None:
+    model = PagedModel(gpt_oss(), native=native)
+    assert model.native is native and not model.mixes_rows
+    requests = tuple(GenerateRequest(prompt, (0,), SamplingParams(0.0), TOKENS) for prompt in prompts())
+    assert [samples[0].tokens for samples in served(engine_of(model), requests)] == expected()

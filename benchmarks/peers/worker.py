@@ -1,0 +1,180 @@
+"""A side of a benchmark in a process of its own: requests come and replies go as lines of JSON.
+
+    python -m benchmarks.peers.worker
+
+Its side is the one thing that it imports besides the standard library, so it runs in that side's own environment.
+
+| request | reply |
+|---|---|
+| `{"do": "load", "side", "model", "dtype", "slots", "context", "threads"}` | `{"seconds", "about", "resident"}` |
+| `{"do": "run", "prompts", "lengths"}` | `{"tokens", "total", "first", "first_tokens", "resident", "peak"}` |
+
+`total` and `first` are `[seconds, processor seconds]` since the run began: at its end, and when every row had its first
+token; `first_tokens` is how many tokens there were by then, since a side may decode some rows while it prefills others.
+`resident` and `peak` are bytes of memory. A request that fails is answered with `{"error"}`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.peer import OnStep, Room, Stepwise, Tokens
+
+Message = dict[str, Any]
+
+
+class GenerateSide:
+    def __init__(self, model: str, dtype: str, room: Room) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from benchmarks.peers.generate import Generate
+
+        torch.set_num_threads(room.threads)
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+        self.run = Generate(loaded, room).run
+
+
+class LlamaSide:
+    """A context for each run, of the run's own size: it takes the memory of its whole room at once."""
+
+    def __init__(self, model: str, dtype: str, room: Room) -> None:
+        from benchmarks.peers import llama
+
+        self._llama = llama
+        self._threads = room.threads
+        self._kv = llama.FLOAT32 if dtype == "float32" else llama.FLOAT16
+        self._weights = llama.Weights(Path(model))
+
+    def run(self, prompts: Tokens, lengths: Sequence[int], on_step: OnStep) -> Tokens:
+        longest = max(len(prompt) + length for prompt, length in zip(prompts, lengths, strict=True))
+        context = self._llama.Llama(self._weights, Room(len(prompts), longest, self._threads), self._kv)
+        try:
+            return context.run(prompts, lengths, on_step)
+        finally:
+            context.free()
+
+
+def _side(name: str, model: str, dtype: str, room: Room) -> tuple[Stepwise, str]:
+    """The side, and its version."""
+    # Imported here: each environment has one of them.
+    if name == "qpdsl":
+        from benchmarks.peers.ours import Ours
+
+        return Ours(model, dtype, room), _version("qpdsl")
+    if name == "generate":
+        return GenerateSide(model, dtype, room), _version("transformers")
+    if name == "vllm":
+        from benchmarks.peers.vllm import Vllm
+
+        return Vllm(model, dtype, room), _version("vllm")
+    if name == "llama.cpp":
+        return LlamaSide(model, dtype, room), _version("llama_cpp_python")
+    raise ValueError(f"no side is called {name}")
+
+
+class Worker:
+    """Answers requests, one after the other."""
+
+    def __init__(self) -> None:
+        self._side: Stepwise | None = None
+
+    def answer(self, request: Message) -> Message:
+        if request["do"] == "load":
+            start = time.perf_counter()
+            room = Room(request["slots"], request["context"], request["threads"])
+            self._side, about = _side(request["side"], request["model"], request["dtype"], room)
+            return {"seconds": time.perf_counter() - start, "about": about, "resident": resident()[0]}
+        if request["do"] == "run" and self._side is not None:
+            return _timed(self._side, [tuple(prompt) for prompt in request["prompts"]], request["lengths"])
+        raise ValueError(f"cannot do {request['do']!r} now")
+
+
+def _timed(side: Stepwise, prompts: Tokens, lengths: list[int]) -> Message:
+    start, cpu = time.perf_counter(), processor_seconds()
+    first: tuple[list[float], int] | None = None
+
+    def on_step(started: int, tokens: int) -> None:
+        nonlocal first
+        if first is None and started == len(prompts):
+            first = [time.perf_counter() - start, processor_seconds() - cpu], tokens
+
+    tokens = side.run(prompts, lengths, on_step)
+    total = [time.perf_counter() - start, processor_seconds() - cpu]
+    assert first is not None, "the side did not tell its steps"
+    now, peak = resident()
+    return {
+        "tokens": tokens,
+        "total": total,
+        "first": first[0],
+        "first_tokens": first[1],
+        "resident": now,
+        "peak": peak,
+    }
+
+
+def processor_seconds() -> float:
+    """Processor time of this process and of all that it started, those that run still among them."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system + _living_children()
+
+
+def _living_children() -> float:
+    """Read where the system tells it (Linux); in its clock ticks, which are hundredths of a second."""
+    ticks, waiting = 0, [os.getpid()]
+    while waiting:
+        for tasks in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            try:
+                children = [int(child) for child in tasks.read_text().split()]
+            except OSError:
+                continue
+            for child in children:
+                try:
+                    # After the name in brackets: state, …, the 12th and 13th are user and system time.
+                    fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                ticks += int(fields[11]) + int(fields[12])
+                waiting.append(child)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def resident() -> tuple[int, int]:
+    """Bytes of this process in memory, now and at the most; zeros where the system does not tell."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0, 0
+    sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith(("VmRSS", "VmHWM"))}
+    return sizes.get("VmRSS", 0), sizes.get("VmHWM", 0)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def main() -> None:
+    # What engines print must not get between the replies.
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    worker = Worker()
+    for line in sys.stdin:
+        try:
+            reply = worker.answer(json.loads(line))
+        except Exception as error:  # whatever a system of others raises
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(reply), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""What a GGUF file says of itself: its metadata, and the name, type, shape and place of each tensor.
+
+Source: ggml's `docs/gguf.md`. All numbers are little-endian. The file starts with "GGUF", its version, and the numbers of
+tensors and of metadata; the metadata and the list of tensors follow, then, at a multiple of the alignment, the tensors.
+Nothing of the tensors is read here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from qpdsl.executor.checkpoint.errors import CheckpointError
+from qpdsl.executor.checkpoint.safetensors_header import is_pointer
+
+SUFFIX = ".gguf"
+ARCHITECTURE = "general.architecture"
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_ALIGNMENT = "general.alignment"
+_PARTS = "split.count"
+# Names of the parts of a model that was split.
+_PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
+_MOST_DIMENSIONS = 4
+# Longer than any entry that is no damage: a chat template has some ten thousand bytes.
+_LONGEST_TEXT = 1 << 24
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_TEXT, _LIST = 8, 9
+# Tensor types by number: name, weights in a block, bytes of a block.
+_TYPES = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 36),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFTensor:
+    """A tensor of a file: `type` as in "Q4_K", `shape` with the inputs last, as torch has it, and its place in bytes."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class GGUFHeader:
+    """The head of a GGUF file, checked against the file's size.
+
+    `metadata` has numbers, texts, and lists of them (as tuples), by name. `tensors` are by name. `size` is where the
+    tensors begin, in bytes, and `digest` that of everything before them.
+    """
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, GGUFTensor]
+    size: int
+    digest: str
+
+    @property
+    def architecture(self) -> str:
+        """What llama.cpp calls the family."""
+        return str(self.metadata[ARCHITECTURE])
+
+    @classmethod
+    def of(cls, path: Path) -> GGUFHeader:
+        """Raises CheckpointError where the file is no whole GGUF file, and OSError where it cannot be read."""
+        name = path.name
+        if (part := _PART.search(name)) is not None and int(part[1]) > 1:
+            raise CheckpointError(f"`{name}` is {_one_part_of(int(part[1]))}")
+        with path.open("rb") as file:
+            start = file.read(32)
+            if is_pointer(start):
+                raise CheckpointError(f"`{name}` is a Git LFS pointer; fetch the file itself with `git lfs pull`")
+            if start[:4] != _MAGIC:
+                raise CheckpointError(f"`{name}` is no GGUF file")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                try:
+                    return _Reader(path, data).header()
+                except (struct.error, UnicodeDecodeError) as error:
+                    raise CheckpointError(f"`{name}` is cut off or damaged: its head cannot be read") from error
+
+
+class _Reader:
+    """Reads the head of the file at `path` from its bytes, from front to back."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self.path = path
+        self.data = data
+        self.end = len(data)
+        self.place = len(_MAGIC)
+
+    def header(self) -> GGUFHeader:
+        version = self._number("I")
+        if version not in _VERSIONS:
+            big = int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS
+            what = "is written for big-endian machines" if big else f"has the GGUF version {version}"
+            raise self._error(f"{what}; versions 2 and 3, little-endian, are read")
+        tensors, entries = self._number("Q"), self._number("Q")
+        if max(tensors, entries) > self.end:
+            raise self._error("is damaged: its head tells of more tensors than it has bytes")
+        metadata: dict[str, Any] = {}
+        for _ in range(entries):
+            name = self._text()
+            if name in metadata:
+                raise self._error(f"has `{name}` twice")
+            metadata[name] = self._value(self._number("I"))
+        if not isinstance(metadata.get(ARCHITECTURE), str):
+            raise self._error(f"does not say what model it holds (`{ARCHITECTURE}`)")
+        if isinstance(parts := metadata.get(_PARTS), int) and parts > 1:
+            raise CheckpointError(f"`{self.path.name}` is {_one_part_of(parts)}")
+        stored = [self._tensor() for _ in range(tensors)]
+        alignment = metadata.get(_ALIGNMENT, 32)
+        if not isinstance(alignment, int) or not 8 <= alignment <= self.end or alignment % 8:
+            raise self._error(f"has the `{_ALIGNMENT}` {alignment!r}")
+        size = -(-self.place // alignment) * alignment
+        digest = blake2b(self.data[: self.place], digest_size=16).hexdigest()
+        return GGUFHeader(self.path, metadata, self._placed(stored, size, alignment), size, digest)
+
+    def _placed(self, stored: list[GGUFTensor], begin: int, alignment: int) -> Mapping[str, GGUFTensor]:
+        """The tensors by name, with places counted from the start of the file."""
+        placed: dict[str, GGUFTensor] = {}
+        for tensor in stored:
+            if tensor.name in placed:
+                raise self._error(f"has the tensor `{tensor.name}` twice")
+            if tensor.start % alignment:
+                raise self._error(f"is damaged: `{tensor.name}` does not start at a multiple of {alignment} bytes")
+            start = begin + tensor.start
+            if start + tensor.size > self.end:
+                needed = max(begin + other.start + other.size for other in stored)
+                raise self._error(f"is cut off: it has {self.end:,} bytes, and its head tells of {needed:,}")
+            placed[tensor.name] = GGUFTensor(tensor.name, tensor.type, tensor.shape, start, tensor.size)
+        return placed
+
+    def _tensor(self) -> GGUFTensor:
+        name = self._text()
+        dimensions = self._number("I")
+        if not 1 <= dimensions <= _MOST_DIMENSIONS:
+            raise self._error(f"is damaged: `{name}` has {dimensions} dimensions")
+        shape = tuple(reversed([self._number("Q") for _ in range(dimensions)]))
+        number, start = self._number("I"), self._number("Q")
+        if number not in _TYPES:
+            raise self._error(f"has the tensor `{name}` in the type {number}, which qpdsl does not know")
+        kind, weights, block = _TYPES[number]
+        if shape[-1] % weights or not all(shape):
+            raise self._error(f"is damaged: `{name}` has {shape[-1]} columns, and {kind} has blocks of {weights}")
+        return GGUFTensor(name, kind, shape, start, prod(shape) // weights * block)
+
+    def _value(self, kind: int) -> Any:
+        if kind == _TEXT:
+            return self._text()
+        if kind != _LIST:
+            return self._number(self._format(kind))
+        kind, count = self._number("I"), self._number("Q")
+        if count > self.end:
+            raise self._error("is damaged: a list is longer than the file")
+        if kind == _TEXT:
+            return tuple(self._text() for _ in range(count))
+        form = f"<{count}{self._format(kind)}"
+        values = struct.unpack_from(form, self.data, self.place)
+        self.place += struct.calcsize(form)
+        return values
+
+    def _format(self, kind: int) -> str:
+        if kind not in _NUMBERS:
+            raise self._error(f"is damaged: there is no value of type {kind}")
+        return _NUMBERS[kind]
+
+    def _number(self, kind: str) -> Any:
+        form = "<" + kind
+        (value,) = struct.unpack_from(form, self.data, self.place)
+        self.place += struct.calcsize(form)
+        return value
+
+    def _text(self) -> str:
+        length: int = _LENGTH(self.data, self.place)[0]
+        start = self.place + 8
+        self.place = start + length
+        if length > _LONGEST_TEXT or self.place > self.end:
+            raise self._error("is cut off or damaged: a text is longer than the file")
+        return self.data[start : self.place].decode()
+
+    def _error(self, what: str) -> CheckpointError:
+        return CheckpointError(f"`{self.path.name}` {what}")
+
+
+_LENGTH = struct.Struct("<Q").unpack_from
+
+
+def _one_part_of(parts: int) -> str:
+    return f"one of {parts} parts of a model; join them with llama.cpp's `llama-gguf-split --merge` and use the result"

@@ -1,0 +1,385 @@
+"""A whole forward over the layers of a decoder as one compiled function, for several threads.
+
+Every thread calls the function with its number. In each phase it takes its share of the rows, the outputs of a product
+or the units of attention, and waits for the others where the next phase reads what they wrote. What a share is depends
+on the number of threads, what is computed for a row does not.
+
+The function reads two arrays of 64-bit numbers, most of them addresses: the *frame*, which describes one step, and a
+row for each layer. `FRAME` and `LAYER` name their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from llvmlite import binding, ir
+
+from qpdsl.executor.kernels.llvm.attention import emit_attend
+from qpdsl.executor.kernels.llvm.builder import I8, I32, I64, POINTER, KernelCode, Value
+from qpdsl.executor.kernels.llvm.cache import HeadShape
+from qpdsl.executor.kernels.llvm.compile import Library, vector_width
+from qpdsl.executor.kernels.llvm.layer import Activation, HeadNorm, emit_gate, emit_norm, emit_store
+from qpdsl.executor.kernels.llvm.matmul import Tile
+
+# residual float32 [T, hidden], which the forward changes; normed, projected [T, hidden], joined [T, joined_row],
+# attended [T, queries] and gated [T, gated_row] are its workspace, widened, sums and scratch that of each thread, so
+# many bytes apart. `exit` is the number of layers after which `exit_hidden` [T, hidden] is written, 0 for none. The
+# barrier is int32 [32] of zeros.
+FRAME = (
+    *("residual", "normed", "projected", "joined", "joined_row", "attended", "gated", "gated_row"),
+    *("widened", "widened_bytes", "sums", "sums_bytes", "scratch", "scratch_bytes"),
+    *("count", "positions", "slots", "rows", "pages", "context", "start", "sequences", "table"),
+    *("layers", "depth", "exit", "exit_hidden", "last_norm", "hidden", "factor", "one", "barrier"),
+)
+# Of each product: the addresses of its code, of the code of its group sums (0 for none), of its panels and its bias; and
+# the numbers of `emit_matmul`.
+PRODUCTS = ("join", "out", "widen", "down")
+PRODUCT = ("multiply", "sum", "weights", "bytes", "bias", "inputs", "outputs", "groups")
+LAYER = (
+    *(f"{product} {field}" for product in PRODUCTS for field in PRODUCT),
+    *("before_attention", "after_attention", "before_mlp", "after_mlp", "head_norms", "rotations", "scaling", "window"),
+)
+BARRIER_NUMBERS = 32
+# Turns of waiting for the other threads before a thread offers its core to others, some 50 µs.
+_PATIENCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardShape:
+    """What a forward is compiled for.
+
+    hidden:     the width of the hidden states
+    epsilon:    of the RMS norms
+    head_norm:  of queries and keys; None for none
+    norms:      which of the four norms of a layer there are, in the order of `LAYER`
+    """
+
+    heads: HeadShape
+    hidden: int
+    activation: Activation
+    epsilon: float
+    head_norm: HeadNorm | None
+    norms: tuple[bool, bool, bool, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """The vectors of each kernel: the widest of the machine that divide its rows."""
+
+    machine: int
+    hidden: int
+    head: int
+
+    @classmethod
+    def of(cls, hidden: int, heads: HeadShape) -> Widths:
+        """Raises LookupError where there are none."""
+        machine = vector_width()
+        widths = cls(machine, dividing(machine, hidden), dividing(machine, heads.dim))
+        if heads.page_size % (widths.head // heads.block(widths.head)):
+            raise LookupError("page size")
+        return widths
+
+
+def dividing(width: int, size: int) -> int:
+    """`width`, halved until it divides `size`. Raises LookupError below 4."""
+    while width and size % width:
+        width //= 2
+    if width < 4:
+        raise LookupError("no vectors")
+    return width
+
+
+def gate_columns(width: int) -> int:
+    """How many columns of gate and of up are computed at once: the panels of gate and of up take turns of as many."""
+    return Tile.of(width).panels * width
+
+
+@cache
+def forward_code(shape: ForwardShape) -> Library:
+    """Functions `forward`, of frame, thread and threads, and `norm`, see `emit_norm`.
+
+    Compiled once for each shape. Raises LookupError where the machine has no vectors for it.
+    """
+    widths = Widths.of(shape.hidden, shape.heads)
+    emitters: dict[str, Callable[..., None]] = {
+        "norm": partial(emit_norm, size=shape.hidden, width=widths.hidden, epsilon=shape.epsilon),
+        "add norm": partial(emit_norm, size=shape.hidden, width=widths.hidden, epsilon=shape.epsilon, add=True),
+        "gate": partial(
+            emit_gate, size=gate_columns(widths.machine), width=widths.machine, activation=shape.activation
+        ),
+        "store": partial(emit_store, shape=shape.heads, width=widths.head, norm=shape.head_norm),
+        "attend": partial(emit_attend, shape=shape.heads, width=widths.head),
+        "wait": emit_wait,
+        "forward": partial(emit_forward, shape=shape, width=widths.machine),
+    }
+    return Library(emitters)
+
+
+def emit_wait(module: ir.Module, name: str) -> None:
+    """Waits until as many threads as there are have called it. Arguments: the barrier, threads."""
+    code = KernelCode(module, name, ("barrier", "@threads"), 4)
+    builder = code.builder
+    arrived, turn = code.arguments["barrier"], code.at(code.arguments["barrier"], BARRIER_NUMBERS // 2, I32)
+    with builder.if_then(builder.icmp_signed(">", code.arguments["threads"], code.number(1))):
+        now = builder.load_atomic(turn, "acquire", 4, typ=I32)
+        before = builder.atomic_rmw("add", arrived, ir.Constant(I32, 1), "acq_rel")
+        others = builder.trunc(code.add(code.arguments["threads"], -1), I32)
+        with builder.if_else(builder.icmp_signed("==", before, others)) as (last, early):
+            with last:
+                builder.atomic_rmw("xchg", arrived, ir.Constant(I32, 0), "monotonic")
+                builder.atomic_rmw("add", turn, ir.Constant(I32, 1), "release")
+            with early:
+                waited = code.variable(I64, code.number(0))
+                head, body, after = (builder.append_basic_block(part) for part in ("head", "body", "after"))
+                builder.branch(head)
+                builder.position_at_end(head)
+                current = builder.load_atomic(turn, "acquire", 4, typ=I32)
+                builder.cbranch(builder.icmp_signed("==", current, now), body, after)
+                builder.position_at_end(body)
+                waited.set(code.add(waited.get(), 1))
+                _pause(code)
+                with builder.if_then(builder.icmp_signed(">", waited.get(), code.number(_PATIENCE))):
+                    builder.call(code.intrinsic("sched_yield", ir.FunctionType(I32, [])), [])
+                builder.branch(head)
+                builder.position_at_end(after)
+    code.end()
+
+
+def _pause(code: KernelCode) -> None:
+    triple = binding.get_process_triple()
+    if triple.startswith("x86_64"):
+        code.builder.call(code.intrinsic("llvm.x86.sse2.pause", ir.FunctionType(ir.VoidType(), [])), [])
+    elif triple.startswith(("aarch64", "arm64")):
+        kind = ir.FunctionType(ir.VoidType(), [I32])
+        code.builder.call(code.intrinsic("llvm.aarch64.hint", kind), [ir.Constant(I32, 1)])
+
+
+def emit_forward(module: ir.Module, name: str, shape: ForwardShape, width: int) -> None:
+    """Arguments: the frame, the number of this thread, and how many there are."""
+    _Forward(KernelCode(module, name, ("frame", "@thread", "@threads"), width), shape).emit()
+
+
+class _Forward:
+    """The code of a forward. `_layer` is the address of the row of the layer whose code is being written."""
+
+    def __init__(self, code: KernelCode, shape: ForwardShape) -> None:
+        self._code, self._shape = code, shape
+        self._thread, self._threads = code.arguments["thread"], code.arguments["threads"]
+        self._layer: Value = None
+        self._columns = gate_columns(code.width)
+
+    def emit(self) -> None:
+        code, builder = self._code, self._code.builder
+        with code.loop(0, self._number("depth")) as index:
+            self._layer = code.at(self._pointer("layers"), code.times(index, len(LAYER)), I64)
+            self._attention(index)
+            self._mlp()
+            with builder.if_then(builder.icmp_signed("==", code.add(index, 1), self._number("exit"))):
+                self._norm("norm", self._pointer("residual"), self._pointer("last_norm"), self._pointer("exit_hidden"))
+        self._norm("norm", self._pointer("residual"), self._pointer("last_norm"), self._pointer("hidden"))
+        self._wait()
+        code.end()
+
+    def _attention(self, index: Value) -> None:
+        code, shape = self._code, self._shape
+        source = self._before("before_attention", shape.norms[0])
+        joined, joined_row = self._pointer("joined"), self._number("joined_row")
+        self._multiply("join", source, code.number(shape.hidden), joined, joined_row, self._pointer("one"), add=False)
+        self._wait()
+        first, last = self._share(self._number("count"))
+        offset = code.times(first, 8)
+        self._call(
+            "store",
+            code.at(joined, code.times(first, joined_row)),
+            joined_row,
+            self._of_layer("rotations", POINTER),
+            code.at(self._pointer("positions"), offset, I8),
+            code.at(self._pointer("slots"), offset, I8),
+            self._pointer("rows"),
+            self._of_layer("head_norms", POINTER),
+            code.builder.sub(last, first),
+            index,
+        )
+        self._wait()
+        begin, end = self._share(code.times(self._number("count"), shape.heads.kv_heads))
+        self._call(
+            "attend",
+            joined,
+            joined_row,
+            self._pointer("rows"),
+            self._pointer("pages"),
+            self._pointer("context"),
+            self._pointer("start"),
+            self._pointer("attended"),
+            self._own("scratch"),
+            self._number("table"),
+            index,
+            self._number("sequences"),
+            begin,
+            end,
+            self._layer_place("scaling"),
+            self._of_layer("window", I64),
+            self._pointer("attended"),
+        )
+        self._wait()
+        self._to_residual("out", "after_attention", shape.norms[1], "attended", code.number(shape.heads.queries))
+
+    def _mlp(self) -> None:
+        code, shape, columns = self._code, self._shape, self._columns
+        source = self._before("before_mlp", shape.norms[2])
+        count, gated_row = self._number("count"), self._number("gated_row")
+        # Gate and up take turns in the panels, so that a thread has both of its columns.
+        panels = 2 * columns // code.width
+        turns = code.builder.sdiv(self._of_layer("widen outputs", I64), code.number(2 * columns))
+        first, last = self._share(turns)
+        widened = self._own("widened")
+        self._sums("widen", source, code.number(shape.hidden))
+        with code.loop(first, last) as turn:
+            begin = code.times(turn, panels)
+            # The product writes to the columns of its panels: these begin with the first of the thread's workspace.
+            target = code.at(widened, code.times(turn, -2 * columns))
+            self._part(
+                "widen",
+                source,
+                code.number(shape.hidden),
+                target,
+                code.number(2 * columns),
+                self._pointer("one"),
+                False,
+                begin,
+                code.add(begin, panels),
+            )
+            self._call(
+                "gate", widened, code.at(self._pointer("gated"), code.times(turn, columns)), gated_row, count
+            )
+        self._wait()
+        self._to_residual("down", "after_mlp", shape.norms[3], "gated", gated_row)
+
+    def _before(self, norm: str, present: bool) -> Value:
+        """What a product reads: the residual stream, normalized where there is a norm."""
+        residual = self._pointer("residual")
+        if not present:
+            return residual
+        normed = self._pointer("normed")
+        self._norm("norm", residual, self._of_layer(norm, POINTER), normed)
+        self._wait()
+        return normed
+
+    def _to_residual(self, product: str, norm: str, present: bool, source: str, row: Value) -> None:
+        """Adds a product to the residual stream, normalized where there is a norm."""
+        code = self._code
+        hidden, residual = code.number(self._shape.hidden), self._pointer("residual")
+        projected = self._pointer("projected") if present else residual
+        factor = self._pointer("one" if present else "factor")
+        self._multiply(product, self._pointer(source), row, projected, hidden, factor, add=not present)
+        self._wait()
+        if present:
+            self._norm("add norm", projected, self._of_layer(norm, POINTER), residual)
+            self._wait()
+
+    def _norm(self, function: str, source: Value, weight: Value, out: Value) -> None:
+        """This thread's share of a norm of all rows."""
+        code = self._code
+        first, last = self._share(self._number("count"))
+        offset = code.times(first, self._shape.hidden)
+        count = code.builder.sub(last, first)
+        self._call(function, code.at(source, offset), weight, code.at(out, offset), count, self._pointer("factor"))
+
+    def _multiply(
+        self, product: str, source: Value, row: Value, out: Value, out_row: Value, factor: Value, *, add: bool
+    ) -> None:
+        """This thread's share of a product's outputs."""
+        code = self._code
+        outputs = self._of_layer(f"{product} outputs", I64)
+        panels = code.builder.sdiv(code.add(outputs, code.width - 1), code.number(code.width))
+        step = Tile.of(code.width).panels
+        first, last = self._share(panels, step)
+        self._sums(product, source, row)
+        self._part(product, source, row, out, out_row, factor, add, first, last)
+
+    def _part(
+        self,
+        product: str,
+        source: Value,
+        row: Value,
+        out: Value,
+        out_row: Value,
+        factor: Value,
+        add: bool,
+        first: Value,
+        last: Value,
+    ) -> None:
+        """The outputs of a product from panel `first` to before `last`."""
+        code = self._code
+        kinds = (POINTER, I64, POINTER, I64, POINTER, POINTER, POINTER, *[I64] * 6, POINTER, I64)
+        self._call_address(
+            self._of_layer(f"{product} multiply", I64),
+            kinds,
+            source,
+            row,
+            self._of_layer(f"{product} weights", POINTER),
+            self._of_layer(f"{product} bytes", I64),
+            self._of_layer(f"{product} bias", POINTER),
+            self._own("sums"),
+            out,
+            out_row,
+            self._number("count"),
+            self._of_layer(f"{product} inputs", I64),
+            self._of_layer(f"{product} outputs", I64),
+            first,
+            last,
+            factor,
+            code.number(int(add)),
+        )
+
+    def _sums(self, product: str, source: Value, row: Value) -> None:
+        """The group sums of a product's inputs, where its weights are grouped: each thread makes its own."""
+        code = self._code
+        address = self._of_layer(f"{product} sum", I64)
+        with code.builder.if_then(code.builder.icmp_signed("!=", address, code.number(0))):
+            groups = self._of_layer(f"{product} groups", I64)
+            kinds = (POINTER, I64, POINTER, I64, I64)
+            self._call_address(address, kinds, source, row, self._own("sums"), self._number("count"), groups)
+
+    def _share(self, count: Value, step: int = 1) -> tuple[Value, Value]:
+        """This thread's part of `count`, in multiples of `step` but for the end."""
+        code, builder = self._code, self._code.builder
+        steps = builder.sdiv(count, code.number(step))
+        first = code.times(builder.sdiv(builder.mul(steps, self._thread), self._threads), step)
+        following = code.add(self._thread, 1)
+        last = code.times(builder.sdiv(builder.mul(steps, following), self._threads), step)
+        is_last = builder.icmp_signed("==", following, self._threads)
+        return first, builder.select(is_last, count, last)
+
+    def _wait(self) -> None:
+        self._call("wait", self._pointer("barrier"), self._threads)
+
+    def _call(self, function: str, *arguments: Value) -> None:
+        self._code.builder.call(self._code.module.get_global(function), arguments)
+
+    def _call_address(self, address: Value, kinds: tuple[Any, ...], *arguments: Value) -> None:
+        function = self._code.builder.inttoptr(address, ir.FunctionType(ir.VoidType(), kinds).as_pointer())
+        self._code.builder.call(function, arguments)
+
+    def _place(self, name: str) -> Value:
+        return self._code.at(self._code.arguments["frame"], FRAME.index(name), I64)
+
+    def _number(self, name: str) -> Value:
+        return self._code.builder.load(self._place(name), typ=I64)
+
+    def _pointer(self, name: str) -> Value:
+        return self._code.builder.load(self._place(name), typ=POINTER)
+
+    def _own(self, name: str) -> Value:
+        """The address of this thread's part of a workspace."""
+        code = self._code
+        return code.at(self._pointer(name), code.builder.mul(self._number(f"{name}_bytes"), self._thread), I8)
+
+    def _layer_place(self, name: str) -> Value:
+        return self._code.at(self._layer, LAYER.index(name), I64)
+
+    def _of_layer(self, name: str, kind: Any) -> Value:
+        return self._code.builder.load(self._layer_place(name), typ=kind)

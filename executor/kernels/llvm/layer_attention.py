@@ -1,0 +1,151 @@
+"""Paged attention of one layer as a function of tensors, for models that keep transformers' modules."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import torch
+from llvmlite import ir
+
+from qpdsl.executor.kernels.data.kv_rows import KVRows
+from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
+from qpdsl.executor.kernels.data.rounding import next_power_of_two
+from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, emit_attend
+from qpdsl.executor.kernels.llvm.builder import I64, KernelCode
+from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, CacheShape, HeadShape
+from qpdsl.executor.kernels.llvm.compile import Library, vector_width
+from qpdsl.executor.kernels.llvm.forward import dividing
+from qpdsl.executor.kernels.llvm.team import TEAM
+
+if TYPE_CHECKING:
+    from qpdsl.executor.kernels.llvm.builder import Value
+
+# Products of queries and keys that a thread computes at least: fewer are not worth waking one.
+_WORK = 1 << 20
+
+
+class LayerAttention:
+    """Stores keys and values, and attends: float32 queries over rows that hold float32 or eight bits.
+
+    Raises LookupError where the kernels cannot be compiled for the machine or the shapes.
+    """
+
+    def __init__(self, shape: HeadShape) -> None:
+        self._shape = shape
+        self._width = width = dividing(vector_width(), shape.dim)
+        self._block = shape.block(width)
+        if shape.page_size % (width // self._block):
+            raise LookupError("page size")
+        self._put = _library(shape, width, "put")
+        self._scratch = torch.empty(0, dtype=torch.float32)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        rows: KVRows,
+        batch: PagedBatch,
+        layer: int,
+        scoring: Scoring,
+    ) -> torch.Tensor:
+        """Stores `key` and `value` [T, KV, D], then attends: `query` [T, H, D] to [T, H, D], all float32.
+
+        Query heads that share a KV head are neighbours. Padding rows give zeros. Raises ValueError for a soft cap.
+        """
+        if scoring.softcap is not None:
+            raise ValueError("the kernel knows no soft cap")
+        shape, count = self._shape, query.shape[0]
+        self._store(key, value, rows, batch.slots, layer)
+        grouped = (shape.kv_heads, shape.fold, shape.dim)
+        queries = query.unflatten(1, grouped[:2]).transpose(1, 2).contiguous()
+        # No kernel writes a padding row.
+        padded = batch.query_start[-1].item() < count
+        out = (torch.zeros_like if padded else torch.empty_like)(queries)
+        self._run(queries, out, rows, batch, layer, scoring)
+        return out.transpose(1, 2).reshape(count, -1, shape.dim)
+
+    def _store(self, key: torch.Tensor, value: torch.Tensor, rows: KVRows, slots: torch.Tensor, layer: int) -> None:
+        parts = [part if part.stride(-1) == 1 else part.contiguous() for part in (key, value)]
+        addresses = [number for part in parts for number in (part.data_ptr(), part.stride(0), part.stride(1))]
+        self._put["put"](*addresses, slots.data_ptr(), rows.data.data_ptr(), key.shape[0], layer)
+
+    def _run(
+        self,
+        queries: torch.Tensor,
+        out: torch.Tensor,
+        rows: KVRows,
+        batch: PagedBatch,
+        layer: int,
+        scoring: Scoring,
+    ) -> None:
+        shape, table = self._shape, batch.pages.shape[1]
+        units = queries.shape[0] * shape.kv_heads
+        work = units * shape.fold * shape.dim * min(batch.longest, scoring.window or batch.longest)
+        threads = min(torch.get_num_threads(), units, 1 + work // _WORK)
+        room = next_power_of_two(table * shape.page_size * self._block)
+        if self._scratch.numel() < threads * room:
+            self._scratch = torch.empty(threads * room, dtype=torch.float32)
+        scaling = torch.tensor([scoring.scale], dtype=torch.float32)
+        sinks = None
+        if scoring.sinks is not None:
+            sinks = scoring.sinks.detach().float().view(shape.kv_heads, shape.fold).t().contiguous()
+        name = "attend" if sinks is None else "attend with sinks"
+        function = _library(shape, self._width, name)[name]
+
+        def run(thread: int) -> None:
+            function(
+                queries.data_ptr(),
+                shape.queries,
+                rows.data.data_ptr(),
+                batch.pages.data_ptr(),
+                batch.context.data_ptr(),
+                batch.query_start.data_ptr(),
+                out.data_ptr(),
+                self._scratch.data_ptr() + 4 * room * thread,
+                table,
+                layer,
+                batch.sequences,
+                units * thread // threads,
+                units * (thread + 1) // threads,
+                scaling.data_ptr(),
+                scoring.window or NO_WINDOW,
+                0 if sinks is None else sinks.data_ptr(),
+            )
+
+        TEAM.run(threads, run)
+
+
+@cache
+def _library(shape: HeadShape, width: int, name: str) -> Library:
+    if name == "put":
+        return Library({name: partial(emit_put, shape=shape.cache, width=width)})
+    return Library({name: partial(emit_attend, shape=shape, width=width, sinks=name != "attend")})
+
+
+def emit_put(module: ir.Module, name: str, shape: CacheShape, width: int) -> None:
+    """Writes keys and values to their slots.
+
+    Arguments of the function, in order:
+    key, key_row, key_head        float32 [T, kv_heads, dim], and the numbers from a row and from a head to the next
+    value, value_row, value_head  likewise
+    slots                         int64 [T]: page · page_size + place
+    rows                          the rows of the cache
+    count                         T
+    layer
+    """
+    arguments = ("key", "@key_row", "@key_head", "value", "@value_row", "@value_head", "slots", "rows")
+    code = KernelCode(module, name, (*arguments, "@count", "@layer"), width)
+    given, size = code.arguments, code.number(shape.page_size)
+    kept = Cache(code, shape, given["rows"])
+    with code.loop(0, given["count"]) as row:
+        slot = code.integer(given["slots"], row, I64)
+        page, place = kept.page(code.builder.sdiv(slot, size), given["layer"]), code.builder.srem(slot, size)
+        with code.loop(0, shape.kv_heads) as head:
+            for which, part in ((KEY, "key"), (VALUE, "value")):
+                source = code.at(given[part], code.times(row, given[f"{part}_row"]))
+                source = code.at(source, code.times(head, given[f"{part}_head"]))
+                values: list[Value] = [code.load(code.at(source, at)) for at in range(0, shape.dim, width)]
+                kept.store(page, place, which, head, values)
+    code.end()

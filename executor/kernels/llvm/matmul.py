@@ -1,0 +1,283 @@
+"""The product of hidden states and the weights of a layer, as LLVM code over panels.
+
+An output is one chain of fused multiply-adds over the inputs in their order, whatever the batch and whoever computes
+it, so a row's bits depend on that row alone. Grouped weights are never dequantized: a group's codes are multiplied as
+they are, and its sum then takes the scale, and the offset times the sum of the group's inputs.
+
+A tile of rows and panels stays in registers while the inputs go by. Rows are parted evenly over tiles, and all tiles of
+a few panels are computed before the next panels are read, so weights come from memory once however many rows there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import torch
+from llvmlite import ir
+
+from qpdsl.executor.kernels.llvm.builder import F32, I8, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.panels import STEP, Factor, FloatPanels, GroupedPanels, Panels
+
+F16 = ir.HalfType()
+# Inputs of one turn of the loop over them, for floats.
+_UNROLLED = 4
+# Rows of a tile of a single panel: only the last few panels of a layer are computed so.
+_FEW_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How many rows and panels are computed at once, for vectors of `width` floats: their sums stay in registers."""
+
+    rows: int
+    panels: int
+
+    @classmethod
+    def of(cls, width: int) -> Tile:
+        # Vectors of 8 come with 16 registers (AVX2), those of 16 and of 4 (NEON) with 32.
+        return cls(4, 2) if width == 8 else cls(6, 4)
+
+
+def emit_group_sums(module: ir.Module, name: str, width: int, group: int) -> None:
+    """The sums of the groups of each row of inputs. Arguments: x float32 [T, row]; row; sums [T, n]; T; n."""
+    code = KernelCode(module, name, ("x", "@row", "sums", "@count", "@groups"), width)
+    arguments = code.arguments
+    with code.loop(0, arguments["count"]) as row:
+        source = code.at(arguments["x"], code.times(row, arguments["row"]))
+        target = code.at(arguments["sums"], code.times(row, arguments["groups"]))
+        with code.loop(0, arguments["groups"]) as index:
+            start = code.at(source, code.times(index, group))
+            if group % width:
+                total = code.builder.load(start, typ=F32, align=4)
+                for place in range(1, group):
+                    total = code.builder.fadd(total, code.builder.load(code.at(start, place), typ=F32, align=4))
+            else:
+                vector = code.load(start)
+                for place in range(width, group, width):
+                    vector = code.builder.fadd(vector, code.load(code.at(start, place)))
+                total = code.lane(code.total(vector), 0)
+            code.builder.store(total, code.at(target, index), align=4)
+    code.end()
+
+
+def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> None:
+    """A product into `out`: factor · (x·Wᵀ + b), plus what is there where `add` is not 0.
+
+    Arguments of the function, in order:
+    x          float32 [T, row]
+    row        numbers from a row of x to the next
+    weights    panels
+    bytes      of a panel
+    bias       float32 [outputs]
+    sums       float32 [T, inputs / group], see `emit_group_sums`; not read for panels of floats
+    out        float32 [T, out_row]
+    out_row    numbers from a row of out to the next
+    count      T
+    inputs
+    outputs
+    from, to   the first panel to compute, and the panel to stop before
+    factor     float32 [1]
+    add
+    """
+    numbers = ("@count", "@inputs", "@outputs", "@from", "@to")
+    arguments = ("x", "@row", "weights", "@bytes", "bias", "sums", "out", "@out_row", *numbers, "factor", "@add")
+    code = KernelCode(module, name, arguments, width)
+    given, tile = code.arguments, Tile.of(width)
+    whole = code.builder.sdiv(given["outputs"], code.number(width))
+    until = code.least(given["to"], whole)
+    begin = given["from"]
+    length = code.builder.sub(until, begin)
+    # As many tiles as fit before the last whole panel, and then single panels.
+    last = code.add(begin, code.times(code.builder.sdiv(length, code.number(tile.panels)), tile.panels))
+    last = code.most(last, begin)
+    with code.loop(begin, last, tile.panels) as panel:
+        _rows(code, panels, tile, panel, masked=False)
+    with code.loop(last, given["to"]) as panel:
+        _rows(code, panels, Tile(_FEW_ROWS, 1), panel, masked=True)
+    code.end()
+
+
+def _rows(code: KernelCode, form: Panels, tile: Tile, panel: Value, masked: bool) -> None:
+    """All rows of the panels of a tile, in tiles whose numbers of rows differ by one at most."""
+    builder, count = code.builder, code.arguments["count"]
+    tiles = builder.sdiv(code.add(count, tile.rows - 1), code.number(tile.rows))
+    with code.loop(0, tiles) as index:
+        first = builder.sdiv(code.times(count, index), tiles)
+        after = builder.sdiv(code.times(count, code.add(index, 1)), tiles)
+        rows = builder.sub(after, first)
+        end = builder.append_basic_block("tile")
+        switch = builder.switch(rows, end)
+        for number in range(1, tile.rows + 1):
+            block = builder.append_basic_block(f"rows {number}")
+            switch.add_case(code.number(number), block)
+            builder.position_at_end(block)
+            _Tile(code, form, first, number, panel, tile.panels).emit(masked)
+            builder.branch(end)
+        builder.position_at_end(end)
+
+
+class _Tile:
+    """The code of one tile: `rows` rows from `first` on, `panels` panels from `panel` on."""
+
+    def __init__(self, code: KernelCode, form: Panels, first: Value, rows: int, panel: Value, panels: int) -> None:
+        self._code, self._form = code, form
+        self._first, self._panel = first, panel
+        arguments, builder = code.arguments, code.builder
+        row_bytes = code.times(arguments["row"], 4)
+        self._inputs = [
+            code.at(arguments["x"], builder.mul(code.add(first, row), row_bytes), I8) for row in range(rows)
+        ]
+        self._weights = [
+            code.at(arguments["weights"], code.times(code.add(panel, number), arguments["bytes"]), I8)
+            for number in range(panels)
+        ]
+        self._cells = [(row, number) for row in range(rows) for number in range(panels)]
+
+    def emit(self, masked: bool) -> None:
+        """With `masked`, the panel may be the last, which has fewer outputs than lanes."""
+        form = self._form
+        sums = self._floats(form) if isinstance(form, FloatPanels) else self._grouped(form)
+        code, builder, arguments = self._code, self._code.builder, self._code.arguments
+        factor, added = code.broadcast(arguments["factor"]), code.builder.trunc(arguments["add"], ir.IntType(1))
+        for row, number in self._cells:
+            panel = code.add(self._panel, number)
+            column = code.times(panel, code.width)
+            target = code.at(arguments["out"], code.times(code.add(self._first, row), arguments["out_row"]))
+            target, bias = code.at(target, column), code.at(arguments["bias"], column)
+            lanes = code.below(builder.sub(arguments["outputs"], column)) if masked else None
+            value = builder.fadd(sums[row, number].get(), code.load_some(bias, lanes))
+            before = code.variable(code.vector, code.constant(0.0))
+            with builder.if_then(added):
+                before.set(code.load_some(target, lanes))
+            code.store_some(code.fma(value, factor, before.get()), target, lanes)
+
+    def _zeros(self) -> dict[tuple[int, int], Variable]:
+        code = self._code
+        return {cell: code.variable(code.vector, code.constant(0.0)) for cell in self._cells}
+
+    def _accumulate(self, sums: dict[tuple[int, int], Variable], place: Value, weights: list[Value]) -> None:
+        """One input of each row: `place` is its number, `weights` are its weights in each panel."""
+        code = self._code
+        for row, source in enumerate(self._inputs):
+            value = code.broadcast(code.at(source, place))
+            for number, weight in enumerate(weights):
+                total = sums[row, number]
+                total.set(code.fma(value, weight, total.get()))
+
+    def _floats(self, form: FloatPanels) -> dict[tuple[int, int], Variable]:
+        code, builder, width = self._code, self._code.builder, self._code.width
+        sums = self._zeros()
+        bits = {half: ir.Constant(code.integers, [half] * width) for half in (16, -65536)}
+        kind = F16 if form.dtype is torch.float16 else F32
+        with code.loop(0, code.arguments["inputs"], _UNROLLED) as start:
+            for step in range(_UNROLLED):
+                if form.dtype is torch.bfloat16:
+                    pair = code.times(builder.sdiv(code.add(start, step), code.number(2)), width)
+                    pairs = [builder.load(code.at(panel, pair), typ=code.integers, align=4) for panel in self._weights]
+                    # The first of a pair is in the low bits. Followed by zeros, bfloat16 is float32.
+                    wide = (
+                        [builder.and_(value, bits[-65536]) for value in pairs]
+                        if step % 2
+                        else [builder.shl(value, bits[16]) for value in pairs]
+                    )
+                    weights = [builder.bitcast(value, code.vector) for value in wide]
+                else:
+                    place = code.times(code.add(start, step), width)
+                    weights = [self._float(code.at(panel, place, kind), kind) for panel in self._weights]
+                self._accumulate(sums, code.add(start, step), weights)
+        return sums
+
+    def _float(self, address: Value, kind: ir.Type) -> Value:
+        """A vector of floats of 16 or 32 bits, as float32."""
+        code = self._code
+        if kind is F32:
+            return code.load(address)
+        return code.builder.fpext(code.builder.load(address, typ=ir.VectorType(F16, code.width), align=2), code.vector)
+
+    def _grouped(self, form: GroupedPanels) -> dict[tuple[int, int], Variable]:
+        code, builder, width = self._code, self._code.builder, self._code.width
+        totals = self._zeros()
+        arguments = code.arguments
+        groups = builder.sdiv(arguments["inputs"], code.number(form.group))
+        header, group_bytes, block_bytes = form.header_bytes(width), form.group_bytes(width), form.block_bytes(width)
+        scale_bytes = width * _factor_bytes(form.scale)
+        codes_at = width * (form.scaled + form.shifted)
+        with code.loop(0, builder.sdiv(arguments["inputs"], code.number(form.block))) as block:
+            blocks = [code.at(panel, code.times(block, block_bytes), I8) for panel in self._weights]
+            scales = [self._factors(address, form.scale) for address in blocks]
+            offsets = None
+            if form.offset is not None:
+                offsets = [self._factors(code.at(address, scale_bytes, I8), form.offset) for address in blocks]
+            in_block = form.block // form.group
+            with code.loop(0, in_block) as index:
+                group = code.add(code.times(block, in_block), index)
+                addresses = [code.at(address, code.add(code.times(index, group_bytes), header), I8) for address in blocks]
+                sums = self._zeros()
+                self._codes(form, sums, group, [code.at(address, codes_at, I8) for address in addresses])
+                own = self._own(form.scaled, scales, addresses, 0)
+                for row, number in self._cells:
+                    total = totals[row, number]
+                    total.set(code.fma(sums[row, number].get(), own[number], total.get()))
+                if offsets is not None:
+                    shifts = self._own(form.shifted, offsets, addresses, width * form.scaled)
+                    for row in range(len(self._inputs)):
+                        place = code.add(code.times(code.add(self._first, row), groups), group)
+                        inputs = code.broadcast(code.at(arguments["sums"], place))
+                        for number, shift in enumerate(shifts):
+                            total = totals[row, number]
+                            total.set(code.fma(inputs, shift, total.get()))
+        return totals
+
+    def _factors(self, address: Value, factor: Factor) -> Value:
+        return self._float(address, F16 if factor == "float16" else F32)
+
+    def _own(self, coded: bool, factors: list[Value], addresses: list[Value], at: int) -> list[Value]:
+        """The factors of a group, of those of its block and its codes `at` so many bytes."""
+        if not coded:
+            return factors
+        code, builder = self._code, self._code.builder
+        return [
+            builder.fmul(factor, self._bytes(code.at(address, at, I8)))
+            for factor, address in zip(factors, addresses, strict=True)
+        ]
+
+    def _bytes(self, address: Value) -> Value:
+        """A vector of signed bytes as floats."""
+        code, builder = self._code, self._code.builder
+        loaded = builder.load(address, typ=ir.VectorType(I8, code.width), align=1)
+        return builder.sitofp(builder.sext(loaded, code.integers), code.vector)
+
+    def _codes(
+        self, form: GroupedPanels, sums: dict[tuple[int, int], Variable], group: Value, codes: list[Value]
+    ) -> None:
+        """Adds the products of a group's inputs and its codes at the given addresses, one for each panel."""
+        code, builder, width = self._code, self._code.builder, self._code.width
+        start = code.times(group, form.group)
+        with code.loop(0, form.group, STEP) as step:
+            place = code.add(start, step)
+            if form.bits == 8:
+                for index in range(STEP):
+                    at = code.times(code.add(step, index), width)
+                    self._accumulate(sums, code.add(place, index), [self._bytes(code.at(c, at, I8)) for c in codes])
+            else:
+                at = code.times(step, width // 2)
+                words = [builder.load(code.at(c, at, I8), typ=code.integers, align=4) for c in codes]
+                for index in range(STEP):
+                    shift = ir.Constant(code.integers, [4 * index] * width)
+                    nibbles = [builder.lshr(word, shift) for word in words]
+                    self._accumulate(sums, code.add(place, index), [self._nibbles(value) for value in nibbles])
+
+    def _nibbles(self, value: Value) -> Value:
+        """The lowest four bits of each lane as floats."""
+        code, builder, width = self._code, self._code.builder, self._code.width
+        if width == 16:
+            # One permutation of a table looks up all lanes, and reads four bits of each index.
+            kind = ir.FunctionType(code.vector, [code.vector, code.integers])
+            table = code.constant([float(index) for index in range(16)])
+            return builder.call(code.intrinsic("llvm.x86.avx512.permvar.sf.512", kind), [table, value])
+        low = builder.and_(value, ir.Constant(code.integers, [15] * width))
+        return builder.sitofp(low, code.vector)
+
+
+def _factor_bytes(factor: Factor) -> int:
+    return 2 if factor == "float16" else 4
+

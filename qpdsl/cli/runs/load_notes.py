@@ -1,0 +1,47 @@
+"""What a run says of the models that it loads, on stderr: which, and how long it took where that was long."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qpdsl.cli.console import is_terminal, say
+from qpdsl.planner.explain.quantities import count, seconds
+
+if TYPE_CHECKING:
+    from qpdsl.executor.models.text_model import PagedTextModel
+
+# A model that is there sooner is not spoken of.
+_MOMENT = 1.0
+
+
+class LoadNotes:
+    """The notes on `models`, the ids of a run's models by name. `quiet`: none but those that a user must know."""
+
+    def __init__(self, models: Mapping[str, str], *, quiet: bool) -> None:
+        self._names: dict[str, list[str]] = {}
+        for name, model in models.items():
+            self._names.setdefault(model, []).append(name)
+        self._quiet = quiet or not is_terminal(sys.stderr)
+
+    def begin(self) -> None:
+        """Says on a terminal what is about to be loaded."""
+        if not self._quiet:
+            say(f"loading {', '.join(self._names)} …")
+
+    def loaded(self, model: PagedTextModel, took: float) -> None:
+        """Says on a terminal that a model was loaded, where that took more than a moment; and what is odd of it."""
+        if took >= _MOMENT and not self._quiet:
+            names = ", ".join(self._names.get(model.name, ["a model"]))
+            type_name = str(model.paged.dtype).removeprefix("torch.")
+            size = f"{count(model.paged.parameters)} parameters"
+            say(f"{names}: {_short(model.name)} ({type_name}, {size}) loaded in {seconds(took)}")
+        for note in model.notes:
+            say(f"note: {note}")
+
+
+def _short(model: str) -> str:
+    """The last part of an id, and of its adapter's place."""
+    return " with ".join(Path(part).name for part in model.split(" adapter="))

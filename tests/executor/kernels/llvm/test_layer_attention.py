@@ -1,0 +1,112 @@
+"""Compiled attention of a single layer against its torch twin, and the bits of a query in any batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from qpdsl.executor.kernels.data.kv_rows import KVRows
+from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
+from qpdsl.executor.kernels.llvm.cache import HeadShape
+from qpdsl.executor.kernels.llvm.layer_attention import LayerAttention
+from qpdsl.executor.kernels.plain import reference
+from tests.support.executor.paged_case import LAYERS, make_batch, make_query, make_rows, page_tables
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the cases live on the GPU")
+
+CONTEXTS = [1, 16, 17, 40, 0, 90, 23]
+QUERIES = [1, 1, 1, 1, 0, 60, 5]
+LAYER = LAYERS - 1
+
+
+def case(heads: HeadShape, seed: int = 5) -> tuple[KVRows, PagedBatch, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows full of keys and values, a batch over them, and its new queries, keys and values."""
+    generator = torch.Generator().manual_seed(seed)
+    tables, count = page_tables(CONTEXTS, heads.page_size, generator, [(1, 3, 5)])
+    rows = make_rows(count, heads.page_size, heads.kv_heads, heads.dim, torch.float32, heads.kind, generator)
+    batch = make_batch(CONTEXTS, QUERIES, tables, heads.page_size, 4)
+    new = [make_query(sum(QUERIES), n, heads.dim, torch.float32, generator) for n in (heads.kv_heads,) * 2]
+    query = make_query(sum(QUERIES), heads.fold * heads.kv_heads, heads.dim, torch.float32, generator)
+    return rows, batch, query, new[0], new[1]
+
+
+def copied(rows: KVRows) -> KVRows:
+    if rows.kind == "plain":
+        return KVRows.plain(rows.data.clone())
+    return KVRows.quantized(rows.data.clone(), rows.kind, rows.page_size, rows.kv_heads, rows.dim)
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 20])
+@pytest.mark.parametrize(
+    "heads",
+    [
+        HeadShape(1, 2, 32, 16),
+        HeadShape(3, 1, 80, 16),
+        HeadShape(4, 2, 12, 16),
+        HeadShape(8, 2, 64, 16, "int8"),
+        HeadShape(2, 3, 48, 16, "fp8"),
+    ],
+    ids=str,
+)
+def test_it_stores_and_attends_as_the_twin(heads: HeadShape, window: int | None, sinks: bool) -> None:
+    rows, batch, query, key, value = case(heads)
+    scores = torch.linspace(-3, 3, query.shape[1]) if sinks else None
+    scoring = Scoring(heads.dim**-0.5, window, None, scores)
+    expected_rows = copied(rows)
+    reference.store(expected_rows, key, value, batch.slots, LAYER)
+    expected = reference.attention(query, expected_rows, batch, LAYER, scoring)
+    attended = LayerAttention(heads).attend(query, key, value, rows, batch, LAYER, scoring)
+    assert torch.equal(rows.data, expected_rows.data)
+    torch.testing.assert_close(attended, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_bits_of_a_query_depend_on_its_own_context_alone(threads: int) -> None:
+    heads = HeadShape(4, 2, 64, 16)
+    rows, batch, query, key, value = case(heads)
+    scoring = Scoring(heads.dim**-0.5, None, None, torch.linspace(-3, 3, query.shape[1]))
+    attention, before = LayerAttention(heads), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = []
+        for sequence, (first, last) in enumerate(pairwise(batch.query_start.tolist())):
+            for row in range(first, last):
+                seen = CONTEXTS[sequence] - (last - row) + 1
+                single = PagedBatch(
+                    batch.pages[sequence : sequence + 1],
+                    torch.tensor([seen], dtype=torch.int32),
+                    batch.slots[row : row + 1],
+                    torch.tensor([0, 1], dtype=torch.int32),
+                    1,
+                    seen,
+                )
+                own = slice(row, row + 1)
+                alone.append(attention.attend(query[own], key[own], value[own], rows, single, LAYER, scoring))
+        torch.set_num_threads(threads)
+        # Work for several threads, as a long context would be.
+        together = attention.attend(query, key, value, rows, replace(batch, longest=1 << 20), LAYER, scoring)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_padding_rows_are_zero() -> None:
+    heads = HeadShape(2, 2, 32, 16)
+    rows, batch, *new = case(heads)
+    padded = [torch.cat((part, part[:3])) for part in new]
+    batch = replace(batch, slots=torch.cat((batch.slots, torch.zeros(3, dtype=torch.int64))))
+    attended = LayerAttention(heads).attend(*padded, rows, batch, LAYER, Scoring(0.2))
+    assert attended.shape == (sum(QUERIES) + 3, 4, 32) and not attended[sum(QUERIES) :].any()
+
+
+def test_what_it_cannot_compute_is_refused() -> None:
+    with pytest.raises(LookupError):
+        LayerAttention(HeadShape(2, 2, 6, 16))
+    heads = HeadShape(2, 2, 32, 16)
+    rows, batch, *new = case(heads)
+    with pytest.raises(ValueError, match="soft cap"):
+        LayerAttention(heads).attend(*new, rows, batch, LAYER, Scoring(0.2, softcap=30.0))
