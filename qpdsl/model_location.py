@@ -1,4 +1,4 @@
-"""Where a model and its adapter lie: a built-in model, a folder, or a repository of the Hugging Face hub."""
+"""Where a model and its adapter lie: a built-in model, a folder, a GGUF file, or a repository of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 from qpdsl import zoo
 from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.checkpoint.gguf_header import SUFFIX
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.grammar.model_id import adapter_of, base_of
 
 
 def locate(model: str) -> Path | str:
-    """Where a model id points: a built-in or local folder (a Path), or else a hub id (the string itself).
+    """Where a model id points: a built-in or local folder or a GGUF file (a Path), or else a hub id (the string itself).
 
     A path that does not exist comes back as a Path too, for the loader to refuse. An adapter in the id does not count.
     """
@@ -36,6 +37,7 @@ def locate_adapter(model: str) -> Path | str | None:
 def _place(name: str) -> Path | str:
     path = Path(name).expanduser()
     looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1
+    looks_like_path = looks_like_path or path.suffix.lower() == SUFFIX
     return path if looks_like_path or path.exists() else name
 
 

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -26,7 +27,7 @@ from qpdsl.executor.runtime.instance.instance import Services
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.run import InstanceResult, run
 from qpdsl.executor.verifiers.score_store import ScoreStore
-from qpdsl.garbage_collector import collections_seldom
+from qpdsl.garbage_collector import collections_paused, collections_seldom
 from qpdsl.model_location import locate, locate_adapter
 from qpdsl.plan_models import (
     check_features,
@@ -100,10 +101,16 @@ class Session:
         models = ", ".join(f"`{model}`" for model in self._models) or "no model"
         return f"<session on {self.device} with {models} loaded>"
 
-    def load(self, plan: PhysicalPlan, tell: Callable[[PagedTextModel, float], None] | None = None) -> None:
+    def load(
+        self,
+        plan: PhysicalPlan,
+        tell: Callable[[PagedTextModel, float], None] | None = None,
+        slow: Callable[[str, str], None] | None = None,
+    ) -> None:
         """Loads the models of a plan that are not loaded yet. Raises ModelError.
 
-        `tell` is called with each that was loaded, and the seconds that it took.
+        `tell` is called with each that was loaded, and the seconds that it took; `slow` with the id of a model, and
+        what takes long with it for once.
         """
         operators = [node.op for node in everything(plan.ops)]
         names = named_models(operators)
@@ -114,7 +121,9 @@ class Session:
         for model in new:
             start = time.monotonic()
             kind, adapter = kinds.get(model), locate_adapter(model)
-            loaded[model] = load(model, locate(model), self.device, self.dtype, self.kv_type, kind, adapter)
+            with collections_paused():
+                told = None if slow is None else partial(slow, model)
+            loaded[model] = load(model, locate(model), self.device, self.dtype, self.kv_type, kind, adapter, told)
             if tell is not None:
                 tell(loaded[model], time.monotonic() - start)
         for model, text_model in loaded.items():

@@ -48,9 +48,11 @@ LAYERS: dict[str, str] = {
     "executor/requests": "",
     "executor/kernels/data": "",
     "executor/kernels/plain": "executor/kernels/data",
-    "executor/kernels/llvm": "executor/kernels/data executor/kernels/plain",
+    "executor/kernels/llvm/jit": "executor/checkpoint",
+    "executor/kernels/llvm/matmul": "executor/kernels/data executor/kernels/llvm/jit",
+    "executor/kernels/llvm": "executor/kernels/data executor/kernels/plain executor/kernels/llvm/*",
     "executor/kernels/triton": "executor/kernels/data executor/kernels/plain",
-    "executor/kernels": "executor/kernels/data executor/kernels/plain executor/kernels/triton",
+    "executor/kernels": "executor/kernels/*",
     "executor/engine/memory": "executor/requests executor/kernels/data",
     "executor/engine/batch": "executor/requests executor/kernels* executor/engine/memory",
     "executor/engine/rowwise": "executor/kernels executor/kernels/data",
@@ -62,7 +64,7 @@ LAYERS: dict[str, str] = {
     "executor/checkpoint": "",
     "executor/verifiers": "grammar executor/text executor/checkpoint executor/engine/model",
     "executor/models": "grammar executor/requests executor/text executor/checkpoint executor/verifiers "
-    "executor/engine/*",
+    "executor/kernels executor/kernels/data executor/engine/*",
     "executor/events": "executor/engine",
     "executor/runtime/instance": "grammar/ast planner/plan executor/requests executor/text executor/verifiers "
     "executor/models executor/events",
@@ -81,7 +83,7 @@ LAYERS: dict[str, str] = {
     "tui": "tui/*",
     "qpdsl": "grammar* planner/plan executor* qpdsl/zoo",
     "qpdsl/sources": "grammar* planner/plan planner/names planner/check executor/runtime/instance qpdsl",
-    "qpdsl/planning": "grammar planner* executor/models executor/measure qpdsl qpdsl/zoo",
+    "qpdsl/planning": "grammar planner* executor/checkpoint executor/models executor/measure qpdsl qpdsl/zoo",
     "qpdsl/dataset": "grammar planner/plan executor/checkpoint executor/events executor/runtime "
     "executor/runtime/instance qpdsl",
     "qpdsl/family/tasks": "",

@@ -58,7 +58,7 @@ _SCOPES: tuple[tuple[str, type | ModuleType, tuple[str, ...]], ...] = (
     ("forward: compiled turn and store", LayerKernels, ("store",)),
     ("forward: compiled norm and activation", LayerKernels, ("norm", "gate")),
     ("forward", PagedModel, ("forward",)),
-    ("attention", grouped_attention, ("paged_attention", "folded_attention")),
+    ("attention", grouped_attention, ("paged_attention",)),
     ("store KV", grouped_attention, ("write_kv",)),
     ("head", PagedModel, ("logits",)),
     ("sampling", Readout, ("sample",)),

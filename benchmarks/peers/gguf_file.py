@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
@@ -30,8 +31,11 @@ _OUTER = {
 }
 
 
-def write_gguf(model: PreTrainedModel, file: Path) -> None:
-    """Writes weights in float32, and no tokenizer. Raises ValueError for a model that is neither Llama nor Qwen2."""
+def write_gguf(model: PreTrainedModel, file: Path, tokens: Sequence[str] | None = None) -> None:
+    """Writes weights in float32, and a tokenizer of these tokens that merges none, or none at all.
+
+    Raises ValueError for a model that is neither Llama nor Qwen2.
+    """
     config = model.config
     if config.model_type not in ("llama", "qwen2"):
         raise ValueError(f"no GGUF is written of {config.model_type}")
@@ -50,7 +54,15 @@ def write_gguf(model: PreTrainedModel, file: Path) -> None:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("no_vocab")
+    if tokens is None:
+        writer.add_tokenizer_model("no_vocab")
+    else:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_list(tokens)
+        writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
+        # It must have one, and this one never applies: no text has its two characters.
+        writer.add_token_merges([f"{tokens[0]} {tokens[0]}"])
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:

@@ -47,5 +47,27 @@ class Stepwise(Protocol):
         """Greedy continuations, of exactly `lengths` tokens."""
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a search came to: `sampled` tokens; of `candidates` that were scored, `duplicates` had a text seen before.
+
+    `seconds` and `processor_seconds` are without loading. A side that does not count candidates has zeros.
+    """
+
+    seconds: float
+    processor_seconds: float
+    answers: list[str]
+    sampled: int
+    candidates: int = 0
+    duplicates: int = 0
+
+
+class Searcher(Protocol):
+    """A system that searches for the answers to problems, all of them side by side."""
+
+    def search(self, problems: Sequence[str]) -> Found:
+        """An answer each, as text. Every cache is empty when it begins."""
+
+
 def no_watch(started: int, tokens: int) -> None:
     """An `OnStep` for runs that are timed as a whole."""

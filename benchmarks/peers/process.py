@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.common.folders import ROOT
-from benchmarks.peers.peer import Tokens
+from benchmarks.peers.peer import Found, Room, Tokens
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Nothing is downloaded or reported; vLLM runs in the one process that is timed, and pins no thread.
@@ -21,6 +23,7 @@ _SETTINGS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 _LAST = 400
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Absent(Exception):
@@ -50,14 +53,19 @@ class Process:
         except OSError as error:
             raise Absent(f"{python} does not start: {error}") from error
 
-    def load(self, side: str, model: Path, dtype: str, slots: int, context: int, threads: int) -> dict[str, Any]:
+    def load(self, side: str, model: Path, dtype: str, room: Room, options: Mapping[str, Any] = _NONE) -> dict[str, Any]:
         """Raises Absent where the side is not installed, or does not take the model."""
-        request = {"do": "load", "side": side, "model": str(model), "dtype": dtype}
-        return self._ask({**request, "slots": slots, "context": context, "threads": threads})
+        request = {"do": "load", "side": side, "model": str(model), "dtype": dtype, "options": dict(options)}
+        sizes = {"slots": room.slots, "context": room.context, "threads": room.threads}
+        return self._ask({**request, **sizes})
 
     def run(self, prompts: Tokens, lengths: list[int]) -> dict[str, Any]:
         """Raises Absent where the side fails."""
         return self._ask({"do": "run", "prompts": prompts, "lengths": lengths})
+
+    def search(self, problems: Sequence[str]) -> Found:
+        """Raises Absent where the side fails."""
+        return Found(**self._ask({"do": "search", "problems": list(problems)}))
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -6,8 +6,9 @@ Its side is the one thing that it imports besides the standard library, so it ru
 
 | request | reply |
 |---|---|
-| `{"do": "load", "side", "model", "dtype", "slots", "context", "threads"}` | `{"seconds", "about", "resident"}` |
+| `{"do": "load", "side", "model", "dtype", "slots", "context", "threads", "options"}` | `{"seconds", "about", "resident"}` |
 | `{"do": "run", "prompts", "lengths"}` | `{"tokens", "total", "first", "first_tokens", "resident", "peak"}` |
+| `{"do": "search", "problems"}`, of a side that searches | the fields of `Found` |
 
 `total` and `first` are `[seconds, processor seconds]` since the run began: at its end, and when every row had its first
 token; `first_tokens` is how many tokens there were by then, since a side may decode some rows while it prefills others.
@@ -25,7 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.peer import OnStep, Room, Stepwise, Tokens
+from benchmarks.peers.clocks import processor_seconds, resident
+from benchmarks.peers.peer import OnStep, Room, Searcher, Stepwise, Tokens
 
 Message = dict[str, Any]
 
@@ -62,7 +64,7 @@ class LlamaSide:
             context.free()
 
 
-def _side(name: str, model: str, dtype: str, room: Room) -> tuple[Stepwise, str]:
+def _side(name: str, model: str, dtype: str, room: Room, options: Message) -> tuple[Stepwise | Searcher, str]:
     """The side, and its version."""
     # Imported here: each environment has one of them.
     if name == "qpdsl":
@@ -77,6 +79,14 @@ def _side(name: str, model: str, dtype: str, room: Room) -> tuple[Stepwise, str]
         return Vllm(model, dtype, room), _version("vllm")
     if name == "llama.cpp":
         return LlamaSide(model, dtype, room), _version("llama_cpp_python")
+    if name == "planned":
+        from benchmarks.search.planned import Planned
+
+        return Planned(room, options), _version("qpdsl")
+    if name == "vllm loop":
+        from benchmarks.search.vllm_loop import VllmLoop
+
+        return VllmLoop(model, dtype, room, options), _version("vllm")
     raise ValueError(f"no side is called {name}")
 
 
@@ -84,16 +94,20 @@ class Worker:
     """Answers requests, one after the other."""
 
     def __init__(self) -> None:
-        self._side: Stepwise | None = None
+        self._side: Any = None
 
     def answer(self, request: Message) -> Message:
         if request["do"] == "load":
             start = time.perf_counter()
             room = Room(request["slots"], request["context"], request["threads"])
-            self._side, about = _side(request["side"], request["model"], request["dtype"], room)
+            self._side, about = _side(
+                request["side"], request["model"], request["dtype"], room, request.get("options", {})
+            )
             return {"seconds": time.perf_counter() - start, "about": about, "resident": resident()[0]}
         if request["do"] == "run" and self._side is not None:
             return _timed(self._side, [tuple(prompt) for prompt in request["prompts"]], request["lengths"])
+        if request["do"] == "search" and self._side is not None:
+            return vars(self._side.search(request["problems"]))
         raise ValueError(f"cannot do {request['do']!r} now")
 
 
@@ -118,42 +132,6 @@ def _timed(side: Stepwise, prompts: Tokens, lengths: list[int]) -> Message:
         "resident": now,
         "peak": peak,
     }
-
-
-def processor_seconds() -> float:
-    """Processor time of this process and of all that it started, those that run still among them."""
-    times = os.times()
-    return time.process_time() + times.children_user + times.children_system + _living_children()
-
-
-def _living_children() -> float:
-    """Read where the system tells it (Linux); in its clock ticks, which are hundredths of a second."""
-    ticks, waiting = 0, [os.getpid()]
-    while waiting:
-        for tasks in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
-            try:
-                children = [int(child) for child in tasks.read_text().split()]
-            except OSError:
-                continue
-            for child in children:
-                try:
-                    # After the name in brackets: state, …, the 12th and 13th are user and system time.
-                    fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-                except OSError:
-                    continue
-                ticks += int(fields[11]) + int(fields[12])
-                waiting.append(child)
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def resident() -> tuple[int, int]:
-    """Bytes of this process in memory, now and at the most; zeros where the system does not tell."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0, 0
-    sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith(("VmRSS", "VmHWM"))}
-    return sizes.get("VmRSS", 0), sizes.get("VmHWM", 0)
 
 
 def _version(package: str) -> str:

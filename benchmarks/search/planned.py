@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
+import torch
+
+from benchmarks.peers.peer import Found, Room
 from qpdsl.dataset.job import Job, run_rows
 from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.rows import InputRow, read_rows
@@ -18,8 +23,10 @@ from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planning.planning import reads_of
 from qpdsl.session import Session
 from qpdsl.sources.programs import input_path, load_program
+from qpdsl.sources.surroundings import Surroundings
 
 DATA = "counting-500"
+_AS_WRITTEN: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -66,13 +73,15 @@ class Run:
         return sum(operator.count(part) for operator in top) / counted if counted else None
 
 
-def program(name: str) -> LogicalProgram:
-    return load_program(name, None, None)
+def program(name: str, models: Mapping[str, str] = _AS_WRITTEN) -> LogicalProgram:
+    return load_program(name, None, None, Surroundings(models=models))
 
 
-def plan_of(name: str, disabled: Sequence[str] = (), *, naive: bool = False) -> PhysicalPlan:
-    """The plan that `qpdsl run` would take."""
-    lowered = program(name)
+def plan_of(
+    name: str, disabled: Sequence[str] = (), *, naive: bool = False, models: Mapping[str, str] = _AS_WRITTEN
+) -> PhysicalPlan:
+    """The plan that `qpdsl run` would take, with these `models` in the places of the program's."""
+    lowered = program(name, models)
     return planned(lowered, reads_of(lowered), disabled, naive=naive)
 
 
@@ -95,3 +104,18 @@ def run(
     asyncio.run(run_rows(session, job, list(enumerate(rows)), in_flight, outcomes.__setitem__))
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     return Run(seconds, cpu, measuring.figures(), plan, tuple(outcomes[number] for number in range(len(rows))))
+
+
+class Planned:
+    """A program's plan as a side in a process of its own. `options`: "program", and "models" by name."""
+
+    def __init__(self, room: Room, options: Mapping[str, Any]) -> None:
+        torch.set_num_threads(room.threads)
+        self._plan = plan_of(options["program"], models=options["models"])
+
+    def search(self, problems: Sequence[str]) -> Found:
+        rows = [InputRow({"problem": problem}) for problem in problems]
+        done = run(self._plan, rows)
+        return Found(
+            done.seconds, done.cpu_seconds, done.answers, sum(outcome.tokens_out for outcome in done.outcomes)
+        )

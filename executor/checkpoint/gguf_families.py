@@ -65,6 +65,10 @@ _ENDS = frozenset(
     }
 )
 _TOKENIZER = "tokenizer.ggml."
+# Types of tensors that `executor/models/gguf_blocks.py` unpacks.
+READ = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "IQ4_XS"}) | {
+    f"Q{bits}_K" for bits in range(2, 7)
+}
 
 
 class _Settings:
@@ -387,6 +391,11 @@ def _tensors(header: GGUFHeader, family: _Family) -> dict[str, StoredTensor]:
         if not new or kind not in ("weight", "bias"):
             raise CheckpointError(
                 f"`{header.path.name}` has the tensor `{name}`, which qpdsl does not know for `{header.architecture}`"
+            )
+        if tensor.type not in READ:
+            raise CheckpointError(
+                f"`{header.path.name}` holds `{name}` in the type {tensor.type}, which is not read; a file of the same "
+                "model as Q4_K_M or Q8_0 is"
             )
         found[new] = StoredTensor(tensor, _change(family, part))
     return found

@@ -104,8 +104,7 @@ class GGUFHeader:
     def of(cls, path: Path) -> GGUFHeader:
         """Raises CheckpointError where the file is no whole GGUF file, and OSError where it cannot be read."""
         name = path.name
-        if (part := _PART.search(name)) is not None and int(part[1]) > 1:
-            raise CheckpointError(f"`{name}` is {_one_part_of(int(part[1]))}")
+        check_whole(name)
         with path.open("rb") as file:
             start = file.read(32)
             if is_pointer(start):
@@ -146,7 +145,7 @@ class _Reader:
         if not isinstance(metadata.get(ARCHITECTURE), str):
             raise self._error(f"does not say what model it holds (`{ARCHITECTURE}`)")
         if isinstance(parts := metadata.get(_PARTS), int) and parts > 1:
-            raise CheckpointError(f"`{self.path.name}` is {_one_part_of(parts)}")
+            raise _one_part(self.path.name, parts)
         stored = [self._tensor() for _ in range(tensors)]
         alignment = metadata.get(_ALIGNMENT, 32)
         if not isinstance(alignment, int) or not 8 <= alignment <= self.end or alignment % 8:
@@ -225,5 +224,12 @@ class _Reader:
 _LENGTH = struct.Struct("<Q").unpack_from
 
 
-def _one_part_of(parts: int) -> str:
-    return f"one of {parts} parts of a model; join them with llama.cpp's `llama-gguf-split --merge` and use the result"
+def check_whole(name: str) -> None:
+    """Raises CheckpointError where a file is a part of a model that was split, by its name."""
+    if (part := _PART.search(name)) is not None and int(part[1]) > 1:
+        raise _one_part(name, int(part[1]))
+
+
+def _one_part(name: str, parts: int) -> CheckpointError:
+    remedy = "join them with llama.cpp's `llama-gguf-split --merge` and use the result"
+    return CheckpointError(f"`{name}` is one of {parts} parts of a model; {remedy}")

@@ -18,9 +18,16 @@ from qpdsl.executor.checkpoint.model_folder import CONFIG, INDEX, TOKENIZER_CONF
 
 @contextlib.contextmanager
 def isolated(folder: ModelFolder) -> Iterator[Path]:
-    """A folder of links to the files of a model, while the block runs; the names of code are left out of it."""
+    """A folder of links to the files of a model, while the block runs; the names of code are left out of it.
+
+    Of a GGUF file it has the configuration alone: the rest is read from the file itself.
+    """
     with tempfile.TemporaryDirectory(prefix="qpdsl-model-") as place:
         path = Path(place)
+        if folder.gguf is not None:
+            (path / CONFIG).write_text(json.dumps(folder.config), encoding="utf-8")
+            yield path
+            return
         for name in folder.files:
             (path / name).symlink_to((folder.path / name).resolve())
         rewritten = {CONFIG: without_code(folder.config)}

@@ -1,15 +1,17 @@
-"""A model folder: the files that make up the model, found and checked before any of them is loaded."""
+"""A model folder, or a GGUF file: what makes up the model, found and checked before any of it is loaded."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qpdsl.executor.checkpoint.code_names import check_configuration, parsed
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
+from qpdsl.executor.checkpoint.gguf_families import GGUFModel
+from qpdsl.executor.checkpoint.gguf_header import SUFFIX, check_whole
 from qpdsl.executor.checkpoint.safetensors_header import is_pointer, tensor_shapes
 
 CONFIG = "config.json"
@@ -36,6 +38,8 @@ TEXTS = (
 )
 # Of these one at least is needed to have a tokenizer.
 _VOCABULARIES = (TOKENIZER, "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+# So many of many GGUF files are named.
+_SHOWN = 6
 _MAPPINGS = tuple(name for name in TEXTS if name.endswith(".json") and name not in (TOKENIZER, "vocab.json"))
 
 
@@ -44,7 +48,8 @@ class ModelFolder:
     """The files of a model, each in the folder itself or, in a snapshot of the hub, in that repository's cache.
 
     `config` is the content of config.json as it stands there. `tensors` gives the file of each tensor by name, and
-    `shapes` its shape, as the weight files themselves say. `files` are all files that are read, by name.
+    `shapes` its shape, as the weight files themselves say. `files` are all files that are read, by name. A model in a
+    GGUF file is all in that file, `gguf`; its `tensors` are not among these.
     """
 
     path: Path
@@ -53,6 +58,7 @@ class ModelFolder:
     tensors: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
     files: tuple[str, ...]
+    gguf: GGUFModel | None = None
 
     @classmethod
     def of(cls, name: str, path: Path) -> ModelFolder:
@@ -69,13 +75,17 @@ class ModelFolder:
     def _checked(cls, path: Path) -> ModelFolder:
         if not path.exists():
             raise CheckpointError(f"there is no folder `{path}`")
+        if path.suffix.lower() == SUFFIX and path.is_file():
+            return cls._of_gguf(path)
         if not path.is_dir():
-            raise CheckpointError(f"`{path}` is a file, not a model folder")
+            raise CheckpointError(f"`{path}` is a file, neither a model folder nor a GGUF file")
         if (path / "adapter_config.json").exists():
             raise CheckpointError(
                 "it is an adapter (adapter_config.json), not a whole model; give its base model as the model, and the "
                 "adapter by `--adapter NAME=FOLDER` or `adapter=`"
             )
+        if (file := gguf_file(path)) is not None:
+            return cls._of_gguf(file)
         if not (path / CONFIG).is_file():
             raise CheckpointError(f"`{path}` has no config.json, so it is no Hugging Face model folder")
         texts = tuple(name for name in TEXTS if is_there(path, name))
@@ -97,9 +107,34 @@ class ModelFolder:
         index = () if WEIGHTS in weights else (INDEX,)
         return cls(path, mappings[CONFIG], tokenizer_config, tensors, shapes, (*texts, *index, *weights))
 
+    @classmethod
+    def _of_gguf(cls, file: Path) -> ModelFolder:
+        gguf = GGUFModel.of(file)
+        return cls(file.parent, gguf.config, {}, {}, {}, (file.name,), gguf)
+
     def file(self, tensor: str) -> Path:
         """The file of a tensor. Raises KeyError where there is no such tensor."""
         return self.path / self.tensors[tensor]
+
+
+def gguf_file(folder: Path) -> Path | None:
+    """The GGUF file of a folder without other weights; None where there is none. Raises CheckpointError for several."""
+    found = sorted(file.name for file in folder.iterdir() if file.suffix.lower() == SUFFIX)
+    if not found or any(folder.glob("*.safetensors")) or is_there(folder, INDEX):
+        return None
+    name = only_gguf(found, f"`{folder}`", "give the path of the one that is meant")
+    return folder / name if is_there(folder, name) else None
+
+
+def only_gguf(names: Sequence[str], place: str, remedy: str) -> str:
+    """The one of the GGUF files of a place. Raises CheckpointError with the `remedy` where there are several."""
+    for name in names:
+        check_whole(name)
+    if len(names) > 1:
+        shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise CheckpointError(f"{place} has {len(names)} GGUF files ({shown}{more}); {remedy}")
+    return names[0]
 
 
 def _check_kinds(config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> None:

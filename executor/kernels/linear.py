@@ -10,7 +10,7 @@ from torch.nn.functional import linear, pad
 from qpdsl.executor.kernels.data.weights import FloatWeight, Weight
 
 if TYPE_CHECKING:
-    from qpdsl.executor.kernels.llvm.product import Product
+    from qpdsl.executor.kernels.llvm.matmul.product import Product
 
 # Enough rows for BLAS to sum a row alike for any larger number of them, on every BLAS tried.
 PADDED_ROWS = 16
@@ -72,9 +72,9 @@ class PackedLinear(torch.nn.Module):
 def _compiled(weight: Weight, bias: torch.Tensor | None) -> Product | None:
     try:
         # The compiler need not be installed where other kernels run.
-        from qpdsl.executor.kernels.llvm.compile import vector_width
-        from qpdsl.executor.kernels.llvm.panels import PanelWeights
-        from qpdsl.executor.kernels.llvm.product import Product
+        from qpdsl.executor.kernels.llvm.jit.compile import vector_width
+        from qpdsl.executor.kernels.llvm.matmul.panels import PanelWeights
+        from qpdsl.executor.kernels.llvm.matmul.product import Product
     except ImportError:
         return None
     width = vector_width()

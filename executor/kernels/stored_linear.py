@@ -29,9 +29,11 @@ class StoredLinear(torch.nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [..., in] to [..., out], in their own type."""
         rows = hidden.reshape(-1, self.in_features).float()
-        count = max(1, _AT_ONCE // self.in_features)
-        pieces = torch.arange(self.out_features).split(count)
-        out = torch.cat([linear(rows, self.stored.select(piece).dequantized()) for piece in pieces], dim=1)
+        if self.out_features * self.in_features <= _AT_ONCE:
+            out = linear(rows, self.stored.dequantized())
+        else:
+            pieces = torch.arange(self.out_features).split(max(1, _AT_ONCE // self.in_features))
+            out = torch.cat([linear(rows, self.stored.select(piece).dequantized()) for piece in pieces], dim=1)
         if self.bias is not None:
             out = out + self.bias
         return out.to(hidden.dtype).view(*hidden.shape[:-1], self.out_features)
@@ -56,3 +58,9 @@ class StoredEmbedding(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.stored.kind}"
+
+
+def stored_parameters(model: torch.nn.Module) -> int:
+    """How many weights the layers of a model hold in this way; those of a tied head and embedding count once."""
+    layers = (module for module in model.modules() if isinstance(module, StoredLinear | StoredEmbedding))
+    return sum(rows * columns for rows, columns in {id(layer.stored): layer.stored.shape for layer in layers}.values())

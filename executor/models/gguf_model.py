@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
@@ -151,12 +148,3 @@ def _no_number(found: Weight) -> str | None:
 def _set(model: PreTrainedModel, name: str, parameter: torch.nn.Parameter) -> None:
     owner, _, own = name.rpartition(".")
     setattr(model.get_submodule(owner), own, parameter)
-
-
-def stored_layers(model: torch.nn.Module) -> Iterator[Any]:
-    """The layers of a model that hold stored weights; those of a tied head and embedding once."""
-    seen = set[int]()
-    for module in model.modules():
-        if isinstance(module, StoredLinear | StoredEmbedding) and id(module.stored) not in seen:
-            seen.add(id(module.stored))
-            yield module

@@ -1,4 +1,4 @@
-"""Loading a model folder, or a hub id that the user named, into a `PagedTextModel`.
+"""Loading a model folder, a GGUF file, or a hub id that the user named, into a `PagedTextModel`.
 
 The files are checked first (`ModelFolder`); transformers is given these and no others (`isolated`), and may fetch
 nothing. What it makes of them is checked too: every weight has its place and every place its weight, and all are
@@ -8,7 +8,7 @@ numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,15 @@ from transformers import (
 
 from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder, adapter_error
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
+from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.hub_snapshot import adapter_snapshot, snapshot
 from qpdsl.executor.checkpoint.isolated_folder import isolated, no_hub
 from qpdsl.executor.checkpoint.model_folder import TOKENIZER, ModelFolder
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.models.gguf_model import built
+from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
 from qpdsl.executor.models.lora import merge
 from qpdsl.executor.models.quantization import mixed_rows, unknown_method
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
@@ -65,12 +68,15 @@ def load(
     kv_type: KVType | None = None,
     kind: str | None = None,
     adapter: str | Path | None = None,
+    slow: Callable[[str], None] | None = None,
 ) -> PagedTextModel:
-    """Loads a folder (a Path) or a hub id (a str) and puts it behind paged attention, an `adapter` merged into it.
+    """Loads a folder or a GGUF file (a Path), or a hub id (a str), and puts it behind paged attention.
 
-    `dtype` None means float32 on a CPU, the checkpoint's own type elsewhere; `kv_type` None keeps keys and values in
-    the same type. With a `kind` (or `BY_CONFIGURATION`) the model is loaded as a verifier, with that kind's own head if
-    it has one. Safetensors only, from the folder only, and no code from the checkpoint. Raises ModelError.
+    `dtype` None means float32 on a CPU, the checkpoint's own type elsewhere; the weights of a GGUF file then stay on a
+    CPU as they are stored. `kv_type` None keeps keys and values in the same type. With a `kind` (or `BY_CONFIGURATION`)
+    the model is loaded as a verifier, with that kind's own head if it has one. An `adapter` is merged into it. `slow` is
+    told what takes long for once. Safetensors or GGUF only, from the folder only, and no code from the checkpoint.
+    Raises ModelError.
     """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -83,7 +89,8 @@ def load(
         lora = AdapterFolder.of(name, adapter if isinstance(adapter, Path) else adapter_snapshot(name, adapter))
     try:
         with isolated(folder) as files, no_hub():
-            return _Loading(name, str(location), folder, files, lora).model(device, torch_dtype, kv_type, kind)
+            loading = _Loading(name, str(location), folder, files, lora, slow)
+            return loading.model(device, torch_dtype, kv_type, kind, keep=dtype is None and device == "cpu")
     except OSError as error:
         raise ModelError(name, f"its files cannot be read: {error}") from error
 
@@ -110,20 +117,39 @@ def score_with(
 class _Loading:
     """A model being loaded from `files`, its `folder` in isolation; `origin` is where the user said that it is."""
 
-    def __init__(self, name: str, origin: str, folder: ModelFolder, files: Path, adapter: AdapterFolder | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        origin: str,
+        folder: ModelFolder,
+        files: Path,
+        adapter: AdapterFolder | None,
+        slow: Callable[[str], None] | None,
+    ) -> None:
         self.name = name
         self.origin = origin
         self.folder = folder
         self.files = files
         self.adapter = adapter
+        self.slow = slow
 
-    def model(self, device: str, dtype: torch.dtype | str, kv_type: KVType | None, kind: str | None) -> PagedTextModel:
+    def model(
+        self, device: str, dtype: torch.dtype | str, kv_type: KVType | None, kind: str | None, *, keep: bool
+    ) -> PagedTextModel:
+        """`keep`: whether the weights of a GGUF file stay as they are stored."""
         config, tokenizer = self._config(), self._tokenizer()
         verifier, head = self._verifier(kind, config, tokenizer, device)
-        model = self._pretrained(config, head, verifier, dtype, device)
+        held = self.folder.gguf.kinds if self.folder.gguf is not None and keep else None
+        if self.folder.gguf is None:
+            model = self._pretrained(config, head, verifier, dtype, device)
+        else:
+            model = self._from_gguf(self.folder.gguf, config, None if keep else dtype, device)
         if (wrong := _no_number(model.named_parameters())) is not None:
             raise self._error(wrong)
         if self.adapter is not None:
+            if held is not None:
+                reason = "an adapter is merged into floats, and the weights of a GGUF file are kept as they are stored"
+                raise adapter_error(self.name, self.adapter.path, f"{reason}; `--dtype float32` makes floats of them")
             self._merge(model, self.adapter, is_base=head is not None)
         self._check_vocabulary(model, tokenizer)
         if verifier is not None:
@@ -134,7 +160,7 @@ class _Loading:
             raise self._error(f"{type(model).__name__} does not run on the paged engine: {error}") from error
         if hasattr(config, "quantization_config") and (reason := mixed_rows(model)) is not None:
             raise self._error(reason)
-        return PagedTextModel.of(self.name, tokenizer, paged, self._eos(model, tokenizer), verifier, self._notes())
+        return PagedTextModel.of(self.name, tokenizer, paged, self._eos(model, tokenizer), verifier, self._notes(), held)
 
     def _merge(self, model: PreTrainedModel, adapter: AdapterFolder, *, is_base: bool) -> None:
         try:
@@ -177,6 +203,8 @@ class _Loading:
         return config
 
     def _tokenizer(self) -> PreTrainedTokenizerFast:
+        if self.folder.gguf is not None:
+            return self._gguf_tokenizer(self.folder.gguf)
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.files, config=self._config(), trust_remote_code=False)
         except Exception as error:
@@ -189,6 +217,24 @@ class _Loading:
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise self._error(f"it has no fast tokenizer (`{TOKENIZER}`)")
         return tokenizer
+
+    def _gguf_tokenizer(self, gguf: GGUFModel) -> PreTrainedTokenizerFast:
+        def first_time() -> None:
+            if self.slow is not None:
+                self.slow("first time: reading its tokenizer")
+
+        try:
+            return gguf_tokenizer(gguf.header, first_time)
+        except CheckpointError as error:
+            raise self._error(str(error)) from error
+
+    def _from_gguf(
+        self, gguf: GGUFModel, config: PretrainedConfig, dtype: torch.dtype | str | None, device: str
+    ) -> PreTrainedModel:
+        try:
+            return built(gguf, config, torch.bfloat16 if isinstance(dtype, str) else dtype, device)
+        except CheckpointError as error:
+            raise self._error(str(error)) from error
 
     def _verifier(
         self, kind: str | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, device: str

@@ -21,7 +21,8 @@ class TextModel:
 
     `max_positions` bounds its context with what it generates, `width` is the length of its logits. `verifier` says how
     it scores, where it was loaded as a verifier. `writes`: whether it can generate; a reward model's own head gives no
-    logits of tokens. `notes` are for the user who loaded it.
+    logits of tokens. `notes` are for the user who loaded it. `held` says how the weights are held, where that is more
+    than a type.
     """
 
     name: str
@@ -32,6 +33,7 @@ class TextModel:
     verifier: Verifier | None = None
     writes: bool = True
     notes: tuple[str, ...] = ()
+    held: str | None = None
 
     @property
     def kind(self) -> str | None:
@@ -97,6 +99,8 @@ class PagedTextModel(TextModel):
         eos: frozenset[int],
         verifier: Verifier | None = None,
         notes: tuple[str, ...] = (),
+        held: str | None = None,
     ) -> PagedTextModel:
         writes = not isinstance(paged.head, ValueHead)
-        return cls(name, tokenizer, eos, paged.max_positions, paged.head.width, verifier, writes, notes, paged=paged)
+        positions, width = paged.max_positions, paged.head.width
+        return cls(name, tokenizer, eos, positions, width, verifier, writes, notes, held, paged=paged)

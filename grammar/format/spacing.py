@@ -44,7 +44,8 @@ def needs_space(nodes: list[PieceNode], index: int, *, head: bool, naming: bool)
     if before.kind == "sign" and before.text == "..":
         return False
     if any(piece.text == "=" and piece.kind == "sign" for piece in (here, before)):
-        return naming
+        # Behind what is named, `=` sets options.
+        return naming and (index <= 3 or not head)
     if here.text == "(" and here.kind == "sign":
         return not is_call(nodes, index, head=head)
     return not (before.text == "-" and before.kind == "sign" and _is_prefix(nodes, index - 1, head=head))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from qpdsl.arguments import ArgumentError
 from qpdsl.errors import naming_keywords
+from qpdsl.garbage_collector import collections_paused
 from qpdsl.settings import check_timeout, check_whole
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def default_session() -> Session:
     global _default
     with _lock:
         if _default is None:
-            from qpdsl.session import Session
+            with collections_paused():
+                from qpdsl.session import Session
 
             _default = Session()
         return _default

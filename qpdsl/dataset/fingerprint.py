@@ -89,7 +89,10 @@ def model_digest(folder: ModelFolder | AdapterFolder) -> str:
         size = path.stat().st_size
         state.update(f"{name}\0{size}\0".encode())
         with path.open("rb") as file:
-            header = _header_length(file.read(8)) if path.suffix == ".safetensors" else size
+            if folder.gguf is not None:
+                header = folder.gguf.header.size
+            else:
+                header = _header_length(file.read(8)) if path.suffix == ".safetensors" else size
             for start, length in _pieces(size, header):
                 file.seek(start)
                 state.update(file.read(length))

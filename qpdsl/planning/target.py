@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qpdsl import zoo
+from qpdsl.executor.checkpoint.gguf_header import SUFFIX
 from qpdsl.grammar.model_id import base_of
 
 
@@ -28,9 +29,14 @@ class Target:
 
 
 def _own_dtype(model: str) -> str | None:
-    """The type that a checkpoint was saved in, by its configuration; None where that is not on this machine."""
+    """The type that a checkpoint was saved in, by its configuration; None where that is not on this machine.
+
+    What is in a GGUF file becomes bfloat16 where it does not stay as it is.
+    """
     from huggingface_hub import try_to_load_from_cache
 
+    if base_of(model).lower().endswith(SUFFIX):
+        return "bfloat16"
     try:
         folder = zoo.path(model) if model.startswith("zoo/") else Path(base_of(model)).expanduser()
         config = folder / "config.json" if folder.is_dir() else try_to_load_from_cache(base_of(model), "config.json")

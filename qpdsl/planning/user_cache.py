@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from qpdsl.errors import UsageError, UserError, reason
+from qpdsl.executor.checkpoint.cache_folder import cache_folder
 from qpdsl.output import check_writable, write_whole
 from qpdsl.planner.cost.device import Device, device_from_json, device_json, nominal
 from qpdsl.planner.cost.statistics import STATISTICS_FILE, Statistics
@@ -34,15 +35,9 @@ class _Unusable(Exception):
 
 
 def folder() -> Path:
-    """`qpdsl` in XDG_CACHE_HOME, by default in `~/.cache`. Raises UsageError where there is no home."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # Its specification has relative paths ignored.
-    if os.path.isabs(base):
-        return Path(base) / "qpdsl"
-    with contextlib.suppress(RuntimeError):
-        home = Path.home()
-        if home.is_absolute():
-            return home / ".cache" / "qpdsl"
+    """`qpdsl` in the user's cache folder. Raises UsageError where there is no home."""
+    if (kept := cache_folder()) is not None:
+        return kept
     raise UsageError("there is no home folder to keep anything in", "XDG_CACHE_HOME may name a folder")
 
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from qpdsl.garbage_collector import collections_seldom
+from qpdsl.garbage_collector import collections_paused, collections_seldom
 
 
 @pytest.mark.parametrize("before", [700, 0, 50_000])
@@ -20,3 +20,16 @@ def test_the_collector_comes_by_less_often_and_then_as_before(before: int) -> No
         assert gc.get_threshold() == (before, 5, 5)
     finally:
         gc.set_threshold(*own)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_collector_pauses_and_then_is_as_before(before: bool) -> None:
+    own = gc.isenabled()
+    (gc.enable if before else gc.disable)()
+    try:
+        with pytest.raises(KeyError), collections_paused():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() == before
+    finally:
+        (gc.enable if own else gc.disable)()

@@ -119,7 +119,10 @@ class Shape:
 
 
 class Decoder(Protocol):
-    """A model. Layers are made when they are asked for, so that memory need not hold all of them twice."""
+    """A model. Layers are made when they are asked for, so that memory need not hold all of them twice.
+
+    All have the same norms, with the same epsilons, and the same activation.
+    """
 
     @property
     def shape(self) -> Shape: ...

@@ -30,6 +30,7 @@ from qpdsl.executor.engine.model.decoder import (
 from qpdsl.executor.engine.model.heads import stored_weight
 from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.kernels.data.weights import FloatWeight, joined
+from qpdsl.executor.kernels.stored_linear import StoredEmbedding, StoredLinear
 
 # Names of a layer's norms: before attention, after it, before the MLP, after it.
 _Norms = tuple[str | None, str | None, str | None, str | None]
@@ -116,7 +117,11 @@ def describe(inner: torch.nn.Module, config: PretrainedConfig, calls: Sequence[A
     """
     # With images, which no text here has, Gemma 3 is its text model and another that sees.
     text_model = inner.language_model if type(inner).__name__ == "Gemma3Model" else inner
-    return _ModuleDecoder(text_model, config, calls)
+    try:
+        return _ModuleDecoder(text_model, config, calls)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        # Something that all of the family have is not there, or not the same for all layers.
+        raise LookupError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ class _Parts:
     activation: Activation
     norms: list[Norm | None]
     head_norms: HeadNorms | None
-    rotates: bool
+    rotation: int | None
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -196,7 +201,7 @@ class _ModuleDecoder:
             Product(projected.weight.select(order), None if projected.bias is None else projected.bias[order]),
             Product(parts.out.weight.select_inputs(self._attended), parts.out.bias),
             parts.head_norms,
-            self._rotary.of_layer(index) if parts.rotates else None,
+            parts.rotation,
             call.scaling,
             call.window,
         )
@@ -209,14 +214,14 @@ class _ModuleDecoder:
         for part in self._modules[index].modules():
             if isinstance(part, torch.nn.Linear):
                 part.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
-            elif hasattr(part, "stored"):
+            elif isinstance(part, StoredLinear):
                 part.stored = FloatWeight(torch.empty(0, 0))
 
     def _parts(self, index: int) -> _Parts:
         """Raises LookupError where the layer has other parts than these."""
         module = self._modules[index]
         norms = [None if name is None else getattr(module, name) for name in self._family.norms]
-        present = {name for name, norm in zip(self._family.norms, norms, strict=True) if not _idle(norm)}
+        present = {name for name, norm in zip(self._family.norms, norms, strict=True) if name and not _idle(norm)}
         _expect(module, {"self_attn", "mlp", *present})
         attention, mlp = module.self_attn, module.mlp
         hidden, intermediate = self.shape.hidden, self.shape.intermediate
@@ -239,7 +244,7 @@ class _ModuleDecoder:
             _ACTIVATIONS[type(getattr(mlp, activation)).__name__],
             [None if _idle(norm) else self._norm(norm) for norm in norms],
             self._head_norms(attention) if head_norms else None,
-            self._family.rotates(attention),
+            self._rotary.of_layer(index) if self._family.rotates(attention) else None,
         )
 
     def _head_norms(self, module: Any) -> HeadNorms:
@@ -358,8 +363,8 @@ def _embedding_scale(inner: Any, family: _Family) -> float:
         return float(inner.embedding_multiplier)
     if not family.scaled_embedding:
         return 1.0
-    scale, weight = (getattr(inner.embed_tokens, name, None) for name in ("embed_scale", "weight"))
-    if scale is None:
-        raise LookupError("embed_scale")
-    # The module rounds it to the type of its weights.
-    return float(scale if weight is None else scale.to(weight.dtype))
+    module = inner.embed_tokens
+    if isinstance(module, StoredEmbedding):
+        return module.scale
+    # Its module rounds the scale to the type of the weights.
+    return float(module.embed_scale.to(module.weight.dtype))

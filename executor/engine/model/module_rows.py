@@ -23,6 +23,8 @@ def make_rowwise(stack: ModuleStack, head: LogitHead | ValueHead, probe: Probe, 
     trial = probe.start(plain, fold)
     try:
         rows = RowwiseModules(stack.inner, lambda: stack.without_attention(probe.tokens[:_ROWS], trial.cache))
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception:
         # Its own code wants something of the parts that were replaced.
         return

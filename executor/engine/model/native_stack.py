@@ -16,8 +16,8 @@ from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.model.decoder import Decoder, GatedMlp, Layer, Norm, Product
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
+from qpdsl.executor.kernels.llvm.attention import NO_WINDOW
 from qpdsl.executor.kernels.llvm.cache import HeadShape
-from qpdsl.executor.kernels.llvm.compile import Function, vector_width
 from qpdsl.executor.kernels.llvm.forward import (
     BARRIER_NUMBERS,
     FRAME,
@@ -28,12 +28,12 @@ from qpdsl.executor.kernels.llvm.forward import (
     forward_code,
     gate_columns,
 )
-from qpdsl.executor.kernels.llvm.attention import NO_WINDOW
+from qpdsl.executor.kernels.llvm.jit.compile import Function, vector_width
+from qpdsl.executor.kernels.llvm.jit.team import TEAM
 from qpdsl.executor.kernels.llvm.layer import HeadNorm
-from qpdsl.executor.kernels.llvm.panels import PanelWeights
-from qpdsl.executor.kernels.llvm import product as products
+from qpdsl.executor.kernels.llvm.matmul import product as products
+from qpdsl.executor.kernels.llvm.matmul.panels import PanelWeights
 from qpdsl.executor.kernels.llvm.sample import RowSampler
-from qpdsl.executor.kernels.llvm.team import TEAM
 
 _LEAST_POSITIONS = 1024
 # From so many rows on a step takes as many threads as there are: it is arithmetic, and long.
@@ -51,11 +51,13 @@ class NativeStack:
     A row's bits depend on that row alone, whatever the batch and the number of threads.
     """
 
-    def __init__(self, decoder: Decoder, embed: Embed, page_size: int, vocabulary: int | None) -> None:
-        """Lays the weights out layer by layer, and empties the modules that they come from.
+    def __init__(
+        self, decoder: Decoder, embed: Embed, page_size: int, vocabulary: int | None, *, release: bool = False
+    ) -> None:
+        """Lays the weights out layer by layer; with `release`, the modules that they come from are emptied on the way.
 
         With a `vocabulary`, `sampler` draws rows of as many logits. Raises LookupError where the kernels cannot be
-        compiled for the model or the machine; before any module is emptied, where the first layer shows it.
+        compiled for the model or the machine.
         """
         shape, first = decoder.shape, decoder.layer(0)
         heads = HeadShape(shape.heads.fold, shape.heads.kv_heads, shape.heads.dim, page_size)
@@ -68,8 +70,8 @@ class NativeStack:
             _present(first),
         )
         self._widths = Widths.of(shape.hidden, heads)
-        self._forwards: dict[RowKind, Function] = {}
-        self._forward_over("plain")
+        self._forwards: dict[tuple[RowKind, torch.dtype], Function] = {}
+        self._forward_over("plain", torch.float32)
         self._rotations, self._embed = decoder.rotations, embed
         self._residual_scale = torch.tensor([decoder.residual_scale], dtype=torch.float32)
         self._one = torch.ones(1, dtype=torch.float32)
@@ -85,21 +87,14 @@ class NativeStack:
             ) or any(norm.epsilon != self._shape.epsilon for norm in _norms(layer)):
                 raise LookupError("layers of several kinds")
             self._layers.append(_LaidOut(layer, self._widths.machine))
-            decoder.release(index)
+            if release:
+                decoder.release(index)
         self._norm = decoder.norm
         self._tables: list[torch.Tensor] = []
         self._table = np.zeros((decoder.layers, len(LAYER)), dtype=np.int64)
         self._grow(_LEAST_POSITIONS)
         self._workspace = _Workspace(self, 1, 1)
         self._threads_of_few: dict[int, int] = {}
-
-    @classmethod
-    def of(cls, decoder: Decoder, embed: Embed, page_size: int, vocabulary: int | None) -> NativeStack | None:
-        """None where the kernels cannot be compiled for the model or the machine."""
-        try:
-            return cls(decoder, embed, page_size, vocabulary)
-        except LookupError:
-            return None
 
     @property
     def exit_depth(self) -> int:
@@ -142,7 +137,7 @@ class NativeStack:
         if not space.holds(count, threads, table):
             space = self._workspace = _Workspace(self, count, threads, table)
         frame = space.frame(self, residual, hidden, batch, cache, exit_hidden)
-        address, function = frame.ctypes.data, self._forward_over(cache.layout.kind)
+        address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
         TEAM.run(threads, lambda thread: function(address, thread, threads))
         return hidden, exit_hidden
 
@@ -166,12 +161,12 @@ class NativeStack:
             count //= 2
         self._threads_of_few[most] = min(times, key=lambda threads: times[threads])
 
-    def _forward_over(self, kind: RowKind) -> Function:
+    def _forward_over(self, kind: RowKind, dtype: torch.dtype) -> Function:
         """The forward for rows of keys and values of this kind, compiled when it is first asked for."""
-        if kind not in self._forwards:
-            shape = replace(self._shape, heads=replace(self._shape.heads, kind=kind))
-            self._forwards[kind] = forward_code(shape)["forward"]
-        return self._forwards[kind]
+        if (kind, dtype) not in self._forwards:
+            shape = replace(self._shape, heads=replace(self._shape.heads, kind=kind, dtype=dtype))
+            self._forwards[kind, dtype] = forward_code(shape)["forward"]
+        return self._forwards[kind, dtype]
 
     def _threads(self, count: int) -> int:
         most = torch.get_num_threads()

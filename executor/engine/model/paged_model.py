@@ -11,6 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
+from qpdsl.executor.engine.memory.budget import main_memory
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, KVType
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.kept_state import TensorMarks
@@ -28,6 +29,7 @@ from qpdsl.executor.engine.model.refusals import (
     setting,
 )
 from qpdsl.executor.kernels.linear import PADDED_ROWS
+from qpdsl.executor.kernels.stored_linear import stored_parameters
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import Feature
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 # Two ways to sum the same float32 products differ by about this much of the largest logit.
 _NATIVE_TOLERANCE = 1e-4
+# Weights may be in memory twice for a moment where memory would hold them so many times.
+_PLENTY = 6
 # Where configurations say how many tokens a text may have.
 _LIMITS = ("max_position_embeddings", "max_target_positions")
 # Where configurations say how many experts a layer has.
@@ -76,7 +80,7 @@ class PagedModel:
         self.device = str(model.device)
         self.kernels: bool = model.device.type == "cuda" if kernels is None else kernels
         self.dtype: torch.dtype = model.dtype
-        self.parameters: int = model.num_parameters()
+        self.parameters: int = model.num_parameters() + stored_parameters(model)
         limits = [limit for name in _LIMITS if (limit := setting(config, name)) and limit > 0]
         self.max_positions: int = min(limits, default=1 << 30)
         probe = Probe(model, self.head, self.max_positions)
@@ -100,6 +104,8 @@ class PagedModel:
             if compiled is not None:
                 self._stack = compiled
                 self.native = self._rowwise = True
+                # Compiled attention reads any float; torch's computes in the type of the cache.
+                self.layout = replace(self.layout, dtype=self.dtype)
             else:
                 if isinstance(self.head, LogitHead):
                     self.head.pack()
@@ -195,9 +201,10 @@ def _native(
     config: PretrainedConfig,
     calls: list[AttentionCall],
 ) -> NativeStack | None:
-    """The layers as compiled code; None where that cannot be.
+    """The layers as compiled code; None where that cannot be, or gives other logits than the model's own.
 
-    Raises NativeMismatch where it turns out too late, or where the logits are not the model's own.
+    Memory holds the weights twice until the logits agree, if there is plenty. If not, modules are emptied on the way,
+    and NativeMismatch is raised where it turns out too late.
     """
     plain = replace(layout, dtype=torch.float32)
     try:
@@ -216,14 +223,23 @@ def _native(
     packed = head.packed if tied and isinstance(head, LogitHead) else None
     embed = TokenEmbedding(embeddings, decoder.embedding_scale, packed)
     vocabulary = head.width if isinstance(head, LogitHead) else None
-    native = NativeStack.of(decoder, embed, layout.page_size, vocabulary)
-    if native is None:
+    weights = sum(parameter.numel() * parameter.itemsize for parameter in stack.inner.parameters())
+    sparing = weights * _PLENTY > main_memory()
+    try:
+        native = NativeStack(decoder, embed, layout.page_size, vocabulary, release=sparing)
+    except LookupError as error:
+        if sparing:
+            raise NativeMismatch("its layers cannot be compiled") from error
         return None
     trial = probe.kernel_start(plain)
     hidden, _ = native.forward(trial.batch, trial.cache, early_exit=False)
     distance = (head.dense(trial.read(hidden)) - expected[trial.expected]).abs().max().item()
     if not distance <= _NATIVE_TOLERANCE * max(1.0, expected.abs().max().item()):
-        raise NativeMismatch(f"its compiled layers give other logits than its own (they differ by {distance:.3g})")
+        if sparing:
+            raise NativeMismatch(f"its compiled layers give other logits than its own (they differ by {distance:.3g})")
+        return None
+    for index in range(decoder.layers):
+        decoder.release(index)
     row = probe.one_row(plain)
     native.tune(row.batch, row.cache)
     return native

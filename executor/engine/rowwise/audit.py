@@ -17,9 +17,9 @@ _MOVING = """
     constant_pad_nd contiguous copy copy_ detach embedding empty empty_like empty_strided eq equal expand expand_as fill
     fill_ flip floor floor_divide full full_like gather ge gt index index_put index_put_ index_select isfinite isin
     isinf isnan item le lift_fresh logical_and logical_not logical_or lt masked_fill masked_fill_ max min narrow ne
-    new_empty new_full new_ones new_zeros nonzero one_hot ones ones_like permute remainder repeat reshape resolve_conj roll
-    scalar_tensor scatter scatter_ select slice sort split split_with_sizes squeeze stack t to topk transpose tril triu
-    triu_ type_as unbind unfold unsqueeze unsqueeze_ view view_as_complex view_as_real where zero_ zeros zeros_like
+    new_empty new_full new_ones new_zeros nonzero one_hot ones ones_like permute remainder repeat reshape resolve_conj
+    roll scalar_tensor scatter scatter_ select slice sort split split_with_sizes squeeze stack t to topk transpose tril
+    triu triu_ type_as unbind unfold unsqueeze unsqueeze_ view view_as_complex view_as_real where zero_ zeros zeros_like
 """
 _ROUNDING_ONCE = """
     abs abs_ add add_ amax amin clamp clamp_ clamp_max clamp_min complex div div_ hardtanh leaky_relu maximum minimum
@@ -59,7 +59,8 @@ class Audit(TorchDispatchMode):
             handles.append(module.register_forward_pre_hook(lambda module, inputs: self._running.append(module)))
             handles.append(module.register_forward_hook(lambda module, inputs, output: self._left()))
         try:
-            with torch.no_grad(), self:
+            # Inference mode would show operations that torch makes of others.
+            with torch.inference_mode(False), torch.no_grad(), self:
                 run()
         finally:
             for handle in handles:

@@ -7,11 +7,13 @@ say how they lie there (`transformers.integrations.moe`).
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from transformers.integrations import moe
 
-from qpdsl.executor.engine.rowwise.uniform import Uniform
+from qpdsl.executor.engine.rowwise.uniform import Uniform, in_whole_vectors
 from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight
 from qpdsl.executor.kernels.linear import PackedLinear
 
@@ -33,9 +35,9 @@ class GroupedExperts:
             raise LookupError(first)
         self._module = module
         self._experts: int = module.num_experts
+        self._activate = self._activation(uniform)
         self._layers = {name: self._packed(name) for name in (first, "down_proj")}
         self._widen, self._narrow = self._layers.values()
-        self._activate = uniform.around(module._apply_gate if module.has_gate else module.act_fn)
         module.forward = self.forward
 
     def forward(
@@ -47,25 +49,21 @@ class GroupedExperts:
         """
         chosen: defaultdict[int, list[int]] = defaultdict(list)
         for place, expert in enumerate(top_k_index.flatten().tolist()):
-            chosen[expert].append(place)
-        width = top_k_index.shape[1]
-        weights = top_k_weights.reshape(-1, 1)
-        total = torch.zeros(hidden_states.shape, dtype=torch.float32)
+            # Some routers send a row that needs one expert less to a number that none has.
+            if expert < self._experts:
+                chosen[expert].append(place)
+        hidden, weights = hidden_states.float(), top_k_weights.float().reshape(-1, 1)
+        total = torch.zeros_like(hidden)
         for expert in sorted(chosen):
-            if expert >= self._experts:
-                # Some routers send a row there that needs one expert less.
+            places = chosen[expert]
+            if len(hidden) == 1:
+                total += self._expert(expert, hidden) * weights[places[0]]
                 continue
-            places = torch.tensor(chosen[expert])
-            rows = places // width
-            out = self._narrow[expert](self._activate(self._widen[expert](hidden_states.index_select(0, rows))))
-            if self._module.has_post_expert_norm:
-                out = self._module.post_expert_norm(out)
-            total.index_add_(0, rows, (out * weights.index_select(0, places)).float())
+            index = torch.tensor(places)
+            rows = index // top_k_index.shape[1]
+            out = self._expert(expert, hidden.index_select(0, rows))
+            total.index_add_(0, rows, out * weights.index_select(0, index))
         return total.to(hidden_states.dtype)
-
-    @property
-    def layers(self) -> list[PackedLinear]:
-        return [*self._widen, *self._narrow]
 
     def undo(self) -> None:
         """The module has its weights again, and computes with them."""
@@ -77,6 +75,25 @@ class GroupedExperts:
                 weights = weights.transpose(1, 2).contiguous()
             dtype = getattr(module, name).dtype
             setattr(module, name, torch.nn.Parameter(weights.to(dtype), requires_grad=False))
+
+    def _expert(self, expert: int, rows: torch.Tensor) -> torch.Tensor:
+        """What one expert makes of `rows` float32 [n, d]."""
+        out: torch.Tensor = self._narrow[expert](self._activate(self._widen[expert](rows)))
+        return self._module.post_expert_norm(out) if self._module.has_post_expert_norm else out
+
+    def _activation(self, uniform: Uniform) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What comes between the two layers of an expert."""
+        module = self._module
+        if not module.has_gate:
+            return lambda widened: in_whole_vectors(module.act_fn, widened)
+        if type(module)._apply_gate is not getattr(moe, "_default_apply_gate", None):
+            return uniform.around(module._apply_gate)
+        half = module.down_proj.shape[2 - module.is_transposed]
+
+        def gated(widened: torch.Tensor) -> torch.Tensor:
+            return in_whole_vectors(module.act_fn, widened[:, :half]) * widened[:, half:]
+
+        return gated
 
     def _packed(self, name: str) -> list[PackedLinear]:
         """The layer `name` of each expert; the module's parameter is empty afterwards."""

@@ -28,22 +28,18 @@ class PackedLayer:
         self._stored: Weight | None = module.stored if kind is StoredLinear else None
         bias = None if module.bias is None else module.bias.detach()
         if self._stored is not None:
-            self.layer = PackedLinear(self._stored, bias)
+            self._layer = PackedLinear(self._stored, bias)
             # None of the outputs: it still says how its weights are held.
             module.stored = self._stored.select(torch.empty(0, dtype=torch.int64))
         else:
             weight = module.weight.detach()
-            self.layer = PackedLinear(FloatWeight(weight.t() if self._transposed else weight), bias)
+            self._layer = PackedLinear(FloatWeight(weight.t() if self._transposed else weight), bias)
             module.weight = torch.nn.Parameter(weight.new_empty(0), requires_grad=False)
-        module.forward = self.layer.forward
-
-    @property
-    def layers(self) -> list[PackedLinear]:
-        return [self.layer]
+        module.forward = self._layer.forward
 
     def undo(self) -> None:
         """The module has its weights again, and computes with them."""
-        module, layer = self._module, self.layer
+        module, layer = self._module, self._layer
         del module.forward
         if self._stored is not None:
             module.stored = self._stored

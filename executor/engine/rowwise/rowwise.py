@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -32,13 +32,6 @@ class RowwiseModules:
         except BaseException:
             self.undo()
             raise
-
-    @property
-    def kinds(self) -> Iterator[tuple[str, int]]:
-        """How the weights of each product are stored, and in how many bytes."""
-        for change in self._changed.values():
-            for layer in change.layers:
-                yield layer.kind, layer.nbytes
 
     def keep(self) -> None:
         """Forgets what `undo` would need."""

@@ -118,8 +118,10 @@ def in_whole_vectors(
 ) -> torch.Tensor:
     """`function` of single numbers over `values` of any shape, whose bits depend on neither shape nor threads."""
     named = named or {}
+    count = values.numel()
+    if count <= _PIECE and count % _LANES == 0 and values.is_contiguous():
+        return function(values, *others, **named)
     flat = values.reshape(-1)
-    count = flat.numel()
     if count % _LANES:
         flat = pad(flat, (0, -count % _LANES))
     parts = [function(part, *others, **named) for part in flat.split(_PIECE)]

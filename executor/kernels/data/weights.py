@@ -165,7 +165,7 @@ class GroupedWeight:
     def dequantized(self) -> torch.Tensor:
         """float32 [out, in]."""
         outputs, inputs = self.codes.shape
-        values = self.codes.view(outputs, -1, self.group).float() * self.group_scales()[:, :, None]
+        values = self.codes.view(outputs, inputs // self.group, self.group).float() * self.group_scales()[:, :, None]
         offsets = self.group_offsets()
         if offsets is not None:
             values += offsets[:, :, None]

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.builder import F32, I8, I32, KernelCode, Value
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape, spread
+from qpdsl.executor.kernels.llvm.jit.builder import F32, I8, I32, KernelCode, Value
 
 _LINE_BYTES = 64
 # A larger page would push the page that is being read out of a core's cache.

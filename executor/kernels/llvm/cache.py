@@ -1,4 +1,4 @@
-"""LLVM code that reads and writes the rows of a KV cache (see `KVRows`): float32, or eight bits with scales."""
+"""LLVM code that reads and writes the rows of a KV cache (see `KVRows`): floats of 32 or 16 bits, or eight bits with scales."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 from llvmlite import ir
 
 from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, RowKind, row_bytes
-from qpdsl.executor.kernels.llvm.builder import F32, I8, I32, KernelCode, Value
-
+from qpdsl.executor.kernels.llvm.jit.builder import F16, F32, I8, I16, I32, KernelCode, Value
 
 # Keys come first in a row, then values.
 KEY, VALUE = 0, 1
@@ -29,14 +28,15 @@ class CacheShape:
     dim: int
     page_size: int
     kind: RowKind = "plain"
+    dtype: torch.dtype = torch.float32
 
     @property
     def row_bytes(self) -> int:
-        return row_bytes(self.kind, torch.float32, self.page_size, self.kv_heads, self.dim)
+        return row_bytes(self.kind, self.dtype, self.page_size, self.kv_heads, self.dim)
 
     @property
     def element_bytes(self) -> int:
-        return 4 if self.kind == "plain" else 1
+        return self.dtype.itemsize if self.kind == "plain" else 1
 
     @property
     def token_bytes(self) -> int:
@@ -49,7 +49,7 @@ class HeadShape:
     """The heads of a model: `fold` query heads for each of `kv_heads`, `dim` wide, KV in pages of `page_size` tokens.
 
     A row of the joined projection has the queries [fold, kv_heads, dim], then the keys and then the values, both
-    [kv_heads, dim]. `kind`: what the cache holds.
+    [kv_heads, dim]. `kind`: what the cache holds, of floats with their `dtype`.
     """
 
     fold: int
@@ -57,10 +57,11 @@ class HeadShape:
     dim: int
     page_size: int
     kind: RowKind = "plain"
+    dtype: torch.dtype = torch.float32
 
     @property
     def cache(self) -> CacheShape:
-        return CacheShape(self.kv_heads, self.dim, self.page_size, self.kind)
+        return CacheShape(self.kv_heads, self.dim, self.page_size, self.kind, self.dtype)
 
     @property
     def queries(self) -> int:
@@ -98,7 +99,7 @@ class Cache:
         """A vector of the numbers of a head from `part` on, not yet multiplied by `scale`."""
         code, builder, kind = self._code, self._code.builder, self._shape.kind
         if kind == "plain":
-            return code.load(code.at(head, part))
+            return self._load_float(head, part)
         stored = builder.load(code.at(head, part, I8), typ=ir.VectorType(I8, code.width), align=1)
         if kind == "int8":
             return builder.sitofp(builder.sext(stored, code.integers), code.vector)
@@ -120,7 +121,7 @@ class Cache:
         target = self.head(page, token, which, head)
         if kind == "plain":
             for index, value in enumerate(values):
-                code.store(value, code.at(target, index * code.width))
+                self._store_float(value, target, index * code.width)
             return
         largest = code.magnitude(values[0])
         for value in values[1:]:
@@ -141,6 +142,33 @@ class Cache:
             narrow = builder.trunc(whole, ir.VectorType(I8, code.width))
             builder.store(narrow, code.at(target, index * code.width, I8), align=1)
         builder.store(code.lane(scale, 0), self._scale(page, token, which, head), align=4)
+
+    def _load_float(self, head: Value, part: int) -> Value:
+        code, builder, dtype = self._code, self._code.builder, self._shape.dtype
+        if dtype is torch.float32:
+            return code.load(code.at(head, part))
+        if dtype is torch.float16:
+            half = builder.load(code.at(head, part, F16), typ=ir.VectorType(F16, code.width), align=2)
+            return builder.fpext(half, code.vector)
+        stored = builder.load(code.at(head, part, I16), typ=ir.VectorType(I16, code.width), align=2)
+        return builder.bitcast(builder.shl(builder.zext(stored, code.integers), self._bits(16)), code.vector)
+
+    def _store_float(self, value: Value, head: Value, part: int) -> None:
+        """Rounds half to even. A NaN stays one."""
+        code, builder, dtype = self._code, self._code.builder, self._shape.dtype
+        if dtype is torch.float32:
+            code.store(value, code.at(head, part))
+        elif dtype is torch.float16:
+            builder.store(builder.fptrunc(value, ir.VectorType(F16, code.width)), code.at(head, part, F16), align=2)
+        else:
+            raw = builder.bitcast(value, code.integers)
+            even = builder.and_(builder.lshr(raw, self._bits(16)), self._bits(1))
+            rounded = builder.add(builder.add(raw, self._bits(0x7FFF)), even)
+            # Rounding up could carry a NaN over to another number.
+            quiet = builder.or_(raw, self._bits(0x400000))
+            rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+            narrow = builder.trunc(builder.lshr(rounded, self._bits(16)), ir.VectorType(I16, code.width))
+            builder.store(narrow, code.at(head, part, I16), align=2)
 
     def _scale(self, page: Value, token: Value, which: int, head: Value) -> Value:
         code, shape = self._code, self._shape

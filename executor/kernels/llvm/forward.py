@@ -10,7 +10,6 @@ row for each layer. `FRAME` and `LAYER` name their places.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -18,11 +17,11 @@ from typing import Any
 from llvmlite import binding, ir
 
 from qpdsl.executor.kernels.llvm.attention import emit_attend
-from qpdsl.executor.kernels.llvm.builder import I8, I32, I64, POINTER, KernelCode, Value
 from qpdsl.executor.kernels.llvm.cache import HeadShape
-from qpdsl.executor.kernels.llvm.compile import Library, vector_width
+from qpdsl.executor.kernels.llvm.jit.builder import I8, I32, I64, POINTER, KernelCode, Value
+from qpdsl.executor.kernels.llvm.jit.compile import Emitter, Library, vector_width
 from qpdsl.executor.kernels.llvm.layer import Activation, HeadNorm, emit_gate, emit_norm, emit_store
-from qpdsl.executor.kernels.llvm.matmul import Tile
+from qpdsl.executor.kernels.llvm.matmul.emit import Tile
 
 # residual float32 [T, hidden], which the forward changes; normed, projected [T, hidden], joined [T, joined_row],
 # attended [T, queries] and gated [T, gated_row] are its workspace, widened, sums and scratch that of each thread, so
@@ -34,8 +33,8 @@ FRAME = (
     *("count", "positions", "slots", "rows", "pages", "context", "start", "sequences", "table"),
     *("layers", "depth", "exit", "exit_hidden", "last_norm", "hidden", "factor", "one", "barrier"),
 )
-# Of each product: the addresses of its code, of the code of its group sums (0 for none), of its panels and its bias; and
-# the numbers of `emit_matmul`.
+# Of each product: the addresses of its code, of the code of its group sums (0 for none), of its panels and its bias;
+# and the numbers of `emit_matmul`.
 PRODUCTS = ("join", "out", "widen", "down")
 PRODUCT = ("multiply", "sum", "weights", "bytes", "bias", "inputs", "outputs", "groups")
 LAYER = (
@@ -104,7 +103,7 @@ def forward_code(shape: ForwardShape) -> Library:
     Compiled once for each shape. Raises LookupError where the machine has no vectors for it.
     """
     widths = Widths.of(shape.hidden, shape.heads)
-    emitters: dict[str, Callable[..., None]] = {
+    emitters: dict[str, Emitter] = {
         "norm": partial(emit_norm, size=shape.hidden, width=widths.hidden, epsilon=shape.epsilon),
         "add norm": partial(emit_norm, size=shape.hidden, width=widths.hidden, epsilon=shape.epsilon, add=True),
         "gate": partial(
@@ -112,7 +111,7 @@ def forward_code(shape: ForwardShape) -> Library:
         ),
         "store": partial(emit_store, shape=shape.heads, width=widths.head, norm=shape.head_norm),
         "attend": partial(emit_attend, shape=shape.heads, width=widths.head),
-        "wait": emit_wait,
+        "wait": partial(emit_wait),
         "forward": partial(emit_forward, shape=shape, width=widths.machine),
     }
     return Library(emitters)
@@ -252,9 +251,7 @@ class _Forward:
                 begin,
                 code.add(begin, panels),
             )
-            self._call(
-                "gate", widened, code.at(self._pointer("gated"), code.times(turn, columns)), gated_row, count
-            )
+            self._call("gate", widened, code.at(self._pointer("gated"), code.times(turn, columns)), gated_row, count)
         self._wait()
         self._to_residual("down", "after_mlp", shape.norms[3], "gated", gated_row)
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.builder import I64, KernelCode, Value
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape
+from qpdsl.executor.kernels.llvm.jit.builder import I64, KernelCode, Value
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -106,7 +106,10 @@ def emit_store(module: ir.Module, name: str, shape: HeadShape, width: int, norm:
     layer
     """
     code = KernelCode(
-        module, name, ("joined", "@row", "rotations", "positions", "slots", "rows", "weights", "@count", "@layer"), width
+        module,
+        name,
+        ("joined", "@row", "rotations", "positions", "slots", "rows", "weights", "@count", "@layer"),
+        width,
     )
     builder, arguments = code.builder, code.arguments
     cache = Cache(code, shape.cache, arguments["rows"])

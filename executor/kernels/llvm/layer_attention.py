@@ -12,14 +12,14 @@ from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
 from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, emit_attend
-from qpdsl.executor.kernels.llvm.builder import I64, KernelCode
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, CacheShape, HeadShape
-from qpdsl.executor.kernels.llvm.compile import Library, vector_width
 from qpdsl.executor.kernels.llvm.forward import dividing
-from qpdsl.executor.kernels.llvm.team import TEAM
+from qpdsl.executor.kernels.llvm.jit.builder import I64, KernelCode
+from qpdsl.executor.kernels.llvm.jit.compile import Function, Library, vector_width
+from qpdsl.executor.kernels.llvm.jit.team import TEAM
 
 if TYPE_CHECKING:
-    from qpdsl.executor.kernels.llvm.builder import Value
+    from qpdsl.executor.kernels.llvm.jit.builder import Value
 
 # Products of queries and keys that a thread computes at least: fewer are not worth waking one.
 _WORK = 1 << 20
@@ -37,7 +37,9 @@ class LayerAttention:
         self._block = shape.block(width)
         if shape.page_size % (width // self._block):
             raise LookupError("page size")
-        self._put = _library(shape, width, "put")
+        self._put = _library(shape, width, "put")["put"]
+        # Without and with sinks; compiled when a layer first needs it.
+        self._attends: dict[str, Function] = {}
         self._scratch = torch.empty(0, dtype=torch.float32)
 
     def attend(
@@ -69,7 +71,7 @@ class LayerAttention:
     def _store(self, key: torch.Tensor, value: torch.Tensor, rows: KVRows, slots: torch.Tensor, layer: int) -> None:
         parts = [part if part.stride(-1) == 1 else part.contiguous() for part in (key, value)]
         addresses = [number for part in parts for number in (part.data_ptr(), part.stride(0), part.stride(1))]
-        self._put["put"](*addresses, slots.data_ptr(), rows.data.data_ptr(), key.shape[0], layer)
+        self._put(*addresses, slots.data_ptr(), rows.data.data_ptr(), key.shape[0], layer)
 
     def _run(
         self,
@@ -92,7 +94,9 @@ class LayerAttention:
         if scoring.sinks is not None:
             sinks = scoring.sinks.detach().float().view(shape.kv_heads, shape.fold).t().contiguous()
         name = "attend" if sinks is None else "attend with sinks"
-        function = _library(shape, self._width, name)[name]
+        if name not in self._attends:
+            self._attends[name] = _library(shape, self._width, name)[name]
+        function = self._attends[name]
 
         def run(thread: int) -> None:
             function(

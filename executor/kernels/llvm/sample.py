@@ -13,8 +13,8 @@ from functools import cache, partial
 import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.builder import F32, I32, I64, KernelCode, Value, Variable
-from qpdsl.executor.kernels.llvm.compile import Library, vector_width
+from qpdsl.executor.kernels.llvm.jit.builder import F32, I32, I64, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.jit.compile import Library, vector_width
 from qpdsl.executor.kernels.plain.philox import MULTIPLIERS, ROUNDS, WEYL
 
 F64 = ir.DoubleType()

@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from qpdsl.executor.kernels.data import kv_rows
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import Scoring
+
+# For fewer rows BLAS has other code, which sums in another order.
+_LEAST_QUERIES = 8
 
 
 @dataclass(slots=True)
@@ -80,18 +83,7 @@ def paged_attention(
 
     Returns [T, H, D]; rows that are in no group are zero.
     """
-    folded = query.unflatten(1, (rows.kv_heads, -1)).transpose(1, 2)
-    return folded_attention(folded, rows, layer, groups, scoring).transpose(1, 2).flatten(1, 2)
-
-
-def folded_attention(
-    query: torch.Tensor,
-    rows: KVRows,
-    layer: int,
-    groups: list[AttentionGroup],
-    scoring: Scoring,
-) -> torch.Tensor:
-    """`paged_attention` of `query` [T, G, KV, D], G query heads to each KV head, any strides. Returns [T, G, KV, D]."""
+    query = query.unflatten(1, (rows.kv_heads, -1)).transpose(1, 2)
     count, fold, kv_heads, dim = query.shape
     out = None
     for group in groups:
@@ -110,7 +102,7 @@ def folded_attention(
         mixed = _mix(folded.transpose(1, 2), k, v, mask, scoring).transpose(1, 2)
         mixed = mixed.reshape(b * q, fold, kv_heads, dim)
         if first is not None and b * q == count:
-            return mixed
+            return mixed.transpose(1, 2).flatten(1, 2)
         if out is None:
             out = torch.zeros((count, fold, kv_heads, dim), dtype=query.dtype, device=query.device)
         if first is not None:
@@ -118,7 +110,8 @@ def folded_attention(
         else:
             assert group.rows is not None and group.valid is not None
             out.index_copy_(0, group.rows.index_select(0, group.valid), mixed.index_select(0, group.valid))
-    return torch.zeros_like(query, memory_format=torch.contiguous_format) if out is None else out
+    mixed = torch.zeros_like(query) if out is None else out
+    return mixed.transpose(1, 2).flatten(1, 2)
 
 
 def _gather(rows: KVRows, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -132,7 +125,12 @@ def _gather(rows: KVRows, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tens
 
 
 def _mix(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scoring: Scoring) -> torch.Tensor:
-    """Attention of `query` [B, KV, Q, D] over `k`, `v` [B, KV, L, D] with an additive `mask` [B, 1, Q, L]."""
+    """Attention of `query` [B, KV, Q, D] over `k`, `v` [B, KV, L, D] with an additive `mask` [B, 1, Q or 1, L]."""
+    count = query.shape[2]
+    if count < _LEAST_QUERIES:
+        missing = (0, 0, 0, _LEAST_QUERIES - count)
+        padded = _mix(pad(query, missing), k, v, pad(mask, missing) if mask.shape[2] > 1 else mask, scoring)
+        return padded[:, :, :count]
     if scoring.softcap is None and scoring.sinks is None:
         return scaled_dot_product_attention(query, k, v, attn_mask=mask, scale=scoring.scale)
     scores = query @ k.transpose(-1, -2) * scoring.scale
@@ -143,7 +141,7 @@ def _mix(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tens
         batch, kv_heads, queries, _ = scores.shape
         # Rows are query by query, each with its heads.
         sinks = scoring.sinks.to(scores.dtype).view(kv_heads, -1)
-        sinks = sinks.repeat(1, queries // sinks.shape[1]).expand(batch, -1, -1)
+        sinks = sinks.repeat(1, -(-queries // sinks.shape[1]))[:, :queries].expand(batch, -1, -1)
         scores = torch.cat((scores, sinks[..., None]), dim=-1)
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype)
     return weights[..., : k.shape[2]] @ v

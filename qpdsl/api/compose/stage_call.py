@@ -81,9 +81,10 @@ class StageCall:
             raise self.refuse(f"`{name}` takes a model (`qp.model(…)`) or a model id, not {shown(value)}", span)
         id_ = self.model_id(value.id, span)
         adapter = None if value.adapter is None else self.composition.plain(value.adapter, span, "an adapter")
-        if adapter is not None and (not adapter or adapter_of(id_) is not None):
-            fault = "names an adapter already" if adapter else "has an adapter without a name"
-            raise self.composition.refuse("QP304", f"model `{id_}` {fault}", span)
+        if adapter == "":
+            raise self.composition.refuse("QP304", "an adapter cannot be empty", span)
+        if adapter is not None and adapter_of(id_) is not None:
+            raise self.composition.refuse("QP117", f"`adapter` is given twice: `{id_}` has one", span)
         whole = with_adapter(id_, adapter)
         declared = value.name or self._variable(value)
         if declared is None:

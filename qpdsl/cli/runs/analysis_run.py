@@ -14,6 +14,7 @@ from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_data
 from qpdsl.cli.shared_options import FileName, device_option, statistics_option
 from qpdsl.errors import UserError
+from qpdsl.garbage_collector import collections_paused
 from qpdsl.settings import DTYPES
 
 if TYPE_CHECKING:
@@ -114,13 +115,14 @@ def run_for_analysis(
     rows = _rows(options, plan, values)
     notes = LoadNotes(plan.models, quiet=form == "json")
     notes.begin()
-    from qpdsl.session import Session
+    with collections_paused():
+        from qpdsl.session import Session
 
     outcomes: dict[int, Outcome] = {}
     with interruptible():
         functions = surroundings.functions.values()
         session = Session(options.device, options.dtype, plan.kv_type, threads=options.threads, functions=functions)
-        session.load(plan, notes.loaded)
+        session.load(plan, notes.loaded, notes.slow)
         analysis = run_analysis(session, plan, len(rows), options.concurrency)
         try:
             run_until_interrupted(_run(session, plan, rows, options, outcomes))

@@ -31,13 +31,18 @@ class LoadNotes:
         if not self._quiet:
             say(f"loading {', '.join(self._names)} …")
 
+    def slow(self, model: str, what: str) -> None:
+        """Says on a terminal why the model takes longer than it will the next time."""
+        if not self._quiet:
+            say(f"loading {', '.join(self._names.get(model, ['a model']))}: {_short(model)} ({what})")
+
     def loaded(self, model: PagedTextModel, took: float) -> None:
         """Says on a terminal that a model was loaded, where that took more than a moment; and what is odd of it."""
         if took >= _MOMENT and not self._quiet:
             names = ", ".join(self._names.get(model.name, ["a model"]))
-            type_name = str(model.paged.dtype).removeprefix("torch.")
+            held = model.held or str(model.paged.dtype).removeprefix("torch.")
             size = f"{count(model.paged.parameters)} parameters"
-            say(f"{names}: {_short(model.name)} ({type_name}, {size}) loaded in {seconds(took)}")
+            say(f"{names}: {_short(model.name)} ({held}, {size}) loaded in {seconds(took)}")
         for note in model.notes:
             say(f"note: {note}")
 

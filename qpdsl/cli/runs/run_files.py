@@ -53,6 +53,8 @@ def run_files(options: RunOptions, models: Mapping[str, str], surroundings: Surr
         for location, what in ((locate(model), "model"), (locate_adapter(model), "adapter of the model")):
             if isinstance(location, Path) and location.is_dir():
                 guard.keeps(location, f"the folder of the {what} `{name}`")
+            elif isinstance(location, Path):
+                guard.reads(location, f"the file of the {what} `{name}`")
     for builtin in zoo.BUILTIN:
         guard.keeps(zoo.path(builtin.name), f"the folder of the model `{builtin.name}`")
     with contextlib.suppress(UserError):

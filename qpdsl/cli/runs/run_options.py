@@ -77,9 +77,9 @@ def open_session(options: RunOptions, job: Job, surroundings: Surroundings, even
         compile=options.compile,
     )
     try:
-        session.load(job.plan, notes.loaded)
+        session.load(job.plan, notes.loaded, notes.slow)
         if job.greedy is not None:
-            session.load(job.greedy, notes.loaded)
+            session.load(job.greedy, notes.loaded, notes.slow)
     except ModelError as error:
         for model in job.models.values():
             lead = str(ModelError(model, ""))

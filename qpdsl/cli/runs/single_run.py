@@ -68,10 +68,9 @@ def answer(
 
 def _say_if_foreign(job: Job, arguments: Mapping[str, Value]) -> None:
     """Says what the built-in models are for, where a program asks one of them something else."""
+    models = job.plan.models.values()
     # What a model knows with an adapter on it is not known here.
-    builtin = [
-        model for model in job.plan.models.values() if model.startswith("zoo/") and locate_adapter(model) is None
-    ]
+    builtin = [model for model in models if model.startswith("zoo/") and locate_adapter(model) is None]
     texts = [value for value in arguments.values() if isinstance(value, str)]
     if builtin and texts and all(map(zoo.is_foreign, texts)):
         say(f"note: {builtin[0]} knows counting problems and short notes only; `--model NAME=…` takes another model")

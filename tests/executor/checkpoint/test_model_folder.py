@@ -107,7 +107,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (indexed("w.safetensors")(folder), write("model.safetensors.index.json", "{}")(folder)),
         "has no `weight_map`",
     ),
-    "adapter": (write("adapter_config.json", "{}"), "it is an adapter (adapter_config.json); merge it"),
+    "adapter": (
+        write("adapter_config.json", "{}"),
+        "it is an adapter (adapter_config.json), not a whole model; give its base model",
+    ),
     "other weights": (configured(transformers_weights="w.safetensors"), "names other weights than the folder's own"),
     "other configurations": (
         configured(configuration_files=["config.4.0.0.json"]),

@@ -87,6 +87,11 @@ def test_kind_of_a_model(text: str) -> None:
     assert parsed(f"{text}\n{PLAIN}").models[0].kind == "qwen"
 
 
+def test_adapter_of_a_model() -> None:
+    (model,) = parsed(f'model m = "id" adapter="./one" kind=qwen\n{PLAIN}').models
+    assert (model.id, model.kind, model.adapter) == ("id", "qwen", "./one")
+
+
 @pytest.mark.parametrize(
     "clauses", ["like search_and_learn", "draft like\n like search_and_learn", "within loss(0.1) like search_and_learn"]
 )

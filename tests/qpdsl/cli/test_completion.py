@@ -54,6 +54,10 @@ def test_names_of_the_program_on_the_line(propose, tmp_path: Path) -> None:  # t
     assert propose("run", "beam_search", "--model", "") == ["llm=", "prm="]
     assert propose("run", "beam_search", "--model", "llm=zoo/counting-p") == ["llm=zoo/counting-prm"]
     assert propose("run", "beam_search", "--model", "llm", "=", "zoo/counting-p") == ["zoo/counting-prm"]
+    assert propose("run", "beam_search", "--adapter", "p") == ["prm="]
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora.qp").touch()
+    assert propose("run", "beam_search", "--adapter", f"prm={tmp_path}/lo") == [f"prm={tmp_path}/lora/"]
     assert "counting-500" in propose("run", "beam_search", "--input", "cou")
     broken = tmp_path / "broken.qp"
     broken.write_text('program p(a: text) { chat user="\n')

@@ -27,6 +27,7 @@ def test_a_missing_model_is_told_before_torch_is_imported(tmp_path: Path) -> Non
         "run greedy --set problem=x --model llm=./nothere",
         "run greedy --set problem=x --model llm=zoo/cuonting",
         "run beam_search --set problem=x --model prm=zoo/counting",
+        "run greedy --set problem=x --adapter llm=./nothere",
         "explain beam_search --model llm=./nothere",
         "explain beam_search --against naive --model prm=./nothere",
         "explain greedy --analyze --model llm=./nothere",
@@ -35,12 +36,13 @@ def test_a_missing_model_is_told_before_torch_is_imported(tmp_path: Path) -> Non
     code = [sys.executable, "-c", COMMANDS, *commands]
     done = subprocess.run(code, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True)
     model, usage = f"{Exit.MODEL.value} False", f"{Exit.USAGE.value} False"
-    assert done.stdout.splitlines() == [model, model, usage, *[model] * 4]
+    assert done.stdout.splitlines() == [model, model, usage, *[model] * 5]
     errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
     missing = "error: model `./nothere` cannot be loaded: there is no folder `nothere`"
-    assert errors[0] == missing and errors[3:] == [missing] * 4
+    assert errors[0] == missing and errors[4:] == [missing] * 4
     assert errors[1].endswith("did you mean `zoo/counting`?")
     assert errors[2] == "error[QP262]: `prm`, which is `zoo/counting`, is no verifier: it writes text"
+    assert errors[3].endswith("adapter `nothere`: there is no such folder")
 
 
 def test_a_damaged_model_is_told_by_explain(qpdsl: Run, tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_what_is_loading_is_said_on_a_terminal(qpdsl: Run, monkeypatch: pytest.M
     run = ("run", "-e", "chat user=q | generate slm max_tokens=2", "--set", "q=x", "--no-greedy")
     said = "loading zoo/counting-mini …\n"
     assert said not in qpdsl(*run).err
-    monkeypatch.setattr("qpdsl.cli.runs.run_options.is_terminal", lambda stream: True)
+    monkeypatch.setattr("qpdsl.cli.runs.load_notes.is_terminal", lambda stream: True)
     assert qpdsl(*run).err.startswith(said)
     assert said not in qpdsl(*run, "--json").err
 

@@ -14,7 +14,8 @@ from qpdsl.executor.engine.model.decoder import Decoder
 from qpdsl.executor.engine.model.families import describe
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
-from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight
+from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight
+from qpdsl.executor.kernels.stored_linear import StoredEmbedding, StoredLinear
 from tests.support.executor.described import hidden_states
 from tests.support.executor.families import Family, tiny
 
@@ -147,17 +148,6 @@ def test_keeps_the_type_of_the_weights(case: str) -> None:
     assert distance(decoder, model) < 1e-4
 
 
-class Stored(torch.nn.Module):
-    """A linear layer of a quantized checkpoint, which computes with the values that its numbers stand for."""
-
-    def __init__(self, weight: Weight, bias: torch.Tensor | None) -> None:
-        super().__init__()
-        self.stored, self.bias = weight, bias
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(hidden, self.stored.dequantized(), self.bias)
-
-
 def grouped(outputs: int, inputs: int, bits: int, group: int, block: int, generator: torch.Generator) -> GroupedWeight:
     """Random numbers in blocks of several groups; 4-bit ones have offsets."""
 
@@ -185,10 +175,14 @@ def test_reads_quantized_layers(case: str) -> None:
                     more = name in ("v_proj", "down_proj")
                     bits, group = (8, 16) if more else (4, 32)
                     weight = grouped(child.out_features, child.in_features, bits, group, 64, generator)
-                    setattr(part, name, Stored(weight, child.bias))
+                    setattr(part, name, StoredLinear(weight, child.bias))
+    embedding = model.model.embed_tokens
+    scale = getattr(embedding, "scalar_embed_scale", 1.0)
     decoder = described(model)
     assert isinstance(decoder.layer(0).attention.joined.weight, GroupedWeight)
     assert distance(decoder, model) < 1e-4
+    model.model.embed_tokens = StoredEmbedding(FloatWeight(embedding.weight.detach()), scale)
+    assert described(model).embedding_scale == pytest.approx(scale)
 
 
 def test_layers_without_rotation_and_windows_are_told_apart() -> None:
@@ -203,7 +197,7 @@ def test_layers_without_rotation_and_windows_are_told_apart() -> None:
 def test_layers_are_emptied_once_their_weights_are_elsewhere() -> None:
     model = model_of("llama")
     inner, calls = attention_calls(model)
-    inner.layers[1].mlp.up_proj = Stored(FloatWeight(inner.layers[1].mlp.up_proj.weight.detach()), None)
+    inner.layers[1].mlp.up_proj = StoredLinear(FloatWeight(inner.layers[1].mlp.up_proj.weight.detach()), None)
     decoder = describe(inner, model.config, calls)
     decoder.release(1)
     left = [part for part in inner.layers[1].modules() if isinstance(part, torch.nn.Linear)]
@@ -233,7 +227,7 @@ class Doubled(torch.nn.Linear):
         return 2 * super().forward(hidden)
 
 
-@pytest.mark.parametrize("alteration", ["subclass", "part", "parameter", "norm", "narrow"])
+@pytest.mark.parametrize("alteration", ["subclass", "part", "parameter", "norm", "narrow", "epsilon", "mixed"])
 def test_a_model_that_only_looks_like_its_family_has_none(alteration: str) -> None:
     model = model_of("llama")
     layer = model.model.layers[1]
@@ -249,5 +243,20 @@ def test_a_model_that_only_looks_like_its_family_has_none(alteration: str) -> No
         case "narrow":
             layer.mlp.gate_proj, layer.mlp.up_proj = (torch.nn.Linear(48, 80, bias=False) for _ in range(2))
             layer.mlp.down_proj = torch.nn.Linear(80, 48, bias=False)
+        case "epsilon":
+            layer.input_layernorm.variance_epsilon *= 10
+        case "mixed":
+            layer.mlp.up_proj = StoredLinear(grouped(96, 48, 8, 16, 48, torch.Generator()), None)
     with pytest.raises(LookupError):
         described(model)
+
+
+@pytest.mark.parametrize("name", ["input_layernorm", "mlp"])
+def test_a_layer_without_a_part_of_its_family_has_none(name: str) -> None:
+    model = model_of("llama")
+    inner, calls = attention_calls(model)
+    delattr(inner.layers[1], name)
+    with pytest.raises(LookupError):
+        describe(inner, model.config, calls)
+    with pytest.raises(LookupError, match="layers"):
+        describe(inner, model.config, calls[1:])

@@ -10,16 +10,19 @@ a few panels are computed before the next panels are read, so weights come from 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
 import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.builder import F32, I8, KernelCode, Value, Variable
-from qpdsl.executor.kernels.llvm.panels import STEP, Factor, FloatPanels, GroupedPanels, Panels
+from qpdsl.executor.kernels.llvm.jit.builder import F16, F32, I8, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.matmul.panels import STEP, Factor, FloatPanels, GroupedPanels, Panels
 
-F16 = ir.HalfType()
 # Inputs of one turn of the loop over them, for floats.
 _UNROLLED = 4
+# In tiles of at most so many rows weights are prefetched.
+_MEMORY_BOUND_ROWS = 4
 # Rows of a tile of a single panel: only the last few panels of a layer are computed so.
 _FEW_ROWS = 2
 
@@ -131,6 +134,7 @@ class _Tile:
             for number in range(panels)
         ]
         self._cells = [(row, number) for row in range(rows) for number in range(panels)]
+        self._ahead = code.times(arguments["bytes"], panels)
 
     def emit(self, masked: bool) -> None:
         """With `masked`, the panel may be the last, which has fewer outputs than lanes."""
@@ -163,6 +167,16 @@ class _Tile:
                 total = sums[row, number]
                 total.set(code.fma(value, weight, total.get()))
 
+    def _prefetch(self, addresses: Iterable[Value]) -> None:
+        """Prefetches what the next panels have at the place of these addresses.
+
+        The hardware prefetches within pages of memory only, and a panel has but a few. Tiles of many rows wait for
+        arithmetic, not for memory.
+        """
+        if len(self._inputs) <= _MEMORY_BOUND_ROWS:
+            for address in addresses:
+                self._code.prefetch(self._code.at(address, self._ahead, I8))
+
     def _floats(self, form: FloatPanels) -> dict[tuple[int, int], Variable]:
         code, builder, width = self._code, self._code.builder, self._code.width
         sums = self._zeros()
@@ -173,6 +187,8 @@ class _Tile:
                 if form.dtype is torch.bfloat16:
                     pair = code.times(builder.sdiv(code.add(start, step), code.number(2)), width)
                     pairs = [builder.load(code.at(panel, pair), typ=code.integers, align=4) for panel in self._weights]
+                    if step % 2 == 0:
+                        self._prefetch(code.at(panel, pair) for panel in self._weights)
                     # The first of a pair is in the low bits. Followed by zeros, bfloat16 is float32.
                     wide = (
                         [builder.and_(value, bits[-65536]) for value in pairs]
@@ -182,7 +198,10 @@ class _Tile:
                     weights = [builder.bitcast(value, code.vector) for value in wide]
                 else:
                     place = code.times(code.add(start, step), width)
-                    weights = [self._float(code.at(panel, place, kind), kind) for panel in self._weights]
+                    places = [code.at(panel, place, kind) for panel in self._weights]
+                    if kind is F32 or step % 2 == 0:
+                        self._prefetch(places)
+                    weights = [self._float(address, kind) for address in places]
                 self._accumulate(sums, code.add(start, step), weights)
         return sums
 
@@ -210,7 +229,9 @@ class _Tile:
             in_block = form.block // form.group
             with code.loop(0, in_block) as index:
                 group = code.add(code.times(block, in_block), index)
-                addresses = [code.at(address, code.add(code.times(index, group_bytes), header), I8) for address in blocks]
+                addresses = [
+                    code.at(address, code.add(code.times(index, group_bytes), header), I8) for address in blocks
+                ]
                 sums = self._zeros()
                 self._codes(form, sums, group, [code.at(address, codes_at, I8) for address in addresses])
                 own = self._own(form.scaled, scales, addresses, 0)
@@ -257,9 +278,12 @@ class _Tile:
             if form.bits == 8:
                 for index in range(STEP):
                     at = code.times(code.add(step, index), width)
+                    if index % 4 == 0:
+                        self._prefetch(code.at(c, at, I8) for c in codes)
                     self._accumulate(sums, code.add(place, index), [self._bytes(code.at(c, at, I8)) for c in codes])
             else:
                 at = code.times(step, width // 2)
+                self._prefetch(code.at(c, at, I8) for c in codes)
                 words = [builder.load(code.at(c, at, I8), typ=code.integers, align=4) for c in codes]
                 for index in range(STEP):
                     shift = ir.Constant(code.integers, [4 * index] * width)
@@ -280,4 +304,3 @@ class _Tile:
 
 def _factor_bytes(factor: Factor) -> int:
     return 2 if factor == "float16" else 4
-

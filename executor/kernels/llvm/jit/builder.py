@@ -13,7 +13,9 @@ from typing import Any
 from llvmlite import ir
 
 F32 = ir.FloatType()
+F16 = ir.HalfType()
 I8 = ir.IntType(8)
+I16 = ir.IntType(16)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 POINTER = ir.PointerType()

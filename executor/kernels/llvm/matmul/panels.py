@@ -136,7 +136,8 @@ class PanelWeights:
         offsets = None
         if form.offset is not None:
             offsets = lane(data[..., scale_bytes : form.header_bytes(width)], _FACTORS[form.offset]).float()
-        groups = data[..., form.header_bytes(width) :].reshape(rows, blocks, -1, form.group_bytes(width))
+        groups = data[..., form.header_bytes(width) :]
+        groups = groups.reshape(rows, blocks, form.block // form.group, form.group_bytes(width))
         scale_codes = lane(groups[..., :width], torch.int8) if form.scaled else None
         start = width * form.scaled
         offset_codes = lane(groups[..., start : start + width], torch.int8) if form.shifted else None
@@ -148,13 +149,13 @@ class PanelWeights:
         else:
             codes = lane(packed.reshape(*packed.shape[:-1], form.group, width), torch.int8)
         return GroupedWeight(
-            codes.reshape(rows, -1),
+            codes.reshape(rows, self.inputs),
             form.bits,
             scales,
             offsets,
             form.group,
-            None if scale_codes is None else scale_codes.reshape(rows, -1),
-            None if offset_codes is None else offset_codes.reshape(rows, -1),
+            None if scale_codes is None else scale_codes.reshape(rows, self.inputs // form.group),
+            None if offset_codes is None else offset_codes.reshape(rows, self.inputs // form.group),
         ).dequantized()
 
 

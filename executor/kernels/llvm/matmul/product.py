@@ -6,10 +6,10 @@ from functools import cache, partial
 
 import torch
 
-from qpdsl.executor.kernels.llvm.compile import Function, Library
-from qpdsl.executor.kernels.llvm.matmul import Tile, emit_group_sums, emit_matmul
-from qpdsl.executor.kernels.llvm.panels import GroupedPanels, Panels, PanelWeights
-from qpdsl.executor.kernels.llvm.team import TEAM
+from qpdsl.executor.kernels.llvm.jit.compile import Function, Library
+from qpdsl.executor.kernels.llvm.jit.team import TEAM
+from qpdsl.executor.kernels.llvm.matmul.emit import Tile, emit_group_sums, emit_matmul
+from qpdsl.executor.kernels.llvm.matmul.panels import GroupedPanels, Panels, PanelWeights
 
 # What a thread multiplies at least: less is not worth waking one.
 _WORK = 1 << 22

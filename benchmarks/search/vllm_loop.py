@@ -1,0 +1,219 @@
+"""Beam search over steps on vLLM, as search-and-learn has it: all problems side by side, round by round.
+
+In each round vLLM writes one more step of every beam that goes on, in several ways, and the verifier scores what is
+new. vLLM finds the beams' earlier tokens in its prefix cache. Two ways to score:
+
+- "uncached": a forward of transformers over the whole text of every candidate, in padded batches of eight;
+- "cached": the verifier is on vLLM too and finds the steps before in its prefix cache; a text that was scored for the
+  same problem before is not scored again. It is the best that can be written by hand.
+
+A beam that has ended is not scored again in either way. It needs vLLM with its torch and transformers, and nothing else
+of this checkout's dependencies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from vllm import LLM, SamplingParams
+
+from benchmarks.peers.clocks import processor_seconds
+from benchmarks.peers.peer import Found, Room
+
+STOP = "\n\n"
+TEMPERATURE = 0.8
+_SCORED_AT_ONCE = 8
+_BLOCK = 32
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A candidate: its text, its token ids behind the prompt, and what is known of it."""
+
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    finished: bool = False
+    score: float = 0.0
+
+
+@dataclass
+class Search:
+    """A problem on its way. `known`: the scores of texts seen so far; `candidates` and `duplicates` count them."""
+
+    problem: str
+    prompt: list[int]
+    beams: list[Beam] = field(default_factory=lambda: [Beam()])
+    known: dict[str, float] = field(default_factory=dict)
+    candidates: int = 0
+    duplicates: int = 0
+
+
+class Judge(Protocol):
+    """Probabilities of "+" over "-" after conversations of token ids."""
+
+    def scores(self, conversations: Sequence[list[int]]) -> list[float]: ...
+
+
+class PlainJudge:
+    """transformers, whole texts in padded batches."""
+
+    def __init__(self, folder: str, dtype: str, signs: Sequence[int]) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+        self._signs = list(signs)
+
+    @torch.inference_mode()
+    def scores(self, conversations: Sequence[list[int]]) -> list[float]:
+        scores: list[float] = []
+        for start in range(0, len(conversations), _SCORED_AT_ONCE):
+            rows = conversations[start : start + _SCORED_AT_ONCE]
+            longest = max(map(len, rows))
+            ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+            mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+            hidden = self._model.model(input_ids=ids, attention_mask=mask).last_hidden_state
+            last = hidden[torch.arange(len(rows)), mask.sum(dim=1) - 1]
+            logits = self._model.lm_head(last)[:, self._signs]
+            scores += logits.double().softmax(dim=-1)[:, 0].tolist()
+        return scores
+
+
+class CachedJudge:
+    """vLLM, asked for one of the two signs."""
+
+    def __init__(self, llm: LLM, signs: Sequence[int]) -> None:
+        self._llm = llm
+        self._plus = signs[0]
+        self._params = SamplingParams(
+            temperature=0.0, max_tokens=1, allowed_token_ids=list(signs), logprobs=len(signs), detokenize=False
+        )
+
+    def scores(self, conversations: Sequence[list[int]]) -> list[float]:
+        prompts = [{"prompt_token_ids": ids} for ids in conversations]
+        outputs = self._llm.generate(prompts, self._params, use_tqdm=False)
+        return [float(torch.tensor(o.outputs[0].logprobs[0][self._plus].logprob).exp()) for o in outputs]
+
+
+class VllmLoop:
+    """Both models, loaded. `options`: "verifier" (a folder), "way", "width", "expand", "depth", "step_tokens"."""
+
+    def __init__(self, generator: str, dtype: str, room: Room, options: dict[str, Any]) -> None:
+        torch.set_num_threads(room.threads)
+        self._options = options
+        self._context = room.context
+        self._llm = _llm(generator, dtype, room)
+        self._words = AutoTokenizer.from_pretrained(generator)
+        verifier = options["verifier"]
+        self._marks = AutoTokenizer.from_pretrained(verifier)
+        signs = [self._marks.convert_tokens_to_ids(sign) for sign in "+-"]
+        self._cached = options["way"] == "cached"
+        self._engines = [self._llm]
+        self._judge: Judge
+        if self._cached:
+            if verifier != generator:
+                self._engines.append(_llm(verifier, dtype, room))
+            self._judge = CachedJudge(self._engines[-1], signs)
+        else:
+            self._judge = PlainJudge(verifier, dtype, signs)
+
+    def search(self, problems: Sequence[str]) -> Found:
+        """Every cache is empty when it begins."""
+        for engine in self._engines:
+            engine.reset_prefix_cache()
+        start, cpu = time.perf_counter(), processor_seconds()
+        searches = [Search(problem, self._prompt(problem)) for problem in problems]
+        sampled = 0
+        for _ in range(self._options["depth"]):
+            sampled += self._grow(searches)
+            if all(beam.finished for search in searches for beam in search.beams):
+                break
+        answers = [max(search.beams, key=lambda beam: beam.score).text for search in searches]
+        return Found(
+            time.perf_counter() - start,
+            processor_seconds() - cpu,
+            answers,
+            sampled,
+            sum(search.candidates for search in searches),
+            sum(search.duplicates for search in searches),
+        )
+
+    def _prompt(self, problem: str) -> list[int]:
+        ids: list[int] = self._words.apply_chat_template(
+            [{"role": "user", "content": problem}], tokenize=True, add_generation_prompt=True, return_dict=False
+        )
+        return ids
+
+    def _grow(self, searches: Sequence[Search]) -> int:
+        """One more step of all that go on, scored, and the best kept. Returns how many tokens were sampled."""
+        going = [(search, beam) for search in searches for beam in search.beams if not beam.finished]
+        outputs = self._llm.generate(
+            [{"prompt_token_ids": [*search.prompt, *beam.tokens]} for search, beam in going],
+            SamplingParams(
+                n=self._options["expand"],
+                temperature=TEMPERATURE,
+                max_tokens=self._options["step_tokens"],
+                stop=[STOP],
+                include_stop_str_in_output=True,
+            ),
+            use_tqdm=False,
+        )
+        grown: dict[int, list[Beam]] = {id(search): [] for search in searches}
+        for (search, beam), output in zip(going, outputs, strict=True):
+            grown[id(search)] += [self._longer(search, beam, sample) for sample in output.outputs]
+        self._score(searches, grown)
+        for search in searches:
+            rows = [
+                Beam(beam.text, beam.tokens, beam.finished, search.known[beam.text]) for beam in grown[id(search)]
+            ] + [beam for beam in search.beams if beam.finished]
+            search.beams = sorted(rows, key=lambda beam: -beam.score)[: self._options["width"]]
+        return sum(len(sample.token_ids) for output in outputs for sample in output.outputs)
+
+    def _longer(self, search: Search, beam: Beam, sample: Any) -> Beam:
+        tokens = (*beam.tokens, *(token for token in sample.token_ids if token != self._words.eos_token_id))
+        full = len(search.prompt) + len(tokens) >= self._context - 1
+        return Beam(beam.text + sample.text, tokens, full or sample.stop_reason != STOP)
+
+    def _score(self, searches: Sequence[Search], grown: dict[int, list[Beam]]) -> None:
+        """Makes the scores of all new candidates known."""
+        asked: list[tuple[Search, str]] = []
+        for search in searches:
+            seen = set(search.known)
+            for beam in grown[id(search)]:
+                search.candidates += 1
+                search.duplicates += beam.text in seen
+                if not self._cached or beam.text not in seen:
+                    asked.append((search, beam.text))
+                seen.add(beam.text)
+        scores = self._judge.scores([self._conversation(search.problem, text) for search, text in asked])
+        for (search, text), score in zip(asked, scores, strict=True):
+            search.known[text] = score
+
+    def _conversation(self, problem: str, text: str) -> list[int]:
+        """The tokens up to where the verifier judges the last step (RLHFlow's format)."""
+        turns = []
+        for number, step in enumerate(step for step in text.split(STOP) if step.strip()):
+            turns.append({"role": "user", "content": f"{problem} {step}" if number == 0 else step})
+            turns.append({"role": "assistant", "content": "+"})
+        # A text of nothing is judged as the problem alone.
+        turns = turns[:-1] or [{"role": "user", "content": problem}]
+        ids: list[int] = self._marks.apply_chat_template(
+            turns, tokenize=True, add_generation_prompt=True, return_dict=False
+        )
+        return ids[-self._context + 1 :]
+
+
+def _llm(folder: str, dtype: str, room: Room) -> LLM:
+    return LLM(
+        model=folder,
+        dtype=dtype,
+        block_size=_BLOCK,
+        max_model_len=room.context,
+        max_num_seqs=room.slots,
+        enable_prefix_caching=True,
+        # Log-probabilities over the two signs alone.
+        logprobs_mode="processed_logprobs",
+        disable_log_stats=True,
+    )
