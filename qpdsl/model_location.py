@@ -1,4 +1,4 @@
-"""Where a model and its adapter lie: a built-in model, a folder, a GGUF file, or a repository of the Hugging Face hub."""
+"""Where a model and its adapter lie: a built-in model, a folder, a GGUF file, or a repository of the hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qpdsl.grammar.model_id import adapter_of, base_of
 
 
 def locate(model: str) -> Path | str:
-    """Where a model id points: a built-in or local folder or a GGUF file (a Path), or else a hub id (the string itself).
+    """Where a model id points: a built-in or local folder or a file (a Path), or else a hub id (the string itself).
 
     A path that does not exist comes back as a Path too, for the loader to refuse. An adapter in the id does not count.
     """

@@ -121,9 +121,9 @@ class Session:
         for model in new:
             start = time.monotonic()
             kind, adapter = kinds.get(model), locate_adapter(model)
+            told = None if slow is None else partial(slow, model)
             with collections_paused():
-                told = None if slow is None else partial(slow, model)
-            loaded[model] = load(model, locate(model), self.device, self.dtype, self.kv_type, kind, adapter, told)
+                loaded[model] = load(model, locate(model), self.device, self.dtype, self.kv_type, kind, adapter, told)
             if tell is not None:
                 tell(loaded[model], time.monotonic() - start)
         for model, text_model in loaded.items():

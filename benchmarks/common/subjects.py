@@ -21,7 +21,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from benchmarks.common.folders import ROOT
-from benchmarks.common.shapes import half_billion, random_prompts
+from benchmarks.common.real_models import GEMMA3, SMOLLM2
+from benchmarks.common.shapes import HALF, half_billion, random_prompts
 from benchmarks.peers.peer import Tokens
 
 FLOAT32, BFLOAT16, QUANTIZED = "float32", "bfloat16", "quantized"
@@ -71,11 +72,9 @@ class Subject:
     @property
     def multiply_adds(self) -> int:
         """Multiply-adds of a token: one for each weight of a matrix, the embeddings aside unless they are the head."""
-        tied = self.config.get("tie_word_embeddings", True)
-        shapes = _shapes(_there(self.float32))
-        return sum(
-            math.prod(shape) for name, shape in shapes if len(shape) == 2 and (tied or "embed_tokens" not in name)
-        )
+        matrices = {name: shape for name, shape in _shapes(_there(self.float32)) if len(shape) == 2}
+        apart = any(name.startswith("lm_head.") for name in matrices)
+        return sum(math.prod(shape) for name, shape in matrices.items() if not (apart and "embed_tokens" in name))
 
     def step_bytes(self, dtype: str) -> int:
         """Bytes of weights that a decode step must read, however many rows it has."""
@@ -105,23 +104,13 @@ class Subject:
 
 def subjects(folder: Path) -> dict[str, Subject]:
     """All of them, with their files in `folder`, whether these are there or not."""
-    return {
-        "SmolLM2-135M": Subject(
-            "SmolLM2-135M",
-            folder / "smollm2-135m-f32",
-            folder / "smollm2-135m-bf16",
-            folder / "SmolLM2-135M-Instruct.Q4_1.gguf",
-        ),
-        "Gemma-3-270M": Subject(
-            "Gemma-3-270M",
-            folder / "gemma3-270m-f32",
-            folder / "gemma3-270m-bf16",
-            folder / "gemma-3-270m-Q4_K_M.gguf",
-        ),
-        "0.5B": Subject(
-            "0.5B", folder / "half-billion-f32", folder / "half-billion-bf16", folder / "half-billion-Q8_0.gguf", False
-        ),
+    real = {"SmolLM2-135M": SMOLLM2, "Gemma-3-270M": GEMMA3}
+    found = {
+        name: Subject(name, folder / f"{model.dense}-f32", folder / f"{model.dense}-bf16", folder / model.file)
+        for name, model in real.items()
     }
+    half = (folder / name for name in ("half-billion-f32", "half-billion-bf16", "half-billion-Q8_0.gguf"))
+    return {**found, HALF: Subject(HALF, *half, prose=False)}
 
 
 def make_half_billion(subject: Subject) -> None:
@@ -135,7 +124,7 @@ def make_half_billion(subject: Subject) -> None:
         return
     subject.float32.parent.mkdir(parents=True, exist_ok=True)
     model = half_billion()
-    tokenizer = _bytes_tokenizer(model.config.vocab_size)
+    tokenizer = bytes_tokenizer(model.config.vocab_size)
     for folder, dtype in ((subject.float32, torch.float32), (subject.bfloat16, torch.bfloat16)):
         model.to(dtype).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -144,7 +133,7 @@ def make_half_billion(subject: Subject) -> None:
     recoded(floats, subject.quantized, GGMLQuantizationType.Q8_0)
 
 
-def _bytes_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
+def bytes_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
     """A token for each byte, and names without a meaning for the other ids."""
     names = [*ByteLevel.alphabet(), *(f"<{number}>" for number in range(vocabulary - 256))]
     model = Tokenizer(BPE({name: number for number, name in enumerate(names)}, []))

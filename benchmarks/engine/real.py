@@ -1,6 +1,6 @@
 """Real models against vLLM, llama.cpp and transformers' `generate`, each in a process of its own, in one run.
 
-    python -m benchmarks.engine.real --folder FOLDER [--vllm-python PATH] [--llama-python PATH]
+    python -m benchmarks.engine.real [--folder FOLDER] [--vllm-python PATH] [--llama-python PATH]
         [--models SmolLM2-135M Gemma-3-270M 0.5B] [--dtypes float32 bfloat16 quantized] [--rows 1 2 8 64]
         [--prompts 64 1024] [--peers generate vllm llama.cpp] [--threads 1] [--repeats 3] [--clock wall] [--quick]
 
@@ -30,6 +30,7 @@ from typing import Any
 
 from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe
+from benchmarks.common.real_models import DEFAULT
 from benchmarks.common.roofline import rates
 from benchmarks.common.subjects import DTYPES, QUANTIZED, Missing, Subject, make_half_billion, subjects
 from benchmarks.engine.decode import lengths_of
@@ -267,7 +268,7 @@ def processor() -> Record:
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--folder", type=Path, required=True, help="where the models are, and are made")
+    options.add_argument("--folder", type=Path, default=DEFAULT, help=f"where the models are (default: {DEFAULT})")
     options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     options.add_argument("--rows", nargs="+", type=int, default=list(ROWS))

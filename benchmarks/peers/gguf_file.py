@@ -58,7 +58,7 @@ def write_gguf(model: PreTrainedModel, file: Path, tokens: Sequence[str] | None 
         writer.add_tokenizer_model("no_vocab")
     else:
         writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("default")
+        writer.add_tokenizer_pre("gpt-2")
         writer.add_token_list(tokens)
         writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
         # It must have one, and this one never applies: no text has its two characters.

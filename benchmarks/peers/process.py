@@ -53,7 +53,9 @@ class Process:
         except OSError as error:
             raise Absent(f"{python} does not start: {error}") from error
 
-    def load(self, side: str, model: Path, dtype: str, room: Room, options: Mapping[str, Any] = _NONE) -> dict[str, Any]:
+    def load(
+        self, side: str, model: Path, dtype: str, room: Room, options: Mapping[str, Any] = _NONE
+    ) -> dict[str, Any]:
         """Raises Absent where the side is not installed, or does not take the model."""
         request = {"do": "load", "side": side, "model": str(model), "dtype": dtype, "options": dict(options)}
         sizes = {"slots": room.slots, "context": room.context, "threads": room.threads}

@@ -2,13 +2,12 @@
 
     python -m benchmarks.peers.worker
 
-Its side is the one thing that it imports besides the standard library, so it runs in that side's own environment.
+Its side is the one thing that it imports besides the standard library, so it runs in that side's own environment. A
+request has its name under `do`; these are the names, with what comes beside them and what is replied:
 
-| request | reply |
-|---|---|
-| `{"do": "load", "side", "model", "dtype", "slots", "context", "threads", "options"}` | `{"seconds", "about", "resident"}` |
-| `{"do": "run", "prompts", "lengths"}` | `{"tokens", "total", "first", "first_tokens", "resident", "peak"}` |
-| `{"do": "search", "problems"}`, of a side that searches | the fields of `Found` |
+load, with `side`, `model`, `dtype`, `slots`, `context`, `threads`, `options`: `seconds`, `about`, `resident`
+run, with `prompts`, `lengths`: `tokens`, `total`, `first`, `first_tokens`, `resident`, `peak`
+search, with `problems`, of a side that searches: the fields of `Found`
 
 `total` and `first` are `[seconds, processor seconds]` since the run began: at its end, and when every row had its first
 token; `first_tokens` is how many tokens there were by then, since a side may decode some rows while it prefills others.
@@ -94,20 +93,20 @@ class Worker:
     """Answers requests, one after the other."""
 
     def __init__(self) -> None:
-        self._side: Any = None
+        self.side: Any = None
 
     def answer(self, request: Message) -> Message:
         if request["do"] == "load":
             start = time.perf_counter()
             room = Room(request["slots"], request["context"], request["threads"])
-            self._side, about = _side(
+            self.side, about = _side(
                 request["side"], request["model"], request["dtype"], room, request.get("options", {})
             )
             return {"seconds": time.perf_counter() - start, "about": about, "resident": resident()[0]}
-        if request["do"] == "run" and self._side is not None:
-            return _timed(self._side, [tuple(prompt) for prompt in request["prompts"]], request["lengths"])
-        if request["do"] == "search" and self._side is not None:
-            return vars(self._side.search(request["problems"]))
+        if request["do"] == "run" and self.side is not None:
+            return _timed(self.side, [tuple(prompt) for prompt in request["prompts"]], request["lengths"])
+        if request["do"] == "search" and self.side is not None:
+            return vars(self.side.search(request["problems"]))
         raise ValueError(f"cannot do {request['do']!r} now")
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -114,8 +117,14 @@ class Planned:
         self._plan = plan_of(options["program"], models=options["models"])
 
     def search(self, problems: Sequence[str]) -> Found:
-        rows = [InputRow({"problem": problem}) for problem in problems]
+        """Raises RuntimeError where a problem fails."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "problems.jsonl"
+            file.write_text("".join(json.dumps({"problem": problem}) + "\n" for problem in problems), encoding="utf-8")
+            rows = read_rows(file, self._plan, {}).rows
         done = run(self._plan, rows)
-        return Found(
-            done.seconds, done.cpu_seconds, done.answers, sum(outcome.tokens_out for outcome in done.outcomes)
-        )
+        for outcome in done.outcomes:
+            if outcome.error is not None:
+                raise RuntimeError(outcome.error)
+        sampled = sum(outcome.tokens_out for outcome in done.outcomes)
+        return Found(done.seconds, done.cpu_seconds, done.answers, sampled)

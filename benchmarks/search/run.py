@@ -2,15 +2,16 @@
 the KV memory bring; and right answers against tokens spent, of every strategy.
 
     pip install -e '.[bench]'
-    python -m benchmarks.search.run [--quick] [--only throughput rules memory splits accuracy] [--repeats 3]
-                                    [--show-only]
+    python -m benchmarks.search.run [--quick] [--only throughput rules memory splits accuracy vllm] [--repeats 3]
+                                    [--show-only] [--vllm-python PATH] [--real FOLDER] [--problems FILE]
 
 On the built-in models, one torch thread, float32. `--quick` takes a few problems, for minutes in all. Writes
 `benchmarks/results/search.json` and `search.md`; each part writes its own figures as it ends, and leaves those of the
 other parts unchanged. The accuracy part writes `search_accuracy.json`, `.md` and `.svg` beside them, and continues
-where an earlier run was stopped. The sides take turns, each time in a new session, so that no cache is warm; figures
-are medians. Seconds are wall time; processor seconds of this process are given too, since other work on the machine
-does not count in them.
+where an earlier run was stopped. The part `vllm` runs search-and-learn's loop on vLLM (`against_vllm.py`), with the
+Python of `--vllm-python` and, with `--real`, on a real model too, on the problems of a file if one is named. The sides
+take turns, each time in a new session, so that no cache is warm; figures are medians. Seconds are wall time; processor
+seconds of this process are given too, since other work on the machine does not count in them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import torch
 from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe, sentence
 from benchmarks.search.accuracy import accuracy, show
+from benchmarks.search.against_vllm import measure, rows_of, subjects
 from benchmarks.search.loop import Loop
 from benchmarks.search.planned import Run, plan_of, problems, run
 from benchmarks.search.splits import split_session
@@ -52,13 +54,14 @@ class Sizes:
     loop: int = 128
     memory: int = 48
     accuracy: int = 500
+    real: int = 16
     repeats: int = 3
     budgets: tuple[float, ...] = BUDGETS
     splits: tuple[float, ...] = SPLITS
     accuracy_budgets: int = 3
 
 
-QUICK = Sizes(6, 2, 4, 20, 1, (0.25, 1.0), (0.5,), 3)
+QUICK = Sizes(6, 2, 4, 20, 2, 1, (0.25, 1.0), (0.5,), 3)
 
 
 def throughput(sizes: Sizes) -> dict[str, Any]:
@@ -228,16 +231,37 @@ def record(folder: Path, measured: Mapping[str, Any]) -> None:
         print(text)
 
 
+def against_vllm(sizes: Sizes, arguments: argparse.Namespace) -> None:
+    """Each model's figures are written as they come."""
+    for subject in subjects(arguments.real):
+        print(f" {subject.name}")
+        real = subject.name != "zoo/counting"
+        rows = rows_of(sizes.real if real else sizes.throughput, arguments.problems if real else None)
+        figures = measure(subject, rows, arguments.vllm_python, sizes.repeats)
+        file = arguments.output / "search.json"
+        before = json.loads(file.read_text()).get("vllm", {}) if file.is_file() else {}
+        record(arguments.output, {"vllm": {**before, subject.name: figures}, **_machine()})
+
+
+def _machine() -> dict[str, Any]:
+    return {"machine": {**describe(), "sentence": sentence()}}
+
+
 PARTS = {"throughput": throughput, "rules": rules, "memory": memory, "splits": splits}
+# Parts that write for themselves.
+_OWN_OPTIONS = ("accuracy", "vllm")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few problems of each, once")
-    parser.add_argument("--only", nargs="+", choices=[*PARTS, "accuracy"], default=[*PARTS, "accuracy"])
+    parser.add_argument("--only", nargs="+", choices=[*PARTS, *_OWN_OPTIONS], default=[*PARTS, *_OWN_OPTIONS])
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for the results")
     parser.add_argument("--show-only", action="store_true", help="write tables and picture from the results there are")
+    parser.add_argument("--vllm-python", type=Path, help="a Python that has vLLM; this one without it")
+    parser.add_argument("--real", type=Path, help="the folder of a chat model that writes and judges")
+    parser.add_argument("--problems", type=Path, help="JSON lines with problems for the real model")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     sizes = QUICK if arguments.quick else Sizes()
@@ -247,8 +271,10 @@ def main() -> None:
         print(name)
         if name == "accuracy":
             accuracy(sizes.accuracy, sizes.accuracy_budgets, arguments.output)
-            continue
-        record(arguments.output, {name: PARTS[name](sizes), "machine": {**describe(), "sentence": sentence()}})
+        elif name == "vllm":
+            against_vllm(sizes, arguments)
+        else:
+            record(arguments.output, {name: PARTS[name](sizes), **_machine()})
     if arguments.show_only:
         record(arguments.output, {})
         show(arguments.output)

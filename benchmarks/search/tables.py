@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.common.results import Ratio
+
 
 def page(results: Mapping[str, Any]) -> str:
     """The results as a page of tables; parts that were not run are left out."""
@@ -14,6 +16,7 @@ def page(results: Mapping[str, Any]) -> str:
         ("rules", _rules),
         ("memory", _memory),
         ("splits", _splits),
+        ("vllm", _vllm),
     ):
         if name in results:
             lines += [*part(results[name]), ""]
@@ -122,6 +125,35 @@ def _splits(figures: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(split, dict)
     ]
     yield from table(["", "seconds", "process", "computed tokens", "preempted"], rows)
+
+
+def _vllm(figures: Mapping[str, Any]) -> Iterator[str]:
+    for model, of_model in figures.items():
+        yield f"## Against search-and-learn's loop on vLLM: `{model}` ({of_model['problems']} problems)"
+        yield ""
+        rows = [
+            [
+                name,
+                f"{1 / side['seconds_a_problem']:.2f}",
+                f"{Ratio(**side['slower_by'])}x",
+                f"{Ratio(**side['slower_by_cpu'])}x",
+                f"{side['sampled_a_problem']:,.0f}",
+                _share(side["right"]),
+                f"{of_model['goals'][name]:g}x" if name in of_model["goals"] else "",
+            ]
+            for name, side in of_model["sides"].items()
+        ]
+        head = ["", "problems a second", "planned is faster by", "by process time", "tokens a problem", "right", "goal"]
+        yield from table(head, rows)
+        yield ""
+        shares = [side["duplicates"] for side in of_model["sides"].values() if side["duplicates"] is not None]
+        if shares:
+            yield (
+                f"Of the loop's candidates {min(shares):.0%} to {max(shares):.0%} had a text that was seen before for "
+                "the same problem: whoever scores a text once gains by that."
+            )
+        yield from (f"Without {name}: {' '.join(why.split())}" for name, why in of_model["absent"].items())
+        yield ""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

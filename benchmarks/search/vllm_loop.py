@@ -1,7 +1,9 @@
 """Beam search over steps on vLLM, as search-and-learn has it: all problems side by side, round by round.
 
 In each round vLLM writes one more step of every beam that goes on, in several ways, and the verifier scores what is
-new. vLLM finds the beams' earlier tokens in its prefix cache. Two ways to score:
+new. vLLM finds the beams' earlier tokens in its prefix cache. The verifier is a process reward model in RLHFlow's
+format, whose score is the probability of "+" over "-", or a judge that is shown a rubric and answers with a number from
+1 to 5. Two ways to score:
 
 - "uncached": a forward of transformers over the whole text of every candidate, in padded batches of eight;
 - "cached": the verifier is on vLLM too and finds the steps before in its prefix cache; a text that was scored for the
@@ -13,6 +15,7 @@ of this checkout's dependencies.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +31,7 @@ from benchmarks.peers.peer import Found, Room
 STOP = "\n\n"
 TEMPERATURE = 0.8
 _SCORED_AT_ONCE = 8
+_SCALE = "12345"
 _BLOCK = 32
 
 
@@ -54,21 +58,21 @@ class Search:
 
 
 class Judge(Protocol):
-    """Probabilities of "+" over "-" after conversations of token ids."""
+    """Probabilities of the answers that it may give, after conversations of token ids."""
 
-    def scores(self, conversations: Sequence[list[int]]) -> list[float]: ...
+    def answers(self, conversations: Sequence[list[int]]) -> list[list[float]]: ...
 
 
 class PlainJudge:
     """transformers, whole texts in padded batches."""
 
-    def __init__(self, folder: str, dtype: str, signs: Sequence[int]) -> None:
+    def __init__(self, folder: str, dtype: str, ids: Sequence[int]) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
-        self._signs = list(signs)
+        self._ids = list(ids)
 
     @torch.inference_mode()
-    def scores(self, conversations: Sequence[list[int]]) -> list[float]:
-        scores: list[float] = []
+    def answers(self, conversations: Sequence[list[int]]) -> list[list[float]]:
+        answers: list[list[float]] = []
         for start in range(0, len(conversations), _SCORED_AT_ONCE):
             rows = conversations[start : start + _SCORED_AT_ONCE]
             longest = max(map(len, rows))
@@ -76,29 +80,33 @@ class PlainJudge:
             mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
             hidden = self._model.model(input_ids=ids, attention_mask=mask).last_hidden_state
             last = hidden[torch.arange(len(rows)), mask.sum(dim=1) - 1]
-            logits = self._model.lm_head(last)[:, self._signs]
-            scores += logits.double().softmax(dim=-1)[:, 0].tolist()
-        return scores
+            answers += self._model.lm_head(last)[:, self._ids].double().softmax(dim=-1).tolist()
+        return answers
 
 
 class CachedJudge:
-    """vLLM, asked for one of the two signs."""
+    """vLLM, asked for one of the answers."""
 
-    def __init__(self, llm: LLM, signs: Sequence[int]) -> None:
+    def __init__(self, llm: LLM, ids: Sequence[int]) -> None:
         self._llm = llm
-        self._plus = signs[0]
+        self._ids = list(ids)
         self._params = SamplingParams(
-            temperature=0.0, max_tokens=1, allowed_token_ids=list(signs), logprobs=len(signs), detokenize=False
+            temperature=0.0, max_tokens=1, allowed_token_ids=self._ids, logprobs=len(self._ids), detokenize=False
         )
 
-    def scores(self, conversations: Sequence[list[int]]) -> list[float]:
+    def answers(self, conversations: Sequence[list[int]]) -> list[list[float]]:
         prompts = [{"prompt_token_ids": ids} for ids in conversations]
         outputs = self._llm.generate(prompts, self._params, use_tqdm=False)
-        return [float(torch.tensor(o.outputs[0].logprobs[0][self._plus].logprob).exp()) for o in outputs]
+        firsts = [output.outputs[0].logprobs[0] for output in outputs]
+        return [[math.exp(first[token].logprob) for token in self._ids] for first in firsts]
 
 
 class VllmLoop:
-    """Both models, loaded. `options`: "verifier" (a folder), "way", "width", "expand", "depth", "step_tokens"."""
+    """Both models, loaded.
+
+    `options`: "verifier", a folder; "rubric" for a judge, None for a process reward model; "way", "cached" or
+    "uncached"; "width", "expand", "depth", and "step_tokens", which None leaves to the context.
+    """
 
     def __init__(self, generator: str, dtype: str, room: Room, options: dict[str, Any]) -> None:
         torch.set_num_threads(room.threads)
@@ -108,16 +116,17 @@ class VllmLoop:
         self._words = AutoTokenizer.from_pretrained(generator)
         verifier = options["verifier"]
         self._marks = AutoTokenizer.from_pretrained(verifier)
-        signs = [self._marks.convert_tokens_to_ids(sign) for sign in "+-"]
+        self._rubric: str | None = options["rubric"]
+        ids = [self._marks.convert_tokens_to_ids(answer) for answer in ("+-" if self._rubric is None else _SCALE)]
         self._cached = options["way"] == "cached"
         self._engines = [self._llm]
         self._judge: Judge
         if self._cached:
             if verifier != generator:
                 self._engines.append(_llm(verifier, dtype, room))
-            self._judge = CachedJudge(self._engines[-1], signs)
+            self._judge = CachedJudge(self._engines[-1], ids)
         else:
-            self._judge = PlainJudge(verifier, dtype, signs)
+            self._judge = PlainJudge(verifier, dtype, ids)
 
     def search(self, problems: Sequence[str]) -> Found:
         """Every cache is empty when it begins."""
@@ -187,18 +196,22 @@ class VllmLoop:
                 if not self._cached or beam.text not in seen:
                     asked.append((search, beam.text))
                 seen.add(beam.text)
-        scores = self._judge.scores([self._conversation(search.problem, text) for search, text in asked])
-        for (search, text), score in zip(asked, scores, strict=True):
-            search.known[text] = score
+        answers = self._judge.answers([self._conversation(search.problem, text) for search, text in asked])
+        for (search, text), likely in zip(asked, answers, strict=True):
+            search.known[text] = likely[0] if self._rubric is None else float(1 + likely.index(max(likely)))
 
     def _conversation(self, problem: str, text: str) -> list[int]:
-        """The tokens up to where the verifier judges the last step (RLHFlow's format)."""
+        """The tokens up to where the verifier judges the last step, or all that there is."""
         turns = []
-        for number, step in enumerate(step for step in text.split(STOP) if step.strip()):
-            turns.append({"role": "user", "content": f"{problem} {step}" if number == 0 else step})
-            turns.append({"role": "assistant", "content": "+"})
-        # A text of nothing is judged as the problem alone.
-        turns = turns[:-1] or [{"role": "user", "content": problem}]
+        if self._rubric is not None:
+            asked = f"{problem}\n\n{text}\n\n{self._rubric}\n\nAnswer with one whole number from 1 to {_SCALE[-1]}."
+            turns.append({"role": "user", "content": asked})
+        else:
+            for number, step in enumerate(step for step in text.split(STOP) if step.strip()):
+                turns.append({"role": "user", "content": f"{problem} {step}" if number == 0 else step})
+                turns.append({"role": "assistant", "content": "+"})
+            # A text of nothing is judged as the problem alone.
+            turns = turns[:-1] or [{"role": "user", "content": problem}]
         ids: list[int] = self._marks.apply_chat_template(
             turns, tokenize=True, add_generation_prompt=True, return_dict=False
         )

@@ -1,8 +1,8 @@
-"""The families whose GGUF files are read: what transformers calls their settings and tensors, and how these were changed.
+"""The families whose GGUF files are read: settings and tensors by transformers' names, and how these were changed.
 
-A GGUF file describes its model in llama.cpp's terms. llama.cpp's converter (`conversion/` in its repository, one class a
-family) made them from a Hugging Face model; here is the way back. Some settings are in llama.cpp's code and not in the
-file (`src/models/`). A setting or a tensor that is not known here is refused: it would change the model.
+A GGUF file describes its model in llama.cpp's terms. llama.cpp's converter (`conversion/` in its repository, one class
+a family) made them from a Hugging Face model; here is the way back. Some settings are in llama.cpp's code and not in
+the file (`src/models/`). A setting or a tensor that is not known here is refused: it would change the model.
 """
 
 from __future__ import annotations
@@ -176,9 +176,9 @@ def _gemma_scale(config: Mapping[str, Any], layers_of_27b: int) -> int:
 class _Family:
     """How to read the files of one architecture.
 
-    `model_type` is transformers' name, `layer` the names of a layer's tensors, and `own` adds what the configuration has
-    besides. `rotated_pairs`: whether the rows of queries and keys were put in pairs. `adds_one`: whether norms had 1
-    added. `rotates_part`: whether the model may rotate a part of each head only.
+    `model_type` is transformers' name, `layer` the names of a layer's tensors, and `own` adds what the configuration
+    has besides. `rotated_pairs`: whether the rows of queries and keys were put in pairs. `adds_one`: whether norms had
+    1 added. `rotates_part`: whether the model may rotate a part of each head only.
     """
 
     model_type: str

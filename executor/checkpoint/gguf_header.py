@@ -1,8 +1,8 @@
 """What a GGUF file says of itself: its metadata, and the name, type, shape and place of each tensor.
 
-Source: ggml's `docs/gguf.md`. All numbers are little-endian. The file starts with "GGUF", its version, and the numbers of
-tensors and of metadata; the metadata and the list of tensors follow, then, at a multiple of the alignment, the tensors.
-Nothing of the tensors is read here.
+Source: ggml's `docs/gguf.md`. All numbers are little-endian. The file starts with "GGUF", its version, and the numbers
+of tensors and of metadata; the metadata and the list of tensors follow, then, at a multiple of the alignment, the
+tensors. Nothing of the tensors is read here.
 """
 
 from __future__ import annotations
@@ -33,46 +33,55 @@ _MOST_DIMENSIONS = 4
 _LONGEST_TEXT = 1 << 24
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
-# Tensor types by number: name, weights in a block, bytes of a block.
-_TYPES = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 36),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """A type of tensors: how many weights are in a block, and its bytes."""
+
+    name: str
+    weights: int
+    size: int
+
+
+# By the numbers that files have for them.
+TYPES = {
+    0: BlockType("F32", 1, 4),
+    1: BlockType("F16", 1, 2),
+    2: BlockType("Q4_0", 32, 18),
+    3: BlockType("Q4_1", 32, 20),
+    6: BlockType("Q5_0", 32, 22),
+    7: BlockType("Q5_1", 32, 24),
+    8: BlockType("Q8_0", 32, 34),
+    10: BlockType("Q2_K", 256, 84),
+    11: BlockType("Q3_K", 256, 110),
+    12: BlockType("Q4_K", 256, 144),
+    13: BlockType("Q5_K", 256, 176),
+    14: BlockType("Q6_K", 256, 210),
+    16: BlockType("IQ2_XXS", 256, 66),
+    17: BlockType("IQ2_XS", 256, 74),
+    18: BlockType("IQ3_XXS", 256, 98),
+    19: BlockType("IQ1_S", 256, 50),
+    20: BlockType("IQ4_NL", 32, 18),
+    21: BlockType("IQ3_S", 256, 110),
+    22: BlockType("IQ2_S", 256, 82),
+    23: BlockType("IQ4_XS", 256, 136),
+    24: BlockType("I8", 1, 1),
+    25: BlockType("I16", 1, 2),
+    26: BlockType("I32", 1, 4),
+    27: BlockType("I64", 1, 8),
+    28: BlockType("F64", 1, 8),
+    29: BlockType("IQ1_M", 256, 56),
+    30: BlockType("BF16", 1, 2),
+    34: BlockType("TQ1_0", 256, 54),
+    35: BlockType("TQ2_0", 256, 66),
+    39: BlockType("MXFP4", 32, 17),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """A tensor of a file: `type` as in "Q4_K", `shape` with the inputs last, as torch has it, and its place in bytes."""
+    """A tensor of a file: `type` as in "Q4_K", `shape` with the inputs last as in torch, and its place in bytes."""
 
     name: str
     type: str
@@ -176,12 +185,13 @@ class _Reader:
             raise self._error(f"is damaged: `{name}` has {dimensions} dimensions")
         shape = tuple(reversed([self._number("Q") for _ in range(dimensions)]))
         number, start = self._number("I"), self._number("Q")
-        if number not in _TYPES:
+        if number not in TYPES:
             raise self._error(f"has the tensor `{name}` in the type {number}, which qpdsl does not know")
-        kind, weights, block = _TYPES[number]
-        if shape[-1] % weights or not all(shape):
-            raise self._error(f"is damaged: `{name}` has {shape[-1]} columns, and {kind} has blocks of {weights}")
-        return GGUFTensor(name, kind, shape, start, prod(shape) // weights * block)
+        kind = TYPES[number]
+        if shape[-1] % kind.weights or not all(shape):
+            columns = f"`{name}` has {shape[-1]} columns, and {kind.name} has blocks of {kind.weights}"
+            raise self._error(f"is damaged: {columns}")
+        return GGUFTensor(name, kind.name, shape, start, prod(shape) // kind.weights * kind.size)
 
     def _value(self, kind: int) -> Any:
         if kind == _TEXT:

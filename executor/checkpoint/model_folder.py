@@ -74,7 +74,8 @@ class ModelFolder:
     @classmethod
     def _checked(cls, path: Path) -> ModelFolder:
         if not path.exists():
-            raise CheckpointError(f"there is no folder `{path}`")
+            what = "file" if path.suffix.lower() == SUFFIX else "folder"
+            raise CheckpointError(f"there is no {what} `{path}`")
         if path.suffix.lower() == SUFFIX and path.is_file():
             return cls._of_gguf(path)
         if not path.is_dir():

@@ -32,7 +32,7 @@ class StoredLinear(torch.nn.Module):
         if self.out_features * self.in_features <= _AT_ONCE:
             out = linear(rows, self.stored.dequantized())
         else:
-            pieces = torch.arange(self.out_features).split(max(1, _AT_ONCE // self.in_features))
+            pieces = torch.split(torch.arange(self.out_features), max(1, _AT_ONCE // self.in_features))
             out = torch.cat([linear(rows, self.stored.select(piece).dequantized()) for piece in pieces], dim=1)
         if self.bias is not None:
             out = out + self.bias

@@ -56,7 +56,9 @@ def shape_of(model: PagedModel) -> ModelShape:
     """The shape of a loaded model. Embeddings count as parameters only where the head shares them."""
     layout = model.layout
     heads = layout.kv_heads * model.fold
-    return ModelShape(model.parameters, layout.layers, heads, layout.kv_heads, layout.head_dim, model.dtype.itemsize)
+    size = model.weight_bytes / model.parameters
+    kv_bytes = float(layout.token_bytes)
+    return ModelShape(model.parameters, layout.layers, heads, layout.kv_heads, layout.head_dim, size, kv_bytes)
 
 
 def measure_model(

@@ -29,7 +29,8 @@ def weight(kind: str, data: torch.Tensor, outputs: int, inputs: int) -> Weight:
         return FloatWeight(rows.clone().view(_FLOATS[kind]))
     size, unpack = _BLOCKS[kind]
     count = max(1, _AT_ONCE // inputs)
-    pieces = [unpack(part.view(part.shape[0], -1, size)) for part in rows.split(count)]
+    starts = range(0, outputs, count)
+    pieces = [unpack(rows[start : start + count].view(-1, rows.shape[1] // size, size)) for start in starts]
     first = pieces[0]
 
     def joined(name: str) -> torch.Tensor | None:
@@ -134,7 +135,7 @@ def _half(data: torch.Tensor, place: int) -> torch.Tensor:
 
 def _fields(data: torch.Tensor, run: int, bits: int, count: int) -> torch.Tensor:
     """Runs of `run` bytes have `count` numbers of `bits` in each byte: all the first ones, then all the second ones…"""
-    runs = data.unflatten(-1, (-1, run))
+    runs = data.reshape(*data.shape[:-1], -1, run)
     mask = (1 << bits) - 1
     return torch.stack([runs >> bits * place & mask for place in range(count)], dim=-2).flatten(-3)
 

@@ -32,8 +32,8 @@ _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# How text is split before its bytes are merged, by llama.cpp's names (`llama-vocab.cpp`). Transformers knows some; where
-# it does not it would split as GPT-2 does.
+# How text is split before its bytes are merged, by llama.cpp's names (`llama-vocab.cpp`). Transformers knows some, and
+# takes the others for GPT-2's.
 _AS_GPT2 = ("gpt-2", "mpt", "olmo")
 _DIGITS_APART = ("codeshell", "command-r", "minerva-7b", "refact", "smollm", "starcoder")
 _AS_LLAMA3 = ("chatglm-bpe", "glm4")
@@ -110,12 +110,22 @@ def _make(header: GGUFHeader, place: Path) -> None:
         backend.pre_tokenizer = split
     if name in _WHOLE_WORDS:
         backend.model.ignore_merges = True
-    content = backend.to_str().encode()
-    settings = {name: str(token) for name in _SPECIAL if (token := getattr(made, name)) is not None}
+    content = _without_foreign(backend, len(header.metadata["tokenizer.ggml.tokens"])).encode()
+    named = ((name, getattr(made, name)) for name in _SPECIAL)
+    settings = {name: str(token) for name, token in named if token in header.metadata["tokenizer.ggml.tokens"]}
     settings |= {"chat_template": made.chat_template} if made.chat_template else {}
     (place / _TOKENIZER).write_bytes(content)
     settings["digest"] = blake2b(content).hexdigest()
     (place / _SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
+
+
+def _without_foreign(backend: Tokenizer, count: int) -> str:
+    """The tokenizer as JSON, without tokens that transformers adds to the file's own `count`."""
+    if all(id < count for id in backend.get_added_tokens_decoder()):
+        return str(backend.to_str())
+    data = json.loads(backend.to_str())
+    data["added_tokens"] = [token for token in data["added_tokens"] if token["id"] < count]
+    return json.dumps(data, ensure_ascii=False)
 
 
 def _split(header: GGUFHeader) -> pre_tokenizers.PreTokenizer | None:

@@ -35,7 +35,7 @@ from qpdsl.executor.checkpoint.isolated_folder import isolated, no_hub
 from qpdsl.executor.checkpoint.model_folder import TOKENIZER, ModelFolder
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.model.heads import ValueHead
-from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
 from qpdsl.executor.models.gguf_model import built
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
 from qpdsl.executor.models.lora import merge
@@ -74,8 +74,8 @@ def load(
 
     `dtype` None means float32 on a CPU, the checkpoint's own type elsewhere; the weights of a GGUF file then stay on a
     CPU as they are stored. `kv_type` None keeps keys and values in the same type. With a `kind` (or `BY_CONFIGURATION`)
-    the model is loaded as a verifier, with that kind's own head if it has one. An `adapter` is merged into it. `slow` is
-    told what takes long for once. Safetensors or GGUF only, from the folder only, and no code from the checkpoint.
+    the model is loaded as a verifier, with that kind's own head if it has one. An `adapter` is merged into it. `slow`
+    is told what takes long for once. Safetensors or GGUF only, from the folder only, and no code from the checkpoint.
     Raises ModelError.
     """
     transformers.utils.logging.set_verbosity_error()
@@ -134,9 +134,16 @@ class _Loading:
         self.slow = slow
 
     def model(
-        self, device: str, dtype: torch.dtype | str, kv_type: KVType | None, kind: str | None, *, keep: bool
+        self,
+        device: str,
+        dtype: torch.dtype | str,
+        kv_type: KVType | None,
+        kind: str | None,
+        *,
+        keep: bool,
+        native: bool = True,
     ) -> PagedTextModel:
-        """`keep`: whether the weights of a GGUF file stay as they are stored."""
+        """`keep`: whether the weights of a GGUF file stay as they are stored; `native`: see `PagedModel`."""
         config, tokenizer = self._config(), self._tokenizer()
         verifier, head = self._verifier(kind, config, tokenizer, device)
         held = self.folder.gguf.kinds if self.folder.gguf is not None and keep else None
@@ -155,12 +162,17 @@ class _Loading:
         if verifier is not None:
             self._check_scores(model, tokenizer, verifier)
         try:
-            paged = PagedModel(model, kv_type=kv_type, head=head)
+            paged = PagedModel(model, kv_type=kv_type, head=head, native=native)
+        except NativeMismatch:
+            # Its modules are empty by now.
+            return self.model(device, dtype, kv_type, kind, keep=keep, native=False)
         except UnsupportedModel as error:
             raise self._error(f"{type(model).__name__} does not run on the paged engine: {error}") from error
         if hasattr(config, "quantization_config") and (reason := mixed_rows(model)) is not None:
             raise self._error(reason)
-        return PagedTextModel.of(self.name, tokenizer, paged, self._eos(model, tokenizer), verifier, self._notes(), held)
+        return PagedTextModel.of(
+            self.name, tokenizer, paged, self._eos(model, tokenizer), verifier, self._notes(), held
+        )
 
     def _merge(self, model: PreTrainedModel, adapter: AdapterFolder, *, is_base: bool) -> None:
         try:

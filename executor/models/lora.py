@@ -291,8 +291,8 @@ def _is_plain(weight: Parameter) -> bool:
 
 def _quantized(module: str) -> CheckpointError:
     return CheckpointError(
-        f"the model has `{module}` quantized, and an adapter is merged into floating-point weights; use the model as "
-        "it was before it was quantized"
+        f"the model has `{module}` quantized, and an adapter is merged into floating-point weights; a `--dtype` makes "
+        "them of a GGUF file, and of other models there is one that was not quantized"
     )
 
 

@@ -24,8 +24,8 @@ class ModelShape:
     """The numbers that a transformer's cost depends on.
 
     `parameters` are those that every token is multiplied with: without embeddings that are only looked up, with a head
-    that shares them. `number_bytes` is the size of one weight, and of one number of the KV cache unless
-    `kv_token_bytes` gives the bytes of a token there.
+    that shares them. `number_bytes` is the size of one weight, less than a byte where several share one, and of one
+    number of the KV cache unless `kv_token_bytes` gives the bytes of a token there.
     """
 
     parameters: int
@@ -33,11 +33,11 @@ class ModelShape:
     heads: int
     kv_heads: int
     head_dim: int
-    number_bytes: int = 4
+    number_bytes: float = 4
     kv_token_bytes: float | None = None
 
     @property
-    def weight_bytes(self) -> int:
+    def weight_bytes(self) -> float:
         """The bytes that every step reads once."""
         return self.parameters * self.number_bytes
 
@@ -243,9 +243,13 @@ def _profile(data: Mapping[str, Any]) -> ModelProfile:
 
 def _shape(data: Mapping[str, Any]) -> ModelShape:
     token_bytes = data["kv_token_bytes"]
-    names = [field.name for field in fields(ModelShape) if field.name != "kv_token_bytes"]
-    counts = {name: count(data[name]) for name in names}
-    return ModelShape(**counts, kv_token_bytes=None if token_bytes is None else number(token_bytes, positive=True))
+    sizes = ("number_bytes", "kv_token_bytes")
+    counts = {field.name: count(data[field.name]) for field in fields(ModelShape) if field.name not in sizes}
+    return ModelShape(
+        **counts,
+        number_bytes=number(data["number_bytes"], positive=True),
+        kv_token_bytes=None if token_bytes is None else number(token_bytes, positive=True),
+    )
 
 
 def _kv(data: Mapping[str, Any]) -> KVProfile:

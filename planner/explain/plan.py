@@ -13,6 +13,7 @@ from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.format.unparse import format_expr
+from qpdsl.grammar.model_id import adapter_of
 from qpdsl.grammar.printable import printable
 from qpdsl.grammar.width import shorten
 from qpdsl.planner.explain.implementation import implementation, shown_implementation
@@ -54,13 +55,16 @@ def tree(plan: PhysicalPlan) -> list[Line]:
 
 
 def notes(plan: PhysicalPlan) -> tuple[str, str, str]:
-    """What stands under the tree; the second note is empty where the plan says nothing of problems in flight."""
-    flying = ""
+    """What stands under the tree; the second note is empty where there is nothing to say of how the plan runs."""
+    running = []
     if plan.in_flight is not None:
-        flying = f"problems: ≤{plan.in_flight} at once, one more while fewer than {plan.floor} sequences are at work"
+        at_work = f"one more while fewer than {plan.floor} sequences are at work"
+        running.append(f"problems: ≤{plan.in_flight} at once, {at_work}")
     if plan.kv_type is not None:
-        flying += f"{'; ' if flying else ''}keys and values: {plan.kv_type}"
-    return printable(f"columns: {', '.join(plan.ops[-1].columns)}"), flying, printable(_footnote(plan))
+        running.append(f"keys and values: {plan.kv_type}")
+    running += [f"{name}: {id}" for name, id in plan.models.items() if name != id and adapter_of(id) is not None]
+    columns = f"columns: {', '.join(plan.ops[-1].columns)}"
+    return printable(columns), printable("; ".join(running)), printable(_footnote(plan))
 
 
 def explain_json(plan: PhysicalPlan) -> dict[str, Any]:

@@ -84,13 +84,14 @@ def model_digest(folder: ModelFolder | AdapterFolder) -> str:
     header (every tensor's name, type, shape and place) and 32 blocks spread evenly over the file count.
     """
     state = blake2b(digest_size=16)
+    gguf = folder.gguf if isinstance(folder, ModelFolder) else None
     for name in sorted(folder.files):
         path = folder.path / name
         size = path.stat().st_size
         state.update(f"{name}\0{size}\0".encode())
         with path.open("rb") as file:
-            if folder.gguf is not None:
-                header = folder.gguf.header.size
+            if gguf is not None:
+                header = gguf.header.size
             else:
                 header = _header_length(file.read(8)) if path.suffix == ".safetensors" else size
             for start, length in _pieces(size, header):

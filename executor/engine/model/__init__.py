@@ -8,17 +8,20 @@ A model decodes as `generate` does, or it is refused at load. 64 tokens run thro
 errors and 64 tokens hide late ones, so what is known to go wrong is looked for by name: a state beside keys and values
 in what the model's own forward keeps (`kept_state.py`); layers that do not attend once, with the window that the
 model's cache has, and nothing that paged attention does not know (`refusals.py`); logits that are more than a
-projection. A new way to be wrong gets a test of its own there, before it is left to the logits. Attention sinks
-(gpt-oss) are computed by the kernels and their twins only, so on a CPU such a model is refused. `docs/models.md` has
+projection. A new way to be wrong gets a test of its own there, before it is left to the logits. `docs/models.md` has
 the outcome for every family of transformers, and is made by the test of the promise.
 
-On a CPU in float32, Llama, Mistral, Qwen2, Qwen3 and Gemma run without transformers' modules (`lean_stack.py`), and
-with kernels compiled for the machine where they can be (`native_stack.py`). Such a stack is used only where its logits
-on the probe tokens are the model's own to 1e-4 of the largest. The weights are laid out a layer at a time and the
-modules that they came from are emptied, so memory does not double; of the head a second copy is made, up to a gigabyte.
-`heads.py` computes logits, or the values of a reward model.
+On a CPU, decoders that attend and then gate run without transformers' modules, whatever floats or groups of whole
+numbers hold their weights. `families.py` reads such a model off its modules as plain data (`decoder.py`), and
+`native_stack.py` lays the weights out anew and runs all layers as one compiled function, in float32. It is used only
+where its logits on the probe tokens are those that the model's own forward gives in float32, to 1e-4 of the largest.
+The modules are emptied then; where memory is scarce already on the way, so that no weights lie in it twice, and a model
+that turns out otherwise must be loaded again. `heads.py` computes logits, or the values of a reward model;
+`embedding.py` reads rows of a head that shares its weights.
 
-A row's bits may not depend on the other rows of a forward: each layer's shape is tested at the thread count in use, and
-a forward is padded to 2 rows, or to 16 where that test fails or a model runs its own modules. Nothing here may look at
-a sequence's request.
+Other models keep transformers' modules. On a CPU `module_rows.py` gives these compiled attention, and other code in
+linear layers, experts and activations (`../rowwise/`), where the logits stay the model's own.
+
+A row's bits may not depend on the other rows of a forward. Where an operation is left in a model's modules of which
+that is not known, a forward is padded to 16 rows. Nothing here may look at a sequence's request.
 """

@@ -65,6 +65,7 @@ class Attention:
     norms:    of queries and keys, in the order of `joined`; None for none
     rotation: which of `Decoder.rotations` turns this layer's pairs; None for none (NoPE)
     window:   a query sees the last `window` positions, itself included; None for all
+    softcap:  c maps scores s to c·tanh(s/c); None for none
     """
 
     joined: Product
@@ -73,6 +74,7 @@ class Attention:
     rotation: int | None
     scale: float
     window: int | None
+    softcap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

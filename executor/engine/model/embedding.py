@@ -15,7 +15,7 @@ class TokenEmbedding:
     """
 
     def __init__(self, module: torch.nn.Module, scale: float, tied: PackedLinear | None) -> None:
-        """`tied`: the head, if it shares the weights; the module's own are then emptied.
+        """`tied`: the head, if it shares the weights; the module may then be dropped.
 
         Raises LookupError where the module holds no plain weights.
         """

@@ -204,6 +204,7 @@ class _ModuleDecoder:
             parts.rotation,
             call.scaling,
             call.window,
+            call.softcap,
         )
         return Layer(attention, GatedMlp(_joined(parts.widen), parts.down, parts.activation), *parts.norms)
 
@@ -307,8 +308,8 @@ class _Rotary:
 
 
 def _head_counts(calls: Sequence[AttentionCall], rotated: int) -> HeadCounts:
-    if any(call.softcap is not None or call.sinks for call in calls):
-        raise LookupError("soft caps or sinks")
+    if any(call.sinks for call in calls):
+        raise LookupError("sinks")
     heads, kv_heads, *dims = _only({call.shape for call in calls}, "heads")
     dim = _only(set(dims), "widths of heads")
     if heads % kv_heads or rotated > dim:

@@ -6,7 +6,7 @@ import torch
 
 from qpdsl.executor.engine.memory.kv_cache import KVLayout
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
-from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
+from qpdsl.executor.engine.model.module_stack import ModuleStack
 from qpdsl.executor.engine.model.probe import Probe
 from qpdsl.executor.engine.rowwise.rowwise import RowwiseModules
 
@@ -44,14 +44,11 @@ def compile_attention(
     plain: KVLayout,
     layout: KVLayout,
     fold: int,
-    calls: list[AttentionCall],
 ) -> None:
     """Gives `stack` kernels for KV of `layout`, where there are any for its attention and they give the same logits.
 
     In eight bits the logits are not the model's own, so the same code is tried over `plain` rows.
     """
-    if any(call.softcap is not None for call in calls):
-        return
     try:
         # The compiler need not be installed where other kernels run.
         from qpdsl.executor.kernels.llvm.cache import HeadShape

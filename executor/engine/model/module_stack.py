@@ -189,8 +189,8 @@ def _attend(
         if qpdsl.record[-1].shape[1:] != (layout.kv_heads, *[layout.head_dim] * 3):
             raise UnsupportedModel("it attends to other keys and values than those that it keeps")
     kept = qpdsl.cache.layout.dtype
-    states = (part[0].transpose(0, 1).to(kept) for part in (query, key, value))
-    attended = qpdsl.attend(*states, layer, Scoring(scale, sliding_window, softcap, s_aux))
+    queries, keys, values = (part[0].transpose(0, 1).to(kept) for part in (query, key, value))
+    attended = qpdsl.attend(queries, keys, values, layer, Scoring(scale, sliding_window, softcap, s_aux))
     return attended[None].to(query.dtype), None
 
 

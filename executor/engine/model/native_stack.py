@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.model.decoder import Decoder, GatedMlp, Layer, Norm, Product
+from qpdsl.executor.engine.model.decoder import Decoder, GatedMlp, Layer, Product
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
 from qpdsl.executor.kernels.llvm.attention import NO_WINDOW
@@ -59,17 +59,8 @@ class NativeStack:
         With a `vocabulary`, `sampler` draws rows of as many logits. Raises LookupError where the kernels cannot be
         compiled for the model or the machine.
         """
-        shape, first = decoder.shape, decoder.layer(0)
-        heads = HeadShape(shape.heads.fold, shape.heads.kv_heads, shape.heads.dim, page_size)
-        self._shape = ForwardShape(
-            heads,
-            shape.hidden,
-            first.mlp.activation,
-            decoder.norm.epsilon,
-            _head_norm(first),
-            _present(first),
-        )
-        self._widths = Widths.of(shape.hidden, heads)
+        self._shape = _shape(decoder, decoder.layer(0), page_size)
+        self._widths = Widths.of(self._shape.hidden, self._shape.heads)
         self._forwards: dict[tuple[RowKind, torch.dtype], Function] = {}
         self._forward_over("plain", torch.float32)
         self._rotations, self._embed = decoder.rotations, embed
@@ -80,11 +71,7 @@ class NativeStack:
         self._layers: list[_LaidOut] = []
         for index in range(decoder.layers):
             layer = decoder.layer(index)
-            if (_head_norm(layer), _present(layer), layer.mlp.activation) != (
-                self._shape.head_norm,
-                self._shape.norms,
-                self._shape.activation,
-            ) or any(norm.epsilon != self._shape.epsilon for norm in _norms(layer)):
+            if _shape(decoder, layer, page_size) != self._shape:
                 raise LookupError("layers of several kinds")
             self._layers.append(_LaidOut(layer, self._widths.machine))
             if release:
@@ -102,11 +89,9 @@ class NativeStack:
         return len(self._layers) // 2
 
     @property
-    def kinds(self) -> Iterator[tuple[str, int]]:
-        """How the weights of each product are stored, and in how many bytes."""
-        for layer in self._layers:
-            for laid in layer.products.values():
-                yield laid.weights.kind, laid.weights.nbytes
+    def weight_bytes(self) -> int:
+        """The bytes that the weights of all products take."""
+        return sum(laid.weights.nbytes for layer in self._layers for laid in layer.products.values())
 
     @property
     def shape(self) -> ForwardShape:
@@ -332,20 +317,19 @@ def _interleaved(mlp: GatedMlp, columns: int) -> Product:
     return Product(widen.weight.select(order), None if widen.bias is None else widen.bias[order])
 
 
-def _norms(layer: Layer) -> list[Norm]:
+def _shape(decoder: Decoder, layer: Layer, page_size: int) -> ForwardShape:
+    """What a forward is compiled for that runs this layer. Raises LookupError where its norms are of several kinds."""
+    heads, attention = decoder.shape.heads, layer.attention
     norms = (layer.before_attention, layer.after_attention, layer.before_mlp, layer.after_mlp)
-    return [norm for norm in norms if norm is not None]
-
-
-def _present(layer: Layer) -> tuple[bool, bool, bool, bool]:
-    return (
-        layer.before_attention is not None,
-        layer.after_attention is not None,
-        layer.before_mlp is not None,
-        layer.after_mlp is not None,
+    if any(norm is not None and norm.epsilon != decoder.norm.epsilon for norm in norms):
+        raise LookupError("epsilons of several kinds")
+    before_attention, after_attention, before_mlp, after_mlp = (norm is not None for norm in norms)
+    return ForwardShape(
+        HeadShape(heads.fold, heads.kv_heads, heads.dim, page_size),
+        decoder.shape.hidden,
+        layer.mlp.activation,
+        decoder.norm.epsilon,
+        None if attention.norms is None else HeadNorm(attention.norms.epsilon, attention.norms.whole),
+        (before_attention, after_attention, before_mlp, after_mlp),
+        attention.softcap,
     )
-
-
-def _head_norm(layer: Layer) -> HeadNorm | None:
-    norms = layer.attention.norms
-    return None if norms is None else HeadNorm(norms.epsilon, norms.whole)

@@ -111,7 +111,7 @@ class PagedModel:
                     self.head.pack()
                 make_rowwise(stack, self.head, probe, plain, self.fold)
                 if native:
-                    compile_attention(stack, self.head, probe, plain, self.layout, self.fold, calls)
+                    compile_attention(stack, self.head, probe, plain, self.layout, self.fold)
                 self.native, self._rowwise = stack.attention is not None, stack.rowwise
         # Experts compute several tokens together, so a token's bits depend on the others.
         self.mixes_rows: bool = not self._rowwise and (
@@ -127,6 +127,14 @@ class PagedModel:
             features |= {"sampling", "seeds", "masks", "logprobs"}
             features |= {"early_exit"} if self._stack.exit_depth > 0 else set()
         return Capabilities(frozenset(features))
+
+    @property
+    def weight_bytes(self) -> float:
+        """The bytes of the weights that a step reads."""
+        if isinstance(self._stack, ModuleStack):
+            return self.parameters * self.dtype.itemsize
+        packed = self.head.packed if isinstance(self.head, LogitHead) else None
+        return self._stack.weight_bytes + (0 if packed is None else packed.nbytes)
 
     @property
     def sampler(self) -> RowSampler | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,18 +37,19 @@ _BY_THEMSELVES = frozenset(f"{_MOVING} {_ROUNDING_ONCE} {_IN_VECTORS} {_SUMMING_
 _PRODUCTS = frozenset({"addmm", "baddbmm", "bmm", "mm", "mv", "dot", "addmv", "linear", "matmul", "einsum"})
 
 
+@dataclass(frozen=True, slots=True)
 class Finding:
     """An operation whose rounding may depend on other rows, and the module that called it."""
 
-    def __init__(self, operation: str, module: torch.nn.Module) -> None:
-        self.operation, self.module = operation, module
+    operation: str
+    module: torch.nn.Module
 
 
-class Audit(TorchDispatchMode):
+class Audit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """An audit of the modules of `root`, of which the `trusted` ones are known to compute rows by themselves."""
 
     def __init__(self, root: torch.nn.Module, trusted: Collection[torch.nn.Module], uniform: Uniform) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._findings: list[Finding] = []
         self._root, self._trusted, self._uniform = root, trusted, uniform
         self._running: list[torch.nn.Module] = []

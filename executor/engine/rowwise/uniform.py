@@ -124,7 +124,7 @@ def in_whole_vectors(
     flat = values.reshape(-1)
     if count % _LANES:
         flat = pad(flat, (0, -count % _LANES))
-    parts = [function(part, *others, **named) for part in flat.split(_PIECE)]
+    parts = [function(part, *others, **named) for part in torch.split(flat, _PIECE)]
     whole = parts[0] if len(parts) == 1 else torch.cat(parts)
     return whole[:count].view(values.shape)
 

@@ -1,10 +1,12 @@
 """A CPU's kernels, compiled for one model's shapes when it is loaded, as databases compile their queries.
 
-Open `layer.py` first: the calls of a decoder layer between its matrix products. `attention.py` and `sample.py` are
-paged attention and the draw, `cache.py` reads and writes pages, `builder.py` is the small vocabulary over LLVM's
-builder that all are written in, and `compile.py` compiles them for the machine's own vectors, in about 0.2 s.
+Open `forward.py` first: all layers of a decoder as one function, which several threads run together. What it calls are
+the matrix products (`matmul/`), paged attention (`attention.py`), and what a layer computes between them (`layer.py`).
+`cache.py` reads and writes pages, `sample.py` draws tokens, and `layer_attention.py` is attention alone, for models that
+keep transformers' modules. `jit/` has what the kernels are written, compiled and run with.
 
-A query's result depends on its own position and context alone, so nothing is grouped, padded or gathered, and a sample
-has the same bits in any batch; no kernel here may sum in an order that depends on the number of rows. The kernels serve
-float32 models of the Llama family. What they cannot be compiled for raises LookupError and runs in torch (`plain/`).
+A row has the same bits in any batch: a result depends on its own row, position and context alone, so nothing is
+grouped, padded or gathered. No kernel may sum in an order that depends on the number of rows, or on who computes which
+part: threads share rows, outputs and queries out, and never a sum. All arithmetic is in float32, whatever types weights
+and pages are stored in. What kernels cannot be compiled for raises LookupError, and torch does it.
 """

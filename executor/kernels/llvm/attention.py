@@ -27,8 +27,12 @@ _SUM_REGISTERS = 16
 NO_WINDOW = 1 << 40
 
 
-def emit_attend(module: ir.Module, name: str, shape: HeadShape, width: int, sinks: bool = False) -> None:
+def emit_attend(
+    module: ir.Module, name: str, shape: HeadShape, width: int, sinks: bool = False, softcap: float | None = None
+) -> None:
     """Causal attention of rotated queries over the pages of a layer, within the last `window` positions.
+
+    `softcap`: c maps scores s to c·tanh(s/c) (Gemma 2); None for none.
 
     A unit is one query and one KV head, with all query heads that share it. The units of a sequence are ordered by
     head. Arguments of the function, in order:
@@ -68,7 +72,7 @@ def emit_attend(module: ir.Module, name: str, shape: HeadShape, width: int, sink
             count = code.builder.sub(context, code.add(code.builder.sub(last, row), -1))
             for fold in range(0, shape.fold, shape.block(width)):
                 heads = range(fold, min(fold + shape.block(width), shape.fold))
-                _Query(code, shape, heads, scaling, sinks, head, row, count, pages).emit()
+                _Query(code, shape, heads, scaling, sinks, softcap, head, row, count, pages).emit()
     code.end()
 
 
@@ -82,13 +86,14 @@ class _Query:
         heads: range,
         scaling: Value,
         sinks: bool,
+        softcap: float | None,
         head: Value,
         row: Value,
         count: Value,
         pages: Value,
     ) -> None:
         self._code, self._shape, self._heads = code, shape, heads
-        self._scaling, self._has_sinks = scaling, sinks
+        self._scaling, self._has_sinks, self._softcap = scaling, sinks, softcap
         self._count, self._pages = count, pages
         arguments, offset = code.arguments, code.times(head, shape.dim)
         source, out = code.times(row, arguments["row"]), code.times(row, shape.queries)
@@ -159,6 +164,8 @@ class _Query:
                         for line in range(0, self._tile * shape.cache.token_bytes, _LINE_BYTES):
                             code.prefetch(code.at(next_tile, line, I8))
                 scores = builder.fmul(code.sums(self._products(address, at)), self._factors(address, at))
+                if self._softcap is not None:
+                    scores = self._capped(scores, self._softcap)
                 place = code.add(code.times(page, shape.page_size), at)
                 places = builder.add(code.splat(builder.trunc(place, I32)), token)
                 visible = builder.icmp_signed("<", places, count)
@@ -167,6 +174,13 @@ class _Query:
                 code.store(scores, self._kept(page, at))
                 highest.set(code.maximum(highest.get(), scores))
         return highest.get()
+
+    def _capped(self, scores: Value, cap: float) -> Value:
+        """c·tanh(s/c), of tanh(x) = 1 - 2 / (e^2x + 1)."""
+        code, builder = self._code, self._code.builder
+        power = code.exp(builder.fmul(scores, code.constant(2.0 / cap)))
+        rest = builder.fdiv(code.constant(2.0), builder.fadd(power, code.constant(1.0)))
+        return builder.fmul(builder.fsub(code.constant(1.0), rest), code.constant(cap))
 
     def _products(self, page: Value, at: Value) -> list[Value]:
         """The products of query and key for each token of a tile and head of the block, each a vector to be summed."""

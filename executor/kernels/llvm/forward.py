@@ -54,6 +54,7 @@ class ForwardShape:
     epsilon:    of the RMS norms
     head_norm:  of queries and keys; None for none
     norms:      which of the four norms of a layer there are, in the order of `LAYER`
+    softcap:    of the scores of attention; None for none
     """
 
     heads: HeadShape
@@ -62,6 +63,7 @@ class ForwardShape:
     epsilon: float
     head_norm: HeadNorm | None
     norms: tuple[bool, bool, bool, bool]
+    softcap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def forward_code(shape: ForwardShape) -> Library:
             emit_gate, size=gate_columns(widths.machine), width=widths.machine, activation=shape.activation
         ),
         "store": partial(emit_store, shape=shape.heads, width=widths.head, norm=shape.head_norm),
-        "attend": partial(emit_attend, shape=shape.heads, width=widths.head),
+        "attend": partial(emit_attend, shape=shape.heads, width=widths.head, softcap=shape.softcap),
         "wait": partial(emit_wait),
         "forward": partial(emit_forward, shape=shape, width=widths.machine),
     }

@@ -37,9 +37,9 @@ class LayerAttention:
         self._block = shape.block(width)
         if shape.page_size % (width // self._block):
             raise LookupError("page size")
-        self._put = _library(shape, width, "put")["put"]
-        # Without and with sinks; compiled when a layer first needs it.
-        self._attends: dict[str, Function] = {}
+        self._put = _put_library(shape.cache, width)["put"]
+        # With and without sinks and a soft cap; compiled when a layer first needs it.
+        self._attends: dict[tuple[bool, float | None], Function] = {}
         self._scratch = torch.empty(0, dtype=torch.float32)
 
     def attend(
@@ -54,14 +54,12 @@ class LayerAttention:
     ) -> torch.Tensor:
         """Stores `key` and `value` [T, KV, D], then attends: `query` [T, H, D] to [T, H, D], all float32.
 
-        Query heads that share a KV head are neighbours. Padding rows give zeros. Raises ValueError for a soft cap.
+        Query heads that share a KV head are neighbours. Padding rows give zeros.
         """
-        if scoring.softcap is not None:
-            raise ValueError("the kernel knows no soft cap")
         shape, count = self._shape, query.shape[0]
         self._store(key, value, rows, batch.slots, layer)
-        grouped = (shape.kv_heads, shape.fold, shape.dim)
-        queries = query.unflatten(1, grouped[:2]).transpose(1, 2).contiguous()
+        grouped = query.reshape(count, shape.kv_heads, shape.fold, shape.dim)
+        queries = grouped.transpose(1, 2).contiguous()
         # No kernel writes a padding row.
         padded = batch.query_start[-1].item() < count
         out = (torch.zeros_like if padded else torch.empty_like)(queries)
@@ -93,10 +91,10 @@ class LayerAttention:
         sinks = None
         if scoring.sinks is not None:
             sinks = scoring.sinks.detach().float().view(shape.kv_heads, shape.fold).t().contiguous()
-        name = "attend" if sinks is None else "attend with sinks"
-        if name not in self._attends:
-            self._attends[name] = _library(shape, self._width, name)[name]
-        function = self._attends[name]
+        kind = (sinks is not None, scoring.softcap)
+        if kind not in self._attends:
+            self._attends[kind] = _attend_library(shape, self._width, *kind)["attend"]
+        function = self._attends[kind]
 
         def run(thread: int) -> None:
             function(
@@ -122,10 +120,13 @@ class LayerAttention:
 
 
 @cache
-def _library(shape: HeadShape, width: int, name: str) -> Library:
-    if name == "put":
-        return Library({name: partial(emit_put, shape=shape.cache, width=width)})
-    return Library({name: partial(emit_attend, shape=shape, width=width, sinks=name != "attend")})
+def _put_library(shape: CacheShape, width: int) -> Library:
+    return Library({"put": partial(emit_put, shape=shape, width=width)})
+
+
+@cache
+def _attend_library(shape: HeadShape, width: int, sinks: bool, softcap: float | None) -> Library:
+    return Library({"attend": partial(emit_attend, shape=shape, width=width, sinks=sinks, softcap=softcap)})
 
 
 def emit_put(module: ir.Module, name: str, shape: CacheShape, width: int) -> None:

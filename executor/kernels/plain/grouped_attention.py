@@ -83,8 +83,9 @@ def paged_attention(
 
     Returns [T, H, D]; rows that are in no group are zero.
     """
-    query = query.unflatten(1, (rows.kv_heads, -1)).transpose(1, 2)
-    count, fold, kv_heads, dim = query.shape
+    count, heads, dim = query.shape
+    kv_heads, fold = rows.kv_heads, heads // rows.kv_heads
+    query = query.reshape(count, kv_heads, fold, dim).transpose(1, 2)
     out = None
     for group in groups:
         b, q = group.batch, group.queries

@@ -11,7 +11,9 @@ from qpdsl.cli.shared_options import format_option
 _OWN = """\
 A model of your own: any Hugging Face decoder with safetensors weights, by its folder or its hub id.
   in a program:         model llm = "Qwen/Qwen3-0.6B"
-  for a shipped one:    qpdsl run beam_search --model llm=./my-model --set problem="…\""""
+  for a shipped one:    qpdsl run beam_search --model llm=./my-model --set problem="…"
+  with a LoRA adapter:  model llm = "Qwen/Qwen3-0.6B" adapter="./my-lora"
+                        qpdsl run beam_search --model llm=./my-model --adapter llm=./my-lora --set problem="…\""""
 
 
 @click.command(short_help="List the models that come with qpdsl.")

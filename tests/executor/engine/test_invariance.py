@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from qpdsl import zoo
+from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.models.load import load
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, Sample, SamplingParams
-from tests.support.executor.models import VOCABULARY, engine_of, paged, served
+from tests.support.executor.models import VOCABULARY, engine_of, paged, random_model, served
 
 SAMPLING = [
     SamplingParams(0.8),
@@ -189,10 +190,12 @@ def test_cancelling_a_task_frees_its_pages_and_the_others_go_on() -> None:
 
 
 def test_logits_that_are_no_numbers_fail_the_request_and_not_the_engine() -> None:
-    model = paged("llama")
+    broken = random_model("llama")
     with torch.no_grad():
-        model.head.projection.weight[5] = float("nan")
-    # What was laid out at load does not know of it.
+        broken.lm_head.weight[5] = float("nan")
+    # With this head from the start it would be refused when it is loaded.
+    model = paged("llama")
+    model.head = LogitHead(broken)
     model.head.pack()
     engine = PagedEngine()
     engine.add("m", model)

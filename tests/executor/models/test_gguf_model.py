@@ -203,9 +203,9 @@ def test_damaged_weights_are_named(damage: Callable[[torch.nn.Module], None], tm
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "m.gguf"
     write_gguf(file, "llama", family_model("llama"))
-    assert GGUFModel.of(file).config["num_hidden_layers"] == 7
-    write_gguf(file, "llama", family_model("llama", num_hidden_layers=2))
     assert GGUFModel.of(file).config["num_hidden_layers"] == 2
+    write_gguf(file, "llama", family_model("llama", num_hidden_layers=3))
+    assert GGUFModel.of(file).config["num_hidden_layers"] == 3
 
 
 def test_a_shape_that_the_settings_do_not_make_is_refused(tmp_path: Path) -> None:
@@ -220,5 +220,3 @@ def test_tokens_that_end_an_answer(tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", "llama", family_model("llama", num_hidden_layers=1), more=more)
     # 4 is `<|end|>`, and its end of a text.
     assert GGUFModel.of(tmp_path / "m.gguf").generation_config["eos_token_id"] == [4, 7]
-
-

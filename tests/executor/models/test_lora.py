@@ -186,6 +186,25 @@ def test_an_adapter_of_another_model_is_noted(tmp_path: Path) -> None:
     assert "was made for `acme/other`" in note and str(tmp_path / "m") in note
 
 
+def test_of_a_hub_id_the_two_files_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_random(tmp_path / "m", "llama")
+    tensors = matrices(random_model("llama", vocab_size=768), [Q0])
+    write_adapter(tmp_path / "hub", tensors, target_modules=[Q0])
+    asked: list[object] = []
+
+    def fetch(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        if name == "acme/none":
+            raise OSError("no such repository")
+        return str(tmp_path / "hub")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    load("m", tmp_path / "m", "cpu", None, adapter="acme/lora")
+    assert asked == [("acme/lora", ["adapter_config.json", "adapter_model.safetensors"])]
+    with pytest.raises(ModelError, match=r"adapter `acme/none`: looked up as a hub id, .*: no such repository"):
+        load("m", tmp_path / "m", "cpu", None, adapter="acme/none")
+
+
 A0, B0 = f"{Q0}.lora_A.weight", f"{Q0}.lora_B.weight"
 Tensors = dict[str, torch.Tensor]
 FAULTS: dict[str, tuple[Callable[[Tensors], object], Mapping[str, object], str]] = {
@@ -272,7 +291,7 @@ def test_quantized_weights_take_no_adapter(tmp_path: Path) -> None:
     model = random_model("llama")
     tensors = matrices(model, [Q0])
     model.get_submodule(Q0.rpartition(".")[0]).q_proj = Packed()
-    with pytest.raises(CheckpointError, match=rf"`{Q0}` quantized.* use the model as it was before"):
+    with pytest.raises(CheckpointError, match=rf"`{Q0}` quantized.* `--dtype` makes them of a GGUF file"):
         merge(model, adapter(tmp_path, tensors, target_modules=[Q0]))
 
 

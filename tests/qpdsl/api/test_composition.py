@@ -232,6 +232,34 @@ def test_options_of_a_program() -> None:
     assert "program fast(q: text) -> text within epsilon(0.001) prefer latency=0.8 {" in str(p)
 
 
+def test_a_model_with_an_adapter_is_another_model() -> None:
+    plain, tuned = qp.model("zoo/counting"), qp.model("zoo/counting", adapter=Path("lora"))
+    unnamed = [qp.model("zoo/counting", adapter="./other")]
+
+    @qp.program
+    def p(q: str) -> str:
+        rows = qp.chat(user=q)
+        for each in (plain, tuned, unnamed[0]):
+            rows.generate(each)
+        return rows
+
+    assert 'model tuned = "zoo/counting" adapter="lora"' in str(p)
+    ids = ("zoo/counting", "zoo/counting adapter=lora", "zoo/counting adapter=./other")
+    assert dict(p.logical.models) == {"plain": ids[0], "tuned": ids[1], "each": ids[2]}
+    assert dict(qp.parse(str(p)).logical.models) == dict(p.logical.models)
+
+
+@pytest.mark.parametrize(("id", "adapter", "why"), [("a", "", "cannot be empty"), ("a adapter=b", "c", "given twice")])
+def test_an_adapter_that_cannot_be_is_refused(id: str, adapter: str, why: str) -> None:
+    wrong = qp.model(id, adapter=adapter)
+
+    def p(q: str) -> str:
+        return qp.chat(user=q).generate(wrong)
+
+    with pytest.raises(qp.QpError, match=why):
+        str(qp.program(p))
+
+
 def test_models_have_the_names_of_their_variables() -> None:
     mine = qp.model("zoo/counting")
     named = [qp.model("zoo/counting", name="chosen"), qp.model("zoo/counting-mini")]

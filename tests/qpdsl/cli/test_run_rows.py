@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from qpdsl.cli.exits import Exit
 from qpdsl.dataset.journal import Journal, journal_path
 from tests.support.cli import SAMPLED, Run, write_rows
+from tests.support.executor.adapters import write_adapter
 
 
 @pytest.fixture
@@ -128,6 +130,7 @@ def test_resume_refuses_what_has_changed(
     copied = tmp_path / "model"
     shutil.copytree(zoo.path("zoo/counting"), copied)
     (copied / "tokenizer_config.json").write_text((copied / "tokenizer_config.json").read_text() + "\n")
+    adapter = write_adapter(tmp_path / "adapter", {"never.loaded": torch.ones(2)}, target_modules=["q_proj"])
     for program, data, args, changed in [
         (other, problems, [], "the program"),
         (sampled, more, [], "the input data"),
@@ -137,6 +140,7 @@ def test_resume_refuses_what_has_changed(
         (sampled, problems, ["--kv-type", "int8"], "the type of the KV cache (was default, is int8)"),
         (sampled, problems, ["--rows"], "what is recorded (was greedy, is rows, greedy)"),
         (sampled, problems, ["--model", f"llm={copied}"], "the model `llm`"),
+        (sampled, problems, ["--adapter", f"llm={adapter}"], "the model `llm`"),
     ]:
         ran = qpdsl("run", program, "--input", data, "--output", unfinished, "--resume", *args)
         assert ran.code == Exit.USAGE

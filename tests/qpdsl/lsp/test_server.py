@@ -92,6 +92,9 @@ def test_hover_shows_columns_and_names(in_editor: InEditor) -> None:
             assert shown in (await editor.hover() or "")
         await editor.write(PROGRAM.replace("quality\n}", "qualty\n  keep 1 by qual‸ity\n}"))
         assert "column `quality`: float" in (await editor.hover() or "")
+        adapted = PROGRAM.replace('"zoo/counting"', '"zoo/counting" adapter="./one"', 1)
+        await editor.write(adapted.replace("generate llm", "generate l‸lm"))
+        assert 'model llm = "zoo/counting" adapter="./one"' in (await editor.hover() or "")
         await editor.write(PROGRAM + "\n‸")
         assert await editor.hover() is None
 
@@ -144,6 +147,8 @@ def test_completion_outside_programs_and_in_blocks(in_editor: InEditor) -> None:
         assert set(await editor.complete()) == {"model", "schema", "program", "use"}
         await editor.write(f'model slm = "‸\n{PROGRAM}')
         assert {"zoo/counting", "zoo/counting-prm"} <= set(await editor.complete())
+        await editor.write(f'model slm = "a" kind=qwen ‸\n{PROGRAM}')
+        assert set(await editor.complete()) == {"adapter="}
         await editor.write(f"{PROGRAM}\nschema S {{\n  name: ‸")
         assert {"text", "choice", "int"} <= set(await editor.complete())
         await editor.write(f"{PROGRAM}\nprogram q(a: ‸")

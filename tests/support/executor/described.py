@@ -33,6 +33,8 @@ def _attention(part: Attention, counts: HeadCounts, tables: list[torch.Tensor], 
     distance = torch.arange(count)[:, None] - torch.arange(count)
     seen = (distance >= 0) & (distance < (part.window or count))
     scores = torch.einsum("tgkd,skd->gkts", queries, keys[:, 0]) * part.scale
+    if part.softcap is not None:
+        scores = torch.tanh(scores / part.softcap) * part.softcap
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
     return _product(part.out, torch.einsum("gkts,skd->tgkd", weights, values).flatten(1))
 

@@ -103,7 +103,7 @@ _SHAPE = {
     "vocab_size": 768,
     "hidden_size": 64,
     "intermediate_size": 96,
-    "num_hidden_layers": 7,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
@@ -116,7 +116,8 @@ _HEAD = {"head_dim": 32}
 _OWN = {
     "gemma": _HEAD,
     "gemma2": {**_HEAD, "query_pre_attn_scalar": 32, "sliding_window": 24},
-    "gemma3": {**_HEAD, "query_pre_attn_scalar": 32, "sliding_window": 24},
+    # Every sixth layer is global.
+    "gemma3": {**_HEAD, "query_pre_attn_scalar": 32, "sliding_window": 24, "num_hidden_layers": 7},
     "glm4": {**_HEAD, "tie_word_embeddings": False},
     "granite": {
         "logits_scaling": 4.0,
@@ -126,7 +127,8 @@ _OWN = {
     },
     "qwen3": _HEAD,
     "phi3": {"tie_word_embeddings": False},
-    "smollm3": {"tie_word_embeddings": True},
+    # Every fourth layer rotates nothing.
+    "smollm3": {"tie_word_embeddings": True, "num_hidden_layers": 5},
 }
 
 

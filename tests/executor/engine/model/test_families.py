@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "exaone4": {"layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]},
     "exaone4 without windows": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
     "gemma": {},
+    "gemma2": {"attn_logit_softcapping": 0.5},
     "gemma2 without its soft cap": {"attn_logit_softcapping": None},
     "gemma3": {},
     "gemma3_text": {},
@@ -71,6 +72,7 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3": WINDOWED,
     "seed_oss": {},
     "smollm3": {**WINDOWED, "no_rope_layers": [1, 1, 0, 1]},
+    "vaultgemma": {"attn_logit_softcapping": 0.5},
     "vaultgemma without its soft cap": {"attn_logit_softcapping": None},
 }
 

@@ -40,7 +40,7 @@ def copied(rows: KVRows) -> KVRows:
 
 
 @pytest.mark.parametrize("sinks", [False, True])
-@pytest.mark.parametrize("window", [None, 1, 20])
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (1, None), (20, None), (20, 2.0)])
 @pytest.mark.parametrize(
     "heads",
     [
@@ -52,10 +52,12 @@ def copied(rows: KVRows) -> KVRows:
     ],
     ids=str,
 )
-def test_it_stores_and_attends_as_the_twin(heads: HeadShape, window: int | None, sinks: bool) -> None:
+def test_it_stores_and_attends_as_the_twin(
+    heads: HeadShape, window: int | None, softcap: float | None, sinks: bool
+) -> None:
     rows, batch, query, key, value = case(heads)
     scores = torch.linspace(-3, 3, query.shape[1]) if sinks else None
-    scoring = Scoring(heads.dim**-0.5, window, None, scores)
+    scoring = Scoring(heads.dim**-0.5, window, softcap, scores)
     expected_rows = copied(rows)
     reference.store(expected_rows, key, value, batch.slots, LAYER)
     expected = reference.attention(query, expected_rows, batch, LAYER, scoring)
@@ -106,7 +108,3 @@ def test_padding_rows_are_zero() -> None:
 def test_what_it_cannot_compute_is_refused() -> None:
     with pytest.raises(LookupError):
         LayerAttention(HeadShape(2, 2, 6, 16))
-    heads = HeadShape(2, 2, 32, 16)
-    rows, batch, *new = case(heads)
-    with pytest.raises(ValueError, match="soft cap"):
-        LayerAttention(heads).attend(*new, rows, batch, LAYER, Scoring(0.2, softcap=30.0))

@@ -1,0 +1,149 @@
+"""Planned beam search against search-and-learn's loop on vLLM: each side in a process of its own, in turns.
+
+    python -m benchmarks.search.run --only vllm --vllm-python PATH [--real FOLDER] [--problems FILE]
+
+On the built-in generator and verifier, and on the model of FOLDER, which writes and judges (`score judge`). The loop's
+verifier is uncached, the usual way, or the loop is the best that can be written by hand (`vllm_loop.py` says what
+either is). Each side draws with noise of its own, so how many tokens it samples is told beside its time.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.results import Ratio
+from benchmarks.peers.peer import Found, Room
+from benchmarks.peers.process import Absent, Process
+from benchmarks.search.planned import DATA, plan_of, problems
+from qpdsl import zoo
+from qpdsl.dataset.rows import InputRow
+
+PLANNED, UNCACHED, CACHED = "planned", "loop on vLLM, verifier uncached", "loop on vLLM, all cached"
+_WAYS = {UNCACHED: "uncached", CACHED: "cached"}
+_NUMBER = re.compile(r"-?\d[\d,]*")
+_CLOCKS = ("seconds", "processor_seconds")
+_SLOTS = 128
+_KV_GIB = 2
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Models and how they search; `least` is the ratio to reach over the loop with everything cached."""
+
+    name: str
+    program: str
+    models: Mapping[str, str]
+    generator: Path
+    verifier: Path
+    context: int
+    depth: int
+    step_tokens: int | None
+    rubric: str | None
+    least: float
+
+
+def subjects(real: Path | None) -> list[Subject]:
+    """The built-in models, and a real one where its folder is given. Limits and rubric are those of the programs."""
+    generator, verifier = (zoo.path(f"zoo/{name}") for name in ("counting", "counting-prm"))
+    found = [Subject("zoo/counting", "beam_search", {}, generator, verifier, 1024, 40, None, None, 2.2)]
+    if real is not None:
+        program, rubric = str(Path(__file__).with_name("beam_search_real.qp")), "Is this solution right so far?"
+        found.append(Subject(real.name, program, {"llm": str(real)}, real, real, 2048, 6, 64, rubric, 1.5))
+    return found
+
+
+def measure(subject: Subject, rows: Sequence[InputRow], vllm_python: Path | None, repeats: int) -> dict[str, Any]:
+    """Figures of all sides that run here."""
+    texts = [str(row.arguments["problem"]) for row in rows]
+    absent: dict[str, str] = {}
+    rounds: dict[str, list[Found]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        running = _started(subject, vllm_python, Path(scratch), absent)
+        try:
+            for number in range(repeats):
+                for name in list(running)[:: 1 if number % 2 == 0 else -1]:
+                    try:
+                        found = running[name].search(texts)
+                    except Absent as error:
+                        if name == PLANNED:
+                            raise
+                        absent[name] = str(error)
+                        running.pop(name).close()
+                        continue
+                    rounds.setdefault(name, []).append(found)
+                    print(f"  {name}: {found.seconds:.2f} s, {found.processor_seconds:.2f} s of the processor")
+        finally:
+            for process in running.values():
+                process.close()
+    kept = {name: of for name, of in rounds.items() if name not in absent}
+    return {
+        "problems": len(rows),
+        "repeats": repeats,
+        "goals": {CACHED: subject.least},
+        "absent": absent,
+        "sides": {name: _figures(of, kept[PLANNED], rows) for name, of in kept.items()},
+    }
+
+
+def _started(subject: Subject, vllm_python: Path | None, scratch: Path, absent: dict[str, str]) -> dict[str, Process]:
+    """The sides, loaded; those that do not run here are noted in `absent`."""
+    running: dict[str, Process] = {}
+    room = Room(_SLOTS, subject.context)
+    looped = {"verifier": str(subject.verifier), "rubric": subject.rubric, "width": 4, "expand": 4}
+    looped |= {"depth": subject.depth, "step_tokens": subject.step_tokens}
+    for name in (PLANNED, *_WAYS):
+        python = Path(sys.executable) if name == PLANNED else vllm_python or Path(sys.executable)
+        side = "planned" if name == PLANNED else "vllm loop"
+        options = (
+            {"program": subject.program, "models": dict(subject.models)}
+            if name == PLANNED
+            else {**looped, "way": _WAYS[name]}
+        )
+        try:
+            process = Process(python, 1, _KV_GIB, scratch / f"{len(running)}.log")
+            running[name] = process
+            print(
+                f"  {name}: {process.load(side, subject.generator, 'float32', room, options)['seconds']:.0f} s to load"
+            )
+        except Absent as error:
+            if name == PLANNED:
+                raise
+            print(f"  without {name}: {error}")
+            absent[name] = str(error)
+            if name in running:
+                running.pop(name).close()
+    return running
+
+
+def _figures(rounds: Sequence[Found], planned: Sequence[Found], rows: Sequence[InputRow]) -> dict[str, Any]:
+    right = [_answer(text) == row.reference for text, row in zip(rounds[-1].answers, rows, strict=True)]
+    wall, cpu = ([getattr(found, clock) for found in rounds] for clock in _CLOCKS)
+    wall_planned, cpu_planned = ([getattr(found, clock) for found in planned] for clock in _CLOCKS)
+    shares = [found.duplicates / found.candidates for found in rounds if found.candidates]
+    return {
+        "seconds_a_problem": statistics.median(wall) / len(rows),
+        "cpu_seconds_a_problem": statistics.median(cpu) / len(rows),
+        "slower_by": asdict(Ratio.of([a / b for a, b in zip(wall, wall_planned, strict=True)])),
+        "slower_by_cpu": asdict(Ratio.of([a / b for a, b in zip(cpu, cpu_planned, strict=True)])),
+        "sampled_a_problem": statistics.median(found.sampled for found in rounds) / len(rows),
+        "right": sum(right) / len(rows),
+        "duplicates": statistics.median(shares) if shares else None,
+    }
+
+
+def _answer(text: str) -> str:
+    """The last number of a text, which a built-in model's solution ends in, and most others."""
+    numbers = _NUMBER.findall(text)
+    return numbers[-1].replace(",", "") if numbers else text
+
+
+def rows_of(count: int, file: Path | None) -> list[InputRow]:
+    """The first problems of a file, or of those that are shipped."""
+    return problems(plan_of("beam_search"), count, DATA if file is None else str(file))

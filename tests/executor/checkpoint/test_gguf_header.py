@@ -1,0 +1,125 @@
+"""What a GGUF file must be, and the words for each thing that is wrong with one. No tensor is read."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
+from qpdsl.executor.checkpoint.gguf_header import TYPES, GGUFHeader
+from qpdsl.executor.checkpoint.model_folder import ModelFolder
+from tests.support.executor.gguf_files import Data, floats, gguf_bytes
+
+METADATA: dict[str, Any] = {"general.architecture": "llama", "general.name": "é", "a.list": ["x", "yy"], "a.real": 0.5}
+TENSORS: dict[str, Data] = {"a": floats([1.0, 2.0, 3.0]), "b": (8, (2, 32), bytes(68)), "c": (2, (1, 64), bytes(36))}
+WHOLE = gguf_bytes(METADATA, TENSORS)
+
+
+def header(tmp_path: Path, data: bytes, name: str = "m.gguf") -> GGUFHeader:
+    (tmp_path / name).write_bytes(data)
+    return GGUFHeader.of(tmp_path / name)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_head_is_read(version: int, tmp_path: Path) -> None:
+    data = gguf_bytes(METADATA, TENSORS, version)
+    found = header(tmp_path, data)
+    assert found.metadata == {**METADATA, "a.list": ("x", "yy")} and found.architecture == "llama"
+    kinds = {tensor.name: (tensor.type, tensor.shape, tensor.size) for tensor in found.tensors.values()}
+    assert kinds == {"a": ("F32", (3,), 12), "b": ("Q8_0", (2, 32), 68), "c": ("Q4_0", (1, 64), 36)}
+    place = found.tensors["a"]
+    assert data[place.start : place.start + place.size] == TENSORS["a"][2]
+
+
+def test_the_package_of_llama_cpp_reads_the_same(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf", reason="compares with the package gguf")
+    found = header(tmp_path, WHOLE)
+    theirs = gguf.GGUFReader(tmp_path / "m.gguf")
+    assert {tensor.name: tensor.data_offset for tensor in theirs.tensors} == {
+        name: tensor.start for name, tensor in found.tensors.items()
+    }
+    for number, kind in TYPES.items():
+        assert (kind.name, kind.weights, kind.size) == (
+            gguf.GGMLQuantizationType(number).name,
+            *gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(number)],
+        )
+
+
+def test_the_digest_is_of_the_head_alone(tmp_path: Path) -> None:
+    one = header(tmp_path, WHOLE).digest
+    assert header(tmp_path, WHOLE[:-1] + b"x", "other.gguf").digest == one
+    assert header(tmp_path, gguf_bytes({**METADATA, "a.real": 0.25}, TENSORS), "third.gguf").digest != one
+
+
+FAULTS: dict[str, tuple[bytes, str]] = {
+    "another format": (b"GGML" + WHOLE[4:], "is no GGUF file"),
+    "nothing": (b"", "is no GGUF file"),
+    "a pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "is a Git LFS pointer"),
+    "cut off in the head": (WHOLE[:60], "is cut off or damaged"),
+    "cut off in the tensors": (WHOLE[:-30], "is cut off: it has"),
+    "a big-endian file": (b"GGUF" + (3).to_bytes(4, "big") + WHOLE[8:], "is written for big-endian machines"),
+    "an old version": (b"GGUF" + (1).to_bytes(4, "little") + WHOLE[8:], "has the GGUF version 1"),
+    "no family": (gguf_bytes({"general.name": "x"}, TENSORS), "does not say what model it holds"),
+    "a part": (gguf_bytes({**METADATA, "split.count": 3}, TENSORS), "is one of 3 parts of a model"),
+    "an odd alignment": (gguf_bytes({**METADATA, "general.alignment": 5}, TENSORS), "`general.alignment` 5"),
+    "a type of tomorrow": (gguf_bytes(METADATA, {"a": (99, (32,), bytes(32))}), "in the type 99"),
+    "half a block": (gguf_bytes(METADATA, {"a": (8, (48,), bytes(68))}), "has 48 columns, and Q8_0 has blocks of 32"),
+    "no columns": (gguf_bytes(METADATA, {"a": (0, (0,), b"")}), "is damaged"),
+    "too many dimensions": (gguf_bytes(METADATA, {"a": (0, (1,) * 5, bytes(4))}), "has 5 dimensions"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_is_said(fault: str, tmp_path: Path) -> None:
+    data, words = FAULTS[fault]
+    with pytest.raises(CheckpointError) as caught:
+        header(tmp_path, data)
+    assert str(caught.value).startswith("`m.gguf` ") and words in str(caught.value)
+
+
+def test_a_name_twice_is_refused(tmp_path: Path) -> None:
+    twice = WHOLE.replace(b"a.real", b"a.list")
+    with pytest.raises(CheckpointError, match=r"`a\.list` twice"):
+        header(tmp_path, twice)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damage_is_refused_or_changes_nothing_but_values(seed: int, tmp_path: Path) -> None:
+    """No byte of the head makes the reader fail in another way, read past the file, or take long."""
+    rng = random.Random(seed)
+    data = bytearray(WHOLE)
+    for _ in range(rng.randrange(1, 4)):
+        place = rng.randrange(4, len(WHOLE) - 192)
+        data[place] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+    try:
+        found = header(tmp_path, bytes(data))
+    except CheckpointError:
+        return
+    assert all(tensor.start + tensor.size <= len(data) for tensor in found.tensors.values())
+
+
+def test_a_folder_with_several_files_names_them(tmp_path: Path) -> None:
+    for name in ("b.gguf", "a.GGUF"):
+        (tmp_path / name).write_bytes(WHOLE)
+    with pytest.raises(ModelError, match=r"has 2 GGUF files \(`a.GGUF`, `b.gguf`\); give the path"):
+        ModelFolder.of("m", tmp_path)
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_a_part_of_a_split_model_is_refused_by_its_name(as_folder: bool, tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"m-0000{number}-of-00002.gguf").write_bytes(WHOLE)
+    with pytest.raises(ModelError, match=r"`m-00001-of-00002\.gguf` is one of 2 parts"):
+        ModelFolder.of("m", tmp_path if as_folder else tmp_path / "m-00001-of-00002.gguf")
+
+
+def test_a_link_out_of_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "outside.gguf").write_bytes(WHOLE)
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "m.gguf").symlink_to("../outside.gguf")
+    with pytest.raises(ModelError, match="outside the folder"):
+        ModelFolder.of("m", folder)
