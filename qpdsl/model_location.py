@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from qpdsl import zoo
@@ -39,6 +39,19 @@ def _place(name: str) -> Path | str:
     looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1
     looks_like_path = looks_like_path or path.suffix.lower() == SUFFIX
     return path if looks_like_path or path.exists() else name
+
+
+def stored_weights(models: Mapping[str, str]) -> dict[str, str]:
+    """How the weights of the models that are GGUF files are stored, in words, by the models' names in a program.
+
+    Raises ModelError where a model is not there or not whole.
+    """
+    found: dict[str, str] = {}
+    for name, model in models.items():
+        location = locate(model)
+        if isinstance(location, Path) and (gguf := ModelFolder.of(model, location).gguf) is not None:
+            found[name] = gguf.kinds
+    return found
 
 
 def check_models(models: Iterable[str]) -> None:

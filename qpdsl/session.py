@@ -180,6 +180,11 @@ class Session:
         return {name: model.paged.layout.page_bytes for name, model in self._models.items()}
 
     @property
+    def implementations(self) -> dict[str, str]:
+        """How each model that is loaded holds its weights, and which code runs its layers, for people."""
+        return {name: f"{model.weights}, {model.paged.implementation}" for name, model in self._models.items()}
+
+    @property
     def kv_budget(self) -> int:
         """Bytes of KV memory that the models share; 0 while none is loaded."""
         return self._engine.kv_bytes

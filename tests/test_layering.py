@@ -46,6 +46,7 @@ LAYERS: dict[str, str] = {
     "planner/explain": "grammar grammar/ast grammar/format planner/plan planner/rules planner/cost planner/optimize",
     "executor": "",
     "executor/requests": "",
+    "executor/checkpoint": "",
     "executor/kernels/data": "",
     "executor/kernels/plain": "executor/kernels/data",
     "executor/kernels/llvm/jit": "executor/checkpoint",
@@ -61,7 +62,6 @@ LAYERS: dict[str, str] = {
     "executor/engine/step": "executor/requests executor/kernels* executor/engine/*",
     "executor/engine": "executor/requests executor/engine/*",
     "executor/text": "",
-    "executor/checkpoint": "",
     "executor/verifiers": "grammar executor/text executor/checkpoint executor/engine/model",
     "executor/models": "grammar executor/requests executor/text executor/checkpoint executor/verifiers "
     "executor/kernels executor/kernels/data executor/engine/*",

@@ -59,10 +59,17 @@ class Subject:
 
             from benchmarks.peers.gguf_file import recoded
 
+            # The random model was quantized after its floats were made, the real ones before.
+            source = self.floats if self.floats.exists() else _there(self.quantized)
             part = file.with_suffix(".part")
-            recoded(_there(self.quantized), part, GGMLQuantizationType[kind])
+            recoded(source, part, GGMLQuantizationType[kind])
             part.rename(file)
         return file
+
+    @property
+    def floats(self) -> Path:
+        """The GGUF file in float32, which may not be there yet."""
+        return self.quantized.with_name(f"{self.float32.name}.F32.gguf")
 
     @property
     def config(self) -> dict[str, Any]:
@@ -128,15 +135,17 @@ def make_half_billion(subject: Subject) -> None:
     for folder, dtype in ((subject.float32, torch.float32), (subject.bfloat16, torch.bfloat16)):
         model.to(dtype).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    floats = subject.quantized.with_name(f"{subject.float32.name}.F32.gguf")
-    write_gguf(half_billion(), floats, tokenizer.convert_ids_to_tokens(range(model.config.vocab_size)))
-    recoded(floats, subject.quantized, GGMLQuantizationType.Q8_0)
+    write_gguf(half_billion(), subject.floats, tokenizer.convert_ids_to_tokens(range(model.config.vocab_size)))
+    recoded(subject.floats, subject.quantized, GGMLQuantizationType.Q8_0)
 
 
 def bytes_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """A token for each byte, and names without a meaning for the other ids."""
-    names = [*ByteLevel.alphabet(), *(f"<{number}>" for number in range(vocabulary - 256))]
-    model = Tokenizer(BPE({name: number for number, name in enumerate(names)}, []))
+    """A token for each byte, one for two of the first byte, and names without a meaning for the other ids."""
+    alphabet = sorted(ByteLevel.alphabet())
+    # llama.cpp does not read a tokenizer that merges nothing.
+    merge = (alphabet[0], alphabet[0])
+    names = [*alphabet, "".join(merge), *(f"<{number}>" for number in range(vocabulary - 257))]
+    model = Tokenizer(BPE({name: number for number, name in enumerate(names)}, [merge]))
     model.pre_tokenizer = ByteLevel(add_prefix_space=False)
     return PreTrainedTokenizerFast(tokenizer_object=model)
 

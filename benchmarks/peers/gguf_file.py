@@ -32,7 +32,7 @@ _OUTER = {
 
 
 def write_gguf(model: PreTrainedModel, file: Path, tokens: Sequence[str] | None = None) -> None:
-    """Writes weights in float32, and a tokenizer of these tokens that merges none, or none at all.
+    """Writes weights in float32, and the tokenizer of `subjects.bytes_tokenizer` with these tokens, or none.
 
     Raises ValueError for a model that is neither Llama nor Qwen2.
     """
@@ -61,7 +61,6 @@ def write_gguf(model: PreTrainedModel, file: Path, tokens: Sequence[str] | None 
         writer.add_tokenizer_pre("gpt-2")
         writer.add_token_list(tokens)
         writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
-        # It must have one, and this one never applies: no text has its two characters.
         writer.add_token_merges([f"{tokens[0]} {tokens[0]}"])
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     for name, tensor in model.state_dict().items():

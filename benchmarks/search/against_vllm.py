@@ -4,7 +4,8 @@
 
 On the built-in generator and verifier, and on the model of FOLDER, which writes and judges (`score judge`). The loop's
 verifier is uncached, the usual way, or the loop is the best that can be written by hand (`vllm_loop.py` says what
-either is). Each side draws with noise of its own, so how many tokens it samples is told beside its time.
+either is). Each side draws with noise of its own: beside its time stands how many tokens it samples, and the ratio of
+the time that a sampled token takes.
 """
 
 from __future__ import annotations
@@ -132,6 +133,14 @@ def _figures(rounds: Sequence[Found], planned: Sequence[Found], rows: Sequence[I
         "cpu_seconds_a_problem": statistics.median(cpu) / len(rows),
         "slower_by": asdict(Ratio.of([a / b for a, b in zip(wall, wall_planned, strict=True)])),
         "slower_by_cpu": asdict(Ratio.of([a / b for a, b in zip(cpu, cpu_planned, strict=True)])),
+        "slower_by_token": asdict(
+            Ratio.of(
+                [
+                    (a.processor_seconds / a.sampled) / (b.processor_seconds / b.sampled)
+                    for a, b in zip(rounds, planned, strict=True)
+                ]
+            )
+        ),
         "sampled_a_problem": statistics.median(found.sampled for found in rounds) / len(rows),
         "right": sum(right) / len(rows),
         "duplicates": statistics.median(shares) if shares else None,

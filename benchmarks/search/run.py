@@ -54,7 +54,7 @@ class Sizes:
     loop: int = 128
     memory: int = 48
     accuracy: int = 500
-    real: int = 16
+    real: int = 8
     repeats: int = 3
     budgets: tuple[float, ...] = BUDGETS
     splits: tuple[float, ...] = SPLITS

@@ -137,13 +137,15 @@ def _vllm(figures: Mapping[str, Any]) -> Iterator[str]:
                 f"{1 / side['seconds_a_problem']:.2f}",
                 f"{Ratio(**side['slower_by'])}x",
                 f"{Ratio(**side['slower_by_cpu'])}x",
+                f"{Ratio(**side['slower_by_token'])}x",
                 f"{side['sampled_a_problem']:,.0f}",
                 _share(side["right"]),
                 f"{of_model['goals'][name]:g}x" if name in of_model["goals"] else "",
             ]
             for name, side in of_model["sides"].items()
         ]
-        head = ["", "problems a second", "planned is faster by", "by process time", "tokens a problem", "right", "goal"]
+        head = ["", "problems a second", "planned is faster by", "by process time", "a token sampled"]
+        head += ["tokens a problem", "right", "goal"]
         yield from table(head, rows)
         yield ""
         shares = [side["duplicates"] for side in of_model["sides"].values() if side["duplicates"] is not None]

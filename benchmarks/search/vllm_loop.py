@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -169,14 +169,22 @@ class VllmLoop:
             ),
             use_tqdm=False,
         )
-        grown: dict[int, list[Beam]] = {id(search): [] for search in searches}
-        for (search, beam), output in zip(going, outputs, strict=True):
-            grown[id(search)] += [self._longer(search, beam, sample) for sample in output.outputs]
+        grown: dict[int, list[Beam]] = {}
+        written = iter(outputs)
+        for search in searches:
+            # A beam that has ended stands where it stood: among equal scores the first are kept.
+            grown[id(search)] = [
+                longer
+                for beam in search.beams
+                for longer in (
+                    [beam]
+                    if beam.finished
+                    else [self._longer(search, beam, sample) for sample in next(written).outputs]
+                )
+            ]
         self._score(searches, grown)
         for search in searches:
-            rows = [
-                Beam(beam.text, beam.tokens, beam.finished, search.known[beam.text]) for beam in grown[id(search)]
-            ] + [beam for beam in search.beams if beam.finished]
+            rows = [replace(beam, score=search.known[beam.text]) for beam in grown[id(search)]]
             search.beams = sorted(rows, key=lambda beam: -beam.score)[: self._options["width"]]
         return sum(len(sample.token_ids) for output in outputs for sample in output.outputs)
 
@@ -190,7 +198,10 @@ class VllmLoop:
         asked: list[tuple[Search, str]] = []
         for search in searches:
             seen = set(search.known)
+            ended = {id(beam) for beam in search.beams}
             for beam in grown[id(search)]:
+                if id(beam) in ended:
+                    continue
                 search.candidates += 1
                 search.duplicates += beam.text in seen
                 if not self._cached or beam.text not in seen:

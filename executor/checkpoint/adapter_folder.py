@@ -22,27 +22,29 @@ _LARGEST_CONFIG = 16 << 20
 class AdapterFolder:
     """The two files of an adapter, each in the folder itself or, in a snapshot of the hub, in that repository's cache.
 
-    `shapes` gives the shape of each tensor by name, as the file itself says.
+    `shapes` gives the shape of each tensor by name, as the file itself says. `origin` is what the user calls it.
     """
 
     path: Path
+    origin: str
     config: LoraConfig
     shapes: Mapping[str, tuple[int, ...]]
     files: tuple[str, ...] = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 
     @classmethod
-    def of(cls, model: str, path: Path) -> AdapterFolder:
+    def of(cls, model: str, path: Path, origin: str | None = None) -> AdapterFolder:
         """Checks a folder; `model` is what the user calls the model that it is for. Raises ModelError."""
+        origin = origin or str(path)
         try:
-            return cls._checked(path)
+            return cls._checked(path, origin)
         except CheckpointError as error:
-            raise adapter_error(model, path, str(error)) from error
+            raise adapter_error(model, origin, str(error)) from error
         except OSError as error:
             file = f"`{error.filename}` " if error.filename else "its files "
-            raise adapter_error(model, path, f"{file}cannot be read: {error.strerror or error}") from error
+            raise adapter_error(model, origin, f"{file}cannot be read: {error.strerror or error}") from error
 
     @classmethod
-    def _checked(cls, path: Path) -> AdapterFolder:
+    def _checked(cls, path: Path, origin: str) -> AdapterFolder:
         if not path.exists():
             raise CheckpointError("there is no such folder")
         if not path.is_dir():
@@ -59,9 +61,9 @@ class AdapterFolder:
         shapes = tensor_shapes(path / ADAPTER_WEIGHTS)
         if not shapes:
             raise CheckpointError(f"its {ADAPTER_WEIGHTS} holds no tensors")
-        return cls(path, config, shapes)
+        return cls(path, origin, config, shapes)
 
 
-def adapter_error(model: str, adapter: Path | str, reason: str) -> ModelError:
+def adapter_error(model: str, adapter: str, reason: str) -> ModelError:
     """What is wrong with an adapter, of the model that it is for."""
     return ModelError(model, f"adapter `{adapter}`: {reason}")

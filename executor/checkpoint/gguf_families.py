@@ -275,6 +275,9 @@ def _config(header: GGUFHeader, family: _Family) -> dict[str, Any]:
     if embedding is None or len(embedding.shape) != 2:
         raise settings.error("has no embeddings (`token_embd.weight`)")
     hidden, heads = settings.whole("embedding_length"), settings.whole("attention.head_count")
+    layers = settings.whole("block_count")
+    if layers > len(header.tensors):
+        raise settings.error(f"has {len(header.tensors)} tensors, too few for {layers:,} layers")
     head_dim = settings.whole("attention.key_length", max(1, hidden // heads))
     settings.expect("attention.value_length", head_dim)
     config: dict[str, Any] = {
@@ -283,7 +286,7 @@ def _config(header: GGUFHeader, family: _Family) -> dict[str, Any]:
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
         "intermediate_size": settings.whole("feed_forward_length"),
-        "num_hidden_layers": settings.whole("block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": settings.whole("attention.head_count_kv", heads),
         "head_dim": head_dim,

@@ -11,8 +11,8 @@ from torch.nn.functional import linear
 
 from qpdsl.executor.kernels.data.weights import Weight
 
-# So many weights are turned into floats at a time.
-_AT_ONCE = 1 << 24
+# So many weights are turned into floats at a time, to stay in the caches.
+_AT_ONCE = 1 << 18
 
 
 class StoredLinear(torch.nn.Module):
@@ -29,11 +29,9 @@ class StoredLinear(torch.nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [..., in] to [..., out], in their own type."""
         rows = hidden.reshape(-1, self.in_features).float()
-        if self.out_features * self.in_features <= _AT_ONCE:
-            out = linear(rows, self.stored.dequantized())
-        else:
-            pieces = torch.split(torch.arange(self.out_features), max(1, _AT_ONCE // self.in_features))
-            out = torch.cat([linear(rows, self.stored.select(piece).dequantized()) for piece in pieces], dim=1)
+        count = max(1, _AT_ONCE // self.in_features)
+        pieces = (self.stored.select(slice(start, start + count)) for start in range(0, self.out_features, count))
+        out = torch.cat([linear(rows, piece.dequantized()) for piece in pieces], dim=1)
         if self.bias is not None:
             out = out + self.bias
         return out.to(hidden.dtype).view(*hidden.shape[:-1], self.out_features)

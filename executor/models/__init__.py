@@ -1,8 +1,12 @@
 """What a model name stands for: a checkpoint behind paged attention, its tokenizer, and how it scores.
 
-Open `text_model.py` first; `load.py` makes a `TextModel` of a folder or of a hub id, and refuses what cannot run here.
-Models are transformers' own, loaded from safetensors only, and no code from a checkpoint is run. `quantization.py` says
-which quantized checkpoints can be used.
+Open `text_model.py` first; `load.py` makes a `TextModel` of a folder, of a GGUF file or of a hub id, and refuses what
+cannot run here. Models are transformers' own, loaded from safetensors or GGUF only, and no code from a checkpoint is
+run. `lora.py` merges a LoRA adapter into the weights, `quantization.py` says which quantized checkpoints can be used.
+
+A GGUF file is read without the package of that name, so that what is not understood is refused and not left out
+(`executor/checkpoint/gguf_families.py`). `gguf_model.py` builds the model around layers that hold the stored weights,
+which `gguf_blocks.py` unpacks; `gguf_tokenizer.py` has transformers make the tokenizer, once.
 
 Quantized checkpoints are loaded by transformers with the package that wrote them; none of these packages is a
 dependency. Tried on a CPU with small checkpoints (`tests/executor/models/test_quantized.py`; transformers 5.23), with

@@ -86,7 +86,8 @@ def load(
     folder = ModelFolder.of(name, location if isinstance(location, Path) else snapshot(name, location))
     lora = None
     if adapter is not None:
-        lora = AdapterFolder.of(name, adapter if isinstance(adapter, Path) else adapter_snapshot(name, adapter))
+        path = adapter if isinstance(adapter, Path) else adapter_snapshot(name, adapter)
+        lora = AdapterFolder.of(name, path, str(adapter))
     try:
         with isolated(folder) as files, no_hub():
             loading = _Loading(name, str(location), folder, files, lora, slow)
@@ -155,8 +156,8 @@ class _Loading:
             raise self._error(wrong)
         if self.adapter is not None:
             if held is not None:
-                reason = "an adapter is merged into floats, and the weights of a GGUF file are kept as they are stored"
-                raise adapter_error(self.name, self.adapter.path, f"{reason}; `--dtype float32` makes floats of them")
+                kept = "an adapter is merged into floats, and the weights of a GGUF file are kept as they are stored"
+                raise adapter_error(self.name, self.adapter.origin, f"{kept}; `--dtype float32` makes floats of them")
             self._merge(model, self.adapter, is_base=head is not None)
         self._check_vocabulary(model, tokenizer)
         if verifier is not None:
@@ -178,15 +179,17 @@ class _Loading:
         try:
             merge(model, adapter, is_base=is_base)
         except CheckpointError as error:
-            raise adapter_error(self.name, adapter.path, str(error)) from error
+            raise adapter_error(self.name, adapter.origin, str(error)) from error
 
     def _notes(self) -> tuple[str, ...]:
         """What the user may want to know of the model besides."""
-        base = None if self.adapter is None else self.adapter.config.base
+        if self.adapter is None:
+            return ()
+        base = self.adapter.config.base
         # A copy of a model keeps the last part of its name.
         if not base or Path(base).name.lower() == Path(self.origin).name.lower():
             return ()
-        return (f"adapter `{self.adapter.path}` was made for `{base}`, and is on `{self.origin}` here",)
+        return (f"adapter `{self.adapter.origin}` was made for `{base}`, and is on `{self.origin}` here",)
 
     def _eos(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
         generation = getattr(model, "generation_config", None)
@@ -247,6 +250,8 @@ class _Loading:
             return built(gguf, config, torch.bfloat16 if isinstance(dtype, str) else dtype, device)
         except CheckpointError as error:
             raise self._error(str(error)) from error
+        except Exception as error:  # transformers raises whatever the settings provoke
+            raise self._error(f"its settings do not make a model: {self._reason(error)}") from error
 
     def _verifier(
         self, kind: str | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, device: str

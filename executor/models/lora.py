@@ -65,6 +65,10 @@ class _Layer:
     tensors: Mapping[str, str]
 
     @property
+    def weight(self) -> torch.Tensor:
+        return _tensor(self.module, "weight")
+
+    @property
     def is_transposed(self) -> bool:
         """Whether the weight is [in, out]."""
         return not isinstance(self.module, Linear)
@@ -132,7 +136,7 @@ class _Merging:
 
     def _merge_layer(self, layer: _Layer, tensors: Mapping[str, torch.Tensor]) -> None:
         names = layer.tensors
-        weight = layer.module.weight
+        weight = layer.weight
         base = weight.float().T if layer.is_transposed else weight.float()
         scale = self.config.scale_of(layer.name)
         merged = base + (tensors[names["B"]].float() @ tensors[names["A"]].float()) * scale
@@ -144,7 +148,7 @@ class _Merging:
             raise CheckpointError(f"`{layer.name}.weight` is beyond what {weight.dtype} can hold with it")
         self._set(layer.module, "weight", rounded)
         if "bias" in names:
-            bias = layer.module.bias
+            bias = _tensor(layer.module, "bias")
             self._set(layer.module, "bias", (bias.float() + tensors[names["bias"]].float() * scale).to(bias.dtype))
 
     def _set(self, module: Module, own: str, value: torch.Tensor, *, shared: bool = False) -> None:
@@ -174,8 +178,7 @@ class _Merging:
                 raise _quantized(name)
             kind = type(module).__name__
             raise CheckpointError(f"its configuration names `{name}`, and a {kind} cannot take LoRA matrices")
-        weight = module.weight
-        if not _is_plain(weight):
+        if not _is_plain(layer.weight):
             raise _quantized(name)
         ends = ("lora_embedding_A", "lora_embedding_B") if isinstance(module, Embedding) else ("lora_A", "lora_B")
         needed = dict(zip(("A", "B"), ends, strict=True))
@@ -188,7 +191,7 @@ class _Merging:
             if part not in needed:
                 setting = "lora_bias" if part == "bias" else "use_dora"
                 raise CheckpointError(f"its files have `{tensor}`, and its configuration does not say `{setting}`")
-        width, height = reversed(weight.shape) if not layer.is_transposed else weight.shape
+        width, height = layer.weight.shape if layer.is_transposed else layer.weight.T.shape
         rank = self.config.rank_of(name)
         shapes = {"A": (rank, width), "B": (height, rank), "bias": (height,), "magnitude": (height,)}
         for part, tensor in layer.tensors.items():
@@ -284,15 +287,21 @@ def _split(tensor: str) -> tuple[str, str | None]:
     return path.removesuffix(_TOKEN_ROWS), None
 
 
-def _is_plain(weight: Parameter) -> bool:
+def _tensor(module: Module, name: str) -> torch.Tensor:
+    tensor = getattr(module, name)
+    assert isinstance(tensor, torch.Tensor)
+    return tensor
+
+
+def _is_plain(weight: torch.Tensor) -> bool:
     """Whether a weight holds floating-point numbers, each for itself."""
     return type(weight.data) is torch.Tensor and weight.dtype in _TYPES
 
 
 def _quantized(module: str) -> CheckpointError:
     return CheckpointError(
-        f"the model has `{module}` quantized, and an adapter is merged into floating-point weights; a `--dtype` makes "
-        "them of a GGUF file, and of other models there is one that was not quantized"
+        f"the model has `{module}` quantized, and an adapter is merged into floating-point weights; use the model as "
+        "it was before it was quantized"
     )
 
 

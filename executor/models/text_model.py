@@ -104,3 +104,8 @@ class PagedTextModel(TextModel):
         writes = not isinstance(paged.head, ValueHead)
         positions, width = paged.max_positions, paged.head.width
         return cls(name, tokenizer, eos, positions, width, verifier, writes, notes, held, paged=paged)
+
+    @property
+    def weights(self) -> str:
+        """How the weights are held, for people."""
+        return self.held or str(self.paged.dtype).removeprefix("torch.")

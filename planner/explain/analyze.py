@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +20,15 @@ from qpdsl.planner.plan.physical import Cost, PhysicalOp, PhysicalPlan, everythi
 
 @dataclass(frozen=True)
 class Analysis:
-    """One run of a plan: what was measured, and what had been estimated before it ran."""
+    """One run of a plan: what was measured, and what had been estimated before it ran.
+
+    `implementations`: how each model holds its weights and which code ran its layers, by its id.
+    """
 
     plan: PhysicalPlan
     figures: RunFigures
     estimate: Estimate
+    implementations: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.text()
@@ -59,6 +63,7 @@ class Analysis:
                 "kv_budget_bytes": figures.kv_budget,
                 "models": {
                     name: {
+                        "implementation": self.implementations.get(name),
                         "forwards": model.steps,
                         "seconds": model.seconds,
                         "prefill_tokens": model.prefill_tokens,
@@ -172,6 +177,7 @@ class Analysis:
         ties = total(self.plan.ops, figures).count("near_ties")
         share = f" ({per_cent(outside / figures.seconds)})" if figures.seconds else ""
         yield f"{plural(ties, 'near tie')}; {seconds(outside)}{share} outside forwards"
+        yield from (f"{name}: {words}" for name, words in self.implementations.items())
         for name, model in figures.models.items():
             if model.preemptions or model.thrashed:
                 yield (

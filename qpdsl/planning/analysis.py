@@ -32,12 +32,13 @@ class RunAnalysis:
         self._device = device_of(session)
         self._load = load_of(session, problems, in_flight)
         self._estimate = estimate_cost(plan, self._device, read_statistics(), self._load)
+        self._implementations = session.implementations
         self._measuring = RunMeter(session.kv_page_bytes, session.kv_budget)
         session.events.subscribe(self._measuring.see)
 
     def done(self) -> Analysis:
         """The figures so far, with the estimate beside them."""
-        return Analysis(self.plan, self._measuring.figures(), self._estimate)
+        return Analysis(self.plan, self._measuring.figures(), self._estimate, self._implementations)
 
     def remember(self, *, alone: bool, wanted: bool = False) -> None:
         """Adds the problems that have ended to the statistics; the run may have been cut short.

@@ -20,6 +20,11 @@ class Target:
     dtype: str | None = None
     threads: int | None = None
 
+    @property
+    def keeps_stored_weights(self) -> bool:
+        """Whether the weights of a GGUF file stay as they are stored."""
+        return self.kind == "cpu" and self.dtype is None
+
     def computes_in(self, models: Iterable[str]) -> str | None:
         """The type that all models compute in here; None where it is not known or not the same for all."""
         if self.dtype is not None or self.kind == "cpu":

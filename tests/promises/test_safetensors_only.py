@@ -48,6 +48,7 @@ BESIDE = (
     "custom_generate/generate.py",
     "shard-00001-model-00001-of-00001.safetensors",
     "other.safetensors",
+    "other.gguf",
     "training_args.bin",
 )
 NAMES_OF_CODE = {

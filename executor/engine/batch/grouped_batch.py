@@ -11,8 +11,8 @@ import torch
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk
 from qpdsl.executor.kernels.data.paged_batch import Scoring
-from qpdsl.executor.kernels.plain.grouped_attention import AttentionGroup, paged_attention, write_kv
 from qpdsl.executor.kernels.linear import PADDED_ROWS
+from qpdsl.executor.kernels.plain.grouped_attention import AttentionGroup, paged_attention, write_kv
 
 # A gather larger than this falls out of a core's own cache before attention has read it.
 _MAX_GATHERED_BYTES = 1 << 19

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, GroupedWeight, Weight
 from qpdsl.executor.kernels.linear import PackedLinear
+from qpdsl.executor.kernels.stored_linear import StoredLinear
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 # A linear layer: weight [out, in], and bias [out] or None.
@@ -35,9 +36,9 @@ class LogitHead:
 
     def __init__(self, model: PreTrainedModel) -> None:
         projection = model.get_output_embeddings()
-        if not isinstance(projection, torch.nn.Linear) and not hasattr(projection, "stored"):
+        if not isinstance(projection, torch.nn.Linear | StoredLinear):
             raise UnsupportedModel("it has no linear output head, so it is no causal language model")
-        self._projection: torch.nn.Module | None = projection
+        self._projection: torch.nn.Linear | StoredLinear | None = projection
         self._packed: PackedLinear | None = None
         self.width: int = projection.out_features
         self.in_features: int = projection.in_features
@@ -81,10 +82,14 @@ class LogitHead:
         if self._packed is not None:
             rows, bias = self._packed.rows(ids), self._packed.bias
         else:
-            assert self._projection is not None
-            weight, own = stored_weight(self._projection), self._projection.bias
-            rows = self._projection.weight[ids].float() if weight is None else weight.select(ids).dequantized()
-            bias = None if own is None else own.float()
+            own = self._projection
+            assert own is not None
+            weight, bias = stored_weight(own), None if own.bias is None else own.bias.float()
+            if weight is None:
+                assert isinstance(own, torch.nn.Linear)
+                rows = own.weight[ids].float()
+            else:
+                rows = weight.select(ids).dequantized()
         logits = (hidden[:, None, :].float() * rows).sum(dim=-1)
         return self._finish(logits if bias is None else logits + bias[ids])
 

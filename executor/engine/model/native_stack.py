@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,10 +36,10 @@ from qpdsl.executor.kernels.llvm.matmul.panels import PanelWeights
 from qpdsl.executor.kernels.llvm.sample import RowSampler
 
 _LEAST_POSITIONS = 1024
-# From so many rows on a step takes as many threads as there are: it is arithmetic, and long.
+# From so many rows on a step is arithmetic; with fewer it reads memory.
 _MANY_ROWS = 16
-# How often a step of one row is timed to choose its threads, and after how many seconds it is no more.
-_TRIALS, _TRIAL_SECONDS = 5, 0.15
+# How long a step is timed for each number of threads.
+_TRIAL_SECONDS = 0.02
 
 # The hidden states float32 [T, d] of token ids int64 [T], before the first layer.
 Embed = Callable[[torch.Tensor], torch.Tensor]
@@ -81,7 +81,8 @@ class NativeStack:
         self._table = np.zeros((decoder.layers, len(LAYER)), dtype=np.int64)
         self._grow(_LEAST_POSITIONS)
         self._workspace = _Workspace(self, 1, 1)
-        self._threads_of_few: dict[int, int] = {}
+        # Seconds of a step by its threads: of few rows, and of many.
+        self._times: tuple[dict[int, float], dict[int, float]] = ({}, {})
 
     @property
     def exit_depth(self) -> int:
@@ -126,25 +127,22 @@ class NativeStack:
         TEAM.run(threads, lambda thread: function(address, thread, threads))
         return hidden, exit_hidden
 
-    def tune(self, batch: KernelBatch, cache: KVCache) -> None:
-        """Chooses the threads of small steps, by the time that a step like `batch` takes."""
-        most = torch.get_num_threads()
-        times: dict[int, float] = {}
-        begin = time.perf_counter()
-        count = most
-        while count >= 1:
-            trials = []
-            for _ in range(_TRIALS):
-                start = time.perf_counter()
-                self.forward(batch, cache, False, threads=count)
-                trials.append(time.perf_counter() - start)
-                if time.perf_counter() - begin > _TRIAL_SECONDS:
-                    break
-            times[count] = min(trials)
-            if time.perf_counter() - begin > _TRIAL_SECONDS:
-                break
-            count //= 2
-        self._threads_of_few[most] = min(times, key=lambda threads: times[threads])
+    def tune(self, steps: Sequence[tuple[KernelBatch, KVCache]]) -> None:
+        """Times small and large `steps` with several numbers of threads, to choose from for steps of their kind.
+
+        Halves of the threads that torch has are tried, for a few hundredths of a second each.
+        """
+        for batch, cache in steps:
+            times = self._times[len(batch.tokens) >= _MANY_ROWS]
+            count = torch.get_num_threads()
+            while count:
+                begin, trials = time.perf_counter(), []
+                while not trials or time.perf_counter() - begin < _TRIAL_SECONDS:
+                    start = time.perf_counter()
+                    self.forward(batch, cache, False, threads=count)
+                    trials.append(time.perf_counter() - start)
+                times[count] = min(trials)
+                count //= 2
 
     def _forward_over(self, kind: RowKind, dtype: torch.dtype) -> Function:
         """The forward for rows of keys and values of this kind, compiled when it is first asked for."""
@@ -153,9 +151,11 @@ class NativeStack:
             self._forwards[kind, dtype] = forward_code(shape)["forward"]
         return self._forwards[kind, dtype]
 
-    def _threads(self, count: int) -> int:
+    def _threads(self, rows: int) -> int:
+        """The fastest number of threads of those that torch may have now."""
         most = torch.get_num_threads()
-        return self._threads_of_few.get(most, most) if count < _MANY_ROWS else most
+        times = self._times[rows >= _MANY_ROWS]
+        return min((count for count in times if count <= most), key=times.__getitem__, default=most)
 
     def _grow(self, positions: int) -> None:
         """Tabulates the rotations of the positions below a power of two, and fills the table of layers."""

@@ -13,10 +13,10 @@ from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.budget import main_memory
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, KVType
-from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
-from qpdsl.executor.engine.model.kept_state import TensorMarks
 from qpdsl.executor.engine.model.embedding import TokenEmbedding, embedded_weight
 from qpdsl.executor.engine.model.families import describe
+from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
+from qpdsl.executor.engine.model.kept_state import TensorMarks
 from qpdsl.executor.engine.model.module_rows import compile_attention, make_rowwise
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
 from qpdsl.executor.engine.model.probe import Probe
@@ -127,6 +127,15 @@ class PagedModel:
             features |= {"sampling", "seeds", "masks", "logprobs"}
             features |= {"early_exit"} if self._stack.exit_depth > 0 else set()
         return Capabilities(frozenset(features))
+
+    @property
+    def implementation(self) -> str:
+        """Which code runs the layers, for people."""
+        if not isinstance(self._stack, ModuleStack):
+            return "compiled layers"
+        attention = "Triton" if self.kernels else "compiled" if self.native else "torch"
+        products = ", compiled products" if self._rowwise else ""
+        return f"transformers' modules, {attention} attention{products}"
 
     @property
     def weight_bytes(self) -> float:
@@ -248,6 +257,5 @@ def _native(
         return None
     for index in range(decoder.layers):
         decoder.release(index)
-    row = probe.one_row(plain)
-    native.tune(row.batch, row.cache)
+    native.tune([(step.batch, step.cache) for step in (probe.one_row(plain), trial)])
     return native

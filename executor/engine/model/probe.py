@@ -90,9 +90,7 @@ class Probe:
         try:
             with failing("its own forward fails in float32"), _in_float32(model):
                 output = model(input_ids=self.tokens[None], use_cache=False)
-                logits: torch.Tensor = (
-                    output.logits[0] if isinstance(head, LogitHead) else head.dense(output[0][0])
-                )
+                logits: torch.Tensor = output.logits[0] if isinstance(head, LogitHead) else head.dense(output[0][0])
         finally:
             model.set_attn_implementation(own)
         return logits.float()
@@ -162,7 +160,7 @@ class Probe:
 
 @contextmanager
 def _in_float32(model: PreTrainedModel) -> Iterator[None]:
-    """Modules compute in float32 inside the block: each widens its own weights while it runs, so memory does not double.
+    """Modules compute in float32 inside the block: each widens its weights while it runs, so memory does not double.
 
     An embedding runs as it is, and its output is widened.
     """

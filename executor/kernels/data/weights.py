@@ -29,8 +29,8 @@ class FloatWeight:
         """The name of the type, for people."""
         return str(self.values.dtype).removeprefix("torch.")
 
-    def select(self, outputs: torch.Tensor) -> FloatWeight:
-        """The weights of the given `outputs` int64 [n] alone, in that order."""
+    def select(self, outputs: torch.Tensor | slice) -> FloatWeight:
+        """The weights of the given `outputs` int64 [n] alone, in that order; those of a slice are not copied."""
         return FloatWeight(self.values[outputs])
 
     def select_inputs(self, inputs: torch.Tensor) -> FloatWeight:
@@ -89,8 +89,8 @@ class GroupedWeight:
         """How the numbers are stored, for people."""
         return f"int{self.bits} in groups of {self.group}"
 
-    def select(self, outputs: torch.Tensor) -> GroupedWeight:
-        """The weights of the given `outputs` int64 [n] alone, in that order."""
+    def select(self, outputs: torch.Tensor | slice) -> GroupedWeight:
+        """The weights of the given `outputs` int64 [n] alone, in that order; those of a slice are not copied."""
 
         def of(part: torch.Tensor | None) -> torch.Tensor | None:
             return None if part is None else part[outputs]
@@ -165,14 +165,16 @@ class GroupedWeight:
     def dequantized(self) -> torch.Tensor:
         """float32 [out, in]."""
         outputs, inputs = self.codes.shape
-        values = self.codes.view(outputs, inputs // self.group, self.group).float() * self.group_scales()[:, :, None]
+        values = self.codes.view(outputs, inputs // self.group, self.group).float()
+        values *= self.group_scales()[:, :, None]
         offsets = self.group_offsets()
         if offsets is not None:
             values += offsets[:, :, None]
         return values.view(outputs, inputs)
 
     def _spread(self, factors: torch.Tensor, codes: torch.Tensor | None) -> torch.Tensor:
-        spread = factors.repeat_interleave(self.block // self.group, dim=1)
+        groups = self.block // self.group
+        spread = factors if groups == 1 else factors.repeat_interleave(groups, dim=1)
         return spread if codes is None else spread * codes.float()
 
 

@@ -1,4 +1,4 @@
-"""LLVM code that reads and writes the rows of a KV cache (see `KVRows`): floats of 32 or 16 bits, or eight bits with scales."""
+"""LLVM code that reads and writes the rows of a KV cache (see `KVRows`): floats, or eight bits with scales."""
 
 from __future__ import annotations
 

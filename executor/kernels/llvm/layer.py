@@ -125,10 +125,10 @@ def emit_store(module: ir.Module, name: str, shape: HeadShape, width: int, norm:
         angles = code.at(arguments["rotations"], code.times(position, shape.dim))
         query, key = _Rotation(code, shape.dim, norm, angles), _Rotation(code, shape.dim, norm, angles)
         if norm is not None and norm.whole:
-            for part, first, count in ((query, 0, heads), (key, heads, keys)):
+            for rotation, first, count in ((query, 0, heads), (key, heads, keys)):
                 size = count * shape.dim
                 squares = _squares(code, code.at(joined, first * shape.dim), size)
-                part.scale = _norm_scale(code, squares, size, norm.epsilon)
+                rotation.scale = _norm_scale(code, squares, size, norm.epsilon)
         with code.loop(0, heads) as head:
             target = code.at(joined, code.times(head, shape.dim))
             for part, value in zip(parts, query.emit(joined, head), strict=True):

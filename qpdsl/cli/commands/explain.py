@@ -65,6 +65,8 @@ def command(
     from qpdsl.arguments import parse_settings, with_defaults
     from qpdsl.cli.diagnostics import show
     from qpdsl.errors import UsageError
+    from qpdsl.grammar.printable import printable
+    from qpdsl.model_location import stored_weights
     from qpdsl.planner.explain.plan import explain, explain_json
     from qpdsl.planner.explain.versions import compare, compare_json, trace, trace_json
     from qpdsl.planning.planning import Planning, reads_of
@@ -98,6 +100,9 @@ def command(
         shown, data = trace(optimized, width), trace_json(optimized)
     else:
         shown, data = explain(optimized.plan, width), explain_json(optimized.plan)
+        if runs_on.keeps_stored_weights and (weights := stored_weights(optimized.plan.models)):
+            shown += "".join(f"\nweights of {printable(name)}: {kinds}" for name, kinds in weights.items())
+            data["weights"] = weights
     put(json.dumps(data, ensure_ascii=False, indent=2) if form == "json" else shown)
     return Exit.OK
 

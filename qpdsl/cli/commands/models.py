@@ -9,8 +9,9 @@ from qpdsl.cli.exits import Exit
 from qpdsl.cli.shared_options import format_option
 
 _OWN = """\
-A model of your own: any Hugging Face decoder with safetensors weights, by its folder or its hub id.
+A model of your own: any Hugging Face decoder with safetensors weights, by its folder or its hub id, or a GGUF file.
   in a program:         model llm = "Qwen/Qwen3-0.6B"
+  a GGUF file:          model llm = "./model-Q4_K_M.gguf"
   for a shipped one:    qpdsl run beam_search --model llm=./my-model --set problem="…"
   with a LoRA adapter:  model llm = "Qwen/Qwen3-0.6B" adapter="./my-lora"
                         qpdsl run beam_search --model llm=./my-model --adapter llm=./my-lora --set problem="…\""""

@@ -40,9 +40,8 @@ class LoadNotes:
         """Says on a terminal that a model was loaded, where that took more than a moment; and what is odd of it."""
         if took >= _MOMENT and not self._quiet:
             names = ", ".join(self._names.get(model.name, ["a model"]))
-            held = model.held or str(model.paged.dtype).removeprefix("torch.")
             size = f"{count(model.paged.parameters)} parameters"
-            say(f"{names}: {_short(model.name)} ({held}, {size}) loaded in {seconds(took)}")
+            say(f"{names}: {_short(model.name)} ({model.weights}, {size}) loaded in {seconds(took)}")
         for note in model.notes:
             say(f"note: {note}")
 

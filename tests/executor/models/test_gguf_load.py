@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from transformers import AutoTokenizer
 from qpdsl import zoo
 from qpdsl.dataset.fingerprint import location_digest
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.checkpoint.gguf_header import GGUFHeader
 from qpdsl.executor.models.load import load
 from qpdsl.executor.text.context import Context, encode
 from qpdsl.planning.target import Target
@@ -189,6 +192,14 @@ def test_the_command_line_takes_a_file(file: Path, qpdsl: Run, tmp_path: Path, m
     rows.write_text('{"q": "How many?"}\n')
     told, given = (qpdsl("run", program, "--set", "q=How many?", *by) for by in ((), ("--model", f"llm={file}")))
     assert told.code == given.code == 0 and told.out == given.out
+    monkeypatch.setattr("qpdsl.cli.runs.load_notes.is_terminal", lambda stream: True)
+    shutil.rmtree(tmp_path / "cache")
+    first, second = (qpdsl("run", program, "--set", "q=How many?").err for _ in range(2))
+    line = "loading llm: small.gguf (first time: reading its tokenizer)\n"
+    assert line in first and line not in second
+    shown, plain = (qpdsl("explain", program, *by).out for by in ((), ("--dtype", "float32")))
+    assert shown.endswith("weights of llm: Q4_1, Q5_0, F16, Q8_0, embedding Q8_0\n") and "weights of" not in plain
+    assert json.loads(qpdsl("explain", program, "--format", "json").out)["weights"]["llm"].startswith("Q4_1")
     missing = qpdsl("run", program, "--set", "q=?", "--model", "llm=models/none.gguf")
     assert missing.code == 4 and "there is no file `models/none.gguf`" in missing.err
     over = qpdsl("run", program, "--input", rows, "--output", "small.gguf", "--overwrite")
@@ -209,6 +220,19 @@ def test_a_repository_with_one_file_is_a_model(file: Path, tmp_path: Path, monke
     assert load("acme/one", "acme/one", "cpu", None).held == "Q4_1, Q5_0, F16, Q8_0, embedding Q8_0"
     with pytest.raises(ModelError, match=r"its repository has 2 GGUF files \(`a.gguf`, `b.gguf`\); fetch the one"):
         load("acme/two", "acme/two", "cpu", None)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_damaged_file_is_refused_or_runs(seed: int, file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    head = GGUFHeader.of(file).size
+    rng = random.Random(seed)
+    for _ in range(rng.randrange(1, 4)):
+        place = rng.randrange(4, head if rng.random() < 0.7 else len(data))
+        data[place] = rng.choice((0, 1, 0x7F, 0xFF, rng.randrange(256)))
+    file.write_bytes(data)
+    with contextlib.suppress(ModelError):
+        load("m", file, "cpu", None)
 
 
 def test_an_adapter_needs_floats(file: Path, tmp_path: Path) -> None:

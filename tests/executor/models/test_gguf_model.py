@@ -158,6 +158,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "half a rotation": ({"more": {"llama.rope.dimension_count": 8}}, "rotates 8 of the 16 numbers of a head"),
     "another position encoding": ({"more": {"llama.rope.scaling.type": "longrope"}}, "`longrope`"),
     "yarn of another kind": ({"more": {"llama.rope.scaling.yarn_ext_factor": 0.5}}, "yarn_ext_factor"),
+    "a million layers": ({"more": {"llama.block_count": 1_000_000}}, "too few for 1,000,000 layers"),
     "no width": ({"drop": ["llama.embedding_length"]}, "has `None` for the setting `embedding_length`"),
     "no tokenizer": ({"drop": ["tokenizer.ggml.model"]}, "has no tokenizer"),
     "a foreign tensor": ({"extra": {"blk.0.attn_sinks.weight": floats([1.0])}}, "has the tensor `blk.0.attn_sinks"),

@@ -186,6 +186,17 @@ def test_an_adapter_of_another_model_is_noted(tmp_path: Path) -> None:
     assert "was made for `acme/other`" in note and str(tmp_path / "m") in note
 
 
+def test_a_model_that_a_verifier_loaded_without_its_head(tmp_path: Path) -> None:
+    whole = random_model("llama")
+    tensors = matrices(whole, [Q0])
+    expected = unmerged_logits(whole, tensors, TOKENS, {Q0: SCALE})
+    with_head = adapter(tmp_path / "other", {**tensors, "score.weight": torch.ones(1, 48)}, target_modules=[Q0])
+    with pytest.raises(CheckpointError, match=r"`base_model.model.score.weight`, for which LlamaModel has no place"):
+        merge(whole.model, with_head, is_base=True)
+    merge(whole.model, adapter(tmp_path, tensors, target_modules=[Q0]), is_base=True)
+    assert_close(logits_of(whole), expected)
+
+
 def test_of_a_hub_id_the_two_files_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_random(tmp_path / "m", "llama")
     tensors = matrices(random_model("llama", vocab_size=768), [Q0])
@@ -291,7 +302,7 @@ def test_quantized_weights_take_no_adapter(tmp_path: Path) -> None:
     model = random_model("llama")
     tensors = matrices(model, [Q0])
     model.get_submodule(Q0.rpartition(".")[0]).q_proj = Packed()
-    with pytest.raises(CheckpointError, match=rf"`{Q0}` quantized.* `--dtype` makes them of a GGUF file"):
+    with pytest.raises(CheckpointError, match=rf"`{Q0}` quantized.* use the model as it was before"):
         merge(model, adapter(tmp_path, tensors, target_modules=[Q0]))
 
 

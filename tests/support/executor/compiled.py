@@ -29,7 +29,7 @@ def case(heads: HeadShape) -> tuple[KVRows, PagedBatch, torch.Tensor]:
     """Rows full of keys and values, a batch over them, and the joined projections of its queries."""
     generator = torch.Generator().manual_seed(5)
     tables, count = page_tables(CONTEXTS, heads.page_size, generator, [(1, 3, 5)])
-    rows = make_rows(count, heads.page_size, heads.kv_heads, heads.dim, torch.float32, heads.kind, generator)
+    rows = make_rows(count, heads.page_size, heads.kv_heads, heads.dim, heads.dtype, heads.kind, generator)
     batch = make_batch(CONTEXTS, QUERIES, tables, heads.page_size, 4)
     return rows, batch, torch.randn(sum(QUERIES), heads.joined + _GAP, generator=generator)[:, : heads.joined]
 

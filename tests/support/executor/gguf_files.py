@@ -50,7 +50,8 @@ def _value(value: Any) -> tuple[int, bytes]:
             return 6, struct.pack("<f", value)
         case str():
             return 8, _text(value)
-    parts = [_value(part) for part in value]
+    # Lists have signed numbers.
+    parts = [(5, struct.pack("<i", part)) if type(part) is int else _value(part) for part in value]
     return 9, struct.pack("<IQ", parts[0][0], len(parts)) + b"".join(data for _, data in parts)
 
 

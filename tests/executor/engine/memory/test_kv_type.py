@@ -21,7 +21,7 @@ KINDS: tuple[KVType, ...] = ("int8", "fp8")
 @cache
 def model_of(kv_type: KVType | None, name: str = "llama", native: bool = True) -> PagedModel:
     model = PagedModel(random_model(name), kv_type=kv_type, native=native)
-    assert model.native is (native and name == "llama")
+    assert model.native is native
     return model
 
 

@@ -211,7 +211,6 @@ def test_layers_are_emptied_once_their_weights_are_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "reason"),
     [
-        ("gemma2", {}, "soft cap"),
         ("llama", {"rope_parameters": rope("dynamic", factor=4.0)}, "position encoding dynamic"),
         ("llama", {"hidden_act": "gelu"}, "GELUActivation"),
         ("gpt_neox", {}, "gpt_neox"),

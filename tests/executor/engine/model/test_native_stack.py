@@ -86,8 +86,9 @@ def test_gives_the_models_logits(case: str) -> None:
     assert distance(model, probe) < 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("case", ["gemma3_text", "llama", "qwen2"])
+@pytest.mark.parametrize(
+    ("case", "dtype"), [("gemma3_text", torch.bfloat16), ("llama", torch.float16), ("qwen2", torch.bfloat16)]
+)
 def test_weights_of_16_bits_are_computed_with_in_float32(case: str, dtype: torch.dtype) -> None:
     own = tiny_model(case).to(dtype)
     head = LogitHead(own)
@@ -185,17 +186,18 @@ def test_positions_past_the_first_table_turn_as_the_model_does() -> None:
     probe.tokens = torch.arange(1500) * 7 % 101
     with torch.inference_mode():
         probe.logits = reference(input_ids=probe.tokens[None]).logits[0]
-    assert stack_of(model) is not None and distance(model, probe) < 1e-3
+    stack = stack_of(model)
+    assert stack is not None and distance(model, probe) < 1e-3
+    # What lies in memory after a table that is too short may be right by chance.
+    assert all(len(table) >= 1500 for table in stack._tables)
 
 
 # How a model's weights are stored, and its keys and values.
 FORMS: list[tuple[str, KVType | None]] = [
     ("float32", None),
     ("bfloat16", None),
-    ("float16", "int8"),
-    ("Q4_1", None),
-    ("int4 by 8", "fp8"),
-    ("Q8_0", "int8"),
+    ("Q4_1", "int8"),
+    ("Q8_0", "fp8"),
 ]
 
 
@@ -204,8 +206,8 @@ def model_of(form: str, kv_type: KVType | None) -> PagedModel:
     sizes = {"hidden_size": 96, "head_dim": 16, "num_attention_heads": 6, "intermediate_size": 160}
     windows = {"use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"]}
     model = tiny(Family("qwen3", {**sizes, **windows, "attention_bias": True}))
-    if form in ("bfloat16", "float16"):
-        model.to(getattr(torch, form))
+    if form == "bfloat16":
+        model.to(torch.bfloat16)
     elif form != "float32":
         for part in model.model.layers.modules():
             for name, child in part.named_children():

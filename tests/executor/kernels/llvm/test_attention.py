@@ -28,6 +28,8 @@ SHAPES = [
     HeadShape(4, 2, 32, 16, "int8"),
     HeadShape(7, 2, 64, 16, "fp8"),
     HeadShape(1, 3, 80, 16, "fp8"),
+    HeadShape(3, 2, 32, 16, dtype=torch.bfloat16),
+    HeadShape(2, 1, 80, 16, dtype=torch.float16),
 ]
 LAYER = LAYERS - 1
 

@@ -45,6 +45,26 @@ def test_eight_bits_are_those_of_the_twin(kind: RowKind) -> None:
     assert rows.split()[1][page, place, 0].isnan().tolist() == [True, False]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_floats_of_16_bits_are_those_of_the_twin(dtype: torch.dtype) -> None:
+    heads = HeadShape(1, 2, 64, 16, dtype=dtype)
+    rows, batch, joined = case(heads)
+    expected = copied(rows)
+    identity = torch.tensor([1.0, 0.0]).repeat(50, 32, 1)
+    joined *= torch.logspace(3, -33, len(joined))[:, None]
+    joined[0, ::3], joined[1, ::5], joined[2, -7] = 0, float("inf"), float("nan")
+    # Half way between two numbers of bfloat16, and of float16.
+    joined[3, ::2], joined[3, 1::2] = 1.00390625, 1.00048828125
+    _, keys, values = split(joined, heads)
+    reference.store(expected, keys, values, batch.slots, 1)
+    # The other numbers of a pair with an infinity are no numbers once they are rotated.
+    kept = torch.ones(len(joined), dtype=torch.bool)
+    kept[1] = False
+    LayerKernels(heads).store(joined, identity, torch.zeros(len(joined), dtype=torch.int64), batch, rows, 1)
+    pages, places = batch.slots[kept] // heads.page_size + 1, batch.slots[kept] % heads.page_size
+    torch.testing.assert_close(rows.data[pages, places], expected.data[pages, places], rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("head_norm", [None, HeadNorm(1e-6), HeadNorm(1e-6, whole=True)])
 @pytest.mark.parametrize("kind", ["plain", "int8", "fp8"])
 def test_queries_and_keys_are_rotated_and_stored_in_their_slots(kind: RowKind, head_norm: HeadNorm | None) -> None:
