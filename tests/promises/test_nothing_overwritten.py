@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import click
 import pytest
+import torch
 
 from qpdsl import zoo
 from qpdsl.cli.app import cli
@@ -24,22 +25,24 @@ from qpdsl.cli.file_guard import Contents, FileGuard
 from qpdsl.cli.runs.run_files import JOURNAL, RESULTS, TRACE
 from qpdsl.cli.shared_options import FileName
 from qpdsl.errors import UsageError
+from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.tui.report.chrome import begins_chrome_trace, chrome_trace
 from qpdsl.tui.report.page import begins_page, page
 from tests.support.cli import Run
+from tests.support.executor.adapters import RANK, write_adapter
 from tests.support.tui.traces import BEAM, recorded
 
 READS, READS_FOLDER, WRITES, REWRITES, NO_FILE = "reads", "reads a folder", "writes", "rewrites", "no file"
 PARAMETERS = {
     "run": {
         "target": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
-        "output": WRITES, "trace": WRITES, "pipeline": NO_FILE, "program": NO_FILE, "settings": NO_FILE,
-        "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE,
+        "adapters": READS_FOLDER, "output": WRITES, "trace": WRITES, "pipeline": NO_FILE, "program": NO_FILE,
+        "settings": NO_FILE, "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE,
     },
     "explain": {
         "target": READS, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
-        "models": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE, "settings": NO_FILE, "disabled": NO_FILE,
-        "device": NO_FILE,
+        "models": READS_FOLDER, "adapters": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE,
+        "settings": NO_FILE, "disabled": NO_FILE, "device": NO_FILE,
     },
     "check": {"targets": READS, "python": READS, "allow_read": READS_FOLDER},
     "lsp": {"python": READS, "allow_read": READS_FOLDER},
@@ -97,6 +100,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).write_text(text, "utf-8")
     (folder / "run.jsonl.journal").write_text('{"qpdsl_journal": 2, "fingerprint": {}}\n')
     shutil.copytree(zoo.path("zoo/counting-mini"), folder / "model")
+    layer = "model.layers.0.self_attn.q_proj"
+    height, width = ModelFolder.of("m", folder / "model").shapes[f"{layer}.weight"]
+    matrices = {f"{layer}.lora_A.weight": torch.ones(RANK, width), f"{layer}.lora_B.weight": torch.zeros(height, RANK)}
+    write_adapter(folder / "adapter", matrices, target_modules=[layer])
     (tmp_path / "linked").symlink_to(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -130,7 +137,7 @@ def usual(command: str) -> dict[str, str]:
         return {"trace": "trace.jsonl", "output": "new.html"}
     return {
         "target": "p.qp", "input": "in.jsonl", "python": "scorers.py", "allow_read": ".", "models": "llm=model",
-        "output": "new.jsonl", "trace": "new-trace.jsonl",
+        "adapters": "llm=adapter", "output": "new.jsonl", "trace": "new-trace.jsonl",
     }  # fmt: skip
 
 
@@ -173,6 +180,8 @@ def colliding(command: str, world: Path) -> Iterator[tuple[str, Path, str]]:
         if "models" in uses:
             yield writer, world / "model" / "new.jsonl", "the folder of a model"
             yield writer, world / "model" / "config.json", "a file of a model"
+            yield writer, world / "adapter" / "new.jsonl", "the folder of an adapter"
+            yield writer, world / "adapter" / "adapter_model.safetensors", "a file of an adapter"
             yield writer, zoo.path("zoo/counting") / "new.jsonl", "the folder of a built-in model"
             yield writer, world.parent / "cache" / "qpdsl" / "statistics.json", "the statistics"
 

@@ -80,7 +80,7 @@ class NativeStack:
         self._tables: list[torch.Tensor] = []
         self._table = np.zeros((decoder.layers, len(LAYER)), dtype=np.int64)
         self._grow(_LEAST_POSITIONS)
-        self._workspace = _Workspace(self, 1, 1)
+        self._workspace = _Workspace(self, 1, 1, 1)
         # Seconds of a step by its threads: of few rows, and of many.
         self._times: tuple[dict[int, float], dict[int, float]] = ({}, {})
 
@@ -119,10 +119,8 @@ class NativeStack:
         if threads is None:
             threads = self._threads(count)
         table = batch.paged.pages.shape[1]
-        space = self._workspace
-        if not space.holds(count, threads, table):
-            space = self._workspace = _Workspace(self, count, threads, table)
-        frame = space.frame(self, residual, hidden, batch, cache, exit_hidden)
+        self._workspace = self._workspace.grown(self, count, threads, table)
+        frame = self._workspace.frame(self, residual, hidden, batch, cache, exit_hidden)
         address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
         TEAM.run(threads, lambda thread: function(address, thread, threads))
         return hidden, exit_hidden
@@ -136,7 +134,8 @@ class NativeStack:
             times = self._times[len(batch.tokens) >= _MANY_ROWS]
             count = torch.get_num_threads()
             while count:
-                begin, trials = time.perf_counter(), []
+                trials: list[float] = []
+                begin = time.perf_counter()
                 while not trials or time.perf_counter() - begin < _TRIAL_SECONDS:
                     start = time.perf_counter()
                     self.forward(batch, cache, False, threads=count)
@@ -236,8 +235,8 @@ class _LaidOut:
 class _Workspace:
     """Memory for what a step of at most `rows` rows computes on its way."""
 
-    def __init__(self, stack: NativeStack, rows: int, threads: int, table: int = 0) -> None:
-        self._rows, self._threads, self._table = next_power_of_two(rows), threads, next_power_of_two(max(1, table))
+    def __init__(self, stack: NativeStack, rows: int, threads: int, table: int) -> None:
+        self._rows, self._threads, self._table = next_power_of_two(rows), threads, next_power_of_two(table)
         heads = stack.shape.heads
         joined, gated, groups = stack.widest
         columns = 2 * gate_columns(vector_width())
@@ -260,8 +259,11 @@ class _Workspace:
             "scratch": room(threads, self._table * heads.page_size * block),
         }
 
-    def holds(self, rows: int, threads: int, table: int) -> bool:
-        return rows <= self._rows and threads <= self._threads and table <= self._table
+    def grown(self, stack: NativeStack, rows: int, threads: int, table: int) -> _Workspace:
+        """One that holds such a step too: it, or a larger one."""
+        if rows <= self._rows and threads <= self._threads and table <= self._table:
+            return self
+        return _Workspace(stack, max(rows, self._rows), max(threads, self._threads), max(table, self._table))
 
     def frame(
         self,

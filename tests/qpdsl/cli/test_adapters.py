@@ -102,7 +102,9 @@ def test_what_took_long_to_load_is_said_on_a_terminal(monkeypatch: pytest.Monkey
     said: list[str] = []
     monkeypatch.setattr("qpdsl.cli.runs.load_notes.say", said.append)
     paged = SimpleNamespace(dtype=torch.float32, parameters=134_515_008)
-    model = SimpleNamespace(name="acme/big adapter=./tuned/one", paged=paged, notes=("made for another",), held=None)
+    model = SimpleNamespace(
+        name="acme/big adapter=./tuned/one", paged=paged, notes=("made for another",), weights="float32"
+    )
     models = {"llm": model.name, "judge": model.name}
     for terminal, quiet, seconds in [(True, False, 2.14), (True, False, 0.3), (True, True, 9.0), (False, False, 9.0)]:
         monkeypatch.setattr("qpdsl.cli.runs.load_notes.is_terminal", lambda stream, is_one=terminal: is_one)

@@ -18,8 +18,6 @@ from llvmlite import binding
 
 from qpdsl.executor.checkpoint.cache_folder import cache_folder
 
-# The folder of all sources that kernels are written with.
-_SOURCES = Path(__file__).parent.parent
 _DIGEST_BYTES = 32
 # Entries that were not used for longest are removed beyond these bytes.
 _MOST_BYTES = 64 << 20
@@ -73,11 +71,20 @@ def _path(what: str) -> Path | None:
     return folder / "kernels" / blake2b(f"{_surroundings()}\n{what}".encode(), digest_size=20).hexdigest()
 
 
+def digest_of_sources(folder: Path) -> str:
+    digest = blake2b(digest_size=20)
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+# All sources that kernels are written with, and the numbers that are compiled into them. The digest is taken when they
+# are imported: files that change later are not what runs.
+_SOURCES = digest_of_sources(Path(__file__).parents[2])
+
+
 @cache
 def _surroundings() -> str:
     """What all kernels depend on: their sources, LLVM, and the processor."""
-    sources = blake2b(digest_size=20)
-    for path in sorted(_SOURCES.rglob("*.py")):
-        sources.update(path.read_bytes())
     features = binding.get_host_cpu_features().flatten()
-    return f"{sources.hexdigest()} {llvmlite.__version__} {binding.get_host_cpu_name()} {features}"
+    return f"{_SOURCES} {llvmlite.__version__} {binding.get_host_cpu_name()} {features}"

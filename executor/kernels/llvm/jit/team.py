@@ -9,9 +9,10 @@ from queue import SimpleQueue
 
 
 class Team:
-    """Runs a function in several threads at once, the caller's among them.
+    """Runs a function in several threads at once, while the caller waits.
 
-    Kernels release the interpreter's lock, so the threads run side by side. One job runs at a time.
+    Kernels release the interpreter's lock, so the threads run side by side. One job runs at a time. The caller's own
+    thread would not do: a signal could raise in it before it begins, and the others would wait for it for ever.
     """
 
     def __init__(self) -> None:
@@ -27,21 +28,17 @@ class Team:
             job(0)
             return
         with self._lock:
-            self._start(threads - 1)
+            self._start(threads)
             shared = _Job(job)
-            for jobs in self._jobs[: threads - 1]:
-                jobs.put(shared)
             errors: list[BaseException] = []
-            try:
-                job(0)
-            except BaseException as error:
-                errors.append(error)
-            # What a signal raises here must wait too: the others still work on the caller's memory.
-            while True:
+            waiting = iter(self._jobs[:threads])
+            # What a signal raises here must wait: the threads need each other, and work on the caller's memory.
+            while len(shared.ends) < threads:
                 try:
-                    while len(shared.ends) < threads - 1:
+                    for jobs in waiting:
+                        jobs.put(shared)
+                    while len(shared.ends) < threads:
                         shared.ended.get()
-                    break
                 except BaseException as error:
                     errors.append(error)
         errors += [error for error in shared.ends if error is not None]
@@ -53,7 +50,7 @@ class Team:
         self.__init__()  # type: ignore[misc]
 
     def _start(self, count: int) -> None:
-        for number in range(len(self._jobs) + 1, count + 1):
+        for number in range(len(self._jobs), count):
             jobs: SimpleQueue[_Job] = SimpleQueue()
             threading.Thread(target=_serve, args=(number, jobs), name=f"kernels {number}", daemon=True).start()
             self._jobs.append(jobs)

@@ -77,9 +77,9 @@ def test_other_sources_have_other_entries(
 ) -> None:
     sources = tmp_path / "sources"
     sources.mkdir()
-    monkeypatch.setattr(object_cache, "_SOURCES", sources)
     for text in ("one", "two"):
         (sources / "kernel.py").write_text(text)
+        monkeypatch.setattr(object_cache, "_SOURCES", object_cache.digest_of_sources(sources))
         object_cache._surroundings.cache_clear()
         doubled(1)
     assert len(compilations) == 2
