@@ -1,7 +1,8 @@
 """The `.qp` language: source text to a frozen syntax tree, with every error located.
 
 Open `parse/parser.py` first, and `qp.lark` here for the grammar. This folder holds what all of the front end needs:
-sources and spans, the words of the language, diagnostics with their codes, and the files that a program may read.
+sources and spans, the words of the language, diagnostics with their codes, the files that a program may read, and the
+ids of models with adapters.
 `ast/` is the tree, `literals/` the meaning of strings and regexes. `parse/` and `builders/` make the tree, `format/`
 writes it back as text.
 

@@ -42,15 +42,15 @@ def _place(name: str) -> Path | str:
 
 
 def stored_weights(models: Mapping[str, str]) -> dict[str, str]:
-    """How the weights of the models that are GGUF files are stored, in words, by the models' names in a program.
+    """How weights are stored that stay so on a CPU, in words, by the models' names in a program: GGUF, quantized ones.
 
     Raises ModelError where a model is not there or not whole.
     """
     found: dict[str, str] = {}
     for name, model in models.items():
         location = locate(model)
-        if isinstance(location, Path) and (gguf := ModelFolder.of(model, location).gguf) is not None:
-            found[name] = gguf.kinds
+        if isinstance(location, Path) and (kinds := ModelFolder.of(model, location).kinds) is not None:
+            found[name] = kinds
     return found
 
 

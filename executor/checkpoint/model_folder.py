@@ -12,6 +12,7 @@ from qpdsl.executor.checkpoint.code_names import check_configuration, parsed
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.gguf_header import SUFFIX, check_whole
+from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers, quantized_layers
 from qpdsl.executor.checkpoint.safetensors_header import is_pointer, tensor_shapes
 
 CONFIG = "config.json"
@@ -112,6 +113,16 @@ class ModelFolder:
     def _of_gguf(cls, file: Path) -> ModelFolder:
         gguf = GGUFModel.of(file)
         return cls(file.parent, gguf.config, {}, {}, {}, (file.name,), gguf)
+
+    @property
+    def quantized(self) -> QuantizedLayers | None:
+        """The linear layers of safetensors files that are read as they are stored; None where there are none."""
+        return quantized_layers(self.config, self.tensors)
+
+    @property
+    def kinds(self) -> str | None:
+        """How weights are stored that stay so on a CPU, in words; None where they are floats."""
+        return self.gguf.kinds if self.gguf is not None else None if (own := self.quantized) is None else own.kinds
 
     def file(self, tensor: str) -> Path:
         """The file of a tensor. Raises KeyError where there is no such tensor."""

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfi
 
 from qpdsl.executor.checkpoint.errors import CheckpointError
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel, StoredTensor
-from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight
+from qpdsl.executor.kernels.data.weights import Weight, no_number
 from qpdsl.executor.kernels.stored_linear import StoredEmbedding, StoredLinear
 from qpdsl.executor.models.gguf_blocks import weight
 
@@ -55,7 +55,7 @@ class _Tensors:
         tensor = self._tensor(name, shape)
         stored = tensor.stored
         found = weight(stored.type, self._data[stored.start : stored.start + stored.size], *stored.shape)
-        if (kind := _no_number(found)) is not None:
+        if (kind := no_number(found)) is not None:
             raise self._error(f"`{stored.name}` holds {kind}; its weights are damaged")
         if tensor.change == "pairs":
             return found.select(self._halves(name, stored.shape[0]))
@@ -68,7 +68,7 @@ class _Tensors:
         tensor = self._tensor(name, shape)
         stored = tensor.stored
         found = weight(stored.type, self._data[stored.start : stored.start + stored.size], 1, stored.shape[0])
-        if (kind := _no_number(found)) is not None:
+        if (kind := no_number(found)) is not None:
             raise self._error(f"`{stored.name}` holds {kind}; its weights are damaged")
         values = found.dequantized()[0]
         if tensor.change == "pairs":
@@ -133,16 +133,6 @@ def _make_buffers(model: PreTrainedModel) -> None:
             model._init_weights(module)
             for name, parameter in held.items():
                 parameter.copy_(before[name])
-
-
-def _no_number(found: Weight) -> str | None:
-    """What the floats of a weight hold that is no number; None where all are numbers."""
-    floats = found.values if isinstance(found, FloatWeight) else found.scales
-    parts = [floats, found.offsets] if isinstance(found, GroupedWeight) else [floats]
-    for part in parts:
-        if part is not None and not (ends := torch.stack(part.aminmax()).float()).isfinite().all():
-            return "NaN" if ends.isnan().any() else "infinity"
-    return None
 
 
 def _set(model: PreTrainedModel, name: str, parameter: torch.nn.Parameter) -> None:

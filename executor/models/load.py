@@ -33,6 +33,7 @@ from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.hub_snapshot import adapter_snapshot, snapshot
 from qpdsl.executor.checkpoint.isolated_folder import isolated, no_hub
 from qpdsl.executor.checkpoint.model_folder import TOKENIZER, ModelFolder
+from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
@@ -40,6 +41,7 @@ from qpdsl.executor.models.gguf_model import built
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
 from qpdsl.executor.models.lora import merge
 from qpdsl.executor.models.quantization import mixed_rows, unknown_method
+from qpdsl.executor.models.quantized_model import NotStored, loaded_stored
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.text.context import ContextError
@@ -72,10 +74,11 @@ def load(
 ) -> PagedTextModel:
     """Loads a folder or a GGUF file (a Path), or a hub id (a str), and puts it behind paged attention.
 
-    `dtype` None means float32 on a CPU, the checkpoint's own type elsewhere; the weights of a GGUF file then stay on a
-    CPU as they are stored. `kv_type` None keeps keys and values in the same type. With a `kind` (or `BY_CONFIGURATION`)
-    the model is loaded as a verifier, with that kind's own head if it has one. An `adapter` is merged into it. `slow`
-    is told what takes long for once. Safetensors or GGUF only, from the folder only, and no code from the checkpoint.
+    `dtype` None means float32 on a CPU, the checkpoint's own type elsewhere; quantized weights, of a GGUF file or of
+    safetensors in a format that is read here, then stay on a CPU as they are stored. `kv_type` None keeps keys and
+    values in the same type. With a `kind` (or `BY_CONFIGURATION`) the model is loaded as a verifier, with that kind's
+    own head if it has one. An `adapter` is merged into it. `slow` is told what takes long for once. Safetensors or GGUF
+    only, from the folder only, and no code from the checkpoint.
     Raises ModelError.
     """
     transformers.utils.logging.set_verbosity_error()
@@ -144,19 +147,22 @@ class _Loading:
         keep: bool,
         native: bool = True,
     ) -> PagedTextModel:
-        """`keep`: whether the weights of a GGUF file stay as they are stored; `native`: see `PagedModel`."""
+        """`keep`: whether quantized weights stay as they are stored; `native`: see `PagedModel`."""
         config, tokenizer = self._config(), self._tokenizer()
         verifier, head = self._verifier(kind, config, tokenizer, device)
-        held = self.folder.gguf.kinds if self.folder.gguf is not None and keep else None
         if self.folder.gguf is None:
-            model = self._pretrained(config, head, verifier, dtype, device)
+            model = self._pretrained(config, head, verifier, dtype, device, keep)
         else:
             model = self._from_gguf(self.folder.gguf, config, None if keep else dtype, device)
+        # What a package keeps in a form of its own has its configuration.
+        packaged = hasattr(config, "quantization_config")
+        held = self.folder.kinds if keep and not packaged else None
         if (wrong := _no_number(model.named_parameters())) is not None:
             raise self._error(wrong)
         if self.adapter is not None:
             if held is not None:
-                kept = "an adapter is merged into floats, and the weights of a GGUF file are kept as they are stored"
+                what = "a GGUF file" if self.folder.gguf is not None else "a quantized checkpoint"
+                kept = f"an adapter is merged into floats, and the weights of {what} are kept as they are stored"
                 raise adapter_error(self.name, self.adapter.origin, f"{kept}; `--dtype float32` makes floats of them")
             self._merge(model, self.adapter, is_base=head is not None)
         self._check_vocabulary(model, tokenizer)
@@ -169,7 +175,7 @@ class _Loading:
             return self.model(device, dtype, kv_type, kind, keep=keep, native=False)
         except UnsupportedModel as error:
             raise self._error(f"{type(model).__name__} does not run on the paged engine: {error}") from error
-        if hasattr(config, "quantization_config") and (reason := mixed_rows(model)) is not None:
+        if packaged and (reason := mixed_rows(model)) is not None:
             raise self._error(reason)
         return PagedTextModel.of(
             self.name, tokenizer, paged, self._eos(model, tokenizer), verifier, self._notes(), held
@@ -284,12 +290,17 @@ class _Loading:
         verifier: Verifier | None,
         dtype: torch.dtype | str,
         device: str,
+        keep: bool,
     ) -> PreTrainedModel:
-        """The layers of the checkpoint, with every weight that they have and no other, on `device`."""
+        """The layers of the checkpoint, with every weight that they have and no other, on `device`.
+
+        What is read as it is stored leaves no quantization in the `config`.
+        """
         if head is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise self._error(f"transformers has no causal language model of its model_type, `{config.model_type}`")
         architecture = AutoModelForCausalLM if head is None else AutoModel
-        try:
+
+        def loaded(config: PretrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
             model, info = architecture.from_pretrained(
                 self.files,
                 config=config,
@@ -300,15 +311,40 @@ class _Loading:
                 # They are told below, with their shapes.
                 ignore_mismatched_sizes=True,
             )
+            return model, info
+
+        # On a GPU the packages have kernels.
+        layers = self.folder.quantized if device == "cpu" else None
+        floats = dtype if isinstance(dtype, torch.dtype) and not keep else None
+        try:
+            model, info = self._stored(loaded, config, layers, floats) or loaded(config)
             model.eval().to(device)
         except Exception as error:
             reason = self._reason(error)
             if "above report" in reason:
                 reason = "its weights cannot be put into the form that its architecture has"
             raise self._error(reason) from error
-        loaded: PreTrainedModel = model
-        self._check_weights(loaded, info, None if verifier is None else verifier.head)
-        return loaded
+        self._check_weights(model, info, None if verifier is None else verifier.head)
+        return model
+
+    def _stored(
+        self,
+        load: Callable[[PretrainedConfig], tuple[PreTrainedModel, dict[str, Any]]],
+        config: PretrainedConfig,
+        layers: QuantizedLayers | None,
+        dtype: torch.dtype | None,
+    ) -> tuple[PreTrainedModel, dict[str, Any]] | None:
+        """What `load` makes with quantized weights as they are stored; None where that cannot be."""
+        if layers is None:
+            return None
+        given = config.quantization_config
+        try:
+            found = loaded_stored(load, config, layers, self.folder, dtype)
+        except NotStored:
+            config.quantization_config = given
+            return None
+        del config.quantization_config
+        return found
 
     def _check_weights(self, model: PreTrainedModel, info: dict[str, Any], head: str | None) -> None:
         """Refuses weights that are missing, are of another shape, or have no place in the model."""

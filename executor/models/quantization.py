@@ -8,6 +8,8 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
+from qpdsl.executor.models.quantized_model import METHOD
+
 # The rows by which a layer is tried for mixing them.
 _ROWS = 16
 # Larger than the numbers that quantizers set apart (LLM.int8 does from 6 on), and than any scale of the other rows.
@@ -26,7 +28,7 @@ def unknown_method(config: PretrainedConfig) -> str | None:
     if options.get("load_in_8bit") or options.get("load_in_4bit"):
         return None
     method = str(getattr(options.get("quant_method"), "value", options.get("quant_method")))
-    return None if method in AUTO_QUANTIZATION_CONFIG_MAPPING else method
+    return None if method in AUTO_QUANTIZATION_CONFIG_MAPPING and method != METHOD else method
 
 
 @torch.inference_mode()

@@ -22,7 +22,7 @@ class Target:
 
     @property
     def keeps_stored_weights(self) -> bool:
-        """Whether the weights of a GGUF file stay as they are stored."""
+        """Whether the weights of a GGUF file or of a quantized checkpoint stay as they are stored."""
         return self.kind == "cpu" and self.dtype is None
 
     def computes_in(self, models: Iterable[str]) -> str | None:

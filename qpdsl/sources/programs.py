@@ -37,7 +37,11 @@ def load_program(
         file = parse_file(read_target(target))
         lowered = lower(file, program, surroundings.environment(folder_of(target)))
         what = f"`{file.source.name}` declares no model"
-    declared = {*lowered.models} if pipeline is not None else {*lowered.models, *(model.name for model in file.models)}
+    # Those of a pipeline are the names that `--model` gives, whatever they are.
+    own = {model.name for model in file.models if model.name.isidentifier()}
+    # A quoted id goes by itself in a program, and is no name that could stand for another model.
+    used = {name for name, id in lowered.models.items() if name in own or (name != id and name.isidentifier())}
+    declared = used if pipeline is not None else used | own
     for option, names in (("--model", surroundings.models), ("--adapter", surroundings.adapters)):
         for name in names:
             if name not in declared:

@@ -87,7 +87,8 @@ class GroupedWeight:
     @property
     def kind(self) -> str:
         """How the numbers are stored, for people."""
-        return f"int{self.bits} in groups of {self.group}"
+        by_channel = self.group == self.codes.shape[1] and self.scale_codes is None
+        return f"int{self.bits} by channel" if by_channel else f"int{self.bits} in groups of {self.group}"
 
     def select(self, outputs: torch.Tensor | slice) -> GroupedWeight:
         """The weights of the given `outputs` int64 [n] alone, in that order; those of a slice are not copied."""
@@ -179,6 +180,15 @@ class GroupedWeight:
 
 
 Weight = FloatWeight | GroupedWeight
+
+
+def no_number(weight: Weight) -> str | None:
+    """What the floats of a weight hold that is no number, in words; None where all are numbers."""
+    floats = (weight.values,) if isinstance(weight, FloatWeight) else (weight.scales, weight.offsets)
+    for part in floats:
+        if part is not None and not (ends := torch.stack(part.aminmax()).float()).isfinite().all():
+            return "NaN" if ends.isnan().any() else "infinity"
+    return None
 
 
 def joined(weights: Sequence[Weight]) -> Weight:

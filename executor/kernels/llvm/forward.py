@@ -21,7 +21,7 @@ from qpdsl.executor.kernels.llvm.cache import HeadShape
 from qpdsl.executor.kernels.llvm.jit.builder import I8, I32, I64, POINTER, KernelCode, Value
 from qpdsl.executor.kernels.llvm.jit.compile import Emitter, Library, vector_width
 from qpdsl.executor.kernels.llvm.layer import Activation, HeadNorm, emit_gate, emit_norm, emit_store
-from qpdsl.executor.kernels.llvm.matmul.emit import Tile
+from qpdsl.executor.kernels.llvm.matmul.emit import panels_at_once
 
 # residual float32 [T, hidden], which the forward changes; normed, projected [T, hidden], joined [T, joined_row],
 # attended [T, queries] and gated [T, gated_row] are its workspace, widened, sums and scratch that of each thread, so
@@ -95,7 +95,7 @@ def dividing(width: int, size: int) -> int:
 
 def gate_columns(width: int) -> int:
     """How many columns of gate and of up are computed at once: the panels of gate and of up take turns of as many."""
-    return Tile.of(width).panels * width
+    return panels_at_once(width) * width
 
 
 @cache
@@ -294,7 +294,7 @@ class _Forward:
         code = self._code
         outputs = self._of_layer(f"{product} outputs", I64)
         panels = code.builder.sdiv(code.add(outputs, code.width - 1), code.number(code.width))
-        step = Tile.of(code.width).panels
+        step = panels_at_once(code.width)
         first, last = self._share(panels, step)
         self._sums(product, source, row)
         self._part(product, source, row, out, out_row, factor, add, first, last)

@@ -22,7 +22,6 @@ from qpdsl.cli.shared_options import (
 )
 from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
-from qpdsl.garbage_collector import collections_paused
 from qpdsl.planner.plan.physical import KV_TYPES
 from qpdsl.settings import DTYPES, check_memory, check_threads, check_timeout
 from qpdsl.sources.surroundings import read_surroundings
@@ -229,13 +228,10 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
         return run_watched(argv, "search" if options.input is None else "plan")
     for note in damaged_files():
         say(f"note: {note}")
-    # What runs a program imports torch.
     if options.input is None:
-        with collections_paused():
-            from qpdsl.cli.runs.single_run import answer
+        from qpdsl.cli.runs.single_run import answer
 
         return answer(options, job, surroundings, values, files)
-    with collections_paused():
-        from qpdsl.cli.runs.data_set_run import answer_rows
+    from qpdsl.cli.runs.data_set_run import answer_rows
 
     return answer_rows(options, job, surroundings, values, files)

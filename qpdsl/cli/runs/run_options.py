@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qpdsl.cli.runs.load_notes import LoadNotes
+from qpdsl.garbage_collector import collections_paused
 from qpdsl.sources.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ def open_session(options: RunOptions, job: Job, surroundings: Surroundings, even
     from qpdsl.executor.checkpoint.errors import ModelError
     from qpdsl.executor.events.events import ModelsLoaded
     from qpdsl.model_location import locate
-    from qpdsl.session import Session
+
+    with collections_paused():
+        from qpdsl.session import Session
 
     session = Session(
         options.device,

@@ -27,6 +27,8 @@ from tests.support.executor.adapters import matrices, write_adapter
 PIPELINE = 'prompt "{q}" | generate slm temperature=0 max_tokens=8'
 RUN = ("run", "-e", PIPELINE, "--set", "q=3 * 4", "--no-greedy")
 
+QUOTED = ("-e", 'prompt "{q}" | generate "zoo/counting"')
+
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -74,6 +76,8 @@ def test_nothing_is_written_into_an_adapter(qpdsl: Run, adapter: Path) -> None:
     ("options", "message"),
     [
         (("--adapter", "nobody=./a"), "`--adapter`: the pipeline uses no model `nobody`"),
+        ((*QUOTED, "--adapter", "zoo/counting=./a"), "`--adapter`: the pipeline uses no model `zoo/counting`"),
+        ((*QUOTED, "--model", "zoo/counting=zoo/counting-mini"), "`--model`: the pipeline uses no model"),
         (("--adapter", "./a"), "`--adapter` takes NAME=FOLDER or NAME=ID, not `./a`"),
         (("--adapter", "slm=./a", "--adapter", "slm=./b"), "two adapters are named for `slm`"),
         (("--model", "slm=x adapter=./a", "--adapter", "slm=./b"), "two adapters are named for `slm`"),

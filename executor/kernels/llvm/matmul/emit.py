@@ -10,7 +10,7 @@ a few panels are computed before the next panels are read, so weights come from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +19,11 @@ from llvmlite import ir
 from qpdsl.executor.kernels.llvm.jit.builder import F16, F32, I8, KernelCode, Value, Variable
 from qpdsl.executor.kernels.llvm.matmul.panels import STEP, Factor, FloatPanels, GroupedPanels, Panels
 
-# Inputs of one turn of the loop over them, for floats.
-_UNROLLED = 4
-# In tiles of at most so many rows weights are prefetched.
-_MEMORY_BOUND_ROWS = 4
+_LINE_BYTES = 64
+# A tile of so many rows computes about as long as its weights take to come from memory.
+_FEW_TILE_ROWS = 4
+# Tiles of more rows that together prefetch what comes next.
+_SHARED_BY_TILES = 4
 # Rows of a tile of a single panel: only the last few panels of a layer are computed so.
 _FEW_ROWS = 2
 
@@ -35,9 +36,17 @@ class Tile:
     panels: int
 
     @classmethod
-    def of(cls, width: int) -> Tile:
-        # Vectors of 8 come with 16 registers (AVX2), those of 16 and of 4 (NEON) with 32.
-        return cls(4, 2) if width == 8 else cls(6, 4)
+    def of(cls, width: int, form: Panels) -> Tile:
+        panels = panels_at_once(width)
+        # Vectors of 8 come with 16 registers (AVX2), those of 16 and of 4 (NEON) with 32. Weights that are not float32
+        # need some to be widened in.
+        narrow = not isinstance(form, FloatPanels) or form.dtype is not torch.float32
+        return cls((4 if width == 8 else 6) - narrow, panels)
+
+
+def panels_at_once(width: int) -> int:
+    """How many panels a tile has."""
+    return 2 if width == 8 else 4
 
 
 def emit_group_sums(module: ir.Module, name: str, width: int, group: int) -> None:
@@ -84,7 +93,7 @@ def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     numbers = ("@count", "@inputs", "@outputs", "@from", "@to")
     arguments = ("x", "@row", "weights", "@bytes", "bias", "sums", "out", "@out_row", *numbers, "factor", "@add")
     code = KernelCode(module, name, arguments, width)
-    given, tile = code.arguments, Tile.of(width)
+    given, tile = code.arguments, Tile.of(width, panels)
     whole = code.builder.sdiv(given["outputs"], code.number(width))
     until = code.least(given["to"], whole)
     begin = given["from"]
@@ -113,16 +122,18 @@ def _rows(code: KernelCode, form: Panels, tile: Tile, panel: Value, masked: bool
             block = builder.append_basic_block(f"rows {number}")
             switch.add_case(code.number(number), block)
             builder.position_at_end(block)
-            _Tile(code, form, first, number, panel, tile.panels).emit(masked)
+            _Tile(code, form, index, first, number, panel, tile.panels).emit(masked)
             builder.branch(end)
         builder.position_at_end(end)
 
 
 class _Tile:
-    """The code of one tile: `rows` rows from `first` on, `panels` panels from `panel` on."""
+    """The code of tile number `index` of some panels: `rows` rows from `first` on, `panels` panels from `panel` on."""
 
-    def __init__(self, code: KernelCode, form: Panels, first: Value, rows: int, panel: Value, panels: int) -> None:
-        self._code, self._form = code, form
+    def __init__(
+        self, code: KernelCode, form: Panels, index: Value, first: Value, rows: int, panel: Value, panels: int
+    ) -> None:
+        self._code, self._form, self._index = code, form, index
         self._first, self._panel = first, panel
         arguments, builder = code.arguments, code.builder
         row_bytes = code.times(arguments["row"], 4)
@@ -167,28 +178,43 @@ class _Tile:
                 total = sums[row, number]
                 total.set(code.fma(value, weight, total.get()))
 
-    def _prefetch(self, addresses: Iterable[Value]) -> None:
-        """Prefetches what the next panels have at the place of these addresses.
+    def _prefetch(self, addresses: Sequence[Value], step: Value, size: int) -> None:
+        """Prefetches weights of the next panels, while `size` inputs from number `step` on are computed.
 
-        The hardware prefetches within pages of memory only, and a panel has but a few. Tiles of many rows wait for
-        arithmetic, not for memory.
+        The hardware prefetches within pages of memory only, and a panel has but a few. A tile of few rows takes no
+        longer to compute than its weights to come, so it prefetches what the next panels have at its own `addresses`.
+        Each tile of many rows prefetches a part of the next panels, and the tiles of all rows together prefetch all.
         """
-        if len(self._inputs) <= _MEMORY_BOUND_ROWS:
+        code, builder = self._code, self._code.builder
+        if len(self._inputs) <= _FEW_TILE_ROWS:
             for address in addresses:
-                self._code.prefetch(self._code.at(address, self._ahead, I8))
+                code.prefetch(code.at(address, self._ahead, I8))
+            return
+        lines = -(-len(addresses) // _SHARED_BY_TILES)
+        done = code.add(builder.mul(self._index, code.arguments["inputs"]), step)
+        place = code.times(builder.sdiv(done, code.number(size)), lines * _LINE_BYTES)
+        last = code.add(self._ahead, -_LINE_BYTES)
+        for line in range(lines):
+            at = code.least(code.add(place, line * _LINE_BYTES), last)
+            code.prefetch(code.at(self._weights[0], code.add(at, self._ahead), I8))
 
     def _floats(self, form: FloatPanels) -> dict[tuple[int, int], Variable]:
         code, builder, width = self._code, self._code.builder, self._code.width
         sums = self._zeros()
         bits = {half: ir.Constant(code.integers, [half] * width) for half in (16, -65536)}
         kind = F16 if form.dtype is torch.float16 else F32
-        with code.loop(0, code.arguments["inputs"], _UNROLLED) as start:
-            for step in range(_UNROLLED):
+        itemsize = form.dtype.itemsize
+        # A cache line of each panel at a time, or two.
+        unrolled = 2 if form.dtype is torch.bfloat16 else 4
+        with code.loop(0, code.arguments["inputs"], unrolled) as start:
+            lines = range(0, unrolled * width * itemsize, _LINE_BYTES)
+            place = code.times(start, width * itemsize)
+            ahead = [code.at(panel, code.add(place, line), I8) for line in lines for panel in self._weights]
+            self._prefetch(ahead, start, unrolled)
+            for step in range(unrolled):
                 if form.dtype is torch.bfloat16:
                     pair = code.times(builder.sdiv(code.add(start, step), code.number(2)), width)
                     pairs = [builder.load(code.at(panel, pair), typ=code.integers, align=4) for panel in self._weights]
-                    if step % 2 == 0:
-                        self._prefetch(code.at(panel, pair) for panel in self._weights)
                     # The first of a pair is in the low bits. Followed by zeros, bfloat16 is float32.
                     wide = (
                         [builder.and_(value, bits[-65536]) for value in pairs]
@@ -198,10 +224,7 @@ class _Tile:
                     weights = [builder.bitcast(value, code.vector) for value in wide]
                 else:
                     place = code.times(code.add(start, step), width)
-                    places = [code.at(panel, place, kind) for panel in self._weights]
-                    if kind is F32 or step % 2 == 0:
-                        self._prefetch(places)
-                    weights = [self._float(address, kind) for address in places]
+                    weights = [self._float(code.at(panel, place, kind), kind) for panel in self._weights]
                 self._accumulate(sums, code.add(start, step), weights)
         return sums
 
@@ -275,16 +298,15 @@ class _Tile:
         start = code.times(group, form.group)
         with code.loop(0, form.group, STEP) as step:
             place = code.add(start, step)
+            begin, size = code.times(step, width * form.bits // 8), STEP * width * form.bits // 8
+            ahead = [code.at(c, code.add(begin, line), I8) for line in range(0, size, _LINE_BYTES) for c in codes]
+            self._prefetch(ahead, place, STEP)
             if form.bits == 8:
                 for index in range(STEP):
                     at = code.times(code.add(step, index), width)
-                    if index % 4 == 0:
-                        self._prefetch(code.at(c, at, I8) for c in codes)
                     self._accumulate(sums, code.add(place, index), [self._bytes(code.at(c, at, I8)) for c in codes])
             else:
-                at = code.times(step, width // 2)
-                self._prefetch(code.at(c, at, I8) for c in codes)
-                words = [builder.load(code.at(c, at, I8), typ=code.integers, align=4) for c in codes]
+                words = [builder.load(code.at(c, begin, I8), typ=code.integers, align=4) for c in codes]
                 for index in range(STEP):
                     shift = ir.Constant(code.integers, [4 * index] * width)
                     nibbles = [builder.lshr(word, shift) for word in words]

@@ -8,7 +8,7 @@ import torch
 
 from qpdsl.executor.kernels.llvm.jit.compile import Function, Library
 from qpdsl.executor.kernels.llvm.jit.team import TEAM
-from qpdsl.executor.kernels.llvm.matmul.emit import Tile, emit_group_sums, emit_matmul
+from qpdsl.executor.kernels.llvm.matmul.emit import emit_group_sums, emit_matmul, panels_at_once
 from qpdsl.executor.kernels.llvm.matmul.panels import GroupedPanels, Panels, PanelWeights
 
 # What a thread multiplies at least: less is not worth waking one.
@@ -35,7 +35,7 @@ class Product:
         if self.groups:
             self.code.sum_groups(rows.data_ptr(), stride, sums.data_ptr(), count, self.groups)
         threads = min(torch.get_num_threads(), 1 + count * weights.inputs * weights.outputs // _WORK)
-        bounds = parts(weights.count, threads, Tile.of(weights.width).panels)
+        bounds = parts(weights.count, threads, panels_at_once(weights.width))
 
         def run(thread: int) -> None:
             self.code.multiply(

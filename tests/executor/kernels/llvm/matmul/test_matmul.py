@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qpdsl.executor.kernels.data.weights import GroupedWeight, Weight
 from qpdsl.executor.kernels.llvm.jit.compile import vector_width
 from qpdsl.executor.kernels.llvm.matmul import product
-from qpdsl.executor.kernels.llvm.matmul.emit import Tile
+from qpdsl.executor.kernels.llvm.matmul.emit import panels_at_once
 from qpdsl.executor.kernels.llvm.matmul.panels import GroupedPanels, PanelWeights
 from qpdsl.executor.kernels.llvm.matmul.product import MatmulCode, Product, parts
 from tests.support.executor.weights import FORMS, is_four_bits, made, step
@@ -96,7 +96,7 @@ def magnitudes(weight: Weight) -> torch.Tensor:
 
 @pytest.mark.parametrize(("form", "width"), CASES)
 def test_it_computes_in_float32_what_the_numbers_stand_for(form: str, width: int) -> None:
-    tile, inputs = Tile.of(width).panels * width, inputs_of(form)
+    tile, inputs = panels_at_once(width) * width, inputs_of(form)
     generator = torch.Generator().manual_seed(1)
     large = 2 * tile + width + 3
     for outputs, counts in ((1, (1,)), (width - 1, (2, 5)), (tile, (3, 8)), (large, (*range(1, 14), 64))):
