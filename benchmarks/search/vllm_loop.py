@@ -182,19 +182,19 @@ class VllmLoop:
                     else [self._longer(search, beam, sample) for sample in next(written).outputs]
                 )
             ]
-        self._score(searches, grown)
+        judged = self._score(searches, grown)
         for search in searches:
             rows = [replace(beam, score=search.known[beam.text]) for beam in grown[id(search)]]
             search.beams = sorted(rows, key=lambda beam: -beam.score)[: self._options["width"]]
-        return sum(len(sample.token_ids) for output in outputs for sample in output.outputs)
+        return judged + sum(len(sample.token_ids) for output in outputs for sample in output.outputs)
 
     def _longer(self, search: Search, beam: Beam, sample: Any) -> Beam:
         tokens = (*beam.tokens, *(token for token in sample.token_ids if token != self._words.eos_token_id))
         full = len(search.prompt) + len(tokens) >= self._context - 1
         return Beam(beam.text + sample.text, tokens, full or sample.stop_reason != STOP)
 
-    def _score(self, searches: Sequence[Search], grown: dict[int, list[Beam]]) -> None:
-        """Makes the scores of all new candidates known."""
+    def _score(self, searches: Sequence[Search], grown: dict[int, list[Beam]]) -> int:
+        """Makes the scores of all new candidates known. Returns how many tokens a judge answered with: one each."""
         asked: list[tuple[Search, str]] = []
         for search in searches:
             seen = set(search.known)
@@ -210,6 +210,7 @@ class VllmLoop:
         answers = self._judge.answers([self._conversation(search.problem, text) for search, text in asked])
         for (search, text), likely in zip(asked, answers, strict=True):
             search.known[text] = likely[0] if self._rubric is None else float(1 + likely.index(max(likely)))
+        return 0 if self._rubric is None else len(asked)
 
     def _conversation(self, problem: str, text: str) -> list[int]:
         """The tokens up to where the verifier judges the last step, or all that there is."""

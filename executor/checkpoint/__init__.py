@@ -2,7 +2,7 @@
 
 Open `model_folder.py` first. A `ModelFolder` lists every file that a model is made of, and refuses the folder where one
 of them lies outside it, is no safetensors file, or is damaged. `safetensors_header.py` reads what a weight file says of
-itself. `code_names.py` takes out of the configuration whatever would make transformers fetch or run code.
+itself. `quantization_config.py` finds the layers whose weights are stored as whole numbers. `code_names.py` takes out of the configuration whatever would make transformers fetch or run code.
 `isolated_folder.py` makes the folder that transformers is given: these files and no others. `hub_snapshot.py` finds the
 folder of a hub id. A GGUF file is a model of its own: `gguf_header.py` reads what it says of itself, `gguf_families.py`
 what that is in transformers' terms. `cache_folder.py` finds the folder of what is made once and kept. An adapter is a

@@ -2,8 +2,8 @@
 
 Read are weights in four or eight bits with a scale for each group of inputs, or for all of them (a channel):
 compressed-tensors as llm-compressor writes it (`compressed_tensors/quantization`, version 0.20), GPTQ (AutoGPTQ,
-GPTQModel) and AWQ (AutoAWQ's version "gemm"). Whatever is not known here, or changes activations, keys or values too,
-is left to the package that wrote it.
+GPTQModel), AWQ (AutoAWQ's version "gemm") and torchao's int8 weights (version 0.18). Whatever is not known here, or
+changes activations, keys or values too, is left to the package that wrote it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, Literal
 # gptq:    codes in int32 along the inputs, transposed; zero points less one
 # gptq_v2: the same with the zero points themselves
 # awq:     codes in int32 along the outputs, in an order of their own, transposed
-Layout = Literal["packed", "bytes", "gptq", "gptq_v2", "awq"]
+# torchao: as bytes, under other names
+Layout = Literal["packed", "bytes", "gptq", "gptq_v2", "awq", "torchao"]
 
 # The tensor by which a quantized layer is found.
 _CODES: dict[Layout, str] = {
@@ -28,6 +29,7 @@ _CODES: dict[Layout, str] = {
     "gptq": "qweight",
     "gptq_v2": "qweight",
     "awq": "qweight",
+    "torchao": "_weight_qdata",
 }
 _FORMATS: dict[str, Layout] = {
     "pack-quantized": "packed",
@@ -37,15 +39,16 @@ _FORMATS: dict[str, Layout] = {
 # Settings of weights that say how their scales were found.
 _OF_CALIBRATION = {"observer", "observer_kwargs"}
 _SCALE_TYPES = (None, "torch.float32", "torch.bfloat16", "torch.float16")
+_GPTQ: dict[str, Layout] = {"gptq": "gptq", "gptq_v2": "gptq_v2"}
 # Settings of GPTQ that say how the codes were found, or how another library computes with them.
 _OF_GPTQ = {
+    "act_group_aware",
     "backend",
     "batch_size",
     "block_name_to_quantize",
     "cache_block_outputs",
     "damp_percent",
     "dataset",
-    "is_marlin_format",
     "max_input_length",
     "meta",
     "model_file_base_name",
@@ -107,7 +110,7 @@ def quantized_layers(config: Mapping[str, Any], tensors: Iterable[str]) -> Quant
     settings = config.get("quantization_config")
     if not isinstance(settings, dict):
         return None
-    readers = {"compressed-tensors": _compressed, "gptq": _gptq, "awq": _awq}
+    readers = {"compressed-tensors": _compressed, "gptq": _gptq, "awq": _awq, "torchao": _torchao}
     method = settings.get("quant_method")
     reader = readers.get(method) if isinstance(method, str) else None
     names = frozenset(tensors)
@@ -125,13 +128,13 @@ def _named(names: frozenset[str], layout: Layout) -> list[str]:
 
 
 def _compressed(settings: dict[str, Any], names: frozenset[str]) -> dict[str, CodeFormat] | None:
-    for off in ("kv_cache_scheme", "sparsity_config", "transform_config"):
-        if settings.pop(off, None):
-            return None
     for known in ("quant_method", "global_compression_ratio", "version", "ignore", "run_compressed"):
         settings.pop(known, None)
     groups, layout = settings.pop("config_groups", None), settings.pop("format", None)
-    if settings.pop("quantization_status", None) != "compressed" or settings or not isinstance(groups, dict):
+    if settings.pop("quantization_status", None) != "compressed" or not isinstance(groups, dict):
+        return None
+    # Such as sparsity, transforms of weights, and a scheme for keys and values.
+    if any(settings.values()):
         return None
     schemes = [_Scheme.of(group, layout) for group in groups.values()]
     if not schemes or None in schemes or any(name.endswith(("_g_idx", "_global_scale")) for name in names):
@@ -178,7 +181,7 @@ def _matches(target: str, name: str) -> bool:
         return target in ("Linear", name)
     try:
         return re.match(target.removeprefix("re:"), name) is not None
-    except re.error:
+    except (re.error, RecursionError, OverflowError):
         return False
 
 
@@ -207,27 +210,50 @@ def _form(weights: dict[str, Any], layout: Layout | None) -> CodeFormat | None:
 def _gptq(settings: dict[str, Any], names: frozenset[str]) -> dict[str, CodeFormat] | None:
     rest = {name: value for name, value in settings.items() if name not in _OF_GPTQ and name != "quant_method"}
     bits, group = rest.pop("bits", None), rest.pop("group_size", None)
-    form = rest.pop("checkpoint_format", None) or rest.pop("quant_format", None) or "gptq"
-    # With the order of activations, the inputs of a group are no neighbours.
-    ordered = (rest.pop("desc_act", False) or rest.pop("act_group_aware", False)) and group != -1
-    head, dynamic = rest.pop("lm_head", False), rest.pop("dynamic", None)
-    layouts: dict[Any, Layout] = {"gptq": "gptq", "gptq_v2": "gptq_v2"}
-    if ordered or head not in (True, False) or dynamic or form not in layouts or not _fits(bits, group) or rest:
+    told = [str(rest.pop(name, None) or "").lower() for name in ("checkpoint_format", "format")]
+    layout = _GPTQ.get(next(filter(None, told), "gptq"))
+    # In the order of activations, the inputs of a group are no neighbours.
+    ordered = rest.pop("desc_act", False) and group != -1
+    rest.pop("lm_head", None)
+    words = rest.pop("pack_dtype", "int32")
+    if layout is None or ordered or words != "int32" or not _fits(bits, group) or any(rest.values()):
         return None
-    found = _named(names, layouts[form])
     size = None if group == -1 else group
-    return {name: CodeFormat(layouts[form], bits, size, True, f"{name}.g_idx" in names) for name in found}
+    found = _named(names, layout)
+    return {name: CodeFormat(layout, bits, size, True, f"{name}.g_idx" in names) for name in found}
 
 
 def _awq(settings: dict[str, Any], names: frozenset[str]) -> dict[str, CodeFormat] | None:
     rest = {name: value for name, value in settings.items() if name not in _OF_AWQ and name != "quant_method"}
     bits, group = rest.pop("bits", None), rest.pop("group_size", None)
-    version, shifted = rest.pop("version", "gemm"), rest.pop("zero_point", True)
-    # Without zero points its own code takes 0 for them all, which only few were made for.
-    if str(version).lower() != "gemm" or shifted is not True or bits != 4 or not _fits(bits, group) or rest:
+    told = {str(rest.pop(name, None) or "gemm").lower() for name in ("version", "format")}
+    # Without zero points it is another format.
+    shifted = rest.pop("zero_point", True)
+    if told != {"gemm"} or shifted is not True or bits != 4 or not _fits(bits, group) or any(rest.values()):
         return None
     size = None if group == -1 else group
     return {name: CodeFormat("awq", bits, size, True) for name in _named(names, "awq")}
+
+
+def _torchao(settings: dict[str, Any], names: frozenset[str]) -> dict[str, CodeFormat] | None:
+    for known in ("quant_method", "modules_to_not_convert"):
+        settings.pop(known, None)
+    kinds = settings.pop("quant_type", None)
+    kind = kinds.get("default") if isinstance(kinds, dict) and len(kinds) == 1 else None
+    if any(settings.values()) or not isinstance(kind, dict) or not isinstance(kind.get("_data"), dict):
+        return None
+    rest = {name: value for name, value in kind["_data"].items() if name != "set_inductor_config"}
+    granularity = rest.pop("granularity", None)
+    plain = (kind.get("_type"), kind.get("_version")) == ("Int8WeightOnlyConfig", 2) and not any(rest.values())
+    if not plain or not isinstance(granularity, dict) or not isinstance(granularity.get("_data"), dict):
+        return None
+    group = granularity["_data"].get("group_size") if granularity.get("_type") == "PerGroup" else None
+    if group is None and (granularity.get("_type"), granularity["_data"]) != ("PerRow", {"dim": -1}):
+        return None
+    if group is not None and not _is_group(group):
+        return None
+    found = _named(names, "torchao")
+    return {name: CodeFormat("torchao", 8, group, f"{name}._weight_zero_point" in names) for name in found}
 
 
 def _fits(bits: Any, group: Any) -> bool:

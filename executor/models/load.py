@@ -412,7 +412,9 @@ def _dtype(name: str, device: str, dtype: str | None) -> torch.dtype | str:
 @torch.inference_mode()
 def _no_number(parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> str | None:
     """Which weights hold NaN or infinity, in words; None where none does."""
-    named = [(name, tensor) for name, tensor in parameters if tensor.dtype in _NUMBERS and tensor.numel()]
+    # What another library keeps in a form of its own is its own affair.
+    plain = ((name, tensor) for name, tensor in parameters if type(tensor.data) is torch.Tensor)
+    named = [(name, tensor) for name, tensor in plain if tensor.dtype in _NUMBERS and tensor.numel()]
     if not named:
         return None
     # One pass over each tensor, and one wait for the device: the smallest and the largest number show both.

@@ -1,8 +1,9 @@
 """The whole numbers of quantized safetensors checkpoints, unpacked: each layout as a `GroupedWeight`.
 
 The layouts are those of compressed-tensors 0.20 (`compressors/pack_quantized/helpers.py`,
-`compressors/naive_quantized/base.py`), of GPTQModel (`nn_modules/qlinear/torch.py`) and of AutoAWQ
-(`modules/linear/gemm.py`, `utils/packing_utils.py`). In all of them a weight is (code - zero point) · scale.
+`compressors/naive_quantized/base.py`), GPTQModel (`nn_modules/qlinear/torch.py`), AutoAWQ (`modules/linear/gemm.py`,
+`utils/packing_utils.py`) and torchao 0.18 (`workflows/int8/int8_tensor.py`). In all of them a weight is
+(code - zero point) · scale.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from qpdsl.executor.kernels.data.weights import GroupedWeight
 
 # Where AWQ puts each of eight neighbouring outputs in an int32, from its lowest bits on.
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+# The names of codes, scales and zero points where each code has a byte of its own.
+_BYTES = {
+    "bytes": ("weight", "weight_scale", "weight_zero_point"),
+    "torchao": ("_weight_qdata", "_weight_scale", "_weight_zero_point"),
+}
 
 
 class OtherOrder(Exception):
@@ -49,12 +55,10 @@ def stored_tensors(form: CodeFormat, outputs: int, inputs: int) -> dict[str, Sto
             "weight_shape": Stored((2,), torch.int64),
         }
         return tensors | ({"weight_zero_point": Stored((-(-outputs // packed), groups), words)} if form.shifted else {})
-    if form.layout == "bytes":
-        tensors = {
-            "weight": Stored((outputs, inputs), torch.int8),
-            "weight_scale": Stored((outputs, groups), float32),
-        }
-        return tensors | ({"weight_zero_point": Stored((outputs, groups), torch.int8)} if form.shifted else {})
+    if form.layout in _BYTES:
+        codes, scale, zero = _BYTES[form.layout]
+        tensors = {codes: Stored((outputs, inputs), torch.int8), scale: Stored((outputs, groups), float32)}
+        return tensors | ({zero: Stored((outputs, groups), torch.int8)} if form.shifted else {})
     along = outputs if form.layout == "awq" else inputs
     if along % packed or outputs % packed:
         raise CheckpointError(f"its {outputs} outputs and {inputs} inputs do not fill numbers of {packed} codes")
@@ -84,19 +88,20 @@ def grouped_weight(form: CodeFormat, outputs: int, inputs: int, tensors: Mapping
         codes = _unpacked(tensors["weight_packed"], form.bits)[:, :inputs]
         zeros = _unpacked(tensors["weight_zero_point"].T, form.bits).T[:outputs] if form.shifted else None
         return _weight(codes, tensors["weight_scale"], zeros, form.bits, group)
-    if form.layout == "bytes":
-        # Signed numbers as those that are packed: all from 0 on.
+    if form.layout in _BYTES:
+        given, scale, zero = _BYTES[form.layout]
+        # Signed numbers as those that are packed: all from 0 on. What is too small becomes too large.
         half = 1 << (form.bits - 1)
-        codes = tensors["weight"].short() + half
-        if form.bits == 4 and not 0 <= int(codes.min()) <= int(codes.max()) < 2 * half:
-            raise CheckpointError("`weight` holds numbers of more than 4 bits")
-        zeros = tensors["weight_zero_point"].short() + half if form.shifted else None
-        return _weight(codes, tensors["weight_scale"], zeros, form.bits, group)
+        codes = tensors[given].view(torch.uint8) + half
+        if int(codes.max()) >= 2 * half:
+            raise CheckpointError(f"`{given}` holds numbers of more than {form.bits} bits")
+        zeros = tensors[zero].short() + half if form.shifted else None
+        return _weight(codes, tensors[scale], zeros, form.bits, group)
     scales = tensors["scales"].T
     if form.layout == "awq":
         order = torch.tensor(_AWQ_ORDER).argsort()
         codes, zeros = (
-            _unpacked(tensors[name], form.bits).unflatten(1, (-1, len(order)))[..., order].flatten(1).T
+            _unpacked(tensors[name], form.bits).view(-1, tensors[name].shape[1], len(order))[..., order].flatten(1).T
             for name in ("qweight", "qzeros")
         )
         return _weight(codes, scales, zeros, form.bits, group)
@@ -106,24 +111,26 @@ def grouped_weight(form: CodeFormat, outputs: int, inputs: int, tensors: Mapping
     zeros = _unpacked(tensors["qzeros"], form.bits).T
     if form.layout == "gptq":
         # The first version of the format stored zero points less one.
-        zeros = zeros + 1
+        zeros = zeros.short() + 1
     return _weight(codes, scales, zeros, form.bits, group)
 
 
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Codes int16 [n, m · 32 / bits] from 0 on, of int32 [n, m]; the lowest bits come first."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    return ((words[..., None] >> shifts) & ((1 << bits) - 1)).to(torch.int16).flatten(1)
+    """Codes uint8 [n, m · 32 / bits] from 0 on, of int32 [n, m]; the lowest bits come first."""
+    # On the machines that torch has, the lowest byte of a number comes first.
+    codes = words.contiguous().view(torch.uint8)
+    return codes if bits == 8 else torch.stack((codes & 15, codes >> 4), dim=2).flatten(1)
 
 
 def _weight(
     codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: int, group: int
 ) -> GroupedWeight:
-    """Weights of `codes` int16 [out, in] from 0 on, which mean 0 at the zero points, or in the middle where None."""
+    """Weights of `codes` uint8 [out, in]. They mean 0 at the zero points [out, groups], in the middle where None."""
     scales, middle = scales.float().contiguous(), 1 << (bits - 1)
-    # Eight bits are held with a sign.
-    held = (codes - middle if bits == 8 else codes).to(torch.int8).contiguous()
     points = torch.full_like(scales, middle) if zeros is None else zeros.float()
     if bits == 8:
-        points = points - middle
-    return GroupedWeight(held, bits, scales, -points * scales if points.any() else None, group)
+        # Eight bits are held with a sign.
+        codes, points = codes - middle, points - middle
+    return GroupedWeight(
+        codes.view(torch.int8).contiguous(), bits, scales, -points * scales if points.any() else None, group
+    )

@@ -35,14 +35,16 @@ def unknown_method(config: PretrainedConfig) -> str | None:
 def mixed_rows(model: PreTrainedModel) -> str | None:
     """Which linear layers make a row's result depend on the other rows of its batch, in words; None where none does.
 
-    One layer of each type and shape is tried. Layers without parameters, whose weights were packed elsewhere, are not.
+    One layer of each type and shape is tried. Layers whose weights were laid out elsewhere are not.
     """
     tried = set[tuple[Any, ...]]()
     for module in model.modules():
         width = getattr(module, "in_features", None)
         stored = (*module.parameters(recurse=False), *module.buffers(recurse=False))
         tensors = [tensor for tensor in stored if tensor.numel()]
-        if not isinstance(width, int) or not tensors:
+        weight = getattr(module, "weight", None)
+        emptied = isinstance(weight, torch.Tensor) and not weight.numel()
+        if not isinstance(width, int) or not tensors or emptied:
             continue
         kind = (type(module), type(tensors[0]), width, getattr(module, "out_features", None))
         if kind not in tried and _mixes(module, width, model.dtype, tensors[0].device):

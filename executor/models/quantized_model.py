@@ -150,7 +150,7 @@ def _linear(name: str, layer: _Codes, dtype: torch.dtype | None) -> torch.nn.Mod
 
 
 def _bias(layer: torch.nn.Module) -> torch.Tensor | None:
-    bias = layer.bias
+    bias: Any = layer.bias
     return None if bias is None else bias.detach().float()
 
 

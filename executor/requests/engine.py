@@ -28,10 +28,12 @@ class Capabilities:
     its sampling parameters, so the same request gives the same tokens. "masks", "early_exit": a request may have a
     `mask` or an `exit_margin`. "logits", "logprobs": it serves a `ReadRequest` or a `LogProbRequest`. "forks": a prompt
     is computed once for all its samples and for later requests that begin with it; no request needs that, but without
-    it shared prefixes save nothing.
+    it shared prefixes save nothing. `spare_rows`: a step with so many sequences takes little longer than with one, so
+    that work which may be for nothing costs little; None where that is not known.
     """
 
     features: frozenset[Feature]
+    spare_rows: int | None = None
 
     def refusal(self, needed: Iterable[Feature]) -> str | None:
         """What a model without one of these features cannot do, to be read after its name; None where it has all."""

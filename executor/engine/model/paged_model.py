@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 # Two ways to sum the same float32 products differ by about this much of the largest logit.
 _NATIVE_TOLERANCE = 1e-4
+# Up to so many rows a CPU's step waits for memory rather than for arithmetic.
+_SPARE_ROWS = 8
 # Weights may be in memory twice for a moment where memory would hold them so many times.
 _PLENTY = 6
 # Where configurations say how many tokens a text may have.
@@ -126,7 +128,7 @@ class PagedModel:
         if isinstance(self.head, LogitHead):
             features |= {"sampling", "seeds", "masks", "logprobs"}
             features |= {"early_exit"} if self._stack.exit_depth > 0 else set()
-        return Capabilities(frozenset(features))
+        return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)
 
     @property
     def implementation(self) -> str:

@@ -20,7 +20,7 @@ class PackedLayer:
 
     def __init__(self, module: Any) -> None:
         kind = type(module)
-        if kind is not StoredLinear and (kind not in (torch.nn.Linear, Conv1D) or module.weight.dtype not in FLOATS):
+        if kind is not StoredLinear and (kind not in (torch.nn.Linear, Conv1D) or not _is_plain(module.weight)):
             raise LookupError(kind.__name__)
         self._module = module
         # GPT-2's layers keep their weights [in, out].
@@ -51,3 +51,8 @@ class PackedLayer:
     def keep(self) -> None:
         """Forgets what `undo` would need."""
         self._stored = None
+
+
+def _is_plain(weight: torch.Tensor) -> bool:
+    """Whether a weight holds floats, each for itself; other libraries have tensors of their own that say they do."""
+    return type(weight.data) is torch.Tensor and weight.dtype in FLOATS

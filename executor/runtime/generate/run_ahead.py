@@ -3,7 +3,7 @@
 Source: section 7.1 of the thesis on a scalable runtime for LLM inference, "decode-aware speculative tree expansion". A
 child that runs ahead has the prompt and the noise that the next round would give it, so its tokens are the same; what
 the rows that are chosen can use is kept, the rest is given up. Such requests have the lowest priority, and are made
-only while the model has fewer sequences than the plan's `floor`.
+only while the model has fewer sequences than the plan's `floor`, and than a step of it has room for at little cost.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ class Expansion:
         if self._closed or not near or (rounds, path) in self._held:
             return
         engine, name = instance.services.engine, sampling.model.name
-        if engine.busy(name) >= instance.floor:
+        spare = engine.capabilities(name).spare_rows
+        if engine.busy(name) >= (instance.floor if spare is None else min(instance.floor, spare)):
             return
         text = _TextBuffer() if instance.services.on_token is not None else None
         onward = replace(sampling, instance=replace(instance, rounds=rounds, usage=self.usage), on_token=text)

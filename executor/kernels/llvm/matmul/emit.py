@@ -58,15 +58,18 @@ def emit_group_sums(module: ir.Module, name: str, width: int, group: int) -> Non
         target = code.at(arguments["sums"], code.times(row, arguments["groups"]))
         with code.loop(0, arguments["groups"]) as index:
             start = code.at(source, code.times(index, group))
+            # Loops: a group may be all inputs of a layer, and the compiler unrolls what is short.
             if group % width:
-                total = code.builder.load(start, typ=F32, align=4)
-                for place in range(1, group):
-                    total = code.builder.fadd(total, code.builder.load(code.at(start, place), typ=F32, align=4))
+                number = code.variable(F32, ir.Constant(F32, 0.0))
+                with code.loop(0, group) as place:
+                    value = code.builder.load(code.at(start, place), typ=F32, align=4)
+                    number.set(code.builder.fadd(number.get(), value))
+                total = number.get()
             else:
-                vector = code.load(start)
-                for place in range(width, group, width):
-                    vector = code.builder.fadd(vector, code.load(code.at(start, place)))
-                total = code.lane(code.total(vector), 0)
+                vector = code.variable(code.vector, code.load(start))
+                with code.loop(width, group, width) as place:
+                    vector.set(code.builder.fadd(vector.get(), code.load(code.at(start, place))))
+                total = code.lane(code.total(vector.get()), 0)
             code.builder.store(total, code.at(target, index), align=4)
     code.end()
 
