@@ -16,8 +16,8 @@ checkpoints made as their own packages pack them.
 
 Other quantized checkpoints, and all of them on a GPU, are loaded by transformers with the package that wrote them; none
 of these packages is a dependency. Tried on a CPU with small checkpoints (`tests/executor/models/test_quantized.py`;
-transformers 5.23), with greedy tokens equal to those of `generate` and the same samples in any batch: torchao 0.18 (int8
-weights and activations, fp8 weights), bitsandbytes 0.50 (int8 with `llm_int8_threshold` 0, fp4, nf4),
+transformers 5.23), with greedy tokens equal to those of `generate` and the same samples in any batch: torchao 0.18
+(int8 weights and activations, fp8 weights), bitsandbytes 0.50 (int8 with `llm_int8_threshold` 0, fp4, nf4),
 compressed-tensors 0.20 (fp8), and blockwise fp8 as DeepSeek-V3 ships it, which accelerate 1.15 turns back into the
 model's type on a CPU. Checkpoints that come back as plain weights (the last two) run without transformers' modules, the
 others through them. `quantization.py` finds layers in which a token's result depends on the rest of the batch, such as

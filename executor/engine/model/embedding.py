@@ -21,7 +21,9 @@ class TokenEmbedding:
         """
         weight = embedded_weight(module)
         self._scale = scale
-        self._dtype = weight.values.dtype if isinstance(weight, FloatWeight) else torch.float32
+        # A module that holds the weights of a quantized checkpoint computes in float32.
+        stored = hasattr(module, "stored") or not isinstance(weight, FloatWeight)
+        self._dtype = torch.float32 if stored else weight.values.dtype
         self._tied = tied
         self._weight = weight if tied is None else None
 
@@ -33,7 +35,7 @@ class TokenEmbedding:
             assert self._weight is not None
             rows = self._weight.select(tokens).dequantized()
         if self._scale != 1.0:
-            rows = (rows.to(self._dtype) * torch.tensor(self._scale, dtype=self._dtype)).float()
+            rows = (rows * self._scale).to(self._dtype).float()
         return rows
 
 

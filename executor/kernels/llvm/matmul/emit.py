@@ -83,7 +83,7 @@ def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     weights    panels
     bytes      of a panel
     bias       float32 [outputs]
-    sums       float32 [T, inputs / group], see `emit_group_sums`; not read for panels of floats
+    sums       float32 [T, inputs / group], see `emit_group_sums`; not read where there are no offsets
     out        float32 [T, out_row]
     out_row    numbers from a row of out to the next
     count      T

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import TypeGuard
 
 import torch
 
@@ -24,7 +25,7 @@ class Product:
         self.weights = weights
         self.bias = torch.zeros(weights.outputs, dtype=torch.float32) if bias is None else bias.float().contiguous()
         self.code = MatmulCode.of(weights.panels, weights.width)
-        self.groups = weights.inputs // weights.panels.group if isinstance(weights.panels, GroupedPanels) else 0
+        self.groups = weights.inputs // weights.panels.group if _is_shifted(weights.panels) else 0
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """float32 [T, in] with neighbouring numbers in memory, to float32 [T, out]."""
@@ -65,7 +66,7 @@ class MatmulCode:
 
     def __init__(self, panels: Panels, width: int) -> None:
         emitters = {"multiply": partial(emit_matmul, panels=panels, width=width)}
-        if isinstance(panels, GroupedPanels):
+        if _is_shifted(panels):
             emitters["sum"] = partial(emit_group_sums, width=width, group=panels.group)
         self.library = Library(emitters)
         self.multiply: Function = self.library["multiply"]
@@ -75,6 +76,11 @@ class MatmulCode:
     @cache
     def of(panels: Panels, width: int) -> MatmulCode:
         return MatmulCode(panels, width)
+
+
+def _is_shifted(panels: Panels) -> TypeGuard[GroupedPanels]:
+    """Whether there are offsets, which are multiplied with the sums of groups of inputs."""
+    return isinstance(panels, GroupedPanels) and panels.offset is not None
 
 
 def parts(count: int, threads: int, step: int) -> list[int]:

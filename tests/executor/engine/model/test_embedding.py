@@ -21,9 +21,9 @@ TOKENS = torch.tensor([6, 0, 6, 100])
 def test_rows_are_scaled_and_rounded_as_the_module_does(dtype: torch.dtype, tied: bool) -> None:
     module = torch.nn.Embedding(101, 24).to(dtype)
     head = PackedLinear(FloatWeight(module.weight.detach())) if tied else None
-    for scale in (1.0, sqrt(24)):
-        # As Gemma does it: both in the type of the weights.
-        expected = (module(TOKENS) * torch.tensor(scale, dtype=dtype)).detach().float()
+    # Gemma's scale is rounded to the type of the weights, Granite's is not.
+    for scale in (1.0, float(torch.tensor(sqrt(24), dtype=dtype)), 12.3):
+        expected = (module(TOKENS) * scale).detach().float()
         rows = TokenEmbedding(module, scale, head)(TOKENS)
         assert rows.dtype == torch.float32 and torch.equal(rows, expected)
 
