@@ -22,8 +22,9 @@ class TokenEmbedding:
         weight = embedded_weight(module)
         self._scale = scale
         # A module that holds the weights of a quantized checkpoint computes in float32.
-        stored = hasattr(module, "stored") or not isinstance(weight, FloatWeight)
-        self._dtype = torch.float32 if stored else weight.values.dtype
+        self._dtype = torch.float32
+        if isinstance(weight, FloatWeight) and not hasattr(module, "stored"):
+            self._dtype = weight.values.dtype
         self._tied = tied
         self._weight = weight if tied is None else None
 
