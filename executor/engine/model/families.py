@@ -168,6 +168,8 @@ class _ModuleDecoder:
         self._modules = inner.layers
         self._calls = list(calls)
         self._rotary = _Rotary(inner.rotary_emb, config)
+        # Whoever keeps this keeps none of the layers' modules, and so not the file that their weights are mapped from.
+        self.rotations = self._rotary.tables
         counts = _head_counts(calls, self._rotary.width)
         self.shape = Shape(config.hidden_size, config.intermediate_size, counts)
         self.layers = len(self._calls)
@@ -207,9 +209,6 @@ class _ModuleDecoder:
             call.softcap,
         )
         return Layer(attention, GatedMlp(_joined(parts.widen), parts.down, parts.activation), *parts.norms)
-
-    def rotations(self, positions: int) -> list[torch.Tensor]:
-        return self._rotary.tables(positions)
 
     def release(self, index: int) -> None:
         for part in self._modules[index].modules():

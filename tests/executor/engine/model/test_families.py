@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from copy import deepcopy
 from typing import Any
 
@@ -206,6 +208,15 @@ def test_layers_are_emptied_once_their_weights_are_elsewhere() -> None:
     assert len(left) == 6 and sum(part.weight.numel() for part in left) == 0
     assert inner.layers[1].mlp.up_proj.stored.dequantized().numel() == 0
     assert inner.layers[0].mlp.up_proj.weight.numel() > 0
+
+
+def test_the_rotations_keep_no_layers_in_memory() -> None:
+    model = model_of("llama")
+    inner, calls = attention_calls(model)
+    rotations, layer = describe(inner, model.config, calls).rotations, weakref.ref(inner.layers[0])
+    del model, inner, calls
+    gc.collect()
+    assert layer() is None and len(rotations(5)[0]) == 5
 
 
 @pytest.mark.parametrize(
