@@ -25,7 +25,7 @@ Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class Projection:
     """A linear layer: y = x·Wᵀ + b, with `bias` float32 [out] or None."""
 
     weight: Weight
@@ -68,8 +68,8 @@ class Attention:
     softcap:  c maps scores s to c·tanh(s/c); None for none
     """
 
-    joined: Product
-    out: Product
+    joined: Projection
+    out: Projection
     norms: HeadNorms | None
     rotation: int | None
     scale: float
@@ -84,8 +84,8 @@ class GatedMlp:
     `widen` projects to the gate [intermediate] and then `up` [intermediate].
     """
 
-    widen: Product
-    down: Product
+    widen: Projection
+    down: Projection
     activation: Activation
 
 
@@ -112,7 +112,7 @@ class HeadCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DecoderShape:
     """What all layers have in common."""
 
     hidden: int
@@ -127,7 +127,7 @@ class Decoder(Protocol):
     """
 
     @property
-    def shape(self) -> Shape: ...
+    def shape(self) -> DecoderShape: ...
 
     @property
     def layers(self) -> int:

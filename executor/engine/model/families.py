@@ -19,13 +19,13 @@ from qpdsl.executor.engine.model.decoder import (
     Activation,
     Attention,
     Decoder,
+    DecoderShape,
     GatedMlp,
     HeadCounts,
     HeadNorms,
     Layer,
     Norm,
-    Product,
-    Shape,
+    Projection,
 )
 from qpdsl.executor.engine.model.heads import stored_weight
 from qpdsl.executor.engine.model.module_stack import AttentionCall
@@ -128,10 +128,10 @@ def describe(inner: torch.nn.Module, config: PretrainedConfig, calls: Sequence[A
 class _Parts:
     """A layer whose products are as the model has them: apart, and with the model's order of heads."""
 
-    joined: list[Product]
-    out: Product
-    widen: list[Product]
-    down: Product
+    joined: list[Projection]
+    out: Projection
+    widen: list[Projection]
+    down: Projection
     activation: Activation
     norms: list[Norm | None]
     head_norms: HeadNorms | None
@@ -171,7 +171,7 @@ class _ModuleDecoder:
         # Whoever keeps this keeps none of the layers' modules, and so not the file that their weights are mapped from.
         self.rotations = self._rotary.tables
         counts = _head_counts(calls, self._rotary.width)
-        self.shape = Shape(config.hidden_size, config.intermediate_size, counts)
+        self.shape = DecoderShape(config.hidden_size, config.intermediate_size, counts)
         self.layers = len(self._calls)
         self.norm = self._norm(inner.norm)
         self.embedding_scale = _embedding_scale(inner, family)
@@ -200,8 +200,8 @@ class _ModuleDecoder:
         order = torch.cat((self._queries, queries + self._keys, queries + keys + self._values))
         projected = _joined(parts.joined)
         attention = Attention(
-            Product(projected.weight.select(order), None if projected.bias is None else projected.bias[order]),
-            Product(parts.out.weight.select_inputs(self._attended), parts.out.bias),
+            Projection(projected.weight.select(order), None if projected.bias is None else projected.bias[order]),
+            Projection(parts.out.weight.select_inputs(self._attended), parts.out.bias),
             parts.head_norms,
             parts.rotation,
             call.scaling,
@@ -336,26 +336,26 @@ def _expect(module: torch.nn.Module, names: set[str]) -> None:
         raise LookupError(f"{type(module).__name__}: {', '.join(sorted(other))}")
 
 
-def _product(module: Any, outputs: int, inputs: int) -> Product:
+def _product(module: Any, outputs: int, inputs: int) -> Projection:
     """A linear module of transformers, or one that holds the weights of a quantized checkpoint. Raises LookupError."""
     weight = stored_weight(module)
     # What derives from a linear layer may compute something else.
     derived = isinstance(module, torch.nn.Linear) and type(module) is not torch.nn.Linear
     if weight is None or derived or weight.shape != (outputs, inputs):
         raise LookupError(type(module).__name__)
-    return Product(weight, None if module.bias is None else module.bias.detach().float())
+    return Projection(weight, None if module.bias is None else module.bias.detach().float())
 
 
-def _joined(products: Sequence[Product]) -> Product:
+def _joined(products: Sequence[Projection]) -> Projection:
     """Products of the same inputs as one; a missing bias is 0 where others have one."""
     weight = joined([product.weight for product in products])
     if all(product.bias is None for product in products):
-        return Product(weight)
+        return Projection(weight)
     biases = [
         torch.zeros(product.weight.shape[0], dtype=torch.float32) if product.bias is None else product.bias
         for product in products
     ]
-    return Product(weight, torch.cat(biases))
+    return Projection(weight, torch.cat(biases))
 
 
 def _embedding_scale(inner: Any, family: _Family) -> float:

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.model.decoder import Decoder, GatedMlp, Layer, Product
+from qpdsl.executor.engine.model.decoder import Decoder, GatedMlp, Layer, Projection
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
 from qpdsl.executor.kernels.llvm.attention import NO_WINDOW
@@ -305,18 +305,18 @@ class _Workspace:
         return np.array([numbers[name] for name in FRAME], dtype=np.int64)
 
 
-def _product(product: Product, width: int) -> products.Product:
+def _product(product: Projection, width: int) -> products.Product:
     return products.Product(PanelWeights(product.weight, width), product.bias)
 
 
-def _interleaved(mlp: GatedMlp, columns: int) -> Product:
+def _interleaved(mlp: GatedMlp, columns: int) -> Projection:
     """Gate and up in turns of so many columns each. The last turn is filled with columns that nobody reads."""
     widen = mlp.widen
     size = widen.weight.shape[0] // 2
     turns = -(-size // columns)
     order = pad(torch.arange(size), (0, turns * columns - size)).view(turns, 1, columns)
     order = torch.cat((order, order + size), dim=1).flatten()
-    return Product(widen.weight.select(order), None if widen.bias is None else widen.bias[order])
+    return Projection(widen.weight.select(order), None if widen.bias is None else widen.bias[order])
 
 
 def _shape(decoder: Decoder, layer: Layer, page_size: int) -> ForwardShape:

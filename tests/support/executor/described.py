@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import gelu, silu
 
-from qpdsl.executor.engine.model.decoder import Attention, Decoder, GatedMlp, HeadCounts, HeadNorms, Norm, Product
+from qpdsl.executor.engine.model.decoder import Attention, Decoder, GatedMlp, HeadCounts, HeadNorms, Norm, Projection
 
 
 def hidden_states(decoder: Decoder, embeddings: torch.Tensor) -> torch.Tensor:
@@ -64,6 +64,6 @@ def _norm(norm: Norm | None, states: torch.Tensor) -> torch.Tensor:
     return states * torch.rsqrt(states.square().mean(-1, keepdim=True) + norm.epsilon) * norm.weight
 
 
-def _product(product: Product, states: torch.Tensor) -> torch.Tensor:
+def _product(product: Projection, states: torch.Tensor) -> torch.Tensor:
     result = states @ product.weight.dequantized().t()
     return result if product.bias is None else result + product.bias
