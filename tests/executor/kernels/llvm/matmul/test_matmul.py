@@ -53,7 +53,8 @@ def multiply(
     """The panels of `share`, of all by default; fails where anything else is written, in the rows around them too."""
     count, outputs, width = len(rows), weights.outputs, weights.width
     begin, end = share or (0, weights.count)
-    groups = weights.inputs // weights.panels.group if isinstance(weights.panels, GroupedPanels) else 0
+    shifted = isinstance(weights.panels, GroupedPanels) and weights.panels.offset is not None
+    groups = weights.inputs // weights.panels.group if shifted else 0
     code, sums = MatmulCode.of(weights.panels, width), torch.full((count, groups), UNTOUCHED)
     if groups:
         code.sum_groups(rows.data_ptr(), rows.stride(0), sums.data_ptr(), count, groups)
