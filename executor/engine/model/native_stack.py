@@ -46,7 +46,7 @@ Embed = Callable[[torch.Tensor], torch.Tensor]
 
 
 class NativeStack:
-    """Embedding, layers and last norm of one model, computed in float32, over KV in float32 or in eight bits.
+    """Embedding, layers and last norm of one model, computed in float32, over KV of 32, 16 or 8 bits.
 
     A row's bits depend on that row alone, whatever the batch and the number of threads.
     """

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from qpdsl.executor.engine.model.native_stack import NativeStack
     from qpdsl.executor.kernels.llvm.sample import RowSampler
 
-# Two ways to sum the same float32 products differ by about this much of the largest logit.
-_NATIVE_TOLERANCE = 1e-4
 # Up to so many rows a CPU's step waits for memory rather than for arithmetic.
 _SPARE_ROWS = 8
 # Weights may be in memory twice for a moment where memory would hold them so many times.
@@ -252,10 +250,9 @@ def _native(
         return None
     trial = probe.kernel_start(plain)
     hidden, _ = native.forward(trial.batch, trial.cache, early_exit=False)
-    distance = (head.dense(trial.read(hidden)) - expected[trial.expected]).abs().max().item()
-    if not distance <= _NATIVE_TOLERANCE * max(1.0, expected.abs().max().item()):
+    if not probe.agrees(trial, head.dense(trial.read(hidden)), expected):
         if sparing:
-            raise NativeMismatch(f"its compiled layers give other logits than its own (they differ by {distance:.3g})")
+            raise NativeMismatch("its compiled layers give other logits than its own")
         return None
     for index in range(decoder.layers):
         decoder.release(index)

@@ -128,10 +128,14 @@ class Probe:
         """The largest difference from the `expected` rows of the own logits; infinite where a logit is no number."""
         return _distance(logits, self.logits[expected])
 
-    def agrees(self, trial: Trial[Any], logits: torch.Tensor) -> bool:
-        """Whether the logits that a trial gives are the model's own, up to the order of their sums."""
-        bound = _SAME * max(1.0, self.logits.abs().max().item()) if self._exact else self.tolerance
-        return self.distance(logits, trial.expected) <= bound
+    def agrees(self, trial: Trial[Any], logits: torch.Tensor, wide: torch.Tensor | None = None) -> bool:
+        """Whether the logits that a trial gives are the model's own, up to the order of their sums.
+
+        `wide`: those of `wide_logits`, for a trial that computes in float32 whatever the type of the weights.
+        """
+        own = self.logits if wide is None else wide
+        bound = _SAME * max(1.0, own.abs().max().item()) if self._exact or wide is not None else self.tolerance
+        return _distance(logits, own[trial.expected]) <= bound
 
     def _sequences(self, layout: KVLayout) -> tuple[Sequence, Sequence, KVCache]:
         """All the tokens, and the first few of them, each with pages of its own in one cache."""
