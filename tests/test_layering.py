@@ -60,6 +60,7 @@ LAYERS: dict[str, str] = {
     "executor/engine/model": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
     "executor/engine/rowwise",
     "executor/engine/step": "executor/requests executor/kernels* executor/engine/*",
+    "executor/engine/draft": "executor/requests executor/kernels* executor/engine/*",
     "executor/engine": "executor/requests executor/engine/*",
     "executor/text": "",
     "executor/verifiers": "grammar executor/text executor/checkpoint executor/engine/model",

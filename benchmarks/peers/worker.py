@@ -81,7 +81,7 @@ def _side(name: str, model: str, dtype: str, room: Room, options: Message) -> tu
     if name == "planned":
         from benchmarks.search.planned import Planned
 
-        return Planned(room, options), _version("qpdsl")
+        return Planned(dtype, room, options), _version("qpdsl")
     if name == "vllm loop":
         from benchmarks.search.vllm_loop import VllmLoop
 

@@ -1,8 +1,9 @@
 """Planned beam search against search-and-learn's loop on vLLM: each side in a process of its own, in turns.
 
-    python -m benchmarks.search.run --only vllm --vllm-python PATH [--real FOLDER] [--problems FILE]
+    python -m benchmarks.search.run --only vllm --vllm-python PATH [--real FOLDER ...] [--problems FILE]
 
-On the built-in generator and verifier, and on the model of FOLDER, which writes and judges (`score judge`). The loop's
+On the built-in generator and verifier, and on the model of FOLDER, which writes and judges (`score judge`), in the type
+that it is stored in. The loop's
 verifier is uncached, the usual way, or the loop is the best that can be written by hand (`vllm_loop.py` says what
 either is). Each side draws with noise of its own: beside its time stands how many tokens it samples, and the ratio of
 the time that a sampled token takes.
@@ -10,6 +11,7 @@ the time that a sampled token takes.
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 import sys
@@ -49,15 +51,23 @@ class Subject:
     rubric: str | None
     least: float
 
+    @property
+    def dtype(self) -> str:
+        """What each side computes in: the type that the generator is stored in, float32 for float16, as sessions do."""
+        config = json.loads((self.generator / "config.json").read_text(encoding="utf-8"))
+        stored: str = config["dtype"]
+        return "float32" if stored == "float16" else stored
 
-def subjects(real: Path | None) -> list[Subject]:
-    """The built-in models, and a real one where its folder is given. Limits and rubric are those of the programs."""
+
+def subjects(real: Sequence[Path]) -> list[Subject]:
+    """The built-in models, or the real ones whose folders are given. Limits and rubric are those of the programs."""
     generator, verifier = (zoo.path(f"zoo/{name}") for name in ("counting", "counting-prm"))
-    found = [Subject("zoo/counting", "beam_search", {}, generator, verifier, 1024, 40, None, None, 2.2)]
-    if real is not None:
-        program, rubric = str(Path(__file__).with_name("beam_search_real.qp")), "Is this solution right so far?"
-        found.append(Subject(real.name, program, {"llm": str(real)}, real, real, 2048, 6, 64, rubric, 1.5))
-    return found
+    if not real:
+        return [Subject("zoo/counting", "beam_search", {}, generator, verifier, 1024, 40, None, None, 2.2)]
+    program, rubric = str(Path(__file__).with_name("beam_search_real.qp")), "Is this solution right so far?"
+    return [
+        Subject(folder.name, program, {"llm": str(folder)}, folder, folder, 2048, 6, 64, rubric, 1.5) for folder in real
+    ]
 
 
 def measure(subject: Subject, rows: Sequence[InputRow], vllm_python: Path | None, repeats: int) -> dict[str, Any]:
@@ -110,9 +120,8 @@ def _started(subject: Subject, vllm_python: Path | None, scratch: Path, absent: 
         try:
             process = Process(python, 1, _KV_GIB, scratch / f"{len(running)}.log")
             running[name] = process
-            print(
-                f"  {name}: {process.load(side, subject.generator, 'float32', room, options)['seconds']:.0f} s to load"
-            )
+            seconds = process.load(side, subject.generator, subject.dtype, room, options)["seconds"]
+            print(f"  {name}: {seconds:.0f} s to load")
         except Absent as error:
             if name == PLANNED:
                 raise

@@ -112,9 +112,10 @@ def run(
 class Planned:
     """A program's plan as a side in a process of its own. `options`: "program", and "models" by name."""
 
-    def __init__(self, room: Room, options: Mapping[str, Any]) -> None:
+    def __init__(self, dtype: str, room: Room, options: Mapping[str, Any]) -> None:
         torch.set_num_threads(room.threads)
         self._plan = plan_of(options["program"], models=options["models"])
+        self._dtype = dtype
 
     def search(self, problems: Sequence[str]) -> Found:
         """Raises RuntimeError where a problem fails."""
@@ -122,7 +123,7 @@ class Planned:
             file = Path(folder) / "problems.jsonl"
             file.write_text("".join(json.dumps({"problem": problem}) + "\n" for problem in problems), encoding="utf-8")
             rows = read_rows(file, self._plan, {}).rows
-        done = run(self._plan, rows)
+        done = run(self._plan, rows, session=Session(dtype=self._dtype))
         for outcome in done.outcomes:
             if outcome.error is not None:
                 raise RuntimeError(outcome.error)

@@ -3,15 +3,15 @@ the KV memory bring; and right answers against tokens spent, of every strategy.
 
     pip install -e '.[bench]'
     python -m benchmarks.search.run [--quick] [--only throughput rules memory splits accuracy vllm] [--repeats 3]
-                                    [--show-only] [--vllm-python PATH] [--real FOLDER] [--problems FILE]
+                                    [--show-only] [--vllm-python PATH] [--real FOLDER ...] [--problems FILE]
 
 On the built-in models, one torch thread, float32. `--quick` takes a few problems, for minutes in all. Writes
 `benchmarks/results/search.json` and `search.md`; each part writes its own figures as it ends, and leaves those of the
 other parts unchanged. The accuracy part writes `search_accuracy.json`, `.md` and `.svg` beside them, and continues
 where an earlier run was stopped. The part `vllm` runs search-and-learn's loop on vLLM (`against_vllm.py`), with the
-Python of `--vllm-python` and, with `--real`, on a real model too, on the problems of a file if one is named. The sides
-take turns, each time in a new session, so that no cache is warm; figures are medians. Seconds are wall time; processor
-seconds of this process are given too, since other work on the machine does not count in them.
+Python of `--vllm-python`, on the built-in models or, with `--real`, on real ones, with the problems of a file. The
+sides take turns, each time in a new session, so that no cache is warm; figures are medians. Seconds are wall time;
+processor seconds of this process are given too, since other work on the machine does not count in them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sizes:
     loop: int = 128
     memory: int = 48
     accuracy: int = 500
-    real: int = 8
+    real: int = 12
     repeats: int = 3
     budgets: tuple[float, ...] = BUDGETS
     splits: tuple[float, ...] = SPLITS
@@ -260,7 +260,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for the results")
     parser.add_argument("--show-only", action="store_true", help="write tables and picture from the results there are")
     parser.add_argument("--vllm-python", type=Path, help="a Python that has vLLM; this one without it")
-    parser.add_argument("--real", type=Path, help="the folder of a chat model that writes and judges")
+    parser.add_argument(
+        "--real", type=Path, nargs="+", default=[], help="folders of chat models that write and judge, each in turn"
+    )
     parser.add_argument("--problems", type=Path, help="JSON lines with problems for the real model")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

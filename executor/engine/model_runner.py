@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from qpdsl.executor.engine.batch.staging import working_on
+from qpdsl.executor.engine.draft.drafters import Drafters
+from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.step.backends import Backend, ForwardOutput
+from qpdsl.executor.engine.step.draws import Draw, MaskFiller, Masks
 from qpdsl.executor.engine.step.readout import Reading
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Finish, GenerateRequest
@@ -20,6 +24,15 @@ _PATIENCE = 8
 _FORGETTING = 0.02
 # Nothing can be drawn or scored from NaN or infinity.
 _NOT_FINITE = "the model's logits are not finite numbers; a wider dtype may help"
+
+
+class _Drawn(NamedTuple):
+    """A token for a sample, and of how many ids that a mask allowed it was drawn."""
+
+    token: int
+    logprob: float
+    near_tie: bool
+    allowed: int | None
 
 
 @dataclass(slots=True)
@@ -34,6 +47,8 @@ class ModelRunner:
     model: PagedModel
     backend: Backend
     scheduler: Scheduler
+    filler: MaskFiller
+    drafters: Drafters
     passed: int = 0
     peak: float = 1.0
 
@@ -53,10 +68,11 @@ class ModelRunner:
         """One forward over the chunks, and what is read off it: values, tokens, samples that end."""
         with working_on(self.model.device):
             early_exit = any(chunk.sequence.request.exit_margin is not None for chunk in chunks)
+            masks = self.filler.filled(chunks)
             output = self.backend.forward(chunks, early_exit)
             self.scheduler.advance(chunks)
             self.resolve_reads(output)
-            self.resolve_draws(output)
+            self.resolve_draws(output, masks)
 
     def resolve_reads(self, output: ForwardOutput) -> None:
         """Gives the values read at their positions to the requests that read; a request with all of its is done."""
@@ -77,48 +93,121 @@ class ModelRunner:
                 self.scheduler.finish(sequence)
                 sequence.ticket.finish_read(sequence.values, sequence.cached)
 
-    def resolve_draws(self, output: ForwardOutput) -> None:
-        """Draws the next token of every sample whose tokens are all computed; prompts are forked into their samples."""
-        rows: list[int] = []
-        sequences: list[Sequence] = []
+    def resolve_draws(self, output: ForwardOutput, masks: Masks | None) -> None:
+        """Draws the next tokens of every sample whose tokens are all computed; prompts are forked into their samples.
+
+        After each proposed token one is drawn too. The first that is not what was proposed ends what a step gives.
+        """
+        draws: list[Draw] = []
+        drawing: list[tuple[Sequence, Proposal | None]] = []
         row = 0
         for chunk, count in output.readers:
-            sequence = chunk.sequence
-            if sequence.unforked:
-                samples = self.scheduler.fork(sequence)
-                sequences.extend(samples)
-                rows.extend([row] * len(samples))
-            elif sequence.generates:
-                sequences.append(sequence)
-                rows.append(row)
+            prompt = chunk.sequence
+            if prompt.generates:
+                allowed = -1 if masks is None else masks.first.get(prompt, -1)
+                samples = self._fork(prompt) if prompt.unforked else [prompt]
+                for sample in samples:
+                    drawing.append((sample, chunk.proposal))
+                    draws += _draws(sample, chunk.proposal, row, allowed)
             row += count
-        if not sequences:
+        if not draws:
             return
-        drawn = self.backend.readout.sample(output.hidden, output.exit_hidden, rows, sequences)
-        for sequence, token, logprob, near_tie in zip(sequences, *drawn, strict=True):
-            if not sequence.ticket.done:
-                self._append(sequence, token, logprob, near_tie)
+        drawn = self.backend.readout.sample(output.hidden, output.exit_hidden, draws, masks)
+        counts = None if masks is None else masks.counts.tolist()
+        tokens = [
+            _Drawn(token, logprob, near_tie, None if counts is None or draw.allowed < 0 else counts[draw.allowed])
+            for draw, token, logprob, near_tie in zip(draws, *drawn, strict=True)
+        ]
+        first = 0
+        for sample, proposal in drawing:
+            last = first + 1 + (0 if proposal is None else len(proposal.tokens))
+            if not sample.ticket.done:
+                self._check(sample, proposal, tokens[first:last])
+            first = last
 
-    def _append(self, sequence: Sequence, token: int, logprob: float, near_tie: bool) -> None:
-        """A sample gets its next token, which may end it."""
+    def _fork(self, prompt: Sequence) -> list[Sequence]:
+        """The samples of a prompt that go on, with the tokens that surely begin each."""
+        ahead = prompt.tokens[prompt.prompt_length :]
+        samples = self.scheduler.fork(prompt)
+        going: list[Sequence] = []
+        for sample in samples:
+            del sample.tokens[sample.prompt_length :]
+            if all(self._append_forced(sample, token) for token in ahead):
+                going.append(sample)
+        return going
+
+    def _check(self, sample: Sequence, proposal: Proposal | None, drawn: list[_Drawn]) -> None:
+        """A sample gets what was drawn after its tokens, and after those of the proposal while it was right."""
+        sample.rounds += 1
+        sample.proposal = None
+        sample.drafted += 0 if proposal is None else len(proposal.tokens)
+        accepted = 0
+        node: int | None = -1
+        going = True
+        while going and node is not None:
+            sample.draws += 1
+            token = drawn[node + 1].token
+            node_after = None if proposal is None else proposal.child(node, token)
+            sample.accepted += node_after is not None
+            going = self._append(sample, drawn[node + 1])
+            if going and node_after is not None:
+                self.scheduler.memory.accept(sample, node_after - accepted)
+                accepted += 1
+            node = node_after
+        if going and sample.mask is not None and sample.generation.jump:
+            for token in sample.mask.forced():
+                if not self._append_forced(sample, token):
+                    break
+
+    def _append_forced(self, sequence: Sequence, token: int) -> bool:
+        """Appends a token that alone could follow; False where it ends the sample."""
+        going = self._append(sequence, _Drawn(token, 0.0, False, None))
+        sequence.forced += 1
+        return going
+
+    def _append(self, sequence: Sequence, drawn: _Drawn) -> bool:
+        """A sample gets its next token; False where that ends it."""
         if sequence.mask is not None and sequence.mask.error is not None:
             self._fail(sequence, f"the output cannot be held to its constraint: {sequence.mask.error}")
-            return
-        if not math.isfinite(logprob):
+            return False
+        if not math.isfinite(drawn.logprob):
             self._fail(sequence, _NOT_FINITE)
-            return
-        sequence.tokens.append(token)
-        sequence.logprob += logprob
-        sequence.logprobs.append(logprob)
-        sequence.near_ties += near_tie
-        finish = _finish(sequence, token, self.model.max_positions)
+            return False
+        sequence.tokens.append(drawn.token)
+        sequence.logprob += drawn.logprob
+        sequence.logprobs.append(drawn.logprob)
+        sequence.near_ties += drawn.near_tie
+        if drawn.allowed is not None:
+            sequence.allowed.append(drawn.allowed)
+        finish = _finish(sequence, drawn.token, self.model.max_positions)
         if finish is not None:
+            sequence.computed = min(sequence.computed, len(sequence.tokens))
             self.scheduler.finish(sequence)
             sequence.ticket.finish_sample(sequence.index, sequence.sample(finish), sequence.cached)
+        return finish is None
 
     def _fail(self, sequence: Sequence, reason: str) -> None:
         sequence.ticket.fail(EngineError(reason))
         self.scheduler.cancel(sequence.ticket)
+
+
+def _draws(sample: Sequence, proposal: Proposal | None, row: int, allowed: int) -> list[Draw]:
+    """The draws of a sample from the rows of the hidden states from `row` on, with bits from row `allowed` on."""
+    request = sample.generation
+    params, key, drawn = request.sampling, request.keys[sample.index], request.drawn + sample.drawn
+    depths = [0] if proposal is None else [0, *(depth + 1 for depth in proposal.depths)]
+    return [
+        Draw(
+            row + index,
+            params,
+            key,
+            drawn + depth,
+            allowed + index if allowed >= 0 else -1,
+            request.sparse,
+            request.exit_margin,
+        )
+        for index, depth in enumerate(depths)
+    ]
 
 
 def _finish(sequence: Sequence, token: int, max_positions: int) -> Finish | None:

@@ -10,6 +10,8 @@ from functools import partial
 
 import torch
 
+from qpdsl.executor.engine.draft.drafter import Drafter
+from qpdsl.executor.engine.draft.drafters import Drafters
 from qpdsl.executor.engine.memory import budget
 from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
 from qpdsl.executor.engine.memory.kv_cache import KVCache
@@ -21,7 +23,9 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
 from qpdsl.executor.engine.step.backends import backend_of, fixed_rows
+from qpdsl.executor.engine.step.draws import MaskFiller
 from qpdsl.executor.engine.step_report import StepReport, report
+from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, Request, SamplingParams
@@ -120,14 +124,19 @@ class PagedEngine:
             )
         pool = PagePool(arena, name, model.layout)
         cache = KVCache(arena.buffer, model.layout, pool.scratch)
-        memory = KVCacheManager(pool, cache.copy_page, 2.0 * model.parameters, self._reclaimer)
+        memory = KVCacheManager(pool, cache, 2.0 * model.parameters, self._reclaimer)
         config = self._config
         rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None
         scheduler = Scheduler(memory, config.max_sequences, rows or config.token_budget, self._group)
         # Layers of a step with an early exit run uncompiled, so the batch would decide whether compiled ones do.
         if config.compiled and rows is None:
             model.compile()
-        return ModelRunner(name, model, backend_of(model, cache, rows, config.graphs), scheduler)
+        backend = backend_of(model, cache, rows, config.graphs)
+        drafters = Drafters(partial(self._drafter, model), model.max_positions)
+        return ModelRunner(name, model, backend, scheduler, MaskFiller(model.vocabulary), drafters)
+
+    def _drafter(self, model: PagedModel, drafting: Drafting) -> Drafter:
+        raise NotImplementedError
 
     def _largest_step(self, models: Iterable[PagedModel]) -> None:
         """Runs each model once on as many tokens and samples as a step can have, so that its memory can be measured."""
@@ -181,7 +190,7 @@ class PagedEngine:
         if (reason := scheduler.too_large(length)) is not None:
             raise EngineError(reason)
         ticket = Ticket(request, partial(self._cancel, scheduler), scheduler.promote)
-        scheduler.add(Sequence.of(ticket, request))
+        scheduler.add(Sequence.of(ticket, request, paged.max_positions - length))
         if self._arrived is not None:
             self._arrived.set()
         return ticket
@@ -233,6 +242,7 @@ class PagedEngine:
             raise RuntimeError("the engine has no work")
         refusals = sum(runner.scheduler.refusals for runner in working)
         for runner in sorted(working, key=ModelRunner.urgency, reverse=True):
+            runner.drafters.propose(runner.scheduler.running)
             chunks = runner.scheduler.schedule()
             if chunks:
                 for other in working:

@@ -13,6 +13,7 @@ import itertools
 from bisect import bisect_left, insort
 
 from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
+from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.reclaimer import Reclaimer
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.requests.errors import EngineError
@@ -93,7 +94,7 @@ class Scheduler:
         )
 
     def advance(self, chunks: list[Chunk]) -> None:
-        """Marks the chunks as computed; the pages of a prefill can be shared from now on."""
+        """Marks the chunks as computed, but for what was proposed; the pages of a prefill can be shared from now on."""
         for chunk in chunks:
             chunk.sequence.computed += chunk.count
             if chunk.count > 1:
@@ -130,6 +131,7 @@ class Scheduler:
         del self.running[_place(self.running, sequence)]
         self.memory.retire(sequence)
         sequence.values.clear()
+        sequence.proposal = None
         insort(self.waiting, sequence, key=_rank)
         self.preemptions += 1
 
@@ -147,10 +149,23 @@ class Scheduler:
                 # Without pages it was preempted a moment ago, to make room for a sequence before it.
                 count = self._room(sequence, count) if sequence.pages and count > 0 else 0
             if count > 0:
-                chunks.append(Chunk(sequence, count))
                 if rest > 1:
                     budget -= count
+                proposal = self._proposal(sequence, count, budget) if count == rest else None
+                if proposal is not None:
+                    budget -= len(proposal.tokens)
+                chunks.append(Chunk(sequence, count, proposal))
         return budget
+
+    def _proposal(self, sequence: Sequence, count: int, budget: int) -> Proposal | None:
+        """As much of what is proposed as fits behind the next `count` tokens. Nobody is preempted for it."""
+        if sequence.proposal is None:
+            return None
+        proposal = sequence.proposal.pruned(budget)
+        if proposal is not None and sequence.computed + count + len(proposal.tokens) > sequence.limit:
+            room = self.memory.extend(sequence, count + len(proposal.tokens), cold_only=True)
+            proposal = proposal.pruned(room - count)
+        return proposal
 
     def _admit(self, chunks: list[Chunk], budget: int) -> None:
         computing = {digest for sequence in self.running for digest in _missing_pages(sequence)}

@@ -15,6 +15,7 @@ _WITHOUT: Mapping[Feature, str] = {
     "seeds": "does not sample by a seed, so its samples could not be drawn again",
     "masks": "cannot hold its output to a constraint",
     "early_exit": "has no middle layer to leave at",
+    "drafts": "does not check drafted tokens",
     "logits": "does not tell the logits of given tokens",
     "logprobs": "does not tell the log-probabilities of given tokens",
 }
@@ -25,11 +26,11 @@ class Capabilities:
     """What an engine can do for one model. A plan that needs more is refused before it runs.
 
     "sampling": it serves a `GenerateRequest`. "seeds": a sample with a temperature depends on its key, its prompt and
-    its sampling parameters, so the same request gives the same tokens. "masks", "early_exit": a request may have a
-    `mask` or an `exit_margin`. "logits", "logprobs": it serves a `ReadRequest` or a `LogProbRequest`. "forks": a prompt
-    is computed once for all its samples and for later requests that begin with it; no request needs that, but without
-    it shared prefixes save nothing. `spare_rows`: a step with so many sequences takes little longer than with one, so
-    that work which may be for nothing costs little; None where that is not known.
+    its sampling parameters, so the same request gives the same tokens. "masks", "early_exit", "drafts": a request may
+    have a `mask`, an `exit_margin` or a `draft`. "logits", "logprobs": it serves a `ReadRequest` or a `LogProbRequest`.
+    "forks": a prompt is computed once for all its samples and for later requests that begin with it; no request needs
+    that, but without it shared prefixes save nothing. `spare_rows`: a step with so many sequences takes little longer
+    than with one, so that work which may be for nothing costs little; None where that is not known.
     """
 
     features: frozenset[Feature]

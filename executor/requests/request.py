@@ -18,11 +18,13 @@ from typing import Literal as OneOf
 
 import numpy as np
 
+from qpdsl.executor.requests.drafting import Drafting
+
 # Below this temperature logits divided by it leave the range of float32, and any sampling has long become greedy.
 _LEAST_TEMPERATURE = 1e-6
 
 # What an engine may be able to do for a model (see `Capabilities`).
-Feature = OneOf["sampling", "seeds", "masks", "early_exit", "logits", "logprobs", "forks"]
+Feature = OneOf["sampling", "seeds", "masks", "early_exit", "drafts", "logits", "logprobs", "forks"]
 Finish = OneOf["eos", "stop", "length", "match"]
 # 0: needed now. 1: run-ahead work, which only uses what would stand idle: it is admitted where nothing else waits, is
 # the first to be preempted, and takes no cached page that was used lately.
@@ -76,8 +78,20 @@ class Mask(Protocol):
     def push(self, token: int) -> bool:
         """Takes the next sampled token (eos excepted); True where only the end can follow."""
 
+    def fork(self) -> Self:
+        """One in the same state, which goes its own way from here."""
+
+    def forced(self) -> list[int]:
+        """The ids that must follow, one after the other, up to where there is a choice; the end is none of them."""
+
+    def admits(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens, one after the other from here, it would take."""
+
     def fill(self, masks: Sequence[Self], bits: Bits) -> None:
         """Writes the ids that each of `masks` allows into its row of `bits`. All of them are of this class."""
+
+    def fill_ahead(self, paths: Sequence[Sequence[int]], bits: Bits) -> None:
+        """Writes the ids that it would allow after each of `paths`, which it admits, into its row of `bits`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +103,10 @@ class GenerateRequest:
     `exit_margin`, a token is drawn from the logits of the exit layer, in the middle of the model, wherever their two
     largest probabilities differ by at least that much. `priority`: see `Priority`. With `cached`, the request may use
     what the engine computed for others, and they may use what is computed for it.
+
+    How the steps are carried out changes no token: with `jump`, ids that the mask forces are taken without asking the
+    model; with `sparse`, the head computes the ids that the mask allows alone, where they are few; `draft` proposes
+    tokens that one forward then checks.
     """
 
     prompt: tuple[int, ...]
@@ -102,6 +120,9 @@ class GenerateRequest:
     exit_margin: float | None = None
     priority: Priority = 0
     cached: bool = True
+    jump: bool = False
+    sparse: bool = False
+    draft: Drafting | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -129,6 +150,7 @@ class GenerateRequest:
             "seeds": not self.sampling.greedy,
             "masks": self.mask is not None,
             "early_exit": self.exit_margin is not None,
+            "drafts": self.draft is not None,
         }
         return frozenset(feature for feature, is_needed in needed.items() if is_needed)
 
@@ -220,12 +242,29 @@ Request = GenerateRequest | ReadRequest | LogProbRequest
 
 
 @dataclass(frozen=True, slots=True)
+class StepCounts:
+    """How the tokens of a sample came about.
+
+    `draws` asked the model, in `rounds` forwards; `forced` were taken without it. Of `drafted` tokens `accepted` were
+    what the model would have drawn. `allowed` holds, for each draw under a mask, how many ids it allowed.
+    """
+
+    draws: int = 0
+    rounds: int = 0
+    forced: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    allowed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One continuation: its tokens, eos included, and why it ended.
 
     `logprob` sums the tokens' natural log-probabilities under the model's distribution at temperature 1, over the ids
     that the request's mask allowed; `near_ties` counts draws that rounding could have decided; `watch` is the request's
-    watch on this sample; `logprobs` are the tokens' own, empty where they were not read one by one.
+    watch on this sample; `logprobs` are the tokens' own, empty where they were not read one by one; `steps` says how
+    they came about.
     """
 
     tokens: tuple[int, ...]
@@ -234,6 +273,7 @@ class Sample:
     near_ties: int
     watch: Watch | None = field(default=None, compare=False)
     logprobs: tuple[float, ...] = field(default=(), compare=False)
+    steps: StepCounts = field(default=StepCounts(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,21 @@ class TokenMask:
     def push(self, token: int) -> bool:
         return self._matcher.consume_token(token) and self._matcher.is_stopped()
 
+    def fork(self) -> TokenMask:
+        return TokenMask(self._matcher.deep_copy(), self._threads)
+
+    def forced(self) -> list[int]:
+        return list(self._matcher.compute_ff_tokens())
+
+    def admits(self, tokens: Sequence[int]) -> int:
+        return self._matcher.validate_tokens(list(tokens))
+
+    def fill_ahead(self, paths: Sequence[Sequence[int]], bits: Bits) -> None:
+        for row, path in enumerate(paths):
+            self._matcher.consume_tokens(list(path))
+            fill_next_token_bitmask(self._matcher, bits, row)
+            self._matcher.rollback(len(path))
+
     def fill(self, masks: Sequence[TokenMask], bits: Bits) -> None:
         if bits.size * 32 < _LEAST_BITS:
             for row, mask in enumerate(masks):

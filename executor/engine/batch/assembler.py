@@ -79,8 +79,8 @@ class GraphAssembler:
 
     def mixed(self, chunks: list[Chunk]) -> PackedStep:
         """A step of any chunks."""
-        ordered = sorted(chunks, key=lambda chunk: chunk.count > 1)
-        decoding = [chunk.sequence for chunk in ordered if chunk.count == 1]
+        ordered = sorted(chunks, key=lambda chunk: chunk.rows > 1)
+        decoding = [chunk.sequence for chunk in ordered if chunk.rows == 1]
         tokens, positions, slots, context, start, read_rows, readers = _rows_of(ordered, self._page_size)
         if self._rows is not None and len(tokens) < self._rows:
             # The padding is a sequence without a context.
@@ -117,15 +117,15 @@ class DirectAssembler:
 
     def step(self, chunks: list[Chunk], least: int) -> PackedStep:
         """A step of any chunks, padded to `least` rows. Padding rows belong to no sequence."""
-        ordered = sorted(chunks, key=lambda chunk: chunk.count > 1)
+        ordered = sorted(chunks, key=lambda chunk: chunk.rows > 1)
         tokens, positions, slots, context, start, read_rows, readers = _rows_of(ordered, self._page_size)
         longest = max(context)
         width = -(-longest // (self._page_size * _LEAST_WIDTH)) * _LEAST_WIDTH
         slots += [self._slot] * (least - len(slots))
         if read_rows == [*range(len(read_rows))]:
             read_rows = []
-        decodes = sum(chunk.count == 1 for chunk in ordered)
-        longest_query = max(chunk.count for chunk in ordered)
+        decodes = sum(chunk.rows == 1 for chunk in ordered)
+        longest_query = max(chunk.rows for chunk in ordered)
         sizes = Sizes(len(slots), len(ordered), width, len(read_rows), decodes, longest, longest_query)
         tables = self._tables.of([chunk.sequence for chunk in ordered], width)
         return PackedStep(sizes, pack(sizes, [tokens, positions, slots, context, start, tables, read_rows]), readers)
@@ -158,28 +158,28 @@ class _Rows(NamedTuple):
 
 def _rows_of(ordered: list[Chunk], page_size: int) -> _Rows:
     """The rows of chunks; those of one token must come first."""
-    decoding = [chunk.sequence for chunk in ordered if chunk.count == 1]
+    decoding = [chunk.sequence for chunk in ordered if chunk.rows == 1]
     tokens, positions, slots = _next_tokens(decoding, page_size)
     context, start = [position + 1 for position in positions], [*range(len(decoding) + 1)]
     read_rows: list[int] = []
     readers: list[tuple[Chunk, int]] = []
     for row, chunk in enumerate(ordered):
         sequence, begin = chunk.sequence, chunk.sequence.computed
-        if chunk.count == 1:
+        if chunk.rows == 1:
             first = row
         else:
             first = len(tokens)
-            end = begin + chunk.count
-            tokens += sequence.tokens[begin:end]
-            positions += range(begin, end)
+            end = begin + chunk.rows
+            tokens += chunk.tokens
+            positions += chunk.positions
             pages = sequence.pages
             slots += [pages[i // page_size] * page_size + i % page_size for i in range(begin, end)]
             context.append(end)
             start.append(len(tokens))
-        read_positions = chunk.read_positions
-        if read_positions:
-            read_rows += [first + position - begin for position in read_positions]
-            readers.append((chunk, len(read_positions)))
+        read = chunk.read_rows
+        if read:
+            read_rows += [first + row for row in read]
+            readers.append((chunk, len(read)))
     return _Rows(tokens, positions, slots, context, start, read_rows, readers)
 
 

@@ -75,25 +75,25 @@ def build(
     readers: list[tuple[Chunk, int]] = []
     spans: list[_Span] = []
     # In the order in which they are grouped, so that a group's rows are neighbours.
-    sized = [(_padded(c.count, fold), -(-(c.sequence.computed + c.count) // page_size), c) for c in chunks]
+    sized = [(_padded(c.rows, fold), -(-(c.sequence.computed + c.rows) // page_size), c) for c in chunks]
     for queries, depth, chunk in sorted(sized, key=lambda size: size[:2]):
         sequence, start = chunk.sequence, chunk.sequence.computed
-        end = start + chunk.count
+        end = start + chunk.rows
         row = len(tokens)
         pages = sequence.pages
-        if chunk.count == 1:
+        if chunk.rows == 1:
             tokens.append(sequence.tokens[start])
             positions.append(start)
             slots.append(pages[depth - 1] * page_size + start % page_size)
         else:
-            tokens.extend(sequence.tokens[start:end])
-            positions.extend(range(start, end))
+            tokens.extend(chunk.tokens)
+            positions.extend(chunk.positions)
             slots.extend([pages[i // page_size] * page_size + i % page_size for i in range(start, end)])
         spans.append(_Span(chunk, row, queries, depth))
-        read_positions = chunk.read_positions
-        if read_positions:
-            read_rows.extend([row + position - start for position in read_positions])
-            readers.append((chunk, len(read_positions)))
+        read = chunk.read_rows
+        if read:
+            read_rows.extend([row + own for own in read])
+            readers.append((chunk, len(read)))
     padding = max(0, least - len(tokens))
     tokens.extend([0] * padding)
     positions.extend([0] * padding)
@@ -155,7 +155,7 @@ def _group(members: list[_Span], layout: KVLayout, scratch: int, device: str) ->
         positions = [span.chunk.sequence.computed for span in members]
     else:
         for index, span in enumerate(members):
-            count, start = span.chunk.count, span.chunk.sequence.computed
+            count, start = span.chunk.rows, span.chunk.sequence.computed
             padding = queries - count
             rows.extend([*range(span.row, span.row + count), *[0] * padding])
             positions.extend([*range(start, start + count), *[0] * padding])

@@ -78,3 +78,10 @@ class KVCache:
             data[target : target + layers, :tokens] = data[source : source + layers, :tokens]
         else:
             self.rows.data[target : target + layers] = self.rows.data[source : source + layers]
+
+    def copy_token(self, source: tuple[int, int], target: tuple[int, int]) -> None:
+        """Copies keys and values of one token, from a page and place to another, in every layer."""
+        layers, (old, old_place), (new, new_place) = self.layout.layers, source, target
+        parts = (self.rows.data,) if self.layout.kv_type is None else self.rows.split()
+        for part in parts:
+            part[new : new + layers, new_place] = part[old : old + layers, old_place]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 from qpdsl.executor.engine.memory.pool import PagePool
 from qpdsl.executor.engine.memory.prefix_tree import PrefixTree, digests
@@ -11,8 +12,18 @@ from qpdsl.executor.engine.memory.reclaimer import Reclaimer
 from qpdsl.executor.engine.memory.sequence import Sequence
 
 
+class Copies(Protocol):
+    """Moves keys and values, in every layer; a `KVCache` does."""
+
+    def copy_page(self, source: int, target: int, tokens: int) -> None:
+        """Copies those of a page's first tokens."""
+
+    def copy_token(self, source: tuple[int, int], target: tuple[int, int]) -> None:
+        """Copies those of one token, from a page and place to another."""
+
+
 class KVCacheManager:
-    """The pages of one model. `copy_page(source, target, tokens)` copies the KV of a page's first tokens.
+    """The pages of one model, in the memory that `cache` copies in.
 
     `flops` are the operations that computing one token again takes. Models that share an arena share a `reclaimer`.
     `hits` counts the prompt tokens that were found in the prefix tree.
@@ -21,7 +32,7 @@ class KVCacheManager:
     def __init__(
         self,
         pool: PagePool,
-        copy_page: Callable[[int, int, int], None],
+        cache: Copies,
         flops: float = 1.0,
         reclaimer: Reclaimer | None = None,
     ) -> None:
@@ -31,7 +42,7 @@ class KVCacheManager:
         self.reclaimer = reclaimer or Reclaimer()
         self.tree = PrefixTree(pool, self.page_size, self.reclaimer.clock, flops / self._token_bytes)
         self.hits = 0
-        self._copy_page = copy_page
+        self._cache = cache
         self.reclaimer.join(pool, self.tree)
 
     @property
@@ -112,6 +123,16 @@ class KVCacheManager:
         sequence.limit = len(sequence.pages) * size
         return count
 
+    def accept(self, sequence: Sequence, place: int) -> None:
+        """Takes the token computed `place` places behind the sequence's own as its next one."""
+        size, at = self.page_size, sequence.computed
+        if place:
+            source = at + place
+            self._cache.copy_token(
+                (sequence.pages[source // size], source % size), (sequence.pages[at // size], at % size)
+            )
+        sequence.computed += 1
+
     def share(self, parent: Sequence, child: Sequence) -> None:
         """Lets a fork read its parent's pages; the first of them to write to the last one copies it."""
         self.pool.retain_all(parent.pages)
@@ -163,5 +184,5 @@ class KVCacheManager:
 
     def _copy(self, page: int, tokens: int) -> int:
         copy = self.pool.take()
-        self._copy_page(page, copy, tokens)
+        self._cache.copy_page(page, copy, tokens)
         return copy

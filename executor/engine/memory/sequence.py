@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qpdsl.executor.engine.memory.prefix_tree import PrefixNode
-from qpdsl.executor.requests.request import Finish, GenerateRequest, Mask, Request, Sample, Watch
+from qpdsl.executor.engine.memory.proposal import Proposal
+from qpdsl.executor.requests.request import Finish, GenerateRequest, Mask, Request, Sample, StepCounts, Watch
 from qpdsl.executor.requests.ticket import Ticket
 
 
@@ -16,7 +17,9 @@ class Sequence:
     Where the request samples (`generates`), a prompt stands for `copies` samples of it, from number `index` on, until
     it is forked. A request that only reads is one sequence, whose `values` are those read so far, one tuple a position.
 
-    The scheduler fills `pages` and `computed`, the model runner appends `tokens`. A sequence that has lost its pages
+    The scheduler fills `pages` and `computed`, the model runner appends `tokens`. Before a prompt is forked,
+    tokens that must follow it (`jump`) stand behind it already, and its `mask` has taken them. In the next step
+    `proposal` is computed behind the tokens; what of it is not drawn is computed over. A sequence that lost its pages
     (preempted) starts over with `computed` 0 and the tokens it had sampled: prefill and decode differ only in how many
     tokens are missing.
 
@@ -47,6 +50,14 @@ class Sequence:
     node: PrefixNode | None = None
     digests: list[int] = field(default_factory=list)
     values: list[tuple[float, ...]] = field(default_factory=list)
+    proposal: Proposal | None = None
+    forked: bool = False
+    draws: int = 0
+    rounds: int = 0
+    forced: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    allowed: list[int] = field(default_factory=list)
     generates: bool = field(init=False)
     prompt_length: int = field(init=False)
 
@@ -55,9 +66,17 @@ class Sequence:
         self.prompt_length = len(self.request.tokens)
 
     @classmethod
-    def of(cls, ticket: Ticket, request: Request) -> Sequence:
-        """The sequence of a request that has just come."""
-        return cls(ticket, request, list(request.tokens), copies=max(1, request.samples))
+    def of(cls, ticket: Ticket, request: Request, room: int = 0) -> Sequence:
+        """The sequence of a request that has just come, to a model with room for so many tokens behind its prompt."""
+        sequence = cls(ticket, request, list(request.tokens), copies=max(1, request.samples))
+        if isinstance(request, GenerateRequest) and request.mask is not None:
+            sequence.mask = request.mask()
+            if request.jump:
+                forced = sequence.mask.forced()[: min(request.max_tokens, room)]
+                for token in forced:
+                    sequence.mask.push(token)
+                sequence.tokens += forced
+        return sequence
 
     @property
     def generation(self) -> GenerateRequest:
@@ -83,12 +102,13 @@ class Sequence:
     @property
     def unforked(self) -> bool:
         """True for a prompt that has not been split into its samples yet."""
-        return self.generates and len(self.tokens) == self.prompt_length
+        return self.generates and not self.forked
 
     def fork(self, count: int) -> tuple[list[Sequence], Sequence | None]:
         """The next `count` samples of this prompt, itself the first, and a prompt for the rest where there is one.
 
-        The samples have no pages yet, nor has the rest: the scheduler shares them.
+        The samples have no pages yet, nor has the rest: the scheduler shares them. Watches and masks have taken no
+        token: those that stand behind the prompt are for the model runner to append.
         """
         assert 1 <= count <= self.copies
         request = self.generation
@@ -96,7 +116,7 @@ class Sequence:
         rest = self._copy(self.index + count, self.copies - count) if count < self.copies else None
         self.copies = 1
         for sample in samples:
-            sample.computed = self.computed
+            sample.computed, sample.forked = self.computed, True
             sample.watch = request.watch(sample.index) if request.watch else None
             sample.mask = request.mask() if request.mask else None
         return samples, rest
@@ -104,27 +124,53 @@ class Sequence:
     def sample(self, finish: Finish) -> Sample:
         """What a sample has come to."""
         tokens = tuple(self.tokens[self.prompt_length :])
-        return Sample(tokens, finish, self.logprob, self.near_ties, self.watch, tuple(self.logprobs))
+        counts = (self.draws, self.rounds, self.forced, self.drafted, self.accepted)
+        steps = StepCounts(*counts, tuple(self.allowed))
+        return Sample(tokens, finish, self.logprob, self.near_ties, self.watch, tuple(self.logprobs), steps)
 
     def _copy(self, index: int, copies: int) -> Sequence:
         copy = Sequence(self.ticket, self.request, list(self.tokens), index, copies, cached=self.cached)
-        copy.admitted, copy.digests = True, self.digests
+        copy.admitted, copy.digests, copy.mask = True, self.digests, self.mask
         copy.rank = (*self.rank[:2], index)
         return copy
 
 
 @dataclass(eq=False, slots=True)
 class Chunk:
-    """The next `count` tokens of a sequence."""
+    """The next `count` tokens of a sequence, and behind its last one those of `proposal`.
+
+    A chunk has a row for each of them. Proposed tokens have their keys and values in the places behind the sequence's
+    own, in their order, and a position each by how many tokens stand before them on their path.
+    """
 
     sequence: Sequence
     count: int
+    proposal: Proposal | None = None
 
     @property
-    def read_positions(self) -> list[int]:
-        """Where in the chunk a hidden state is read: at the request's positions, or at the last token before a draw."""
+    def rows(self) -> int:
+        return self.count if self.proposal is None else self.count + len(self.proposal.tokens)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Those of its rows."""
+        start = self.sequence.computed
+        tokens = self.sequence.tokens[start : start + self.count]
+        return tokens if self.proposal is None else [*tokens, *self.proposal.tokens]
+
+    @property
+    def positions(self) -> list[int]:
+        """Those of its rows."""
+        start = self.sequence.computed
+        end = start + self.count
+        positions = [*range(start, end)]
+        return positions if self.proposal is None else [*positions, *(end + depth for depth in self.proposal.depths)]
+
+    @property
+    def read_rows(self) -> list[int]:
+        """The rows whose hidden state is read: at the request's positions, or wherever a token may be drawn after."""
         sequence, start = self.sequence, self.sequence.computed
         end = start + self.count
         if sequence.generates:
-            return [end - 1] if end == len(sequence.tokens) else []
-        return [position for position in sequence.request.positions if start <= position < end]
+            return [*range(self.count - 1, self.rows)] if end == len(sequence.tokens) else []
+        return [position - start for position in sequence.request.positions if start <= position < end]

@@ -124,7 +124,7 @@ class PagedModel:
         """What the model can be asked for: a value head has no vocabulary, so it is only read."""
         features: set[Feature] = {"logits", "forks"}
         if isinstance(self.head, LogitHead):
-            features |= {"sampling", "seeds", "masks", "logprobs"}
+            features |= {"sampling", "seeds", "masks", "logprobs", "drafts"}
             features |= {"early_exit"} if self._stack.exit_depth > 0 else set()
         return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)
 

@@ -196,7 +196,7 @@ def _in_float32(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _read(readers: list[tuple[Chunk, int]]) -> list[int]:
-    return [position for chunk, _ in readers for position in chunk.read_positions]
+    return [chunk.sequence.computed + row for chunk, _ in readers for row in chunk.read_rows]
 
 
 def _widened(model: PreTrainedModel, tokens: torch.Tensor) -> tuple[Any, torch.Tensor | None]:

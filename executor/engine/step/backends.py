@@ -111,7 +111,7 @@ class KernelBackend:
         self.readout = Readout(model, self._staging, sample, None if rows is None else _FIXED_HEAD_ROWS)
 
     def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
-        if not all(chunk.count == 1 and chunk.read_positions for chunk in chunks):
+        if not all(chunk.rows == 1 and chunk.read_rows for chunk in chunks):
             return self._eager(self._assembler.mixed(chunks), early_exit)
         step = self._assembler.decode(chunks)
         if early_exit or self.graphs is None:

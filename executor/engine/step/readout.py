@@ -14,10 +14,10 @@ import torch
 from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.staging import Staging
-from qpdsl.executor.engine.memory.sequence import Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.sampler import NEAR_CUT_PROBABILITY, SampledTokens, Sampler
-from qpdsl.executor.requests.request import LogProbRequest, Mask, ReadRequest, SamplingParams
+from qpdsl.executor.requests.request import LogProbRequest, ReadRequest
 
 # Dense logits of a long prompt would take gigabytes at once.
 _ROWS_AT_ONCE = 64
@@ -53,13 +53,13 @@ class Readout:
         self._rows = rows
 
     def sample(
-        self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, rows: list[int], sequences: list[Sequence]
+        self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None
     ) -> HostTokens:
-        """One token for each sequence; `rows` says which hidden state each reads (forks share one).
+        """One token for each draw; several may read the same hidden state.
 
-        `exit_hidden` are the hidden states after the exit layer, where a sequence has an exit margin.
+        `exit_hidden` are the hidden states after the exit layer, where a draw has an exit margin.
         """
-        sampled = self._sampled(hidden, exit_hidden, rows, sequences)
+        sampled = self._sampled(hidden, exit_hidden, draws, masks)
         if not sampled.tokens.is_cuda:
             return HostTokens(sampled.tokens.tolist(), sampled.logprobs.tolist(), sampled.near_ties.tolist())
         # All of them are exact in double.
@@ -83,26 +83,21 @@ class Readout:
         return values
 
     def _sampled(
-        self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, rows: list[int], sequences: list[Sequence]
+        self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None
     ) -> SampledTokens:
+        rows = [draw.row for draw in draws]
         logits = self._logits_of(hidden, rows)
-        allowed = self._allowed(sequences, logits.shape[-1])
+        allowed = None if masks is None else self._allowed(draws, masks, logits.shape[-1])
         if allowed is not None:
             logits = logits.masked_fill(~allowed, float("-inf"))
-        params: list[SamplingParams] = []
-        keys: list[int] = []
-        positions: list[int] = []
-        for sequence in sequences:
-            request = sequence.generation
-            params.append(request.sampling)
-            keys.append(request.keys[sequence.index])
-            positions.append(request.drawn + sequence.drawn)
+        params = [draw.params for draw in draws]
+        keys, positions = [draw.key for draw in draws], [draw.position for draw in draws]
         if exit_hidden is None:
             return self._sampler(logits, params, keys, positions)
         exit_logits = self._logits_of(exit_hidden, rows)
         if allowed is not None:
             exit_logits = exit_logits.masked_fill(~allowed, float("-inf"))
-        exits, near_margin = self._exits(exit_logits, sequences)
+        exits, near_margin = self._exits(exit_logits, draws)
         sampled = self._sampler(torch.where(exits[:, None], exit_logits, logits), params, keys, positions)
         # In double, so that the result does not depend on how threads split the sum.
         wide = logits.double()
@@ -149,27 +144,20 @@ class Readout:
         pieces = torch.split(pad(hidden, (0, 0, 0, -count % rows)), rows)
         return torch.cat([compute(piece) for piece in pieces])[:count]
 
-    def _allowed(self, sequences: list[Sequence], vocabulary: int) -> torch.Tensor | None:
-        """The ids that may come next in each sequence, bool [B, V]; None where nothing is masked."""
-        rows_by_class: dict[type[Mask], list[int]] = {}
-        for row, sequence in enumerate(sequences):
-            if sequence.mask is not None:
-                rows_by_class.setdefault(type(sequence.mask), []).append(row)
-        if not rows_by_class:
+    def _allowed(self, draws: list[Draw], masks: Masks, vocabulary: int) -> torch.Tensor | None:
+        """The ids that may come next in each draw, bool [B, V]; None where nothing is masked."""
+        own = [row for row, draw in enumerate(draws) if draw.allowed >= 0]
+        if not own:
             return None
-        words = np.full((len(sequences), -(-vocabulary // 32)), -1, dtype=np.int32)
-        for rows in rows_by_class.values():
-            masks = [mask for row in rows if (mask := sequences[row].mask) is not None]
-            bits = np.zeros((len(rows), words.shape[1]), dtype=np.int32)
-            masks[0].fill(masks, bits)
-            words[rows] = bits
+        words = np.full((len(draws), masks.bits.shape[1]), -1, dtype=np.int32)
+        words[own] = masks.bits[[draws[row].allowed for row in own]]
         (packed,) = self._staging.send([words])
         shifts = torch.arange(32, dtype=torch.int32, device=packed.device)
         return ((packed[:, :, None] >> shifts) & 1).flatten(1)[:, :vocabulary].bool()
 
-    def _exits(self, exit_logits: torch.Tensor, sequences: list[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which sequences exit early, bool [B], and whether rounding could have decided it, bool [B]."""
-        exit_margins = [sequence.request.exit_margin for sequence in sequences]
+    def _exits(self, exit_logits: torch.Tensor, draws: list[Draw]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which draws exit early, bool [B], and whether rounding could have decided it, bool [B]."""
+        exit_margins = [draw.exit_margin for draw in draws]
         (margins,) = self._staging.send([np.array([float("inf") if m is None else m for m in exit_margins])])
         top = exit_logits.double().softmax(dim=-1).topk(2, dim=-1).values
         surplus = top[:, 0] - top[:, 1] - margins

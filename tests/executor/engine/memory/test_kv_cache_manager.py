@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
-from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
+from qpdsl.executor.engine.memory.kv_cache_manager import Copies, KVCacheManager
 from qpdsl.executor.engine.memory.pool import PagePool
 from qpdsl.executor.engine.memory.reclaimer import Reclaimer
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
@@ -28,13 +26,21 @@ PRIORITIES = st.sampled_from((0, 0, 0, 1))
 LAYOUTS = (KVLayout(2, 4, 1, 1, torch.float32), KVLayout(3, 4, 3, 1, torch.float32))
 
 
-Copy = Callable[[int, int, int], None]
+class NoCopies:
+    """Page numbers alone."""
+
+    def copy_page(self, source: int, target: int, tokens: int) -> None:
+        pass
+
+    def copy_token(self, source: tuple[int, int], target: tuple[int, int]) -> None:
+        pass
 
 
-def memory_of(pages: int, page_size: int, copy: Copy = lambda source, target, tokens: None) -> KVCacheManager:
+def memory_of(pages: int, page_size: int, copies: Copies | None = None) -> KVCacheManager:
     """The memory of a model that is alone, with pages for scratch and `pages` - 1 more."""
     layout = KVLayout(1, page_size, 1, 1, torch.float32)
-    return KVCacheManager(PagePool(Arena(pages * layout.page_bytes, layout.page_bytes), "m", layout), copy)
+    pool = PagePool(Arena(pages * layout.page_bytes, layout.page_bytes), "m", layout)
+    return KVCacheManager(pool, copies or NoCopies())
 
 
 def drawn(tokens: list[int], index: int) -> int:
@@ -53,7 +59,7 @@ class Fake:
         count = arena.buffer.numel() // layout.row_bytes
         rows = arena.buffer.numpy()[: count * layout.row_bytes].view(np.float32)
         self.rows = rows.reshape(count, layout.page_size, self.width)
-        self.memory = KVCacheManager(self.pool, cache.copy_page, float(layout.layers), reclaimer)
+        self.memory = KVCacheManager(self.pool, cache, float(layout.layers), reclaimer)
         self.scheduler = Scheduler(self.memory, max_sequences=6, token_budget=10, group=group)
 
     def submit(self, request: GenerateRequest | ReadRequest) -> Ticket | None:
@@ -261,7 +267,7 @@ def pair(slabs: int, flops: tuple[float, float]) -> tuple[KVCacheManager, KVCach
     layout = KVLayout(1, 2, 1, 1, torch.float32)
     arena, reclaimer = Arena(slabs * layout.page_bytes, layout.page_bytes), Reclaimer()
     memories = [
-        KVCacheManager(PagePool(arena, name, layout), lambda source, target, tokens: None, cost, reclaimer)
+        KVCacheManager(PagePool(arena, name, layout), NoCopies(), cost, reclaimer)
         for name, cost in zip("ab", flops, strict=True)
     ]
     return memories[0], memories[1], reclaimer
