@@ -59,8 +59,10 @@ LAYERS: dict[str, str] = {
     "executor/engine/rowwise": "executor/kernels executor/kernels/data",
     "executor/engine/model": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
     "executor/engine/rowwise",
-    "executor/engine/step": "executor/requests executor/kernels* executor/engine/*",
-    "executor/engine/draft": "executor/requests executor/kernels* executor/engine/*",
+    "executor/engine/step": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
+    "executor/engine/model",
+    "executor/engine/draft": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
+    "executor/engine/model executor/engine/step",
     "executor/engine": "executor/requests executor/engine/*",
     "executor/text": "",
     "executor/verifiers": "grammar executor/text executor/checkpoint executor/engine/model",
