@@ -39,19 +39,19 @@ class Files:
             raise FileRefused(f"`{path}` lies outside the program's folder")
         return target
 
-    def read(self, path: str) -> str:
-        """The text of a file. Raises FileRefused."""
+    def read(self, path: str, most: int = MAX_SOURCE_BYTES) -> str:
+        """The text of a file of at most so many bytes. Raises FileRefused."""
         target = self.resolve(path)
         try:
             if target.exists() and not target.is_file():
                 raise FileRefused(f"`{path}` is no file")
             with target.open("rb") as file:
-                data = file.read(MAX_SOURCE_BYTES + 1)
+                data = file.read(most + 1)
             self.opened.add(target)
         except OSError as error:
             raise FileRefused(f"`{path}` cannot be read: {(error.strerror or 'no such file').lower()}") from error
-        if len(data) > MAX_SOURCE_BYTES:
-            raise FileRefused(f"`{path}` is larger than 1 MiB")
+        if len(data) > most:
+            raise FileRefused(f"`{path}` is larger than {most >> 20} MiB")
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -27,8 +27,8 @@ RESERVED = frozenset(
     }
 )
 
-# A line that starts with one of these continues the stage above it. So does one with `draft` before a model, or `like`
-# before a name.
+# A line that starts with one of these continues the stage above it. So does one with `draft` before a name or an id, or
+# `like` before a name.
 CLAUSES = frozenset({"as", "via", "given", "into", "by", "per", "until", "within", "prefer"})
 
 # The columns of every row, with their types.
@@ -80,11 +80,18 @@ STAGE_SYNONYMS = {
 CLAUSE_FORMS = {
     "as": 'as SCHEMA, /regex/, choice("a", "b") or grammar("file.lark")',
     "via": "via filter(MODEL, THRESHOLD) or amortized(MARGIN)",
+    "draft": 'draft MODEL, ngram, ngram("texts.txt"), early_exit, eagle("folder") or none; each with tokens= branches=',
     "within": "within exact, epsilon(1e-3) or loss(0.02)",
     "prefer": "prefer latency=0.8",
     "like": "like search_and_learn",
     "given": "given PROBLEM, which is a parameter, a column or a string",
 }
+# What proposes tokens besides a model, and `none`, which means that nothing does.
+DraftMethod = OneOf["none", "ngram", "model", "early_exit", "eagle"]
+DRAFTS = ("ngram", "early_exit", "eagle")
+DRAFT_OPTIONS = ("tokens", "branches")
+# The most tokens of one draft, those of all branches together.
+MOST_DRAFTED = 63
 TARGETS = ("choice", "grammar")
 VIAS = ("filter", "amortized")
 LEVELS = ("exact", "epsilon", "loss")
@@ -118,7 +125,7 @@ STAGES = {
     "prompt": StageForm('prompt "…"', "a string"),
     "chat": StageForm("chat system= user= assistant=", "`system=`, `user=` or `assistant=`", ROLES),
     "generate": StageForm(
-        "generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= as … via … into …",
+        "generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= as … via … draft … into …",
         "a model",
         ("n", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens"),
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from benchmarks.peers.peer import OnStep, Room, Tokens, no_watch
 
+Logits = npt.NDArray[np.float32]
 # Types of keys and values. Its own default is float16.
 FLOAT32, FLOAT16 = 0, 1
 # More tokens than this at once gain nothing on a CPU; llama.cpp's own default.
@@ -123,6 +124,49 @@ class Llama:
             on_step(len(prompts) - len(waiting), tokens)
         return [out[index] for index in range(len(prompts))]
 
+    def drawn(
+        self,
+        prompts: Tokens,
+        draws: Sequence[Callable[[Logits], int]],
+        eos: Collection[int],
+        limit: int,
+        on_first: Callable[[], None],
+    ) -> Tokens:
+        """All prompts at once, each row's tokens by its own `draws` of logits [V], to an end or `limit` tokens.
+
+        `on_first` is called when every row has its first token.
+        """
+        llama_cpp.llama_memory_clear(self._memory, False)
+        rows = [_Row(index, limit, len(prompt)) for index, prompt in enumerate(prompts)]
+        slots: list[_Row | None] = [*rows]
+        started = 0
+        while started < len(prompts):
+            end, tokens = started, 0
+            while end < len(prompts) and tokens + len(prompts[end]) <= self._capacity:
+                tokens += len(prompts[end])
+                end += 1
+            self._prefill(list(enumerate(prompts))[started:end])
+            self._draw(slots, range(started, end), draws, eos)
+            started = end
+        on_first()
+        while any(slots):
+            self._draw(slots, self._forward(slots), draws, eos)
+        return [tuple(row.tokens) for row in rows]
+
+    def _draw(
+        self,
+        slots: list[_Row | None],
+        used: Sequence[int],
+        draws: Sequence[Callable[[Logits], int]],
+        eos: Collection[int],
+    ) -> None:
+        """A token for each used slot from the logits of the last decode. Rows that end leave their slots."""
+        for slot, logits in zip(used, self._logits(len(used)), strict=True):
+            row = _row(slots, slot)
+            row.tokens.append(draws[slot](logits))
+            if row.tokens[-1] in eos or len(row.tokens) == row.length:
+                slots[slot] = None
+
     def fan_out(self, prompt: Sequence[int], samples: int, length: int) -> Tokens:
         """Prefills the prompt once and copies its cache to the other sequences."""
         llama_cpp.llama_memory_clear(self._memory, False)
@@ -144,6 +188,12 @@ class Llama:
 
     def _step(self, slots: list[_Row | None]) -> None:
         """One token for every sequence in flight."""
+        used = self._forward(slots)
+        for slot, token in zip(used, self._greedy(len(used)), strict=True):
+            _row(slots, slot).tokens.append(token)
+
+    def _forward(self, slots: list[_Row | None]) -> list[int]:
+        """Computes the last token of every sequence in flight; the slots, in the order of the logits."""
         used = [slot for slot, row in enumerate(slots) if row is not None]
         for index, slot in enumerate(used):
             row = _row(slots, slot)
@@ -153,8 +203,7 @@ class Llama:
             row.at += 1
         self._wanted[: len(used)] = 1
         self._decode(len(used))
-        for slot, token in zip(used, self._greedy(len(used)), strict=True):
-            _row(slots, slot).tokens.append(token)
+        return used
 
     def _retire(self, slots: list[_Row | None], out: dict[int, tuple[int, ...]]) -> None:
         for slot, row in enumerate(slots):
@@ -183,18 +232,16 @@ class Llama:
         if status != 0:
             raise RuntimeError(f"llama_decode returned {status}")
 
-    def _logits(self, rows: int) -> npt.NDArray[np.float32]:
+    def _logits(self, rows: int) -> Logits:
         """A view float32 [rows, V], good until the next decode, in the order of the wanted tokens."""
-        logits: npt.NDArray[np.float32] = np.ctypeslib.as_array(
-            llama_cpp.llama_get_logits(self._context), (rows, self._vocabulary)
-        )
+        logits: Logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._context), (rows, self._vocabulary))
         return logits
 
     def _greedy(self, rows: int) -> list[int]:
         tokens: list[int] = self._logits(rows).argmax(axis=1).tolist()
         return tokens
 
-    def _sampled(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    def _sampled(self, logits: Logits) -> npt.NDArray[np.int64]:
         drawn: npt.NDArray[np.int64] = (logits + self._random.gumbel(size=logits.shape)).argmax(axis=1)
         return drawn
 

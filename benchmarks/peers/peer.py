@@ -5,9 +5,9 @@ This loads nothing but the standard library: peers run in environments that have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 Tokens = list[tuple[int, ...]]
 # Called after each step with how many rows have their first token, and how many tokens all rows have.
@@ -67,6 +67,35 @@ class Searcher(Protocol):
 
     def search(self, problems: Sequence[str]) -> Found:
         """An answer each, as text. Every cache is empty when it begins."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Greedy tokens of each row, its end included.
+
+    Of our own side also how each row's came about (`StepCounts`), and the seconds that went to parts of the steps.
+    """
+
+    tokens: Tokens
+    counts: list[dict[str, Any]] = field(default_factory=list)
+    parts: dict[str, float] = field(default_factory=dict)
+
+
+class Writer(Protocol):
+    """A system that writes JSON held to a schema."""
+
+    def write(
+        self,
+        prompts: Tokens,
+        schemas: Sequence[str],
+        limit: int,
+        plan: Mapping[str, Any],
+        on_first: Callable[[], None],
+    ) -> Written:
+        """All rows at once, each by its own schema, of at most `limit` tokens.
+
+        `plan` says how, to a side that has several ways. `on_first` is called when every row has its first token.
+        """
 
 
 def no_watch(started: int, tokens: int) -> None:

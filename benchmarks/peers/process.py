@@ -65,6 +65,13 @@ class Process:
         """Raises Absent where the side fails."""
         return self._ask({"do": "run", "prompts": prompts, "lengths": lengths})
 
+    def write(
+        self, prompts: Tokens, schemas: Sequence[str], limit: int, plan: Mapping[str, Any] = _NONE
+    ) -> dict[str, Any]:
+        """JSON held to the schemas. Raises Absent where the side fails."""
+        rows = {"prompts": prompts, "schemas": list(schemas)}
+        return self._ask({"do": "write", **rows, "limit": limit, "plan": dict(plan)})
+
     def search(self, problems: Sequence[str]) -> Found:
         """Raises Absent where the side fails."""
         return Found(**self._ask({"do": "search", "problems": list(problems)}))

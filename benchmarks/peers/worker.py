@@ -7,6 +7,8 @@ request has its name under `do`; these are the names, with what comes beside the
 
 load, with `side`, `model`, `dtype`, `slots`, `context`, `threads`, `options`: `seconds`, `about`, `resident`
 run, with `prompts`, `lengths`: `tokens`, `total`, `first`, `first_tokens`, `resident`, `peak`
+write, with `prompts`, `schemas`, `limit`, `plan`, of a side that writes JSON: as run, without `first_tokens`, with
+`counts`, `parts`
 search, with `problems`, of a side that searches: the fields of `Found`
 
 `total` and `first` are `[seconds, processor seconds]` since the run began: at its end, and when every row had its first
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.clocks import processor_seconds, resident
-from benchmarks.peers.peer import OnStep, Room, Searcher, Stepwise, Tokens
+from benchmarks.peers.peer import OnStep, Room, Searcher, Stepwise, Tokens, Writer
 
 Message = dict[str, Any]
 
@@ -63,7 +65,7 @@ class LlamaSide:
             context.free()
 
 
-def _side(name: str, model: str, dtype: str, room: Room, options: Message) -> tuple[Stepwise | Searcher, str]:
+def _side(name: str, model: str, dtype: str, room: Room, options: Message) -> tuple[Stepwise | Searcher | Writer, str]:
     """The side, and its version."""
     # Imported here: each environment has one of them.
     if name == "qpdsl":
@@ -78,6 +80,22 @@ def _side(name: str, model: str, dtype: str, room: Room, options: Message) -> tu
         return Vllm(model, dtype, room), _version("vllm")
     if name == "llama.cpp":
         return LlamaSide(model, dtype, room), _version("llama_cpp_python")
+    if name == "qpdsl json":
+        from benchmarks.decoding.writers import ours
+
+        return ours.Ours(model, dtype, room), _version("qpdsl")
+    if name == "generate json":
+        from benchmarks.decoding.writers import generate
+
+        return generate.Generate(model, dtype, room, options["eos"]), _version("transformers")
+    if name == "vllm json":
+        from benchmarks.decoding.writers import vllm
+
+        return vllm.Vllm(model, dtype, room, options["eos"]), _version("vllm")
+    if name == "llama.cpp json":
+        from benchmarks.decoding.writers.llama import LlamaCpp
+
+        return LlamaCpp(model, dtype, room, options["eos"]), _version("llama_cpp_python")
     if name == "planned":
         from benchmarks.search.planned import Planned
 
@@ -105,6 +123,8 @@ class Worker:
             return {"seconds": time.perf_counter() - start, "about": about, "resident": resident()[0]}
         if request["do"] == "run" and self.side is not None:
             return _timed(self.side, [tuple(prompt) for prompt in request["prompts"]], request["lengths"])
+        if request["do"] == "write" and self.side is not None:
+            return _written(self.side, request)
         if request["do"] == "search" and self.side is not None:
             return vars(self.side.search(request["problems"]))
         raise ValueError(f"cannot do {request['do']!r} now")
@@ -131,6 +151,21 @@ def _timed(side: Stepwise, prompts: Tokens, lengths: list[int]) -> Message:
         "resident": now,
         "peak": peak,
     }
+
+
+def _written(side: Writer, request: Message) -> Message:
+    start, cpu = time.perf_counter(), processor_seconds()
+    first: list[list[float]] = []
+
+    def on_first() -> None:
+        first.append([time.perf_counter() - start, processor_seconds() - cpu])
+
+    prompts = [tuple(prompt) for prompt in request["prompts"]]
+    written = side.write(prompts, request["schemas"], request["limit"], request["plan"], on_first)
+    total = [time.perf_counter() - start, processor_seconds() - cpu]
+    now, peak = resident()
+    figures = {"total": total, "first": first[0] if first else total, "resident": now, "peak": peak}
+    return {"tokens": written.tokens, "counts": written.counts, "parts": written.parts, **figures}
 
 
 def _version(package: str) -> str:

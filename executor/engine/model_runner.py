@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from qpdsl.executor.engine.batch.staging import working_on
@@ -13,8 +14,11 @@ from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.step.backends import Backend, ForwardOutput
-from qpdsl.executor.engine.step.draws import Draw, MaskFiller, Masks
+from qpdsl.executor.engine.step.draws import Draw, Masks
+from qpdsl.executor.engine.step.mask_filler import MaskFiller
 from qpdsl.executor.engine.step.readout import Reading
+from qpdsl.executor.engine.step.stopwatch import Stopwatch
+from qpdsl.executor.engine.step_report import StepSeconds
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Finish, GenerateRequest
 
@@ -40,7 +44,7 @@ class ModelRunner:
     """A model with the scheduler of its sequences and the backend that runs its steps.
 
     `passed` counts the steps of other models since its last one, `peak` is the most sequences that were ready lately:
-    by these the engine chooses the model of a step.
+    by these the engine chooses the model of a step. `spent` is where the time of its next step went.
     """
 
     name: str
@@ -51,6 +55,7 @@ class ModelRunner:
     drafters: Drafters
     passed: int = 0
     peak: float = 1.0
+    spent: StepSeconds = field(default_factory=StepSeconds)
 
     def urgency(self) -> float:
         """How full its next batch would be against the fullest lately, and how long it has waited.
@@ -66,13 +71,25 @@ class ModelRunner:
 
     def run(self, chunks: list[Chunk]) -> None:
         """One forward over the chunks, and what is read off it: values, tokens, samples that end."""
+        start = time.perf_counter()
+        before, rows = sum(chunk.sequence.drawn for chunk in chunks), sum(chunk.rows for chunk in chunks)
         with working_on(self.model.device):
             early_exit = any(chunk.sequence.request.exit_margin is not None for chunk in chunks)
-            masks = self.filler.filled(chunks)
-            output = self.backend.forward(chunks, early_exit)
-            self.scheduler.advance(chunks)
-            self.resolve_reads(output)
-            self.resolve_draws(output, masks)
+            with self.filler.begin(chunks) as filling:
+                output = self.backend.forward(chunks, early_exit)
+                self._show(output)
+                self.scheduler.advance(chunks)
+                self.resolve_reads(output)
+                self.resolve_draws(output, filling.masks())
+            self.spent.masks += filling.waited
+        self.drafters.ran(chunks, rows, before, time.perf_counter() - start)
+
+    def _show(self, output: ForwardOutput) -> None:
+        """Gives drafters that look at them the hidden states of a forward."""
+        row = 0
+        for chunk, rows in output.readers:
+            self.drafters.saw(chunk, chunk.sequence.computed, output.hidden[row : row + rows])
+            row += rows
 
     def resolve_reads(self, output: ForwardOutput) -> None:
         """Gives the values read at their positions to the requests that read; a request with all of its is done."""
@@ -85,7 +102,12 @@ class ModelRunner:
                 readings.append(Reading(output.hidden[row : row + rows], request, len(sequence.values)))
                 sequences.append(sequence)
             row += rows
-        for sequence, values in zip(sequences, self.backend.readout.read(readings), strict=True):
+        if not readings:
+            return
+        watch = Stopwatch(self.model.device)
+        read = self.backend.readout.read(readings)
+        self.spent.head += watch.seconds()
+        for sequence, values in zip(sequences, read, strict=True):
             sequence.values.extend(values)
             if not all(math.isfinite(value) for position in values for value in position):
                 self._fail(sequence, _NOT_FINITE)
@@ -103,16 +125,19 @@ class ModelRunner:
         row = 0
         for chunk, count in output.readers:
             prompt = chunk.sequence
-            if prompt.generates:
+            row += count
+            if prompt.generates and prompt.missing == 0:
+                first = row - 1 - (0 if chunk.proposal is None else len(chunk.proposal.tokens))
                 allowed = -1 if masks is None else masks.first.get(prompt, -1)
                 samples = self._fork(prompt) if prompt.unforked else [prompt]
                 for sample in samples:
                     drawing.append((sample, chunk.proposal))
-                    draws += _draws(sample, chunk.proposal, row, allowed)
-            row += count
+                    draws += _draws(sample, chunk.proposal, first, allowed)
         if not draws:
             return
+        watch = Stopwatch(self.model.device)
         drawn = self.backend.readout.sample(output.hidden, output.exit_hidden, draws, masks)
+        self.spent.head += watch.seconds()
         counts = None if masks is None else masks.counts.tolist()
         tokens = [
             _Drawn(token, logprob, near_tie, None if counts is None or draw.allowed < 0 else counts[draw.allowed])
@@ -129,6 +154,7 @@ class ModelRunner:
         """The samples of a prompt that go on, with the tokens that surely begin each."""
         ahead = prompt.tokens[prompt.prompt_length :]
         samples = self.scheduler.fork(prompt)
+        self.drafters.forked(prompt, samples)
         going: list[Sequence] = []
         for sample in samples:
             del sample.tokens[sample.prompt_length :]
@@ -140,7 +166,9 @@ class ModelRunner:
         """A sample gets what was drawn after its tokens, and after those of the proposal while it was right."""
         sample.rounds += 1
         sample.proposal = None
-        sample.drafted += 0 if proposal is None else len(proposal.tokens)
+        if proposal is not None:
+            sample.drafted += len(proposal.tokens)
+            self.drafters.checked(sample, proposal, _right(proposal, drawn))
         accepted = 0
         node: int | None = -1
         going = True
@@ -161,9 +189,8 @@ class ModelRunner:
 
     def _append_forced(self, sequence: Sequence, token: int) -> bool:
         """Appends a token that alone could follow; False where it ends the sample."""
-        going = self._append(sequence, _Drawn(token, 0.0, False, None))
         sequence.forced += 1
-        return going
+        return self._append(sequence, _Drawn(token, 0.0, False, None))
 
     def _append(self, sequence: Sequence, drawn: _Drawn) -> bool:
         """A sample gets its next token; False where that ends it."""
@@ -189,6 +216,16 @@ class ModelRunner:
     def _fail(self, sequence: Sequence, reason: str) -> None:
         sequence.ticket.fail(EngineError(reason))
         self.scheduler.cancel(sequence.ticket)
+
+
+def _right(proposal: Proposal, drawn: list[_Drawn]) -> list[int]:
+    """The numbers of the proposed tokens that are what was drawn, one after the other."""
+    right: list[int] = []
+    node = proposal.child(-1, drawn[0].token)
+    while node is not None:
+        right.append(node)
+        node = proposal.child(node, drawn[node + 1].token)
+    return right
 
 
 def _draws(sample: Sequence, proposal: Proposal | None, row: int, allowed: int) -> list[Draw]:

@@ -12,6 +12,7 @@ import torch
 
 from qpdsl.executor.engine.draft.drafter import Drafter
 from qpdsl.executor.engine.draft.drafters import Drafters
+from qpdsl.executor.engine.draft.ngram import NGramDrafter
 from qpdsl.executor.engine.memory import budget
 from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
 from qpdsl.executor.engine.memory.kv_cache import KVCache
@@ -23,8 +24,8 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
 from qpdsl.executor.engine.step.backends import backend_of, fixed_rows
-from qpdsl.executor.engine.step.draws import MaskFiller
-from qpdsl.executor.engine.step_report import StepReport, report
+from qpdsl.executor.engine.step.mask_filler import MaskFiller
+from qpdsl.executor.engine.step_report import StepReport, StepSeconds, report
 from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
@@ -132,11 +133,13 @@ class PagedEngine:
         if config.compiled and rows is None:
             model.compile()
         backend = backend_of(model, cache, rows, config.graphs)
-        drafters = Drafters(partial(self._drafter, model), model.max_positions)
+        drafters = Drafters(partial(self._drafter, name), model.max_positions)
+        scheduler.on_leave = drafters.forget
         return ModelRunner(name, model, backend, scheduler, MaskFiller(model.vocabulary), drafters)
 
-    def _drafter(self, model: PagedModel, drafting: Drafting) -> Drafter:
-        raise NotImplementedError
+    def _drafter(self, name: str, drafting: Drafting) -> Drafter:
+        """What drafts for a model. Raises EngineError where nothing can."""
+        return NGramDrafter(drafting)
 
     def _largest_step(self, models: Iterable[PagedModel]) -> None:
         """Runs each model once on as many tokens and samples as a step can have, so that its memory can be measured."""
@@ -178,7 +181,7 @@ class PagedEngine:
     def submit(self, model: str, request: Request) -> Ticket:
         """Queues a request. Raises EngineError where the model, its context, vocabulary or memory cannot serve it."""
         paged, scheduler = self._runners[model].model, self._runners[model].scheduler
-        length, largest = len(request.tokens), max(request.tokens)
+        length, largest = request.length, max(request.tokens)
         # A sample needs a position for the first token that is drawn.
         most = paged.max_positions - (request.samples > 0)
         if length > most:
@@ -187,8 +190,10 @@ class PagedEngine:
             raise EngineError(f"token {largest} is none of the {paged.vocabulary} that {model} knows")
         if (inability := paged.capabilities.refusal(request.features)) is not None:
             raise EngineError(f"{model} {inability}")
-        if (reason := scheduler.too_large(length)) is not None:
+        if (reason := scheduler.too_large(len(request.tokens))) is not None:
             raise EngineError(reason)
+        if isinstance(request, GenerateRequest) and request.draft is not None:
+            self._runners[model].drafters.prepare(request.draft)
         ticket = Ticket(request, partial(self._cancel, scheduler), scheduler.promote)
         scheduler.add(Sequence.of(ticket, request, paged.max_positions - length))
         if self._arrived is not None:
@@ -209,6 +214,7 @@ class PagedEngine:
             self._stepping = False
             self._retire_cancelled()
         self._report(runner, chunks, time.monotonic() - start)
+        runner.spent = StepSeconds()
 
     async def drive(self) -> None:
         """Steps for as long as the task lives, letting the awaiting coroutines run in between."""
@@ -242,7 +248,9 @@ class PagedEngine:
             raise RuntimeError("the engine has no work")
         refusals = sum(runner.scheduler.refusals for runner in working)
         for runner in sorted(working, key=ModelRunner.urgency, reverse=True):
+            start = time.perf_counter()
             runner.drafters.propose(runner.scheduler.running)
+            runner.spent.drafts += time.perf_counter() - start
             chunks = runner.scheduler.schedule()
             if chunks:
                 for other in working:
@@ -270,4 +278,4 @@ class PagedEngine:
             return
         decodes = sum(chunk.count == 1 and chunk.sequence.drawn > 1 for chunk in chunks)
         prefill = sum(chunk.count for chunk in chunks) - decodes
-        self._on_step(report(runner.name, runner.scheduler, len(chunks), prefill, decodes, seconds))
+        self._on_step(report(runner.name, runner.scheduler, len(chunks), prefill, decodes, seconds, runner.spent))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
+from collections.abc import Callable
 
 from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
 from qpdsl.executor.engine.memory.proposal import Proposal
@@ -30,6 +31,7 @@ class Scheduler:
 
     `max_sequences` bounds the batch, `token_budget` the tokens of a step. Schedulers whose models share memory share a
     `group`. `preemptions` and `refusals` count the sequences that were preempted and the requests that failed.
+    `on_leave` is called with each sequence that ends, is given up or loses its pages.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.preemptions = 0
         self.refusals = 0
+        self.on_leave: Callable[[Sequence], None] = lambda sequence: None
         self._group = group or SchedulerGroup()
         self._group.schedulers.append(self)
 
@@ -117,6 +120,7 @@ class Scheduler:
         """Ends a running sequence and keeps its KV for later requests."""
         del self.running[_place(self.running, sequence)]
         self.memory.retire(sequence)
+        self.on_leave(sequence)
 
     def cancel(self, ticket: Ticket) -> None:
         """Forgets every sequence of a request and frees its pages."""
@@ -124,12 +128,14 @@ class Scheduler:
         for sequence in self.running:
             if sequence.ticket is ticket:
                 self.memory.drop(sequence)
+                self.on_leave(sequence)
         self.running = [sequence for sequence in self.running if sequence.ticket is not ticket]
 
     def preempt(self, sequence: Sequence) -> None:
         """Takes a running sequence's pages. They stay in the prefix tree until the memory is needed."""
         del self.running[_place(self.running, sequence)]
         self.memory.retire(sequence)
+        self.on_leave(sequence)
         sequence.values.clear()
         sequence.proposal = None
         insort(self.waiting, sequence, key=_rank)
@@ -229,8 +235,9 @@ class Scheduler:
         """
         cold_only = self._is_idle_work(sequence)
         spare = 0 if forced else len(self.running)
-        if not self.memory.attach(sequence, budget, spare, cold_only=cold_only, force=forced):
-            return 0
+        while not self.memory.attach(sequence, budget, spare, cold_only=cold_only, force=forced):
+            if cold_only or not self._group.drop_drafts():
+                return 0
         at = _place(self.waiting, sequence)
         for older in self.waiting[:at]:
             older.overtaken += 1
@@ -248,6 +255,8 @@ class Scheduler:
             room = self.memory.extend(sequence, count, cold_only=cold_only)
             if room > 0:
                 return room
+            if self._group.drop_drafts():
+                continue
             last = self._group.last_running()
             assert last is not None
             scheduler, victim = last
@@ -269,15 +278,22 @@ class SchedulerGroup:
 
     Ranks are compared across models, and only sequences that rank after another give way to it. So the running sequence
     that ranks first gets the memory that it needs, or has all there is: models cannot wait for each other for ever.
+
+    `borrowers` have pages for drafts, and give them back when they are called: True where they had some.
     """
 
     def __init__(self) -> None:
         self.schedulers: list[Scheduler] = []
+        self.borrowers: list[Callable[[], bool]] = []
         self._arrivals = itertools.count()
 
     def arrival(self) -> int:
         """The number of the next request."""
         return next(self._arrivals)
+
+    def drop_drafts(self) -> bool:
+        """Has the pages of drafts given back, which go before any sequence; False where there were none."""
+        return any([borrower() for borrower in self.borrowers])
 
     def first(self) -> Sequence | None:
         """The sequence that ranks first, running or waiting."""
@@ -292,6 +308,8 @@ class SchedulerGroup:
     def free_slab(self, reclaimer: Reclaimer) -> bool:
         """Frees a slab for a new model, by preemption if need be; False where every slab holds a scratch page."""
         while not reclaimer.free_slab():
+            if self.drop_drafts():
+                continue
             last = self.last_running()
             if last is None:
                 return False

@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from qpdsl.executor.engine.scheduler import Scheduler
 
 
+@dataclass(slots=True)
+class StepSeconds:
+    """Where the time of a step went, but for the layers."""
+
+    masks: float = 0.0
+    head: float = 0.0
+    drafts: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """What one step of one model did, and how its memory stands after it.
@@ -17,6 +26,10 @@ class StepReport:
     not leased; `wasted_bytes` of `leased_bytes` hold no token (room in pages, free pages, ends of slabs). So far:
     `preemptions`; `cached_tokens` of prompts, found in the prefix tree; `evictions` of pages from it, of which
     `thrashed` were missed soon after.
+
+    Of `seconds`, the step took `draft_seconds` to propose tokens, stood still for `mask_seconds` until masks were
+    filled, and spent `head_seconds` on what is read off hidden states: head, draws, log-probabilities (on a GPU, of the
+    device's time).
     """
 
     model: str
@@ -38,10 +51,19 @@ class StepReport:
     cached_tokens: int
     evictions: int
     thrashed: int
+    mask_seconds: float = 0.0
+    head_seconds: float = 0.0
+    draft_seconds: float = 0.0
 
 
 def report(
-    model: str, scheduler: Scheduler, sequences: int, prefill_tokens: int, decode_tokens: int, seconds: float
+    model: str,
+    scheduler: Scheduler,
+    sequences: int,
+    prefill_tokens: int,
+    decode_tokens: int,
+    seconds: float,
+    spent: StepSeconds,
 ) -> StepReport:
     """The report of a step of `scheduler` that has just ended."""
     memory, pool, tree = scheduler.memory, scheduler.memory.pool, scheduler.memory.tree
@@ -65,4 +87,7 @@ def report(
         memory.hits,
         tree.evictions,
         tree.thrashed,
+        spent.masks,
+        spent.head,
+        spent.drafts,
     )

@@ -39,6 +39,11 @@ class PackedLinear(torch.nn.Module):
         return self._bias
 
     @property
+    def matrix(self) -> torch.Tensor | None:
+        """The weights [out, in] of a layer that torch computes; None where it is compiled."""
+        return self._weight
+
+    @property
     def nbytes(self) -> int:
         """What the weights take in memory."""
         if self.product is not None:

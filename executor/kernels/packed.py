@@ -16,7 +16,7 @@ import torch
 
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
-from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
+from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Paths, Scoring
 
 _KINDS: tuple[RowKind, ...] = ("plain", "int8", "fp8")
 # Every part begins at a multiple of 16 bytes (in int32): for other pointers kernels would be compiled once more.
@@ -34,6 +34,7 @@ class Sizes(NamedTuple):
     tiles:   how many a cascade has; it and what follows are 0 without one
     members: `Cascade.width`
     depth, prefix, suffix: as in `Cascade`
+    path:    places of a path in a tree, 0 where there are no trees
     """
 
     tokens: int
@@ -48,13 +49,16 @@ class Sizes(NamedTuple):
     depth: int = 0
     prefix: int = 0
     suffix: int = 0
+    path: int = 0
 
     @property
     def parts(self) -> list[int]:
-        """The int32 that each part takes: three parts of int64, then four of int32, and four more for a cascade."""
+        """The int32 that each part takes: three parts of int64, four of int32, four for a cascade and two for trees."""
         parts = [2 * self.tokens] * 3 + [self.sequences, self.sequences + 1, self.sequences * self.width, self.wanted]
         if self.tiles:
             parts += [self.sequences, 5 * self.tiles, self.sequences, self.sequences]
+        if self.path:
+            parts += [self.sequences, self.sequences * self.path]
         return parts
 
     @property
@@ -76,7 +80,7 @@ def pack(sizes: Sizes, parts: Sequence[Numbers | Sequence[int]]) -> Numbers:
     """The parts of a step as one int32 [n]; a part that is shorter than its size is filled with zeros.
 
     In order: tokens, positions, slots; context, query_start, pages, wanted; and members, tiles, start, levels of a
-    cascade.
+    cascade; and start, places of the paths in trees.
     """
     packed = np.zeros(sum(sizes.room), dtype=np.int32)
     bounds = pairwise(accumulate(sizes.room, initial=0))
@@ -93,10 +97,13 @@ def unpack(packed: torch.Tensor, sizes: Sizes) -> Unpacked:
     """Views of the step in `packed` int32 [n], on any device; nothing is copied."""
     parts = [part[:count] for part, count in zip(torch.split(packed, sizes.room), sizes.parts, strict=True)]
     tokens, positions, slots = (part.view(torch.int64) for part in parts[:3])
-    context, query_start, pages, wanted, *shared = parts[3:]
-    cascade = None
-    if shared:
-        members, tiles, start, levels = shared
+    context, query_start, pages, wanted, *optional = parts[3:]
+    cascade = paths = None
+    if sizes.path:
+        *optional, start, places = optional
+        paths = Paths(start, places.view(-1, sizes.path))
+    if optional:
+        members, tiles, start, levels = optional
         cascade = Cascade(
             members, tiles.view(-1, 5), start, levels, sizes.members, sizes.depth, sizes.prefix, sizes.suffix
         )
@@ -109,6 +116,7 @@ def unpack(packed: torch.Tensor, sizes: Sizes) -> Unpacked:
         sizes.longest,
         sizes.longest_query,
         cascade,
+        paths,
     )
     return Unpacked(tokens, positions, wanted, batch)
 
@@ -128,7 +136,7 @@ def attend(
 
     query, key, value: [T, H, D] and twice [T, KV, D]; returns [T, H, D] in the query's type
     packed:  int32 [n] on the device, from `pack`
-    sizes:   a `Sizes` as int64 [12] on the host. Python numbers would be compiled into the forward, and others would
+    sizes:   a `Sizes` as int64 [13] on the host. Python numbers would be compiled into the forward, and others would
              compile it again
     """
     numbers = [rows.page_size, rows.kv_heads, rows.dim, _KINDS.index(rows.kind), layer, scoring.window or 0]

@@ -57,6 +57,11 @@ class TextModel:
         return {}
 
     @cached_property
+    def corpora(self) -> dict[str, tuple[int, ...]]:
+        """The token ids of texts to draft from, by text."""
+        return {}
+
+    @cached_property
     def constrainer(self) -> Constrainer:
         """Compiles constraints for this model's tokens. Raises ConstraintError."""
         return Constrainer(self.tokenizer, self.width, self.eos)
@@ -78,6 +83,12 @@ class TextModel:
         anchor = self.encode("a")
         anchored = tuple(self.encode("a" + text)[len(anchor) :])
         return anchored if self.decode(tokens + anchored) == whole else alone
+
+    def corpus(self, text: str) -> tuple[int, ...]:
+        """The token ids of a text to draft from, encoded once."""
+        if text not in self.corpora:
+            self.corpora[text] = tuple(self.encode(text))
+        return self.corpora[text]
 
     def decode(self, tokens: tuple[int, ...]) -> str:
         """The text of generated tokens, without special ones."""

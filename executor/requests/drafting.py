@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 # "ngram": what followed the last tokens where they stood before, in the sample, its prompt, its siblings or a corpus.
@@ -28,7 +28,8 @@ class Drafting:
     length: int = 8
     branches: int = 1
     fixed: bool = False
-    corpus: tuple[tuple[int, ...], ...] = ()
+    # Its hash would be computed anew each time that a draft is looked up.
+    corpus: tuple[tuple[int, ...], ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if (self.model is not None) != (self.method in ("model", "eagle")):

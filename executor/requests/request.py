@@ -1,8 +1,9 @@
 """The requests that an engine takes, and the completions that it gives back. Token ids only: no text and no plans.
 
-All three requests say the same of themselves, so that an engine need not ask for their class:
+All requests say the same of themselves, so that an engine need not ask for their class:
 
     tokens        the tokens to compute before anything can be read
+    length        how many positions these take
     positions     where among them something is read: the next token, logits or log-probabilities
     samples       how many samples are drawn; 0 for a request that only reads
     exit_margin   the margin of an early exit, None without one
@@ -24,7 +25,7 @@ from qpdsl.executor.requests.drafting import Drafting
 _LEAST_TEMPERATURE = 1e-6
 
 # What an engine may be able to do for a model (see `Capabilities`).
-Feature = OneOf["sampling", "seeds", "masks", "early_exit", "drafts", "logits", "logprobs", "forks"]
+Feature = OneOf["sampling", "seeds", "masks", "early_exit", "drafts", "logits", "logprobs", "trees", "forks"]
 Finish = OneOf["eos", "stop", "length", "match"]
 # 0: needed now. 1: run-ahead work, which only uses what would stand idle: it is admitted where nothing else waits, is
 # the first to be preempted, and takes no cached page that was used lately.
@@ -90,8 +91,11 @@ class Mask(Protocol):
     def fill(self, masks: Sequence[Self], bits: Bits) -> None:
         """Writes the ids that each of `masks` allows into its row of `bits`. All of them are of this class."""
 
-    def fill_ahead(self, paths: Sequence[Sequence[int]], bits: Bits) -> None:
-        """Writes the ids that it would allow after each of `paths`, which it admits, into its row of `bits`."""
+    def fill_ahead(self, masks: Sequence[Self], paths: Sequence[Sequence[Sequence[int]]], bits: Bits) -> None:
+        """As `fill`, with a row after each mask's own for each of its paths: what it would allow after these tokens.
+
+        `bits` are zeros before. Rows behind a token that a mask does not admit stay so.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,10 @@ class GenerateRequest:
         return range(len(self.prompt) - 1, len(self.prompt))
 
     @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
     def samples(self) -> int:
         return len(self.keys)
 
@@ -169,6 +177,10 @@ class ReadRequest:
         ascending = all(a < b for a, b in zip(self.positions, self.positions[1:], strict=False))
         if not self.positions or not ascending or not 0 <= self.positions[0] <= self.positions[-1] < len(self.tokens):
             raise ValueError("positions must be ascending and lie inside the tokens")
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
 
     @property
     def samples(self) -> int:
@@ -222,6 +234,10 @@ class LogProbRequest:
         return (*ids, self.end) if self.end else ids
 
     @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
     def samples(self) -> int:
         return 0
 
@@ -238,7 +254,78 @@ class LogProbRequest:
         return Completion(logprobs=tuple(value for (value,) in values), cached=cached)
 
 
-Request = GenerateRequest | ReadRequest | LogProbRequest
+@dataclass(frozen=True, slots=True)
+class TreeRequest:
+    """Reads of each of `branches` what a `LogProbRequest` of it reads, with what they share computed once.
+
+    The tokens of the branches that something is read after make a tree: `nodes`, each of which follows the one that
+    `parents` names by its number, -1 for the prompt's last token. Parents come first. An engine needs the feature
+    "trees" for it.
+    """
+
+    prompt: tuple[int, ...]
+    branches: tuple[tuple[int, ...], ...]
+    end: tuple[int, ...] = ()
+    priority: Priority = 0
+    cached: bool = True
+    nodes: tuple[int, ...] = field(init=False, repr=False)
+    parents: tuple[int, ...] = field(init=False, repr=False)
+    read_ids: tuple[tuple[tuple[int, ...], ...], ...] = field(init=False, repr=False)
+    _places: tuple[tuple[int, int], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not all(branch or self.end for branch in self.branches):
+            raise ValueError("a log-probability needs a prompt and something that follows it")
+        numbers: dict[tuple[int, ...], int] = {(): -1}
+        reads: list[dict[tuple[int, ...], int]] = [{}]
+        places: list[tuple[int, int]] = []
+        for branch in self.branches:
+            ids = [*((target,) for target in branch), *((self.end,) if self.end else ())]
+            for length, read in enumerate(ids):
+                path = branch[:length]
+                if path not in numbers:
+                    numbers[path] = len(numbers) - 1
+                    reads.append({})
+                own = reads[numbers[path] + 1]
+                places.append((numbers[path] + 1, own.setdefault(read, len(own))))
+        paths = [path for path in numbers if path]
+        object.__setattr__(self, "nodes", tuple(path[-1] for path in paths))
+        object.__setattr__(self, "parents", tuple(numbers[path[:-1]] for path in paths))
+        object.__setattr__(self, "read_ids", tuple(tuple(own) for own in reads))
+        object.__setattr__(self, "_places", tuple(places))
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Prompt and nodes."""
+        return self.prompt + self.nodes
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + max(len(branch) - (not self.end) for branch in self.branches)
+
+    @property
+    def positions(self) -> range:
+        """The prompt's last token and every node. `read_ids` has for each of them one set of ids a value."""
+        return range(len(self.prompt) - 1, len(self.tokens))
+
+    @property
+    def samples(self) -> int:
+        return 0
+
+    @property
+    def exit_margin(self) -> None:
+        return None
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        return frozenset({"logprobs", "trees"})
+
+    def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
+        """The answer, from the values at each position."""
+        return Completion(logprobs=tuple(values[row][place] for row, place in self._places), cached=cached)
+
+
+Request = GenerateRequest | ReadRequest | LogProbRequest | TreeRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +368,8 @@ class Completion:
     """The answer to one request.
 
     A `GenerateRequest` fills `samples`, in the order of its keys; a `ReadRequest` fills `logits`, one tuple of
-    len(ids) floats a position; a `LogProbRequest` fills `logprobs`, one a position. `cached` counts prompt tokens whose
+    len(ids) floats a position; a `LogProbRequest` fills `logprobs`, one a position; a `TreeRequest` fills them for its
+    branches one after the other, each as a `LogProbRequest` of it would. `cached` counts prompt tokens whose
     KV was found in the prefix cache.
     """
 

@@ -27,6 +27,8 @@ def required_features(plan: PhysicalPlan) -> dict[str, frozenset[Feature]]:
                 require(op.model, _generate_features(op, strategy))
                 if isinstance(op.via, ops.Filter):
                     require(op.via.model, {"sampling"})
+                if strategy.decode.draft == "model" and op.draft is not None and op.draft.model is not None:
+                    require(op.draft.model, {"sampling"})
             case ops.Judge() as op, _:
                 require(op.model, {"sampling", "masks"})
             case ops.Score() as op, _:
@@ -43,8 +45,9 @@ def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozense
     needed: dict[Feature, bool] = {
         "sampling": True,
         "seeds": op.temperature is not None and (temperature is None or evaluate(temperature, {}) != 0),
-        "masks": decode.constraint == "mask",
-        "early_exit": decode.head == "early_exit",
+        "masks": decode.masked,
+        "early_exit": decode.head == "early_exit" or decode.draft == "early_exit",
+        "drafts": decode.drafts,
         # The large model scores the tokens that the small one has drawn.
         "logprobs": decode.filter == "confidence",
     }

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import os
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llguidance.hf
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
-from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
+from llguidance.numpy import (
+    fill_next_token_bitmask,
+    fill_next_token_bitmask_par,
+    fill_next_token_bitmask_par_with_draft_tokens,
+)
 from transformers import PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
 
 Bits = np.ndarray[Any, np.dtype[np.int32]]
 
+# What stands between the parts of a record: what `json.dumps` writes, which is what models have read most. With one way
+# to write it, half of a record's tokens are forced. A schema may ask for any white space (`x-guidance`).
+_SPACING: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def json_grammar(schema: str) -> str:
+    """The grammar of the records that a JSON Schema, as JSON text, describes."""
+    return LLMatcher.grammar_from_json_schema(schema, defaults=_SPACING)
+
+
 _GRAMMARS: dict[str, Callable[[str], str]] = {
-    "json_schema": LLMatcher.grammar_from_json_schema,
+    "json_schema": json_grammar,
     "regex": LLMatcher.grammar_from_regex,
     "grammar": LLMatcher.grammar_from_lark,
 }
@@ -83,12 +102,6 @@ class TokenMask:
     def admits(self, tokens: Sequence[int]) -> int:
         return self._matcher.validate_tokens(list(tokens))
 
-    def fill_ahead(self, paths: Sequence[Sequence[int]], bits: Bits) -> None:
-        for row, path in enumerate(paths):
-            self._matcher.consume_tokens(list(path))
-            fill_next_token_bitmask(self._matcher, bits, row)
-            self._matcher.rollback(len(path))
-
     def fill(self, masks: Sequence[TokenMask], bits: Bits) -> None:
         if bits.size * 32 < _LEAST_BITS:
             for row, mask in enumerate(masks):
@@ -96,6 +109,37 @@ class TokenMask:
         else:
             pairs = [(mask._matcher, row) for row, mask in enumerate(masks)]
             fill_next_token_bitmask_par(self._threads, pairs, bits)
+
+    def fill_ahead(self, masks: Sequence[TokenMask], paths: Sequence[Sequence[Sequence[int]]], bits: Bits) -> None:
+        alone: list[tuple[LLMatcher, int]] = []
+        chains: list[tuple[LLMatcher, int, list[int]]] = []
+        row = 0
+        for mask, own in zip(masks, paths, strict=True):
+            if not own:
+                alone.append((mask._matcher, row))
+            elif all(len(path) == depth for depth, path in enumerate(own, start=1)):
+                chains.append((mask._matcher, row, list(own[-1])))
+            else:
+                mask._fill_tree(own, bits[row : row + 1 + len(own)])
+            row += 1 + len(own)
+        if alone:
+            fill_next_token_bitmask_par(self._threads, alone, bits)
+        if chains:
+            fill_next_token_bitmask_par_with_draft_tokens(self._threads, chains, bits)
+
+    def _fill_tree(self, paths: Sequence[Sequence[int]], bits: Bits) -> None:
+        """A row for itself and one after each path. Goes from path to path by way of what they share."""
+        matcher = self._matcher
+        fill_next_token_bitmask(matcher, bits, 0)
+        taken: list[int] = []
+        for row, path in enumerate(paths, start=1):
+            shared = sum(itertools.takewhile(bool, map(operator.eq, taken, path)))
+            matcher.rollback(len(taken) - shared)
+            more = matcher.try_consume_tokens(list(path[shared:]))
+            taken = list(path[: shared + more])
+            if len(taken) == len(path):
+                fill_next_token_bitmask(matcher, bits, row)
+        matcher.rollback(len(taken))
 
 
 def _first_line(message: str) -> str:

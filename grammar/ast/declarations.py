@@ -8,7 +8,7 @@ from typing import Literal as OneOf
 from qpdsl.grammar.ast.expressions import Expr
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.ast.schemas import Schema, TypeRef
-from qpdsl.grammar.ast.stages import ModelRef, Stage
+from qpdsl.grammar.ast.stages import Draft, Stage
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Source, Span
 
@@ -72,7 +72,7 @@ class Program(Node):
     body: tuple[Stage, ...]
     within: Within | None = None
     prefer: Prefer | None = None
-    draft: ModelRef | None = None
+    draft: Draft | None = None
     like: Like | None = None
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 

@@ -8,6 +8,7 @@ from typing import Literal as OneOf
 from qpdsl.grammar.ast.expressions import Expr, JsonPath, Name, Regex, Template
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.source import Span
+from qpdsl.grammar.words import DraftMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,25 @@ Via = Filter | Amortized
 
 
 @dataclass(frozen=True, slots=True)
+class Draft(Node):
+    """`draft slm(tokens=6, branches=2)`, `draft ngram("texts.txt")`, `draft none`: what proposes tokens to check.
+
+    `model` is that of the method "model". `place` is the file of texts of "ngram", or the folder of the head of
+    "eagle". Absent options are None.
+    """
+
+    method: DraftMethod
+    model: ModelRef | None = None
+    place: str | None = None
+    tokens: int | None = None
+    branches: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Generate(Node):
     """`generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= as … via … draft … into …`.
 
-    Absent options and clauses are None. `draft` names a model to draft with; `into` a column for this call's text.
+    Absent options and clauses are None. `draft` says what proposes tokens; `into` names a column for this call's text.
     """
 
     model: ModelRef
@@ -99,7 +115,7 @@ class Generate(Node):
     max_tokens: Expr | None = None
     target: Target | None = None
     via: Via | None = None
-    draft: ModelRef | None = None
+    draft: Draft | None = None
     into: Name | None = None
 
 

@@ -51,8 +51,8 @@ class ClauseBuilder:
     def via(self, meta: Any, children: list[Form]) -> Clause:
         return Clause("via", self.forms.via_of(children[0]), span_of(meta))
 
-    def draft(self, meta: Any, children: list[ast.ModelRef]) -> Clause:
-        return Clause("draft", children[0], span_of(meta))
+    def draft(self, meta: Any, children: list[ast.ModelRef | Form | Token]) -> Clause:
+        return Clause("draft", self.forms.draft_of(children[0]), span_of(meta))
 
     def given(self, meta: Any, children: list[ast.Expr]) -> Clause:
         return Clause("given", children[0], span_of(meta))

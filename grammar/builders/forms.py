@@ -12,7 +12,16 @@ from qpdsl.grammar.builders.faults import Faults
 from qpdsl.grammar.builders.leaves import LeafBuilder, at, constant, span_of
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import CLAUSE_FORMS, LEVELS, STAGES, TARGETS, VIAS
+from qpdsl.grammar.words import (
+    CLAUSE_FORMS,
+    DRAFT_OPTIONS,
+    DRAFTS,
+    LEVELS,
+    MOST_DRAFTED,
+    STAGES,
+    TARGETS,
+    VIAS,
+)
 
 _JUDGE = 'judge(MODEL, "rubric", LOW..HIGH)'
 # The most whole numbers that a judge may choose among.
@@ -58,6 +67,9 @@ class FormBuilder:
         name, arguments = children
         return Form(name, arguments or (), span_of(meta))
 
+    def model_form(self, meta: Any, children: list[Any]) -> Form:
+        return self.form(meta, children)
+
     def form_arguments(
         self, meta: Any, children: list[ast.Argument | RangeArgument]
     ) -> tuple[ast.Argument | RangeArgument, ...]:
@@ -98,6 +110,58 @@ class FormBuilder:
             return None if values is None else ast.Amortized(values[0], span=form.span)
         self.report_unknown(form.name, "way to decode", VIAS, CLAUSE_FORMS["via"])
         return None
+
+    def draft_of(self, value: ast.ModelRef | Form | Token) -> ast.Draft | None:
+        """A model, `ngram("texts.txt")`, `early_exit`, `eagle("folder")` or `none`; options stand in brackets."""
+        if isinstance(value, Token):
+            return ast.Draft("none", span=at(value))
+        span = value.span
+        if isinstance(value, ast.ModelRef):
+            name, arguments, model = "" if value.quoted else value.name, (), value
+        else:
+            name, arguments = value.name.value if value.name.type == "NAME" else "", value.arguments
+            model = self.leaves.model_ref_at(value.name)
+        place, options = self._draft_arguments(name, arguments, span)
+        if name == "eagle" and place is None:
+            self._misfit("`eagle` needs the folder of its head", span)
+            return None
+        if name in DRAFTS:
+            return ast.Draft(name, None, place, **options, span=span)  # type: ignore[arg-type]
+        return ast.Draft("model", model, None, **options, span=span)
+
+    def _draft_arguments(
+        self, name: str, arguments: tuple[ast.Argument | RangeArgument, ...], span: Span
+    ) -> tuple[str | None, dict[str, int]]:
+        """The file or folder, and the options; faulty ones are reported and left out."""
+        place: str | None = None
+        options: dict[str, int] = {}
+        for argument in arguments:
+            if isinstance(argument, RangeArgument):
+                self._misfit("`draft` takes no range", argument.span)
+            elif argument.name is None:
+                if name not in ("ngram", "eagle") or place is not None:
+                    self._misfit("`draft` takes no such argument here", argument.span)
+                else:
+                    what = "the folder of a head" if name == "eagle" else "a file of texts"
+                    place = self.leaves.text_of(argument.value, what)
+            elif argument.name not in DRAFT_OPTIONS:
+                notes = (f"form: {CLAUSE_FORMS['draft']}",)
+                message = f"`draft` has no option `{argument.name}`"
+                self.faults.report_unknown(
+                    "QP116", message, argument.span, argument.name, DRAFT_OPTIONS, "unknown option", notes=notes
+                )
+            elif argument.name in options:
+                self._misfit(f"`{argument.name}` is given twice", argument.span)
+            else:
+                number = self.leaves.number_between(argument.value, f"`{argument.name}` of `draft`", 1, MOST_DRAFTED)
+                if isinstance(number, float):
+                    self._misfit(f"`{argument.name}` of `draft` is a whole number", argument.value.span)
+                elif number is not None:
+                    options[argument.name] = number
+        return place, options
+
+    def _misfit(self, message: str, span: Span) -> None:
+        self.faults.report("QP125", message, span, notes=(f"form: {CLAUSE_FORMS['draft']}",))
 
     def judge_of(self, form: Form) -> ast.Judge | None:
         """`judge(MODEL, "rubric", LOW..HIGH)`."""

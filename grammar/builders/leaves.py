@@ -20,10 +20,13 @@ class LeafBuilder:
         self.faults = faults
 
     def model_ref(self, meta: Any, children: list[Token]) -> ast.ModelRef:
-        token = children[0]
+        return self.model_ref_at(children[0])
+
+    def model_ref_at(self, token: Token) -> ast.ModelRef:
+        """The model that a name or a string stands for."""
         if token.type == "STRING":
-            return ast.ModelRef(self.plain(self.string(token), "a model id"), True, span=span_of(meta))
-        return ast.ModelRef(str(token), False, span=span_of(meta))
+            return ast.ModelRef(self.plain(self.string(token), "a model id"), True, span=at(token))
+        return ast.ModelRef(str(token), False, span=at(token))
 
     # Of tokens
 

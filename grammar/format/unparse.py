@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.words import STAGES, TEXT_OPTIONS
+from qpdsl.grammar.words import DRAFT_OPTIONS, STAGES, TEXT_OPTIONS
 
 # How tightly operators bind: an operand that binds looser than its operator stands in parentheses.
 _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _NEGATION = range(1, 8)
@@ -154,7 +154,7 @@ def _program(program: ast.Program) -> str:
     if program.like:
         head += f" like {program.like.system}"
     if program.draft:
-        head += f" draft {_model(program.draft)}"
+        head += f" draft {format_draft(program.draft)}"
     return f"{head} {_block(program.body)}"
 
 
@@ -221,9 +221,19 @@ def _generate(stage: ast.Generate) -> Iterator[str]:
     elif stage.via:
         yield f"via amortized({format_expr(stage.via.margin)})"
     if stage.draft:
-        yield f"draft {_model(stage.draft)}"
+        yield f"draft {format_draft(stage.draft)}"
     if stage.into:
         yield f"into {stage.into.id}"
+
+
+def format_draft(draft: ast.Draft) -> str:
+    """What follows `draft`."""
+    name = draft.method if draft.model is None else _model(draft.model)
+    parts = [] if draft.place is None else [format_text(draft.place)]
+    for option in DRAFT_OPTIONS:
+        value = getattr(draft, option)
+        parts += [] if value is None else [f"{option}={value}"]
+    return f"{name}({', '.join(parts)})" if parts else name
 
 
 def _target(target: ast.Target) -> str:

@@ -53,7 +53,7 @@ _AFTER = {
     "as": "what the output is held to",
     "via": "a way to decode",
     "within": "a level",
-    "draft": "a model",
+    "draft": "a model, or a way to draft",
     "like": "a system",
     "given": "a problem",
     "into": "a column",

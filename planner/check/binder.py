@@ -178,25 +178,27 @@ class Binder:
         self.expect(stage, place, value, type_, "an int" if type_ == "int" else "a number")
         _check_range(name, value, place, self.scope)
 
-    def model(self, ref: ast.ModelRef, *, scores: bool = False) -> str:
+    def model(self, ref: ast.ModelRef, *, scores: bool = False, module: Module | None = None) -> str:
         """The plan's name of a model: the one that the program gives it, else its id.
 
-        Reports a model that is known not to write text or, with `scores`, not to be a verifier.
+        Reports a model that is known not to write text or, with `scores`, not to be a verifier. `module` is the file
+        that names it, by default that of the current stages.
         """
-        if ref.quoted or ref.name in self.module.models:
-            id = ref.name if ref.quoted else self.module.models[ref.name]
-            kind = None if ref.quoted else self.module.kinds.get(ref.name)
+        module = module or self.module
+        if ref.quoted or ref.name in module.models:
+            id = ref.name if ref.quoted else module.models[ref.name]
+            kind = None if ref.quoted else module.kinds.get(ref.name)
             if ref.quoted and (unknown := unknown_builtin(id, ref.span)) is not None:
                 self.scope.report(unknown)
             for fault in misused(ref, id, kind, scores=scores):
                 self.scope.report(fault)
-            return self._model_key(ref.name, id)
-        if "model" not in self.module.missing:
-            self.scope.report(unknown_model(ref, self.module.models))
+            return self.model_key(ref.name, id)
+        if "model" not in module.missing:
+            self.scope.report(unknown_model(ref, module.models))
         return ref.name
 
-    def _model_key(self, name: str, id: str) -> str:
-        """`name`, unless the outermost program or an earlier stage uses it for another id."""
+    def model_key(self, name: str, id: str) -> str:
+        """The plan's name of the model of that id: `name`, unless the outermost program or an earlier stage uses it for another id."""
         declared = self.calls[0][0].models.get(name, id)
         key = name if declared == id and self.models.get(name, id) == id else id
         self.models.setdefault(key, id)

@@ -1,4 +1,4 @@
-"""`generate`: its options, and the clauses `as`, `via`, `draft` (which is refused) and `into`."""
+"""`generate`: its options, and the clauses `as`, `via` and `into`; `draft_clause.py` has `draft`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from qpdsl.grammar.files import FileRefused
 from qpdsl.grammar.literals import regex
 from qpdsl.grammar.literals.constraint_regex import whole
 from qpdsl.planner.check.binder import Binder, Flow
+from qpdsl.planner.check.draft_clause import draft_of, is_same_model
 from qpdsl.planner.names.constraints import refusal
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, word_span
@@ -36,7 +37,7 @@ def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
     _check_stop(binder, stage)
     constraint, schema = (None, None) if stage.target is None else _constraint(binder, stage.target)
     via = _via(binder, stage, model)
-    refuse_draft(binder, stage.draft)
+    draft = draft_of(binder, stage, model)
     _warn_greedy(binder, stage)
     _warn_spent(binder, stage)
     _bind_output(binder, stage, schema)
@@ -44,7 +45,7 @@ def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
     n = options.pop("n") or ast.Literal(1, span=span)
     temperature = options.pop("temperature") or ast.Literal(1.0, span=span)
     into = stage.into.id if stage.into else None
-    clauses = {"stop": stage.stop, "constraint": constraint, "via": via, "into": into}
+    clauses = {"stop": stage.stop, "constraint": constraint, "via": via, "draft": draft, "into": into}
     return ops.Generate(model, n, temperature, **options, **clauses, stage=number, span=stage.span)  # type: ignore[arg-type]
 
 
@@ -84,23 +85,10 @@ def _via(binder: Binder, stage: ast.Generate, model: str) -> ops.Filter | ops.Am
         notes = ("the small model's confidence says nothing of the tokens that a constraint leaves",)
         what = (Label(stage.target.span, "the output is held to this"),)
         binder.scope.error("QP401", message, via.span, "leave one of them out", secondary=what, notes=notes)
-    if _is_same_model(binder, small, model):
+    if is_same_model(binder, small, model):
         message = f"`{small}` filters for itself: every token is its own"
         binder.warn(Diagnostic("QP402", message, via.model.span, "name a smaller model"))
     return ops.Filter(small, via.threshold) if stage.target is None else None
-
-
-def refuse_draft(binder: Binder, draft: ast.ModelRef | None) -> None:
-    """Reports a model to draft with, since no plan has any use for it."""
-    if draft is not None:
-        shown = f'"{draft.name}"' if draft.quoted else draft.name
-        message = f"no plan drafts with a model, so `draft {shown}` would do nothing"
-        help = f"leave `draft {shown}` out; the tokens are the same without it"
-        binder.scope.error("QP267", message, draft.span, "nothing would be drafted", help=help)
-
-
-def _is_same_model(binder: Binder, name: str, other: str) -> bool:
-    return name == other or (name in binder.models and binder.models[name] == binder.models.get(other))
 
 
 def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | None) -> None:

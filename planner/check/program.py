@@ -10,7 +10,7 @@ from qpdsl.grammar.ast.walk import column_makers
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label, in_order
 from qpdsl.grammar.words import COLUMNS, TYPES, Type
 from qpdsl.planner.check.binder import Binder, InlineBudget, ReturnValue, return_value
-from qpdsl.planner.check.generate import refuse_draft
+from qpdsl.planner.check.draft_clause import check_program_draft
 from qpdsl.planner.check.stages import add_stage
 from qpdsl.planner.names.modules import Environment, Module, no_duplicates
 from qpdsl.planner.names.scope import Scope, param_type, word_span
@@ -88,7 +88,7 @@ class _Lowering:
         returns, parse = self._returns(result, known=not binder.scope.gaps)
         op = ops.Return(result.value, parse, stage=binder.next_stage(), span=result.span)
         plan.add(op, binder.scope.types())
-        refuse_draft(binder, self.syntax.draft)
+        check_program_draft(binder, program)
         lowered = LogicalProgram(
             name=program.name,
             source_name=file.source.name,

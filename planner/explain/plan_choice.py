@@ -9,7 +9,7 @@ from typing import Any
 from qpdsl.grammar.width import cells
 from qpdsl.planner.explain.quantities import per_cent, plural, seconds
 from qpdsl.planner.optimize.plan_candidate import Considered, PlanChoice
-from qpdsl.planner.rules.rule import Knob
+from qpdsl.planner.plan.rule import Knob
 
 _LEVELS_SHOWN = 3
 _GAP = "   "

@@ -25,12 +25,21 @@ _KINDS = frozenset(("model", "schema", "program"))
 
 
 @dataclass(frozen=True)
+class UserDraft:
+    """What the user wants to draft with, in the place of the program's clause; `texts` are those of its file."""
+
+    clause: ast.Draft
+    texts: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
 class Environment:
     """`scorers` are the names of registered Python scorers; `extractors` gives the column type of each extractor.
 
     `problem_readers` are those of both that ask for the problem. `models` replaces the ids of declared models, by name,
     also in the files that the program uses, `kinds` their kinds of verifiers, and `adapters` what is put on them; with
-    another id a model is without the adapter that it was declared with.
+    another id a model is without the adapter that it was declared with. `drafts` are for the `generate` stages of a
+    model, by the name that the program has for it, or for all of them, by the empty name.
     """
 
     files: Files = field(default_factory=Files)
@@ -40,6 +49,7 @@ class Environment:
     problem_readers: frozenset[str] = frozenset()
     kinds: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
+    drafts: Mapping[str, UserDraft] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)

@@ -15,8 +15,8 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import Equivalence
 from qpdsl.planner.plan.physical import KV_TYPES, KVType, PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.rewrite import map_operators
+from qpdsl.planner.plan.rule import Alternative, JointAlternatives, Knob
 from qpdsl.planner.rules import RULES
-from qpdsl.planner.rules.rule import Alternative, JointAlternatives, Knob
 
 JOINT: tuple[JointAlternatives, ...] = tuple(chain.from_iterable(rule.joint for rule in RULES))
 _KV = Knob("keys and values")

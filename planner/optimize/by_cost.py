@@ -24,8 +24,8 @@ from qpdsl.planner.optimize.kv_shares import MemorySplit, memory_splits
 from qpdsl.planner.optimize.plan_candidate import LAMBDA, Considered, PlanCandidate, PlanChoice, objective, refusal
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.rewrite import map_operators
+from qpdsl.planner.plan.rule import Alternative, JointAlternatives
 from qpdsl.planner.rules import RULES
-from qpdsl.planner.rules.rule import Alternative, JointAlternatives
 
 # No rule, but what it changes is told as a rule's is.
 NAME = "choice_by_cost"

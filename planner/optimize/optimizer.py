@@ -18,9 +18,9 @@ from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.ops import InvalidPlan
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.rule import Rule
 from qpdsl.planner.plan.verify import verify_physical
 from qpdsl.planner.rules import RULES
-from qpdsl.planner.rules.rule import Rule
 
 # Every rule comes to rest in a pass or two; one that still changes the plan after these never will.
 _MOST_PASSES = 16

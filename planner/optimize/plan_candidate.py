@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from qpdsl.planner.optimize.kv_shares import MemorySplit
 from qpdsl.planner.plan.decode_plan import Equivalence
 from qpdsl.planner.plan.physical import PhysicalPlan, Tolerance
-from qpdsl.planner.rules.rule import Knob
+from qpdsl.planner.plan.rule import Knob
 
 # Digits of latency that count: estimates are not that good.
 _DIGITS = 3

@@ -8,12 +8,13 @@ checks what only a whole plan shows. Both raise `InvalidPlan`, which is a fault 
 
 `reads.py` says which columns and parameters operators read, and which other parts of a row they read and change.
 `evaluate.py` evaluates expressions (for estimates and for the runtime), `options.py` holds the ranges of what stages
-take, and `baseline.py` makes the greedy program that a search is measured against. Nothing here may know a rule, a
-cost, a model or a tensor.
+take, and `baseline.py` makes the greedy program that a search is measured against. `rule.py` is what a rule is. Nothing
+here may know one of the rules, a cost, a model or a tensor.
 
 | decided | carried out in `executor/runtime` |
 |---|---|
 | `GenerateStrategy.share`, `collapse`, `until` | `generate/sampling.py`, which makes the requests of one `generate` |
+| `GenerateStrategy.decode` | `generate/sampling.py`: what requests ask for; `SAMPLERS` where a sample takes several |
 | `GenerateStrategy.run_ahead`, with the plan's `floor` | `generate/run_ahead.py`: samples for the next round to use |
 | `GenerateStrategy.vote`, `VoteStrategy` | `generate/decided_vote.py`: rows go to the vote as their samples end |
 | `ScoreStrategy` | `operators/score.py`, with the session's score store |

@@ -8,8 +8,9 @@ A step has four parts, and each has variants (LLM-QP, section 3: a logical `Deco
     filter      which of two models decides a token
 
 `DecodePlan` names a variant of each part. A new variant is an entry in `VARIANTS`, which says where it applies, what it
-keeps, what it costs and how EXPLAIN calls it, and the code in `executor/runtime/generate` that carries it out. A plan
-holds names, so that plans compare, print and travel as data.
+keeps, what it costs and how EXPLAIN calls it, and the code in `executor/runtime/generate` that carries it out. The
+plainest plan takes the first variant of each part that applies; the rules in `planner/rules/decode` pick the others. A
+plan holds names, so that plans compare, print and travel as data.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
+from qpdsl.grammar.words import DraftMethod
 from qpdsl.planner.plan import ops
 
 # What a result keeps of that of the plainest plan: all of it; logits within a bound; a known share of the results.
@@ -32,12 +34,16 @@ Part = OneOf["head", "constraint", "draft", "filter"]
 class TokenCost:
     """What a token of a sample takes: shares of the tokens that the operator's model and the filter's small one draw.
 
-    `requests`: each token is a request of its own, which computes or finds all that stands before it.
+    `requests`: each token is a request of its own, which computes or finds all that stands before it. `gained` are the
+    tokens that a forward gains where nothing was measured, and `drafting` what a drafted token costs, as a share of a
+    forward.
     """
 
     large: float = 1.0
     small: float = 0.0
     requests: bool = False
+    gained: float = 1.0
+    drafting: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +80,44 @@ def _is_masked(op: ops.Generate) -> bool:
     return op.constraint is not None and op.constraint.kind != "choice"
 
 
+def _drafts_by(method: DraftMethod) -> Callable[[ops.Generate], bool]:
+    return lambda op: op.draft is not None and op.draft.method == method and not _chooses(op) and not _filters(op)
+
+
+def _may_draft(op: ops.Generate) -> bool:
+    """N-grams need no model, so the planner may draft by them where the program does not say otherwise."""
+    return (op.draft is None or op.draft.method == "ngram") and not _chooses(op) and not _filters(op)
+
+
 # Of the variants of a part that apply to an operator, the plainest plan takes the first.
 VARIANTS: tuple[Variant, ...] = (
     # A draw leaves at the middle layer where its margin is wide enough, as `via amortized(…)` asks for.
     Variant("head", "early_exit", "early exit", "lossy", _exits_early),
     # One product over the whole vocabulary.
     Variant("head", "dense", "dense head", "exact", lambda op: not _exits_early(op)),
+    # Where a step's mask leaves few ids, their rows alone.
+    Variant("head", "sparse", "sparse head", "exact", lambda op: _is_masked(op) and not _exits_early(op)),
     # Every option is scored whole, and one of them is drawn.
     Variant("constraint", "options", "paged prefill · options scored", "exact", _chooses, whole=False),
     # llguidance says which ids may come next.
     Variant("constraint", "mask", "llguidance mask", "exact", _is_masked),
+    # And the ids that it forces are taken without asking the model.
+    Variant("constraint", "jump", "llguidance mask · forced tokens jump", "exact", _is_masked),
     Variant("constraint", "none", "", "exact", lambda op: op.constraint is None),
+    # What may follow is proposed, and one forward checks it (leapfrogging by n-grams: Saxena, 2023; speculative
+    # decoding: Leviathan et al., 2023; EAGLE: Li et al., 2024). The noise of a token depends on its place alone.
     Variant("draft", "none", "", "exact", lambda op: True),
+    Variant("draft", "ngram", "n-gram drafts", "exact", _may_draft, TokenCost(gained=1.5)),
+    Variant("draft", "model", "drafts of a small model", "exact", _drafts_by("model"), TokenCost(gained=3.0)),
+    Variant(
+        "draft",
+        "early_exit",
+        "drafts of the first layers",
+        "exact",
+        _drafts_by("early_exit"),
+        TokenCost(gained=3.0, drafting=0.5),
+    ),
+    Variant("draft", "eagle", "EAGLE drafts", "exact", _drafts_by("eagle"), TokenCost(gained=3.0, drafting=0.05)),
     # The small model's token stands where it is confident, as `via filter(…)` asks for. It decides most tokens.
     Variant(
         "filter",
@@ -146,7 +178,18 @@ class DecodePlan:
             large=math.prod(cost.large for cost in costs),
             small=sum(cost.small for cost in costs),
             requests=any(cost.requests for cost in costs),
+            gained=math.prod(cost.gained for cost in costs),
+            drafting=sum(cost.drafting for cost in costs),
         )
+
+    @property
+    def drafts(self) -> bool:
+        return self.draft != "none"
+
+    @property
+    def masked(self) -> bool:
+        """Whether a mask says at every step which ids may come."""
+        return self.constraint in ("mask", "jump")
 
     def applies(self, op: ops.Generate) -> bool:
         """Whether this is a plan for the operator."""
@@ -156,6 +199,10 @@ class DecodePlan:
         """How EXPLAIN calls it."""
         alone = next((variant.words for variant in self.variants if not variant.whole), None)
         return alone or " · ".join(["paged decode", *(variant.words for variant in self.variants if variant.words)])
+
+    def words_of(self, part: Part) -> str:
+        """How EXPLAIN calls one of its parts."""
+        return next(variant.words for variant in self.variants if variant.part == part)
 
     def _names(self) -> Iterator[tuple[Part, str]]:
         yield "head", self.head

@@ -17,11 +17,14 @@ import networkx as nx
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
+from qpdsl.grammar.words import MOST_DRAFTED, DraftMethod
 
 Reduce = OneOf["last", "min", "mean", "prod", "sum"]
 LogProbReduce = OneOf["sum", "mean"]
 Equality = OneOf["text", "number", "math"]
 ConstraintKind = OneOf["json_schema", "regex", "choice", "grammar"]
+# How many tokens a draft has one after another where nobody says: a chain, and a tree.
+DRAFTED, DRAFTED_LEVELS = 8, 3
 # Fields that name models.
 _MODELS = ("model", "verifier")
 
@@ -112,11 +115,46 @@ class Amortized:
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """Where a program wants tokens proposed from, at most `tokens` one after another. It changes no token.
+
+    `model` is what drafts, for "model" and "eagle": a name of the plan's, or the folder of the head. `texts` are what
+    "ngram" looks into besides the sample and its prompt. With `branches` above 1 a token may be followed by so many.
+    `none` means no drafts at all, the planner's own included.
+    """
+
+    method: DraftMethod
+    model: str | None = None
+    texts: str = field(default="", repr=False)
+    tokens: int = DRAFTED
+    branches: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.method in get_args(DraftMethod), f"there is no way to draft `{self.method}`")
+        require((self.model is not None) == (self.method in ("model", "eagle")), "only a model or a head has a name")
+        require(drafted(self.tokens, self.branches) <= MOST_DRAFTED, f"a draft has at most {MOST_DRAFTED} tokens")
+
+
+def drafted(tokens: int, branches: int) -> int:
+    """The tokens of a whole draft of so many one after another, each with so many that may follow it."""
+    return sum(branches**level for level in range(1, tokens + 1)) if branches > 1 else tokens
+
+
+def usual_length(branches: int) -> int:
+    """How many tokens one after another are drafted where nobody says: a tree has fewer than a chain."""
+    if branches == 1:
+        return DRAFTED
+    return max(
+        length for length in range(1, DRAFTED_LEVELS + 1) if length == 1 or drafted(length, branches) <= MOST_DRAFTED
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Generate(Operator):
     """Each unfinished row becomes `n` rows that go on with tokens of `model`; finished rows pass as one row.
 
     The expressions read parameters only. `stop` is a string; `max_tokens` None means up to the context's end. Beside a
-    filter there is no `constraint`.
+    filter there is no `constraint`. `draft` is the program's wish, None where it says nothing.
     """
 
     model: str
@@ -129,11 +167,15 @@ class Generate(Operator):
     max_tokens: ast.Expr | None = None
     constraint: Constraint | None = None
     via: Filter | Amortized | None = None
+    draft: Draft | None = None
     into: str | None = None
 
     def _check(self) -> None:
         filters = isinstance(self.via, Filter)
         require(not filters or self.constraint is None, "a `generate` that filters is held to no constraint")
+        drafts = self.draft is not None and self.draft.method != "none"
+        chooses = self.constraint is not None and self.constraint.kind == "choice"
+        require(not drafts or not (filters or chooses), "a `generate` that filters or chooses takes no drafts")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The rules, in the order in which they run. Each is a pure function from plan to plan in a file of its own.
 
-Open `rule.py` first: what a rule carries besides its function. All that a rule can do is to leave operators out, and to
+Open `planner/plan/rule.py` first: what a rule carries besides its function. All that a rule can do is to leave operators out, and to
 write into an operator's strategy or the plan's own fields, which the runtime reads; it never changes what an operator
 means. What a decision leaves out of rows must be read by nobody: `planner/plan/reads.py` says who reads what, and
 is the one place to ask. A rule neither times, logs nor verifies anything: the driver in `planner/optimize` does. Each
@@ -9,7 +9,7 @@ before the rule and the plan after it.
 
 A new rule with a decision needs a field of a strategy, a file here and a place in `RULES`, the code in `executor` that
 carries the decision out, a fixture, and a paragraph in `docs/rules.md`. EXPLAIN and the choice by cost find it through
-`RULES`.
+`RULES`. Rules about the decoding step inside a `generate` stand in `decode/`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ from qpdsl.planner.rules import (
     speculative_expansion,
     stop_when_matched,
 )
+from qpdsl.planner.rules.decode import draft_tokens, jump_forward, sparse_head
 
-# Two kinds of rules do not exist yet, but have their place. One that drafts (n-grams, a model, a tree) goes before
-# `speculative_expansion` and says in `GenerateStrategy.decode` what drafts. One that picks heads (dense, sparse,
-# amortized with a rerank) goes after it, since masks and drafts decide which rows a head gets. The noise depends on the
-# row alone (docs/architecture.md, "Same seed, same tokens"), so a draft is exact, and a head is as exact as its logits.
 # `Rule.place` says why each rule stands where it does.
 RULES = (
     drop_unread.RULE,
@@ -41,6 +38,9 @@ RULES = (
     score_cache.RULE,
     stop_when_matched.RULE,
     decided_vote.RULE,
+    jump_forward.RULE,
+    draft_tokens.RULE,
     speculative_expansion.RULE,
+    sparse_head.RULE,
     in_flight.RULE,
 )

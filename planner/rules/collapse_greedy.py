@@ -14,7 +14,7 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.rewrite import decide, map_operators
-from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.plan.rule import Rule
 
 NAME = "collapse_greedy"
 

@@ -23,7 +23,7 @@ from qpdsl.planner.plan.physical import (
 )
 from qpdsl.planner.plan.reads import made_column, reads, reported
 from qpdsl.planner.plan.rewrite import Chain, decide, operator_pairs, with_ops, with_strategies
-from qpdsl.planner.rules.rule import Alternative, Knob, Rule
+from qpdsl.planner.plan.rule import Alternative, Knob, Rule
 
 NAME = "decided_vote"
 # Of scores in [0, 1] these are in [0, 1] too; a sum is not.

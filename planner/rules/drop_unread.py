@@ -6,7 +6,7 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.reads import Columns, inner_reads, made_column, reads, reported, with_columns
 from qpdsl.planner.plan.rewrite import Chain, with_inner, with_ops
-from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.plan.rule import Rule
 
 # Stages that do nothing but add a column. A registered Python function may do more than it returns, so it is called.
 _ONLY_COLUMNS = (ops.Score, ops.Judge, ops.LogProb, ops.Extract)

@@ -14,7 +14,7 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.plan.rewrite import Chain
-from qpdsl.planner.rules.rule import Alternative, Knob, Rule
+from qpdsl.planner.plan.rule import Alternative, Knob, Rule
 
 # Sequences that decode side by side cost little more than one, up to about so many.
 FLOOR = 64

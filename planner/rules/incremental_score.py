@@ -8,7 +8,7 @@ from dataclasses import replace
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, ScoreStrategy
 from qpdsl.planner.plan.rewrite import decide, map_operators, operator_pairs, with_strategies
-from qpdsl.planner.rules.rule import Alternative, Knob, Rule
+from qpdsl.planner.plan.rule import Alternative, Knob, Rule
 
 NAME = "incremental_score"
 

@@ -10,7 +10,7 @@ from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import BranchStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy, everything
 from qpdsl.planner.plan.reads import Columns, Parts, column_expressions, made_columns, names, whole_state_access
 from qpdsl.planner.plan.rewrite import Chain, decide, map_chains
-from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.plan.rule import Rule
 
 NAME = "merge_equal"
 # Parts of an operator that say nothing of what it does: the stage matters to the noise alone.

@@ -15,7 +15,7 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.reads import Parts, state_access
 from qpdsl.planner.plan.rewrite import decide, map_operators, operator_pairs, with_inner, with_strategies
-from qpdsl.planner.rules.rule import Alternative, Knob, Rule
+from qpdsl.planner.plan.rule import Alternative, Knob, Rule
 
 NAME = "speculative_expansion"
 # How far the rule lets samples run ahead, and how far the choice by cost tries.

@@ -24,7 +24,7 @@ from qpdsl.planner.plan.reads import (
     whole_state_access,
 )
 from qpdsl.planner.plan.rewrite import Chain, decide, with_inner, with_ops
-from qpdsl.planner.rules.rule import Rule
+from qpdsl.planner.plan.rule import Rule
 
 NAME = "stop_when_matched"
 

@@ -3,8 +3,8 @@
     python -m qpdsl.family.train --out DIR
 
 The stages run in order, each from what the earlier ones left under DIR: `solver` (which also leaves `DIR/counting`),
-`samples`, `mini`, `prm`, `cards`. After an interruption, training continues from the last checkpoint; a finished stage
-is not repeated. `--only` runs one stage, so that `mini` and `prm` can share a machine.
+`mini`, `samples`, `eagle`, `prm`, `cards`. After an interruption, training continues from the last checkpoint; a
+finished stage is not repeated. `--only` runs one stage, so that two can share a machine. `mini` needs no other one.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--compile", action="store_true", help="compile the training step (needs a C++ compiler)")
     parser.add_argument("--solver-steps", type=int, default=default.solver, metavar="N", help="default %(default)s")
     parser.add_argument("--mini-steps", type=int, default=default.mini, metavar="N", help="default %(default)s")
+    parser.add_argument("--eagle-steps", type=int, default=default.eagle, metavar="N", help="default %(default)s")
     parser.add_argument("--prm-steps", type=int, default=default.prm, metavar="N", help="default %(default)s")
     parser.add_argument("--samples", type=int, default=default.samples, metavar="N", help="default %(default)s")
     parser.add_argument(
@@ -42,7 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     settings = Settings(seed=options.seed, device=options.device, compiled=options.compile)
-    steps = Steps(solver=options.solver_steps, mini=options.mini_steps, prm=options.prm_steps, samples=options.samples)
+    steps = Steps(
+        solver=options.solver_steps,
+        mini=options.mini_steps,
+        eagle=options.eagle_steps,
+        prm=options.prm_steps,
+        samples=options.samples,
+    )
     family = FamilyFolder(options.out, settings, steps, options.until)
     for stage in [options.only] if options.only else STAGES:
         STAGES[stage](family)

@@ -17,6 +17,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from qpdsl.family.measure.cards import write_cards
 from qpdsl.family.measure.family_figures import measure
+from qpdsl.family.training.eagle import save_eagle, train_eagle
 from qpdsl.family.training.export import save_folder
 from qpdsl.family.training.generator import train_mini, train_solver
 from qpdsl.family.training.loop import Settings
@@ -31,7 +32,8 @@ class Steps:
     """How long each model is trained, in steps of 64 rows, and how many problems are sampled from `counting`."""
 
     solver: int = 4000
-    mini: int = 3000
+    mini: int = 1500
+    eagle: int = 1000
     prm: int = 6000
     samples: int = 48_000
 
@@ -63,11 +65,13 @@ class FamilyFolder:
 
     def save(self, folder: Path, model: LlamaForCausalLM, trained: str) -> None:
         save_folder(folder, model, self.tokenizer)
-        self._add_description(folder.name, trained)
-        note(f"{folder}: {trained}")
+        self.describe(folder, trained)
 
-    def _add_description(self, name: str, trained: str) -> None:
-        (self.work / "trained.json").write_text(json.dumps({**self.descriptions, name: trained}, indent=1) + "\n")
+    def describe(self, folder: Path, trained: str) -> None:
+        """Note how the model in a folder was trained."""
+        descriptions = {**self.descriptions, folder.name: trained}
+        (self.work / "trained.json").write_text(json.dumps(descriptions, indent=1) + "\n")
+        note(f"{folder}: {trained}")
 
     @property
     def descriptions(self) -> dict[str, str]:
@@ -124,17 +128,28 @@ def samples_stage(family: FamilyFolder) -> None:
 
 
 def mini_stage(family: FamilyFolder) -> None:
-    """Distil `counting` into `counting-mini`."""
+    """Train `counting-mini`, which needs nothing of the other stages."""
     out = family.out / "counting-mini"
     if out.exists():
         return
     steps = family.steps.mini
-    pairs = [(sample.prompt, sample.text) for sample in family.samples()]
-    teacher = family.load(family.out / "counting")
-    model = train_mini(family.tokenizer, teacher, pairs, steps, family.checkpoint("mini"), family.settings)
+    model = train_mini(family.tokenizer, steps, family.checkpoint("mini"), family.settings)
     family.save(
-        out, model, f"Distilled for {steps:,} steps of 64 texts, half of them fresh, half sampled by `counting`."
+        out, model, f"Trained for {steps:,} steps of 64 fresh texts: notes, and problems of levels 1 and 2 only."
     )
+
+
+def eagle_stage(family: FamilyFolder) -> None:
+    """Train `counting-eagle`, which drafts for `counting` from its hidden states."""
+    out = family.out / "counting-eagle"
+    if out.exists():
+        return
+    steps = family.steps.eagle
+    pairs = [(sample.prompt, sample.text) for sample in family.samples()]
+    generator = family.load(family.out / "counting")
+    head = train_eagle(family.tokenizer, generator, pairs, steps, family.checkpoint("eagle"), family.settings)
+    save_eagle(out, head)
+    family.describe(out, f"Trained for {steps:,} steps of 64 texts that `counting` sampled.")
 
 
 def prm_stage(family: FamilyFolder) -> None:
@@ -167,8 +182,9 @@ def cards_stage(family: FamilyFolder) -> None:
 
 STAGES: dict[str, Callable[[FamilyFolder], None]] = {
     "solver": solver_stage,
-    "samples": samples_stage,
     "mini": mini_stage,
+    "samples": samples_stage,
+    "eagle": eagle_stage,
     "prm": prm_stage,
     "cards": cards_stage,
 }

@@ -10,5 +10,8 @@ once. A decode step that may be captured as a CUDA graph has its sizes rounded u
 on, the page tables' width and the bounds of shared prefixes to powers of two. Padding rows have no context: the kernels
 give zero for them, and what they store goes to the scratch page.
 
+Each token of a tree is a sequence of its own in both layouts, which reads the tokens of its path wherever they lie, in
+their order. So it is computed as if they were a sequence's next tokens, and has their bits.
+
 Open `grouped_batch.py` first. Nothing here may run a model.
 """

@@ -6,6 +6,7 @@ sequences share. `DirectAssembler` does neither: its kernels read each sequence 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,8 +15,8 @@ import numpy as np
 import torch
 
 from qpdsl.executor.engine.batch.staging import Numbers
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
-from qpdsl.executor.kernels.data.paged_batch import Cascade
+from qpdsl.executor.engine.memory.sequence import Branch, Chunk, Sequence
+from qpdsl.executor.kernels.data.paged_batch import NOWHERE, Cascade
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
 from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.packed import Sizes, pack
@@ -79,29 +80,28 @@ class GraphAssembler:
 
     def mixed(self, chunks: list[Chunk]) -> PackedStep:
         """A step of any chunks."""
-        ordered = sorted(chunks, key=lambda chunk: chunk.rows > 1)
-        decoding = [chunk.sequence for chunk in ordered if chunk.rows == 1]
-        tokens, positions, slots, context, start, read_rows, readers = _rows_of(ordered, self._page_size)
-        if self._rows is not None and len(tokens) < self._rows:
+        rows = _rows_of(chunks, self._page_size)
+        slots, context, start, decodes = rows.slots, rows.context, rows.start, rows.decodes
+        if self._rows is not None and len(slots) < self._rows:
             # The padding is a sequence without a context.
-            slots += [self._slot] * (self._rows - len(tokens))
+            slots += [self._slot] * (self._rows - len(slots))
             context.append(0)
             start.append(self._rows)
-        width = next_power_of_two(max(_LEAST_WIDTH, -(-max(context) // self._page_size)))
-        sequences = [chunk.sequence for chunk in ordered]
+        width = next_power_of_two(max(_LEAST_WIDTH, -(-rows.reach // self._page_size)))
         longest_query = max(after - before for before, after in pairwise(start))
-        decodes = len(decoding)
-        sizes = Sizes(len(slots), len(context), width, len(read_rows), decodes, max(context), longest_query)
+        sizes = Sizes(len(slots), len(context), width, len(rows.read_rows), decodes, max(context), longest_query)
         parts: list[Numbers | list[int]] = [
-            tokens, positions, slots, context, start, self._tables.of(sequences, width), read_rows
+            rows.tokens, rows.positions, slots, context, start, self._tables.of(rows.sequences, width), rows.read_rows
         ]  # fmt: skip
-        cascade = (
-            self._prefixes.of(decoding, np.asarray(context[:decodes])) if decoding and self._rows is None else None
-        )
-        if cascade is not None:
-            sizes, shared = _shared(cascade, sizes)
-            parts += shared
-        return PackedStep(sizes, pack(sizes, parts), readers)
+        if decodes and self._rows is None:
+            cascade = self._prefixes.of(rows.sequences[:decodes], np.asarray(context[:decodes]), rows.branches)
+            if cascade is not None:
+                sizes, shared = _shared(cascade, sizes)
+                parts += shared
+        if rows.branches:
+            sizes, paths = _with_paths(rows.branches, sizes)
+            parts += paths
+        return PackedStep(sizes, pack(sizes, parts), rows.readers)
 
 
 class DirectAssembler:
@@ -117,18 +117,20 @@ class DirectAssembler:
 
     def step(self, chunks: list[Chunk], least: int) -> PackedStep:
         """A step of any chunks, padded to `least` rows. Padding rows belong to no sequence."""
-        ordered = sorted(chunks, key=lambda chunk: chunk.rows > 1)
-        tokens, positions, slots, context, start, read_rows, readers = _rows_of(ordered, self._page_size)
-        longest = max(context)
-        width = -(-longest // (self._page_size * _LEAST_WIDTH)) * _LEAST_WIDTH
+        rows = _rows_of(chunks, self._page_size)
+        slots, context, start, read_rows = rows.slots, rows.context, rows.start, rows.read_rows
+        width = -(-rows.reach // (self._page_size * _LEAST_WIDTH)) * _LEAST_WIDTH
         slots += [self._slot] * (least - len(slots))
         if read_rows == [*range(len(read_rows))]:
             read_rows = []
-        decodes = sum(chunk.rows == 1 for chunk in ordered)
-        longest_query = max(chunk.rows for chunk in ordered)
-        sizes = Sizes(len(slots), len(ordered), width, len(read_rows), decodes, longest, longest_query)
-        tables = self._tables.of([chunk.sequence for chunk in ordered], width)
-        return PackedStep(sizes, pack(sizes, [tokens, positions, slots, context, start, tables, read_rows]), readers)
+        longest_query = max(chunk.straight for chunk in chunks)
+        sizes = Sizes(len(slots), len(context), width, len(read_rows), rows.decodes, max(context), longest_query)
+        tables = self._tables.of(rows.sequences, width)
+        parts: list[Numbers | list[int]] = [rows.tokens, rows.positions, slots, context, start, tables, read_rows]
+        if rows.branches:
+            sizes, paths = _with_paths(rows.branches, sizes)
+            parts += paths
+        return PackedStep(sizes, pack(sizes, parts), rows.readers)
 
 
 def bucket(rows: int) -> int:
@@ -145,42 +147,88 @@ def _next_tokens(sequences: list[Sequence], page_size: int) -> tuple[list[int], 
 
 
 class _Rows(NamedTuple):
-    """Chunks one after the other: what each row is, each chunk's context and first row, and the rows to read."""
+    """The rows of chunks, as sequences one after the other: first `decodes` of one row, then longer ones.
+
+    tokens, positions, slots: of each row
+    sequences, context, start: of each sequence: whose pages it reads, its context and its first row
+    branches:  by number, the sequences that are a token of a tree each
+    reach:     all that is read lies in places below it
+    read_rows, readers: the rows to read, chunk by chunk, and how many of each
+    """
 
     tokens: list[int]
     positions: list[int]
     slots: list[int]
+    sequences: list[Sequence]
     context: list[int]
     start: list[int]
+    decodes: int
+    branches: dict[int, Branch]
+    reach: int
     read_rows: list[int]
     readers: list[tuple[Chunk, int]]
 
 
-def _rows_of(ordered: list[Chunk], page_size: int) -> _Rows:
-    """The rows of chunks; those of one token must come first."""
-    decoding = [chunk.sequence for chunk in ordered if chunk.rows == 1]
-    tokens, positions, slots = _next_tokens(decoding, page_size)
-    context, start = [position + 1 for position in positions], [*range(len(decoding) + 1)]
+def _rows_of(chunks: list[Chunk], page_size: int) -> _Rows:
+    """The rows of chunks: those of one token, then tokens of trees, then the others."""
+    ordered = sorted(chunks, key=lambda chunk: chunk.straight > 1)
+    sequences = [chunk.sequence for chunk in ordered if chunk.straight == 1]
+    tokens, positions, slots = _next_tokens(sequences, page_size)
+    context = [position + 1 for position in positions]
+    branches: dict[int, Branch] = {}
+    first_branches: list[int] = []
+    reach = 0
+    for chunk in ordered:
+        first_branches.append(len(tokens))
+        if chunk.rows == chunk.straight:
+            continue
+        own, pages = chunk.tokens, chunk.sequence.pages
+        for branch in chunk.branches:
+            place = branch.places[-1]
+            branches[len(tokens)] = branch
+            tokens.append(own[branch.row])
+            positions.append(branch.position)
+            slots.append(pages[place // page_size] * page_size + place % page_size)
+            sequences.append(chunk.sequence)
+            context.append(branch.position + 1)
+            reach = max(reach, place + 1)
+    decodes = len(tokens)
+    start = [*range(decodes + 1)]
     read_rows: list[int] = []
     readers: list[tuple[Chunk, int]] = []
-    for row, chunk in enumerate(ordered):
-        sequence, begin = chunk.sequence, chunk.sequence.computed
-        if chunk.rows == 1:
-            first = row
+    single = 0
+    for chunk, first_branch in zip(ordered, first_branches, strict=True):
+        straight, begin = chunk.straight, chunk.sequence.computed
+        if straight == 1:
+            first = single
+            single += 1
         else:
             first = len(tokens)
-            end = begin + chunk.rows
-            tokens += chunk.tokens
-            positions += chunk.positions
-            pages = sequence.pages
+        if straight > 1:
+            end, pages = begin + straight, chunk.sequence.pages
+            tokens += chunk.tokens[:straight]
+            positions += range(begin, end)
             slots += [pages[i // page_size] * page_size + i % page_size for i in range(begin, end)]
+            sequences.append(chunk.sequence)
             context.append(end)
             start.append(len(tokens))
-        read = chunk.read_rows
+        read = chunk.kept_rows
         if read:
-            read_rows += [first + row for row in read]
+            read_rows += [first + row if row < straight else first_branch + row - straight for row in read]
             readers.append((chunk, len(read)))
-    return _Rows(tokens, positions, slots, context, start, read_rows, readers)
+    reach = max(reach, max(context))
+    return _Rows(tokens, positions, slots, sequences, context, start, decodes, branches, reach, read_rows, readers)
+
+
+def _with_paths(branches: dict[int, Branch], sizes: Sizes) -> tuple[Sizes, list[Numbers | list[int]]]:
+    """The sizes with that of the paths in trees, and their parts."""
+    width = max(len(branch.places) for branch in branches.values())
+    start = np.full(sizes.sequences, NOWHERE, dtype=np.int32)
+    places = np.zeros((sizes.sequences, width), dtype=np.int32)
+    for number, branch in branches.items():
+        start[number] = branch.start
+        places[number, : len(branch.places)] = branch.places
+    return sizes._replace(path=width), [start, places]
 
 
 class _PageTables:
@@ -217,12 +265,17 @@ class _SharedPrefixes:
         self._sequences: list[Sequence] = []
         self._cascade: Cascade | None = None
 
-    def of(self, sequences: list[Sequence], context: Numbers) -> Cascade | None:
-        """On the host. `context` [B]: the tokens of each sequence, with the new one."""
-        if sequences != self._sequences:
+    def of(
+        self, sequences: list[Sequence], context: Numbers, branches: Mapping[int, Branch] | None = None
+    ) -> Cascade | None:
+        """On the host. `context` [B]: the tokens of each sequence, with the new one. `branches`: as in `_Rows`."""
+        if branches or sequences != self._sequences:
             tables = [sequence.pages for sequence in sequences]
+            for number, branch in (branches or {}).items():
+                # Paths in a tree share what lies before it.
+                tables[number] = tables[number][: branch.start // self._page_size]
             self._cascade = plan(tables, context.tolist(), self._page_size, torch.device("cpu"))
-            self._sequences = sequences
+            self._sequences = [] if branches else sequences
         if self._cascade is None:
             return None
         suffix = int((context - self._cascade.start.numpy()).max())

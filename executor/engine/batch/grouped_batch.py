@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
-from qpdsl.executor.engine.memory.sequence import Chunk
+from qpdsl.executor.engine.memory.sequence import Branch, Chunk
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.linear import PADDED_ROWS
 from qpdsl.executor.kernels.plain.grouped_attention import AttentionGroup, paged_attention, write_kv
@@ -52,12 +52,25 @@ class GroupedBatch:
 
 @dataclass(slots=True)
 class _Span:
-    """One chunk's place in the batch: rows from `row` on, padded to `queries` rows over `pages` pages to attend."""
+    """Rows that attend to one context, from `row` of the batch on, padded to `queries` rows over `pages` pages.
+
+    They are the chunk's `count` rows from position `start` on, or one `branch` of it.
+    """
 
     chunk: Chunk
-    row: int
+    start: int
+    count: int
     queries: int
     pages: int
+    branch: Branch | None = None
+    row: int = 0
+
+    def rows(self) -> tuple[list[int], list[int], list[int]]:
+        """Tokens, positions and places of its rows."""
+        if self.branch is not None:
+            return [self.chunk.tokens[self.branch.row]], [self.start], [self.branch.places[-1]]
+        places = [*range(self.start, self.start + self.count)]
+        return self.chunk.tokens[: self.count], places, places
 
 
 def build(
@@ -73,26 +86,26 @@ def build(
     slots: list[int] = []
     read_rows: list[int] = []
     readers: list[tuple[Chunk, int]] = []
-    spans: list[_Span] = []
     # In the order in which they are grouped, so that a group's rows are neighbours.
-    sized = [(_padded(c.rows, fold), -(-(c.sequence.computed + c.rows) // page_size), c) for c in chunks]
-    for queries, depth, chunk in sorted(sized, key=lambda size: size[:2]):
-        sequence, start = chunk.sequence, chunk.sequence.computed
-        end = start + chunk.rows
-        row = len(tokens)
-        pages = sequence.pages
-        if chunk.rows == 1:
-            tokens.append(sequence.tokens[start])
-            positions.append(start)
-            slots.append(pages[depth - 1] * page_size + start % page_size)
+    spans = sorted(_spans(chunks, page_size, fold), key=lambda span: (span.queries, span.pages))
+    first_rows: dict[int, dict[int, int]] = {}
+    for span in spans:
+        chunk, span.row = span.chunk, len(tokens)
+        first_rows.setdefault(id(chunk), {})[0 if span.branch is None else span.branch.row] = span.row
+        pages = chunk.sequence.pages
+        if chunk.rows == 1 and span.branch is None:
+            tokens.append(chunk.sequence.tokens[span.start])
+            positions.append(span.start)
+            slots.append(pages[span.pages - 1] * page_size + span.start % page_size)
         else:
-            tokens.extend(chunk.tokens)
-            positions.extend(chunk.positions)
-            slots.extend([pages[i // page_size] * page_size + i % page_size for i in range(start, end)])
-        spans.append(_Span(chunk, row, queries, depth))
-        read = chunk.read_rows
+            own_tokens, own_positions, places = span.rows()
+            tokens.extend(own_tokens)
+            positions.extend(own_positions)
+            slots.extend([pages[place // page_size] * page_size + place % page_size for place in places])
+    for chunk in {id(span.chunk): span.chunk for span in spans}.values():
+        read, straight, row_of = chunk.kept_rows, chunk.straight, first_rows[id(chunk)]
         if read:
-            read_rows.extend([row + own for own in read])
+            read_rows.extend([row_of[0] + row if row < straight else row_of[row] for row in read])
             readers.append((chunk, len(read)))
     padding = max(0, least - len(tokens))
     tokens.extend([0] * padding)
@@ -103,10 +116,23 @@ def build(
         torch.tensor(positions, device=device),
         _by_layer(slots, page_size, layout.layers, device),
         [_group(members, layout, scratch, device) for members in _groups(spans, layout, fold)],
-        torch.tensor(read_rows, dtype=torch.long, device=device) if len(read_rows) < len(tokens) else None,
+        torch.tensor(read_rows, dtype=torch.long, device=device) if read_rows != [*range(len(tokens))] else None,
         readers,
         max(positions) + 1,
     )
+
+
+def _spans(chunks: list[Chunk], page_size: int, fold: int) -> list[_Span]:
+    spans: list[_Span] = []
+    for chunk in chunks:
+        start, straight = chunk.sequence.computed, chunk.straight
+        if straight:
+            pages = -(-(start + straight) // page_size)
+            spans.append(_Span(chunk, start, straight, _padded(straight, fold), pages))
+        if straight < chunk.rows:
+            pages = -(-(start + chunk.rows) // page_size)
+            spans += [_Span(chunk, own.position, 1, _padded(1, fold), pages, own) for own in chunk.branches]
+    return spans
 
 
 def _by_layer(values: list[int], step: int, layers: int, device: str) -> tuple[torch.Tensor, ...]:
@@ -151,11 +177,17 @@ def _group(members: list[_Span], layout: KVLayout, scratch: int, device: str) ->
     rows: list[int] = []
     positions: list[int] = []
     valid: list[int] = []
+    moved: list[tuple[int, int]] = []
+    length = depth * layout.page_size
+    for index, span in enumerate(members):
+        if span.branch is not None:
+            first = index * length
+            moved += [(first + span.branch.start + n, first + place) for n, place in enumerate(span.branch.places)]
     if queries == 1:
-        positions = [span.chunk.sequence.computed for span in members]
+        positions = [span.start for span in members]
     else:
         for index, span in enumerate(members):
-            count, start = span.chunk.rows, span.chunk.sequence.computed
+            count, start = span.count, span.start
             padding = queries - count
             rows.extend([*range(span.row, span.row + count), *[0] * padding])
             positions.extend([*range(start, start + count), *[0] * padding])
@@ -165,7 +197,11 @@ def _group(members: list[_Span], layout: KVLayout, scratch: int, device: str) ->
         return torch.tensor(values, dtype=torch.long, device=device)
 
     query_positions = tensor(positions).view(len(members), queries)
-    by_layer = _by_layer(pages, 1, layout.layers, device)
+    group = AttentionGroup(len(members), queries, query_positions, _by_layer(pages, 1, layout.layers, device))
     if len(valid) < len(rows):
-        return AttentionGroup(len(members), queries, query_positions, by_layer, None, tensor(rows), tensor(valid))
-    return AttentionGroup(len(members), queries, query_positions, by_layer, members[0].row)
+        group.rows, group.valid = tensor(rows), tensor(valid)
+    else:
+        group.first = members[0].row
+    if moved:
+        group.moved = tensor([place for pair in zip(*moved, strict=True) for place in pair]).view(2, -1)
+    return group

@@ -1,14 +1,21 @@
-"""The drafters of one model, each made when a request first asks for it."""
+"""The drafters of one model, each made when a request first asks for one of its kind."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 
-from qpdsl.executor.engine.draft.drafter import Drafter
+import torch
+
+from qpdsl.executor.engine.draft.drafter import Drafter, FeatureDrafter
+from qpdsl.executor.engine.draft.pace import Pace, Stage
 from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Sequence
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.requests.drafting import Drafting
+
+# A step in which a sample computes more of its own tokens than that says nothing of decode steps.
+_MOST_MISSING = 16
 
 
 class Drafters:
@@ -18,25 +25,73 @@ class Drafters:
         self._make = make
         self._max_positions = max_positions
         self._drafters: dict[Drafting, Drafter] = {}
+        self._looking: dict[Drafting, FeatureDrafter] = {}
+        self._pace = Pace()
+
+    def prepare(self, drafting: Drafting) -> None:
+        """Makes a drafter where there is none of the kind. Raises what `make` raises."""
+        if drafting not in self._drafters:
+            drafter = self._drafters[drafting] = self._make(drafting)
+            if isinstance(drafter, FeatureDrafter):
+                self._looking[drafting] = drafter
 
     def propose(self, samples: Several[Sequence]) -> None:
         """Gives the samples that want drafts, and have none, their proposals, without what their masks forbid."""
-        by_drafting: dict[Drafting, list[Sequence]] = {}
+        stages: dict[Stage, list[Sequence]] = {}
         for sample in samples:
-            if sample.forked and sample.proposal is None and (drafting := sample.generation.draft) is not None:
-                by_drafting.setdefault(drafting, []).append(sample)
-        for drafting, own in by_drafting.items():
-            drafter = self._drafters.get(drafting)
-            if drafter is None:
-                drafter = self._drafters[drafting] = self._make(drafting)
-            lengths = [min(drafting.length, self._room(sample)) for sample in own]
-            for sample, proposal in zip(own, drafter.propose(own, lengths), strict=True):
-                sample.proposal = None if proposal is None else _admitted(sample, proposal)
+            if sample.forked and sample.proposal is None and sample.generation.draft is not None:
+                stages.setdefault(self._pace.stage(sample), []).append(sample)
+        for stage, own in stages.items():
+            drafting = stage.drafting
+            rooms = [min(drafting.length, self._room(sample)) for sample in own]
+            lengths = rooms if drafting.fixed else self._pace.lengths(stage, own, rooms, len(samples))
+            if any(lengths):
+                self._propose(stage, own, lengths)
+
+    def ran(self, chunks: Several[Chunk], rows: int, before: int, seconds: float) -> None:
+        """A step of so many rows took so long; its samples had drawn `before` tokens in all before it."""
+        samples = [chunk.sequence for chunk in chunks]
+        if self._drafters and all(chunk.sequence.forked and chunk.count <= _MOST_MISSING for chunk in chunks):
+            self._pace.ran(samples, sum(sample.drawn for sample in samples) - before, rows, seconds)
+
+    def saw(self, chunk: Chunk, start: int, hidden: torch.Tensor) -> None:
+        """See `FeatureDrafter`."""
+        if (drafter := self._looking_for(chunk.sequence)) is not None:
+            drafter.saw(chunk, start, hidden)
+
+    def forked(self, prompt: Sequence, samples: Several[Sequence]) -> None:
+        """See `FeatureDrafter`."""
+        if (drafter := self._looking_for(prompt)) is not None:
+            drafter.forked(prompt, samples)
+
+    def checked(self, sample: Sequence, proposal: Proposal, nodes: Several[int]) -> None:
+        """The tokens `nodes` of what was proposed for a sample are now its own, and no other."""
+        if (drafter := self._looking_for(sample)) is not None:
+            drafter.accepted(sample, nodes)
+        # The token after the last right one was wrong, where there was one.
+        last = nodes[-1] if nodes else -1
+        parents = proposal.parents
+        more = last + 1 < len(proposal.tokens) if parents is None else last in parents
+        self._pace.checked(sample, len(nodes), len(nodes) + more)
 
     def forget(self, sample: Sequence) -> None:
         """See `Drafter`."""
         for drafter in self._drafters.values():
             drafter.forget(sample)
+        self._pace.forget(sample)
+
+    def _propose(self, stage: Stage, samples: list[Sequence], lengths: list[int]) -> None:
+        start = time.perf_counter()
+        proposals = self._drafters[stage.drafting].propose(samples, lengths)
+        for sample, proposal in zip(samples, proposals, strict=True):
+            sample.proposal = None if proposal is None else _admitted(sample, proposal)
+        self._pace.drafted(stage, max(lengths), time.perf_counter() - start)
+
+    def _looking_for(self, sequence: Sequence) -> FeatureDrafter | None:
+        """The drafter of a sequence, where it looks at hidden states."""
+        if not self._looking or not sequence.generates or (drafting := sequence.generation.draft) is None:
+            return None
+        return self._looking.get(drafting)
 
     def _room(self, sample: Sequence) -> int:
         """How many tokens may follow, but for the one that is drawn after them."""

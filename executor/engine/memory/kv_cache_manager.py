@@ -55,7 +55,8 @@ class KVCacheManager:
 
     def prepare(self, sequence: Sequence) -> None:
         """Fills the hints of a sequence that is to wait."""
-        sequence.digests = digests(sequence.tokens, self.page_size) if sequence.request.cached else []
+        cached = sequence.tokens[: sequence.stem] if sequence.request.cached else []
+        sequence.digests = digests(cached, self.page_size)
 
     def cached_pages(self, sequence: Sequence) -> int:
         """Whole pages of its prompt that `attach` would find in the prefix tree; a hint."""
@@ -143,7 +144,7 @@ class KVCacheManager:
 
     def publish(self, sequence: Sequence) -> None:
         """Puts the whole pages that are computed into the prefix tree, where others can share them at once."""
-        whole = sequence.computed // self.page_size
+        whole = min(sequence.computed, sequence.stem) // self.page_size
         if whole > sequence.published and sequence.request.cached:
             self._insert(sequence, whole * self.page_size)
             sequence.published = whole
@@ -151,7 +152,7 @@ class KVCacheManager:
     def retire(self, sequence: Sequence) -> None:
         """Ends a sequence: its computed tokens stay in the prefix tree, the last partial page included."""
         if sequence.request.cached:
-            self._insert(sequence, sequence.computed)
+            self._insert(sequence, min(sequence.computed, sequence.stem))
         self.drop(sequence)
 
     def drop(self, sequence: Sequence) -> None:

@@ -47,16 +47,13 @@ class Proposal:
         return paths
 
     @property
-    def visible(self) -> list[int]:
-        """For the last token of the sequence and each of these, the bits of those that it sees: itself, its ancestors.
-
-        Bit 0 is the last token of the sequence, bit i + 1 token i.
-        """
-        seen = [1]
+    def ancestors(self) -> list[tuple[int, ...]]:
+        """The numbers of the tokens up to each of them on its path, itself included."""
+        ancestors: list[tuple[int, ...]] = []
         for index in range(len(self.tokens)):
             parent = index - 1 if self.parents is None else self.parents[index]
-            seen.append(seen[parent + 1] | 1 << index + 1)
-        return seen
+            ancestors.append((index,) if parent < 0 else (*ancestors[parent], index))
+        return ancestors
 
     def child(self, parent: int, token: int) -> int | None:
         """The number of this token behind `parent` (-1 for the last of the sequence); None where it is not here."""

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from qpdsl.executor.engine.memory.prefix_tree import PrefixNode
 from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.requests.request import Finish, GenerateRequest, Mask, Request, Sample, StepCounts, Watch
+from qpdsl.executor.requests.request import (
+    Finish,
+    GenerateRequest,
+    Mask,
+    Request,
+    Sample,
+    StepCounts,
+    TreeRequest,
+    Watch,
+)
 from qpdsl.executor.requests.ticket import Ticket
 
 
@@ -16,6 +26,7 @@ class Sequence:
 
     Where the request samples (`generates`), a prompt stands for `copies` samples of it, from number `index` on, until
     it is forked. A request that only reads is one sequence, whose `values` are those read so far, one tuple a position.
+    Where it reads a `tree`, the tokens of that stand behind those of the `stem`, one place each.
 
     The scheduler fills `pages` and `computed`, the model runner appends `tokens`. Before a prompt is forked,
     tokens that must follow it (`jump`) stand behind it already, and its `mask` has taken them. In the next step
@@ -58,6 +69,7 @@ class Sequence:
     drafted: int = 0
     accepted: int = 0
     allowed: list[int] = field(default_factory=list)
+    tree: Proposal | None = None
     generates: bool = field(init=False)
     prompt_length: int = field(init=False)
 
@@ -76,6 +88,8 @@ class Sequence:
                 for token in forced:
                     sequence.mask.push(token)
                 sequence.tokens += forced
+        if isinstance(request, TreeRequest):
+            sequence.tree = Proposal(request.nodes, request.parents)
         return sequence
 
     @property
@@ -83,6 +97,11 @@ class Sequence:
         """The request of a sequence that `generates`."""
         assert isinstance(self.request, GenerateRequest)
         return self.request
+
+    @property
+    def stem(self) -> int:
+        """How many of its tokens, the first ones, follow one another."""
+        return len(self.tokens) - (0 if self.tree is None else len(self.tree.tokens))
 
     @property
     def missing(self) -> int:
@@ -135,12 +154,29 @@ class Sequence:
         return copy
 
 
+class Branch(NamedTuple):
+    """A row of a chunk that is a token of a tree.
+
+    The tokens on its path in the tree, itself the last, have the positions from `start` on and lie at `places`; before
+    that, places are positions.
+    """
+
+    row: int
+    start: int
+    places: tuple[int, ...]
+
+    @property
+    def position(self) -> int:
+        return self.start + len(self.places) - 1
+
+
 @dataclass(eq=False, slots=True)
 class Chunk:
     """The next `count` tokens of a sequence, and behind its last one those of `proposal`.
 
     A chunk has a row for each of them. Proposed tokens have their keys and values in the places behind the sequence's
-    own, in their order, and a position each by how many tokens stand before them on their path.
+    own, in their order, and a position each by how many tokens stand before them on their path. Its `branches` are the
+    rows after the first `straight` ones.
     """
 
     sequence: Sequence
@@ -150,6 +186,29 @@ class Chunk:
     @property
     def rows(self) -> int:
         return self.count if self.proposal is None else self.count + len(self.proposal.tokens)
+
+    @property
+    def straight(self) -> int:
+        """How many of its rows, the first ones, follow one another."""
+        sequence = self.sequence
+        if sequence.tree is not None:
+            return min(self.count, max(0, sequence.stem - sequence.computed))
+        return self.count if self.proposal is not None and self.proposal.is_tree else self.rows
+
+    @property
+    def branches(self) -> list[Branch]:
+        """The rows that are tokens of a tree."""
+        sequence, straight = self.sequence, self.straight
+        tree = sequence.tree or self.proposal
+        branches = self.rows - straight
+        if tree is None or not branches:
+            return []
+        start = sequence.stem if sequence.tree is not None else sequence.computed + self.count
+        first = max(0, sequence.computed - start)
+        return [
+            Branch(straight + index, start, tuple(start + number for number in ancestors))
+            for index, ancestors in enumerate(tree.ancestors[first : first + branches])
+        ]
 
     @property
     def tokens(self) -> list[int]:
@@ -162,9 +221,15 @@ class Chunk:
     def positions(self) -> list[int]:
         """Those of its rows."""
         start = self.sequence.computed
-        end = start + self.count
-        positions = [*range(start, end)]
-        return positions if self.proposal is None else [*positions, *(end + depth for depth in self.proposal.depths)]
+        return [*range(start, start + self.straight), *(branch.position for branch in self.branches)]
+
+    @property
+    def kept_rows(self) -> list[int]:
+        """The rows whose hidden state a forward gives: those that are read, and all where drafts are made of them."""
+        request = self.sequence.request
+        if isinstance(request, GenerateRequest) and request.draft is not None and request.draft.method == "eagle":
+            return [*range(self.rows)]
+        return self.read_rows
 
     @property
     def read_rows(self) -> list[int]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import linear, relu
 from transformers import PreTrainedModel
 
+from qpdsl.executor.kernels.data.token_draws import HeadWeights
 from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, GroupedWeight, Weight
 from qpdsl.executor.kernels.linear import PackedLinear
 from qpdsl.executor.kernels.stored_linear import StoredLinear
 from qpdsl.executor.requests.errors import UnsupportedModel
+
+if TYPE_CHECKING:
+    from qpdsl.executor.kernels.llvm.panel_head import PanelHead
 
 # A linear layer: weight [out, in], and bias [out] or None.
 Layer = tuple[torch.Tensor, torch.Tensor | None]
@@ -60,6 +65,28 @@ class LogitHead:
     def packed(self) -> PackedLinear | None:
         """The layer after `pack`."""
         return self._packed
+
+    def drawing(self) -> PanelHead | None:
+        """What draws straight from hidden states, after `pack`; None where the layer is not compiled."""
+        if self._packed is None or self._packed.product is None:
+            return None
+        # The compiler need not be installed where other kernels run.
+        from qpdsl.executor.kernels.llvm.panel_head import PanelHead
+
+        return PanelHead(self._packed.product, self.scale, self.softcap)
+
+    @property
+    def weights(self) -> HeadWeights | None:
+        """The weights as one matrix of floats; None where they lie in another form."""
+        if self._packed is not None:
+            values, bias = self._packed.matrix, self._packed.bias
+        else:
+            assert self._projection is not None
+            stored, bias = stored_weight(self._projection), self._projection.bias
+            values = stored.values if isinstance(stored, FloatWeight) else None
+        if values is None or values.stride(-1) != 1:
+            return None
+        return HeadWeights(values, None if bias is None else bias.detach(), self.scale, self.softcap)
 
     def shares(self, weight: Weight) -> bool:
         """Whether these are the weights of the head, before `pack`."""

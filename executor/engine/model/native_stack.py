@@ -28,9 +28,10 @@ from qpdsl.executor.kernels.llvm.forward import (
     forward_code,
     gate_columns,
 )
-from qpdsl.executor.kernels.llvm.jit.compile import Function, vector_width
+from qpdsl.executor.kernels.llvm.jit.compile import Function, Library, vector_width
 from qpdsl.executor.kernels.llvm.jit.team import TEAM
 from qpdsl.executor.kernels.llvm.layer import HeadNorm
+from qpdsl.executor.kernels.llvm.layer_attention import attend_library
 from qpdsl.executor.kernels.llvm.matmul import product as products
 from qpdsl.executor.kernels.llvm.matmul.panels import PanelWeights
 from qpdsl.executor.kernels.llvm.sample import RowSampler
@@ -62,6 +63,7 @@ class NativeStack:
         self._shape = _shape(decoder, decoder.layer(0), page_size)
         self._widths = Widths.of(self._shape.hidden, self._shape.heads)
         self._forwards: dict[tuple[RowKind, torch.dtype], Function] = {}
+        self._tree_attends: dict[tuple[RowKind, torch.dtype], Library] = {}
         self._forward_over("plain", torch.float32)
         self._rotations, self._embed = decoder.rotations, embed
         self._residual_scale = torch.tensor([decoder.residual_scale], dtype=torch.float32)
@@ -149,6 +151,14 @@ class NativeStack:
             shape = replace(self._shape, heads=replace(self._shape.heads, kind=kind, dtype=dtype))
             self._forwards[kind, dtype] = forward_code(shape)["forward"]
         return self._forwards[kind, dtype]
+
+    def tree_attend(self, kind: RowKind, dtype: torch.dtype) -> int:
+        """The address of attention with trees over such rows, compiled when it is first asked for."""
+        if (kind, dtype) not in self._tree_attends:
+            heads = replace(self._shape.heads, kind=kind, dtype=dtype)
+            library = attend_library(heads, self._widths.head, sinks=False, softcap=self._shape.softcap, trees=True)
+            self._tree_attends[kind, dtype] = library
+        return self._tree_attends[kind, dtype].address("attend")
 
     def _threads(self, rows: int) -> int:
         """The fastest number of threads of those that torch may have now."""
@@ -289,6 +299,8 @@ class _Workspace:
             "pages": paged.pages,
             "context": paged.context,
             "start": paged.query_start,
+            "path_start": paged.context if paged.paths is None else paged.paths.start,
+            "places": paged.context if paged.paths is None else paged.paths.places,
         }
         numbers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
         numbers |= {f"{name}_bytes": part.shape[1] * part.itemsize for name, part in self._own.items()}
@@ -298,6 +310,8 @@ class _Workspace:
             "count": residual.shape[0],
             "sequences": paged.sequences,
             "table": paged.pages.shape[1],
+            "tree_attend": 0 if paged.paths is None else stack.tree_attend(cache.layout.kind, cache.layout.dtype),
+            "path": 0 if paged.paths is None else paged.paths.places.shape[1],
             "layers": stack.table.ctypes.data,
             "depth": len(stack.table),
             "exit": 0 if exit_hidden is None else stack.exit_depth,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,6 +37,7 @@ from qpdsl.executor.requests.request import Feature
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.model.native_stack import NativeStack
+    from qpdsl.executor.kernels.llvm.panel_head import PanelHead
     from qpdsl.executor.kernels.llvm.sample import RowSampler
 
 # Up to so many rows a CPU's step waits for memory rather than for arithmetic.
@@ -124,7 +126,7 @@ class PagedModel:
         """What the model can be asked for: a value head has no vocabulary, so it is only read."""
         features: set[Feature] = {"logits", "forks"}
         if isinstance(self.head, LogitHead):
-            features |= {"sampling", "seeds", "masks", "logprobs", "drafts"}
+            features |= {"sampling", "seeds", "masks", "logprobs", "trees", "drafts"}
             features |= {"early_exit"} if self._stack.exit_depth > 0 else set()
         return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)
 
@@ -149,6 +151,15 @@ class PagedModel:
     def sampler(self) -> RowSampler | None:
         """The compiled kernel that samples from rows of logits; None where there is none."""
         return self._stack.sampler
+
+    @cached_property
+    def panel_head(self) -> PanelHead | None:
+        """The compiled head that draws from hidden states; None where there is none.
+
+        It computes in float32, so modules whose own type is another one have none.
+        """
+        wide = not isinstance(self._stack, ModuleStack) or self.dtype is torch.float32
+        return self.head.drawing() if wide and isinstance(self.head, LogitHead) else None
 
     @property
     def least_rows(self) -> int:

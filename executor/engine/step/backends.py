@@ -25,11 +25,15 @@ from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import Staging
 from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.memory.sequence import Chunk
+from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step import sampler
+from qpdsl.executor.engine.step.compiled_head import CompiledHead
+from qpdsl.executor.engine.step.device_head import DeviceHead
 from qpdsl.executor.engine.step.graphs import CudaRecorder, DecodeGraphs, Recorder
 from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.engine.step.sampler import KernelSampler, Sampler
+from qpdsl.executor.engine.step.token_head import TokenHead
 from qpdsl.executor.kernels.packed import Sizes
 from qpdsl.executor.kernels.paged_attention import on_device
 
@@ -77,7 +81,9 @@ class GroupedBackend:
     def __init__(self, model: PagedModel, cache: KVCache) -> None:
         self._model = model
         self._cache = cache
-        self.readout = Readout(model, Staging(model.device), sampler.sample)
+        staging = Staging(model.device)
+        head = _compiled_head(model) or _device_head(model, staging, deterministic=True)
+        self.readout = Readout(model, staging, sampler.sample, head=head)
 
     def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
         model, cache = self._model, self._cache
@@ -108,7 +114,8 @@ class KernelBackend:
         self._assembler = GraphAssembler(model.layout.page_size, cache.scratch, rows)
         self.graphs = None if recorder is None else DecodeGraphs(self._captured, self._allocate, recorder)
         sample: Sampler = _kernel_sampler(self._staging) if on_device(cache.rows.data) else sampler.sample
-        self.readout = Readout(model, self._staging, sample, None if rows is None else _FIXED_HEAD_ROWS)
+        head = _device_head(model, self._staging, self._deterministic)
+        self.readout = Readout(model, self._staging, sample, None if rows is None else _FIXED_HEAD_ROWS, head)
 
     def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
         if not all(chunk.rows == 1 and chunk.read_rows for chunk in chunks):
@@ -146,7 +153,7 @@ class NativeBackend:
         self._assembler = DirectAssembler(model.layout.page_size, cache.scratch)
         staging = Staging(model.device)
         sample: Sampler = sampler.sample if model.sampler is None else KernelSampler(staging, model.sampler)
-        self.readout = Readout(model, staging, sample)
+        self.readout = Readout(model, staging, sample, head=_compiled_head(model))
 
     def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
         step = self._assembler.step(chunks, self._model.least_rows)
@@ -165,6 +172,19 @@ def kernel_backend(model: PagedModel, cache: KVCache, rows: int | None, graphs: 
     """The kernels' backend on the model's own device. Graphs are captured on CUDA alone."""
     recorder = CudaRecorder() if graphs and cache.rows.data.is_cuda else None
     return KernelBackend(model, cache, rows, recorder)
+
+
+def _compiled_head(model: PagedModel) -> TokenHead | None:
+    head = model.panel_head
+    return None if head is None else CompiledHead(head)
+
+
+def _device_head(model: PagedModel, staging: Staging, deterministic: bool) -> TokenHead | None:
+    """None where the weights are no matrix of floats, or where torch would round its logits to 16 bits."""
+    weights = model.head.weights if isinstance(model.head, LogitHead) else None
+    if weights is None or not (on_device(weights.weight) or model.dtype is torch.float32):
+        return None
+    return DeviceHead(weights, staging, deterministic)
 
 
 def _kernel_sampler(staging: Staging) -> KernelSampler:

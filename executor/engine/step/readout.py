@@ -17,6 +17,7 @@ from qpdsl.executor.engine.batch.staging import Staging
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.sampler import NEAR_CUT_PROBABILITY, SampledTokens, Sampler
+from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
 from qpdsl.executor.requests.request import LogProbRequest, ReadRequest
 
 # Dense logits of a long prompt would take gigabytes at once.
@@ -42,12 +43,21 @@ class Reading(NamedTuple):
 class Readout:
     """Reads one model's hidden states. It waits for the device once a call, for the results.
 
-    With `rows`, every product with the head is padded to so many rows, so that a row's bits do not depend on their
-    number; None where they do not, or where it does not matter.
+    `head` draws what needs no logits of all ids; None where they are computed for every draw. With `rows`, every
+    product that computes them is padded to so many rows, so that a row's bits do not depend on their number; None where
+    they do not, or where it does not matter.
     """
 
-    def __init__(self, model: PagedModel, staging: Staging, sampler: Sampler, rows: int | None = None) -> None:
+    def __init__(
+        self,
+        model: PagedModel,
+        staging: Staging,
+        sampler: Sampler,
+        rows: int | None = None,
+        head: TokenHead | None = None,
+    ) -> None:
         self._model = model
+        self._head = head
         self._staging = staging
         self._sampler = sampler
         self._rows = rows
@@ -83,6 +93,28 @@ class Readout:
         return values
 
     def _sampled(
+        self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None
+    ) -> SampledTokens:
+        head = self._head
+        if head is None:
+            return self._by_logits(hidden, exit_hidden, draws, masks)
+        reading = [index for index, draw in enumerate(draws) if _needs_logits(draw)]
+        if not reading:
+            return head(hidden, HeadDraws.of(draws, masks))
+        if len(reading) == len(draws):
+            return self._by_logits(hidden, exit_hidden, draws, masks)
+        others = sorted(set(range(len(draws))) - set(reading))
+        drawn = head(hidden, HeadDraws.of([draws[index] for index in others], masks))
+        read = self._by_logits(hidden, exit_hidden, [draws[index] for index in reading], masks)
+        # Where each draw lies after both are joined.
+        (places,) = self._staging.send([np.argsort(np.array(others + reading))])
+        return SampledTokens(
+            torch.cat((drawn.tokens, read.tokens))[places],
+            torch.cat((drawn.logprobs, read.logprobs))[places],
+            torch.cat((drawn.near_ties, read.near_ties))[places],
+        )
+
+    def _by_logits(
         self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None
     ) -> SampledTokens:
         rows = [draw.row for draw in draws]
@@ -162,3 +194,8 @@ class Readout:
         top = exit_logits.double().softmax(dim=-1).topk(2, dim=-1).values
         surplus = top[:, 0] - top[:, 1] - margins
         return surplus >= 0, surplus.abs() < NEAR_CUT_PROBABILITY
+
+
+def _needs_logits(draw: Draw) -> bool:
+    """Whether a draw looks at the logits of all ids: filters sort them, an early exit compares two distributions."""
+    return draw.exit_margin is not None or (draw.params.filtered and not draw.params.greedy)

@@ -58,11 +58,11 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], 
         scores[filtered], near[filtered] = filtered_scores(scores[filtered], *bounds)
     noisy = [row for row, p in enumerate(params) if not p.greedy]
     if len(noisy) == len(params):
-        scores = _perturb(scores, keys, positions)
+        scores = perturbed(scores, keys, positions)
     elif noisy:
         rows = torch.tensor(noisy, device=logits.device)
         scores = scores.clone()
-        scores[rows] = _perturb(scores[rows], [keys[row] for row in noisy], [positions[row] for row in noisy])
+        scores[rows] = perturbed(scores[rows], [keys[row] for row in noisy], [positions[row] for row in noisy])
     tokens, gap = _best(scores)
     near |= gap < NEAR_TIE_GAP
     logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
@@ -160,7 +160,7 @@ def _best(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, gap
 
 
-def _perturb(scores: torch.Tensor, keys: list[int], positions: list[int]) -> torch.Tensor:
+def perturbed(scores: torch.Tensor, keys: list[int], positions: list[int]) -> torch.Tensor:
     """Adds Gumbel noise to the ids that can win with it; those too far below the row's maximum become −inf."""
     batch, vocabulary = scores.shape
     padding = -vocabulary % 4

@@ -1,4 +1,4 @@
-"""The metadata of a step for paged attention: page tables, contexts and shared prefixes, the same for all layers.
+"""The metadata of a step for paged attention: page tables, contexts, shared prefixes, trees; the same for all layers.
 
 The host builds it once a step (`executor/engine/batch/`).
 """
@@ -40,8 +40,28 @@ class Cascade:
 
 
 @dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the last tokens of a sequence lie that is a path in a tree of tokens.
+
+    The tree has its tokens in consecutive places behind the tokens that all its paths begin with, in any order in which
+    parents come first. Each token of it that is new is a sequence of its own, with a context that ends with it. So
+    position i of a context is read in its turn wherever it lies: a path has the bits of the same tokens in their places.
+
+    start:  int32 [B], the first position that does not lie in the place of its number; `NOWHERE` for other sequences
+    places: int32 [B, L], places of the positions from `start` on; 0 after the last
+    """
+
+    start: torch.Tensor
+    places: torch.Tensor
+
+
+# The largest int32.
+NOWHERE = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
 class PagedBatch:
-    """T new tokens of B sequences: first the sequences that decode, with one token each, then the chunks of prompts.
+    """T new tokens of B sequences: first the sequences with one token each, then the chunks of prompts.
 
     pages:         int32 [B, P], the page table: page ids, last dimension contiguous; ids after a context's last page
                    are never read
@@ -52,6 +72,7 @@ class PagedBatch:
     longest:       no context is longer (an upper bound: a captured graph gives the model's limit)
     longest_query: no sequence has more new tokens than this
     cascade:       shared prefixes among the first `decodes` sequences, if any
+    paths:         which of the first `decodes` sequences are paths in trees, if any
     """
 
     pages: torch.Tensor
@@ -62,6 +83,7 @@ class PagedBatch:
     longest: int
     longest_query: int = 1
     cascade: Cascade | None = None
+    paths: Paths | None = None
 
     @property
     def sequences(self) -> int:

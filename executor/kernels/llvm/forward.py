@@ -25,12 +25,14 @@ from qpdsl.executor.kernels.llvm.matmul.emit import panels_at_once
 
 # residual float32 [T, hidden], which the forward changes; normed, projected [T, hidden], joined [T, joined_row],
 # attended [T, queries] and gated [T, gated_row] are its workspace, widened, sums and scratch that of each thread, so
-# many bytes apart. `exit` is the number of layers after which `exit_hidden` [T, hidden] is written, 0 for none. The
-# barrier is int32 [32] of zeros.
+# many bytes apart. `exit` is the number of layers after which `exit_hidden` [T, hidden] is written, 0 for none.
+# `tree_attend` is the address of attention with trees where a step has some, else 0; path_start, places and path are
+# what it reads more. The barrier is int32 [32] of zeros.
 FRAME = (
     *("residual", "normed", "projected", "joined", "joined_row", "attended", "gated", "gated_row"),
     *("widened", "widened_bytes", "sums", "sums_bytes", "scratch", "scratch_bytes"),
     *("count", "positions", "slots", "rows", "pages", "context", "start", "sequences", "table"),
+    *("tree_attend", "path_start", "places", "path"),
     *("layers", "depth", "exit", "exit_hidden", "last_norm", "hidden", "factor", "one", "barrier"),
 )
 # Of each product: the addresses of its code, of the code of its group sums (0 for none), of its panels and its bias;
@@ -206,8 +208,7 @@ class _Forward:
         )
         self._wait()
         begin, end = self._share(code.times(self._number("count"), shape.heads.kv_heads))
-        self._call(
-            "attend",
+        arguments = (
             joined,
             joined_row,
             self._pointer("rows"),
@@ -225,6 +226,14 @@ class _Forward:
             self._of_layer("window", I64),
             self._pointer("attended"),
         )
+        tree_attend = self._number("tree_attend")
+        with code.builder.if_else(code.builder.icmp_signed("==", tree_attend, code.number(0))) as (plain, trees):
+            with plain:
+                self._call("attend", *arguments)
+            with trees:
+                paths = (self._pointer("path_start"), self._pointer("places"), self._number("path"))
+                kinds = tuple(argument.type for argument in (*arguments, *paths))
+                self._call_address(tree_attend, kinds, *arguments, *paths)
         self._wait()
         self._to_residual("out", "after_attention", shape.norms[1], "attended", code.number(shape.heads.queries))
 

@@ -38,8 +38,8 @@ class LayerAttention:
         if shape.page_size % (width // self._block):
             raise LookupError("page size")
         self._put = _put_library(shape.cache, width)["put"]
-        # With and without sinks and a soft cap; compiled when a layer first needs it.
-        self._attends: dict[tuple[bool, float | None], Function] = {}
+        # With and without sinks, a soft cap and trees; compiled when a layer first needs it.
+        self._attends: dict[tuple[bool, float | None, bool], Function] = {}
         self._scratch = torch.empty(0, dtype=torch.float32)
 
     def attend(
@@ -91,10 +91,14 @@ class LayerAttention:
         sinks = None
         if scoring.sinks is not None:
             sinks = scoring.sinks.detach().float().view(shape.kv_heads, shape.fold).t().contiguous()
-        kind = (sinks is not None, scoring.softcap)
+        kind = (sinks is not None, scoring.softcap, batch.paths is not None)
         if kind not in self._attends:
-            self._attends[kind] = _attend_library(shape, self._width, *kind)["attend"]
+            self._attends[kind] = attend_library(shape, self._width, *kind)["attend"]
         function = self._attends[kind]
+        paths: tuple[int, ...] = ()
+        if batch.paths is not None:
+            places = batch.paths.places
+            paths = batch.paths.start.data_ptr(), places.data_ptr(), places.shape[1]
 
         def run(thread: int) -> None:
             function(
@@ -114,6 +118,7 @@ class LayerAttention:
                 scaling.data_ptr(),
                 scoring.window or NO_WINDOW,
                 0 if sinks is None else sinks.data_ptr(),
+                *paths,
             )
 
         TEAM.run(threads, run)
@@ -125,8 +130,10 @@ def _put_library(shape: CacheShape, width: int) -> Library:
 
 
 @cache
-def _attend_library(shape: HeadShape, width: int, sinks: bool, softcap: float | None) -> Library:
-    return Library({"attend": partial(emit_attend, shape=shape, width=width, sinks=sinks, softcap=softcap)})
+def attend_library(shape: HeadShape, width: int, sinks: bool, softcap: float | None, trees: bool) -> Library:
+    """Function `attend`, see `emit_attend`. Raises LookupError where the machine has no vectors for it."""
+    emitter = partial(emit_attend, shape=shape, width=width, sinks=sinks, softcap=softcap, trees=trees)
+    return Library({"attend": emitter})
 
 
 def emit_put(module: ir.Module, name: str, shape: CacheShape, width: int) -> None:

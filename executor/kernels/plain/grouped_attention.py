@@ -30,6 +30,8 @@ class AttentionGroup:
     first:     the first batch row, where the batch rows are all real and consecutive, so that a slice serves; else None
     rows:      without `first`, int64 [B*Q], the batch row of each query, 0 where padded
     valid:     without `first`, int64, which of the B*Q queries are real
+    moved:     for paths in trees (see `Paths`), int64 [2, M]: of the B·L tokens of the contexts, those that others
+               stand in for, and these; None where every token lies in its place
     """
 
     batch: int
@@ -39,6 +41,7 @@ class AttentionGroup:
     first: int | None = None
     rows: torch.Tensor | None = None
     valid: torch.Tensor | None = None
+    moved: torch.Tensor | None = None
     _masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     def mask(self, window: int | None, length: int, fold: int, dtype: torch.dtype) -> torch.Tensor:
@@ -98,7 +101,10 @@ def paged_attention(
             assert group.rows is not None
             selected = query.index_select(0, group.rows)
         folded = selected if q == 1 else selected.reshape(b, q * fold, kv_heads, dim)
-        k, v = _gather(rows, pages, query.dtype).view(b, length, 2, kv_heads, dim).permute(2, 0, 3, 1, 4)
+        gathered = _gather(rows, pages, query.dtype).view(b * length, 2, kv_heads, dim)
+        if group.moved is not None:
+            gathered.index_copy_(0, group.moved[0], gathered.index_select(0, group.moved[1]))
+        k, v = gathered.view(b, length, 2, kv_heads, dim).permute(2, 0, 3, 1, 4)
         mask = group.mask(scoring.window, length, fold, query.dtype)
         mixed = _mix(folded.transpose(1, 2), k, v, mask, scoring).transpose(1, 2)
         mixed = mixed.reshape(b * q, fold, kv_heads, dim)

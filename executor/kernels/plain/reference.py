@@ -23,16 +23,23 @@ def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Ten
             data[row, place, which], scales[row, place, which] = kv_rows.quantize(new, rows.kind)
 
 
-def gather(rows: KVRows, pages: torch.Tensor, layer: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values float32 [length, KV, D] of one sequence; `pages` int32 [P]."""
-    row = pages[: -(-length // rows.page_size)].long() + layer
+def gather(rows: KVRows, pages: torch.Tensor, layer: int, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values float32 [L, KV, D] at `places` int64 [L] of one sequence; `pages` int32 [P]."""
+    row, place = pages[places // rows.page_size].long() + layer, places % rows.page_size
     if rows.kind == "plain":
-        pairs = rows.data[row].float()
+        pairs = rows.data[row, place].float()
     else:
         data, scales = rows.split()
-        pairs = kv_rows.dequantize(data[row], scales[row], rows.kind)
-    pairs = pairs.flatten(0, 1)[:length]
+        pairs = kv_rows.dequantize(data[row, place], scales[row, place], rows.kind)
     return pairs[:, 0], pairs[:, 1]
+
+
+def places_of(batch: PagedBatch, sequence: int, length: int) -> torch.Tensor:
+    """Where the first `length` positions of a sequence lie: places int64 [length]."""
+    places = torch.arange(length, device=batch.pages.device)
+    if batch.paths is not None and length > (start := int(batch.paths.start[sequence])):
+        places[start:] = batch.paths.places[sequence, : length - start]
+    return places
 
 
 def scores(
@@ -69,7 +76,7 @@ def attention(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, 
         begin, end = starts[sequence], starts[sequence + 1]
         if length == 0 or begin == end:
             continue
-        keys, values = gather(rows, batch.pages[sequence], layer, length)
+        keys, values = gather(rows, batch.pages[sequence], layer, places_of(batch, sequence, length))
         position = torch.arange(length - (end - begin), length, device=query.device)
         logits = scores(query[begin:end], keys, position, 0, scoring)
         if scoring.sinks is not None:
@@ -90,7 +97,7 @@ def cascade(
     for first, last, begin, end, _ in shared.tiles.tolist():
         if first == last:
             continue
-        keys, values = gather(rows, batch.pages[members[first]], layer, end)
+        keys, values = gather(rows, batch.pages[members[first]], layer, torch.arange(end, device=query.device))
         tile = members[first:last]
         mean, total = weigh(scores(query[tile], keys[begin:], position[tile], begin, scoring), values[begin:])
         for index, sequence in enumerate(tile.tolist()):
@@ -99,7 +106,8 @@ def cascade(
     for sequence in range(query.shape[0]):
         begin = starts[sequence]
         if contexts[sequence] > begin:
-            keys, values = gather(rows, batch.pages[sequence], layer, contexts[sequence])
+            places = places_of(batch, sequence, contexts[sequence])
+            keys, values = gather(rows, batch.pages[sequence], layer, places)
             logits = scores(query[sequence, None], keys[begin:], position[sequence, None], begin, scoring)
             mean, total = weigh(logits, values[begin:])
             parts[sequence].append((mean[0], total[0]))

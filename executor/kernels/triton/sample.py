@@ -1,9 +1,4 @@
-"""Gumbel-max sampling in one pass over the logits: the token, its log-probability and the gap to the runner-up.
-
-The noise has the random words of `plain/philox.py`, so a row's token is the one that torch draws. The logarithms are
-taken in float64 as there. Those of two libraries may differ in the last bit: after rounding to float32 this changes a
-perturbed score in about one of ten million cases, and a token only where such a case meets a near tie.
-"""
+"""Gumbel-max sampling in one pass over the logits: the token, its log-probability and the gap to the runner-up."""
 
 from __future__ import annotations
 
@@ -11,19 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
+from qpdsl.executor.kernels.data.token_draws import Drawn
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX
+from qpdsl.executor.kernels.triton.vocabulary_parts import Parts, choose, gumbel_of
 
 # Ids of one block, ids of one program at least, and parts of a vocabulary at most.
 _BLOCK = 1024
 _LEAST = 4096
 _MOST_PARTS = 64
-
-
-@triton.jit
-def gumbel_of(words):
-    """Standard Gumbel variates float64 from words uint32: −log(−log(1 − u)), u = (x + ½)·2⁻³²; 1 − u is exact."""
-    u = (words.to(tl.float64) + 0.5) * 2.3283064365386963e-10
-    return -tl.log(-tl.log(1.0 - u))
 
 
 @triton.jit(do_not_specialize=["vocabulary", "parts"])
@@ -37,7 +27,7 @@ def sample_kernel(
     token_out,
     logit_out,
     peak_out,
-    sum_out,
+    under_out,
     vocabulary,
     parts,
     stride,
@@ -99,90 +89,28 @@ def sample_kernel(
     tl.store(token_out + to, token)
     tl.store(logit_out + to, chosen)
     tl.store(peak_out + to, peak)
-    tl.store(sum_out + to, under)
+    tl.store(under_out + to, under)
 
 
-@triton.jit(do_not_specialize=["parts"])
-def choose_kernel(
-    best_in,
-    second_in,
-    token_in,
-    logit_in,
-    peak_in,
-    sum_in,
-    token_out,
-    logprob_out,
-    gap_out,
-    parts,
-    PARTS: tl.constexpr,
-):
-    """A program for each row merges its parts."""
-    row = tl.program_id(0).to(tl.int64)
-    part = tl.arange(0, PARTS)
-    there = part < parts
-    at = row * parts + part
-    best = tl.load(best_in + at, mask=there, other=float("-inf"))
-    second = tl.load(second_in + at, mask=there, other=float("-inf"))
-    token = tl.load(token_in + at, mask=there, other=0)
-    logit = tl.load(logit_in + at, mask=there, other=float("-inf"))
-    peak = tl.load(peak_in + at, mask=there, other=float("-inf"))
-    under = tl.load(sum_in + at, mask=there, other=0.0)
-    winner = tl.argmax(best, 0)
-    here = tl.max(best, 0)
-    runner = tl.maximum(tl.max(tl.where(part == winner, float("-inf"), best), 0), tl.max(second, 0))
-    crest = tl.max(peak, 0)
-    total = crest + tl.log(tl.sum(under * tl.exp(peak - crest), 0))
-    tl.store(token_out + row, tl.max(tl.where(part == winner, token, 0), 0).to(tl.int64))
-    tl.store(logprob_out + row, tl.max(tl.where(part == winner, logit, float("-inf")), 0) - total)
-    tl.store(gap_out + row, here - runner)
-
-
-def sample(
-    logits: torch.Tensor, temperatures: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def sample(logits: torch.Tensor, temperatures: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> Drawn:
     """Draws a token for each row of `logits` [B, V] (float32 or a 16-bit float, last dimension contiguous).
 
     `temperatures` float32 [B], 0 for greedy; `keys` int64 [B], the bits of the noise keys; `positions` int64 [B].
-    Returns tokens int64 [B], their log-probabilities at temperature 1 float32 [B], and the gaps between the best and
-    the second best perturbed score float32 [B], infinite where only one id is possible. Twin: `sample` of
-    `executor/engine/step/sampler.py`, without filters.
+    Twin: `sample` of `executor/engine/step/sampler.py`, without filters.
     """
     batch, vocabulary = logits.shape
-    parts = max(1, min(_MOST_PARTS, vocabulary // _LEAST))
-    floats = torch.empty((5, batch, parts), dtype=torch.float32, device=logits.device)
-    best, second, chosen, peak, under = floats.unbind()
-    token = torch.empty((batch, parts), dtype=torch.int32, device=logits.device)
-    sample_kernel[(batch, parts)](
+    count = max(1, min(_MOST_PARTS, vocabulary // _LEAST))
+    parts = Parts.empty(batch, count, logits.device)
+    sample_kernel[(batch, count)](
         logits,
         temperatures,
         keys,
         positions,
-        best,
-        second,
-        token,
-        chosen,
-        peak,
-        under,
+        *parts,
         vocabulary,
-        parts,
+        count,
         logits.stride(0),
         LARGEST=GUMBEL_MAX,
         BLOCK=_BLOCK,
     )
-    tokens = torch.empty(batch, dtype=torch.int64, device=logits.device)
-    logprobs, gaps = torch.empty((2, batch), dtype=torch.float32, device=logits.device).unbind()
-    choose_kernel[(batch,)](
-        best,
-        second,
-        token,
-        chosen,
-        peak,
-        under,
-        tokens,
-        logprobs,
-        gaps,
-        parts,
-        PARTS=triton.next_power_of_2(parts),
-        num_warps=1,
-    )
-    return tokens, logprobs, gaps
+    return choose(parts)

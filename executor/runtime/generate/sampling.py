@@ -8,6 +8,7 @@ from functools import partial
 
 from qpdsl.executor.events.events import Path
 from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, Mask, Priority, Sample, Watch
 from qpdsl.executor.runtime.generate.continuation import Continuation, GenerateOptions
 from qpdsl.executor.runtime.instance.candidates import Row
@@ -16,6 +17,7 @@ from qpdsl.executor.text.constraint import ConstraintError
 from qpdsl.executor.text.stop import StopWatch
 from qpdsl.grammar.literals.early_match import EarlyMatcher, early_matcher
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.decode_plan import DecodePlan
 from qpdsl.planner.plan.physical import GenerateStrategy
 
 OnToken = Callable[[Path, int, str], None]
@@ -57,8 +59,9 @@ class _Counter:
 class Sampling:
     """A `generate` with its model, its options and its strategy, for the rows of one round.
 
-    `mask` holds samples to the constraint. `exit_margin` lets a draw leave at the middle layer. `until` ends a sample
-    once it has matched, as `strategy` says. `on_token` is called with a sample's text as it grows.
+    `mask` holds samples to the constraint. `exit_margin` lets a draw leave at the middle layer. `drafting` says where
+    tokens are proposed from. `until` ends a sample once it has matched, as `strategy` says. `on_token` is called with a
+    sample's text as it grows.
     """
 
     op: ops.Generate
@@ -68,6 +71,7 @@ class Sampling:
     instance: Instance
     mask: Callable[[], Mask] | None
     exit_margin: float | None
+    drafting: Drafting | None
     until: EarlyMatcher | None
     on_token: OnToken | None
 
@@ -80,8 +84,10 @@ class Sampling:
         if strategy.decode.head == "early_exit" and isinstance(op.via, ops.Amortized):
             exit_margin = instance.number("margin", op.via.margin)
         until = early_matcher(strategy.until.pattern) if strategy.until is not None else None
-        mask = _mask(op, model) if strategy.decode.constraint == "mask" else None
-        return cls(op, model, options, strategy, instance, mask, exit_margin, until, instance.services.on_token)
+        mask = _mask(op, model) if strategy.decode.masked else None
+        drafting = _drafting(op, strategy.decode, model, instance) if strategy.decode.drafts else None
+        on_token = instance.services.on_token
+        return cls(op, model, options, strategy, instance, mask, exit_margin, drafting, until, on_token)
 
     @property
     def distinct(self) -> int:
@@ -161,6 +167,9 @@ class Sampling:
             exit_margin=self.exit_margin,
             priority=priority,
             cached=self.strategy.share,
+            jump=self.strategy.decode.constraint == "jump",
+            sparse=self.strategy.decode.head == "sparse",
+            draft=self.drafting,
         )
 
     def _show(self, paths: Sequence[Path], piece: str) -> None:
@@ -175,3 +184,12 @@ def _mask(op: ops.Generate, model: TextModel) -> Callable[[], Mask]:
         return model.constrainer.masks(op.constraint.kind, op.constraint.source)
     except ConstraintError as error:
         raise RowError(f"`as {op.constraint.name}` with model `{model.name}`: {error}") from error
+
+
+def _drafting(op: ops.Generate, decode: DecodePlan, model: TextModel, instance: Instance) -> Drafting:
+    """What the requests say of drafts: the method that the plan names, and the rest as the program has it."""
+    draft = op.draft or ops.Draft("ngram")
+    assert decode.draft == draft.method != "none"
+    drafter = None if draft.model is None else instance.services.models[draft.model].name
+    corpus = (model.corpus(draft.texts),) if draft.texts else ()
+    return Drafting(draft.method, drafter, draft.tokens, draft.branches, corpus=corpus)

@@ -2,14 +2,13 @@
 
 The solver learns next tokens on fresh problems and notes. A second loss trains what its middle layer predicts through
 the same head (as in LayerSkip, Elhoushi et al. 2024, section 4), so that an early exit predicts something useful. The
-copy that ships is the solver at the moment when it is right about half the time. The mini model learns the shipped
-generator's own distribution over next tokens.
+copy that ships is the solver at the moment when it is right about half the time. The mini model is far smaller, and sees
+easy problems only: it knows the form of every text, and solves little.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -19,25 +18,18 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from qpdsl.family.tasks.counting import problems
 from qpdsl.family.tasks.records import notes
-from qpdsl.family.training.batches import (
-    IGNORED,
-    POOL,
-    ROWS,
-    CompletionBatch,
-    completion_rows,
-    fresh_batches,
-    fresh_pairs,
-    pad_rows,
-    shuffled_batches,
-)
+from qpdsl.family.training.batches import IGNORED, CompletionBatch, completion_rows, fresh_batches, pad_rows
 from qpdsl.family.training.llama import Shape, hidden_after, new_model
 from qpdsl.family.training.loop import Recipe, Settings, train
 
 SOLVER = Shape(layers=4, width=256, inner=576)
-MINI = Shape(layers=2, width=128, inner=320)
+MINI = Shape(layers=2, width=64, inner=160)
 MIDDLE_LAYER = 2
 _MIDDLE_WEIGHT = 0.3
 _RECORDS = 0.85
+# The levels of the mini model's problems, and its learning rates against the usual ones: narrow matrices bear more.
+_EASY = (1, 2)
+_MINI_RATE = 5.0
 
 
 def solver_losses(model: LlamaForCausalLM, batch: CompletionBatch) -> torch.Tensor:
@@ -109,49 +101,29 @@ def train_solver(
     return model
 
 
-def distillation_batches(
-    tokenizer: PreTrainedTokenizerFast, sampled: Sequence[tuple[str, str]], seed: int, first: int
-) -> Iterator[CompletionBatch]:
-    """Half fresh tasks, half the teacher's own samples, from batch number `first` on."""
-    pool, skip = divmod(first, POOL)
-    while True:
-        rng = random.Random(f"distillation {seed} {pool}")
-        pairs = rng.sample(fresh_pairs(seed, pool), ROWS * POOL // 2) + rng.choices(sampled, k=ROWS * POOL // 2)
-        batches = shuffled_batches(completion_rows(tokenizer, pairs), int(tokenizer.pad_token_id or 0), rng)
-        yield from islice(batches, skip, None)
-        pool, skip = pool + 1, 0
+def mini_losses(model: LlamaForCausalLM, batch: CompletionBatch) -> torch.Tensor:
+    """Cross-entropy of the completions' tokens."""
+    counted = batch.targets != IGNORED
+    hidden = model.model(input_ids=batch.ids, use_cache=False).last_hidden_state[counted]
+    return F.cross_entropy(model.lm_head(hidden).float(), batch.targets[counted])[None]
 
 
 def train_mini(
-    tokenizer: PreTrainedTokenizerFast,
-    teacher: LlamaForCausalLM,
-    sampled: Sequence[tuple[str, str]],
-    steps: int,
-    checkpoint: Path,
-    settings: Settings,
+    tokenizer: PreTrainedTokenizerFast, steps: int, checkpoint: Path, settings: Settings
 ) -> LlamaForCausalLM:
-    """Distil `teacher` into a mini model; `sampled` are (user turn, the teacher's completion)."""
+    """Train the mini model on fresh notes and easy problems."""
     model = new_model(MINI, settings.seed + 1)
-    teacher = teacher.to(settings.device).eval()
     held_out = HeldOut(tokenizer)
-
-    def losses(student: LlamaForCausalLM, batch: CompletionBatch) -> torch.Tensor:
-        counted = batch.targets != IGNORED
-        with torch.no_grad():
-            target = teacher(input_ids=batch.ids, use_cache=False).logits.float().log_softmax(-1)
-        prediction = student(input_ids=batch.ids, use_cache=False).logits.float().log_softmax(-1)
-        divergence = (target.exp() * (target - prediction)).sum(-1)
-        mean: torch.Tensor = (divergence * counted).sum() / counted.sum()
-        return mean[None]
-
     recipe = Recipe(
         name="mini",
         model=model,
-        batches=lambda first: distillation_batches(tokenizer, sampled, settings.seed + 2, first),
-        losses=losses,
-        loss_names=("divergence",),
+        batches=lambda first: fresh_batches(tokenizer, settings.seed + 2, first, _EASY),
+        losses=mini_losses,
+        loss_names=("loss",),
         evaluate=lambda step: held_out.shares(model),
         evaluate_every=200,
+        rate=_MINI_RATE,
+        half=False,
     )
     train(recipe, steps, checkpoint, settings)
     return model

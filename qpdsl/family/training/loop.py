@@ -91,7 +91,8 @@ def rate(step: int, steps: int) -> float:
 class Recipe(Generic[M, B]):
     """One training: the model, its batches from a step on, and its losses, a 1-D tensor to be summed.
 
-    `evaluate(step)` returns figures to show. It is called every `evaluate_every` steps and may save the model.
+    `evaluate(step)` returns figures to show. It is called every `evaluate_every` steps and may save the model. `rate`
+    multiplies the learning rates. `half`: products are computed in bfloat16, which only wide models gain from.
     """
 
     name: str
@@ -101,6 +102,8 @@ class Recipe(Generic[M, B]):
     loss_names: tuple[str, ...]
     evaluate: Callable[[int], dict[str, float]]
     evaluate_every: int = 100
+    rate: float = 1.0
+    half: bool = True
 
 
 @dataclass(frozen=True)
@@ -124,11 +127,11 @@ def train(recipe: Recipe[M, B], steps: int, checkpoint_path: Path, settings: Set
         for batch in recipe.batches(step):
             if step >= steps:
                 break
-            with torch.autocast(torch.device(settings.device).type, torch.bfloat16):
+            with torch.autocast(torch.device(settings.device).type, torch.bfloat16, enabled=recipe.half):
                 losses = losses_of(model, to_device(batch, settings.device))
             losses.sum().backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizers.step(rate(step, steps))
+            optimizers.step(recipe.rate * rate(step, steps))
             step += 1
             means = losses.detach() if means is None else _MEMORY * means + (1 - _MEMORY) * losses.detach()
             if step % _SHOW_EVERY == 0 or step == steps:

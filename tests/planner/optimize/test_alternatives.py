@@ -11,7 +11,7 @@ from qpdsl.planner.optimize.alternatives import of_operators
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planner.rules.rule import Alternative
+from qpdsl.planner.plan.rule import Alternative
 from qpdsl.planner.rules.speculative_expansion import depths
 from tests.support.paths import PROGRAMS
 from tests.support.planner.rules import lowered

@@ -24,8 +24,19 @@ from triton.runtime.jit import JITFunction
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
+from qpdsl.executor.kernels.data.token_draws import HeadWeights, TokenDraws
 from qpdsl.executor.kernels.triton import cascade as triton_cascade
-from qpdsl.executor.kernels.triton import decode, merge, prefill, sample, store, tuning
+from qpdsl.executor.kernels.triton import (
+    decode,
+    dense_head,
+    merge,
+    prefill,
+    sample,
+    sparse_head,
+    store,
+    tuning,
+    vocabulary_parts,
+)
 
 KERNELS = (
     store.store_kernel,
@@ -34,7 +45,9 @@ KERNELS = (
     prefill.prefill_kernel,
     triton_cascade.prefix_kernel,
     sample.sample_kernel,
-    sample.choose_kernel,
+    dense_head.dense_kernel,
+    sparse_head.sparse_kernel,
+    vocabulary_parts.choose_kernel,
 )
 
 
@@ -86,6 +99,16 @@ def launch(kind: RowKind, dtype: torch.dtype, kv_heads: int, fold: int, dim: int
     triton_cascade.cascade(query, rows, batch, batch.cascade, 1, scoring, out)
 
 
+def launch_heads(dtype: torch.dtype, draws: int, masked: bool, head: HeadWeights) -> None:
+    """Launches both heads once."""
+    integers = torch.zeros(draws, dtype=torch.int64)
+    hidden = torch.zeros(draws, head.weight.shape[1], dtype=dtype)
+    drawn = TokenDraws(integers.int(), torch.ones(draws), integers, integers)
+    words = torch.zeros(draws, -(-head.weight.shape[0] // 32), dtype=torch.int32)
+    dense_head.dense(hidden, head, drawn, *((words, integers.int()) if masked else ()))
+    sparse_head.sparse(hidden, head, drawn, torch.zeros(draws + 1, dtype=torch.int32), integers.int(), 100)
+
+
 def spilled(cubin: bytes) -> int:
     """Bytes of local memory of a thread, by the tool that comes with Triton; -1 where that is missing."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -121,6 +144,9 @@ def main(capabilities: list[int]) -> None:
         launch("fp8", torch.bfloat16, 2, 4, 256, Scoring(0.1))
         integers = torch.zeros(4, dtype=torch.int64)
         sample.sample(torch.zeros(4, 32_000), torch.ones(4), integers, integers)
+        launch_heads(torch.bfloat16, 64, True, HeadWeights(torch.zeros(32_000, 896, dtype=torch.bfloat16)))
+        biased = HeadWeights(torch.zeros(32_001, 600), torch.zeros(32_001), 0.5, 30.0)
+        launch_heads(torch.float32, 1, False, biased)
 
 
 if __name__ == "__main__":

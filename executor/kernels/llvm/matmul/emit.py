@@ -10,13 +10,14 @@ a few panels are computed before the next panels are read, so weights come from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.jit.builder import F16, F32, I8, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.jit.builder import F16, F32, I8, I32, I64, KernelCode, Value, Variable
 from qpdsl.executor.kernels.llvm.matmul.panels import STEP, Factor, FloatPanels, GroupedPanels, Panels
 
 _LINE_BYTES = 64
@@ -105,63 +106,110 @@ def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     last = code.add(begin, code.times(code.builder.sdiv(length, code.number(tile.panels)), tile.panels))
     last = code.most(last, begin)
     with code.loop(begin, last, tile.panels) as panel:
-        _rows(code, panels, tile, panel, masked=False)
+        _rows(code, tile.rows, partial(_Tile, code, panels, panel, tile.panels))
     with code.loop(last, given["to"]) as panel:
-        _rows(code, panels, Tile(_FEW_ROWS, 1), panel, masked=True)
+        _rows(code, _FEW_ROWS, partial(_Tile, code, panels, panel, 1, masked=True))
     code.end()
 
 
-def _rows(code: KernelCode, form: Panels, tile: Tile, panel: Value, masked: bool) -> None:
-    """All rows of the panels of a tile, in tiles whose numbers of rows differ by one at most."""
+def emit_listed(module: ir.Module, name: str, panels: Panels, width: int) -> None:
+    """A product of listed panels: x·Wᵀ + b of their outputs, with the bits that `emit_matmul` gives them.
+
+    Arguments of the function, in order:
+    x          float32 [T, row]
+    row        numbers from a row of x to the next
+    weights    panels
+    bytes      of a panel
+    bias       float32 [panels, width], padded for the last panel
+    sums       as in `emit_matmul`
+    listed     int32 [end], the numbers of panels
+    out        float32 [T, out_row], the outputs of the first panel first, with room for `panels_at_once` more
+    out_row    numbers from a row of out to the next
+    count      T
+    inputs
+    from, to   the place in the list of the first panel to compute, and the place to stop before
+    end        the place in the list up to which panels are prefetched, for the next call
+    """
+    numbers = ("@out_row", "@count", "@inputs", "@from", "@to", "@end")
+    code = KernelCode(
+        module, name, ("x", "@row", "weights", "@bytes", "bias", "sums", "listed", "out", *numbers), width
+    )
+    given, tile = code.arguments, Tile.of(width, panels)
+    with code.loop(given["from"], given["to"], tile.panels) as place:
+        _rows(code, tile.rows, partial(_ListedTile, code, panels, place, tile.panels))
+    code.end()
+
+
+def _rows(code: KernelCode, most: int, tile: Callable[[Value, Value, int], _Tile]) -> None:
+    """All rows of the panels of a tile, in tiles of up to `most` rows whose numbers of rows differ by one at most.
+
+    `tile`: of its number, its first row and its number of rows.
+    """
     builder, count = code.builder, code.arguments["count"]
-    tiles = builder.sdiv(code.add(count, tile.rows - 1), code.number(tile.rows))
+    tiles = builder.sdiv(code.add(count, most - 1), code.number(most))
     with code.loop(0, tiles) as index:
         first = builder.sdiv(code.times(count, index), tiles)
         after = builder.sdiv(code.times(count, code.add(index, 1)), tiles)
         rows = builder.sub(after, first)
         end = builder.append_basic_block("tile")
         switch = builder.switch(rows, end)
-        for number in range(1, tile.rows + 1):
+        for number in range(1, most + 1):
             block = builder.append_basic_block(f"rows {number}")
             switch.add_case(code.number(number), block)
             builder.position_at_end(block)
-            _Tile(code, form, index, first, number, panel, tile.panels).emit(masked)
+            tile(index, first, number).emit()
             builder.branch(end)
         builder.position_at_end(end)
 
 
 class _Tile:
-    """The code of tile number `index` of some panels: `rows` rows from `first` on, `panels` panels from `panel` on."""
+    """The code of tile number `index` of some panels: `rows` rows from `first` on, `panels` panels from `panel` on.
+
+    With `masked`, the panel may be the last, which has fewer outputs than lanes.
+    """
 
     def __init__(
-        self, code: KernelCode, form: Panels, index: Value, first: Value, rows: int, panel: Value, panels: int
+        self,
+        code: KernelCode,
+        form: Panels,
+        panel: Value,
+        panels: int,
+        index: Value,
+        first: Value,
+        rows: int,
+        *,
+        masked: bool = False,
     ) -> None:
         self._code, self._form, self._index = code, form, index
-        self._first, self._panel = first, panel
+        self._first, self._masked = first, masked
         arguments, builder = code.arguments, code.builder
         row_bytes = code.times(arguments["row"], 4)
         self._inputs = [
             code.at(arguments["x"], builder.mul(code.add(first, row), row_bytes), I8) for row in range(rows)
         ]
+        self._panels = self._numbers(panel, panels)
         self._weights = [
-            code.at(arguments["weights"], code.times(code.add(panel, number), arguments["bytes"]), I8)
-            for number in range(panels)
+            code.at(arguments["weights"], builder.mul(number, arguments["bytes"]), I8) for number in self._panels
         ]
         self._cells = [(row, number) for row in range(rows) for number in range(panels)]
         self._ahead = code.times(arguments["bytes"], panels)
 
-    def emit(self, masked: bool) -> None:
-        """With `masked`, the panel may be the last, which has fewer outputs than lanes."""
+    def _numbers(self, panel: Value, panels: int) -> list[Value]:
+        """The numbers of the panels."""
+        return [self._code.add(panel, number) for number in range(panels)]
+
+    def emit(self) -> None:
         form = self._form
-        sums = self._floats(form) if isinstance(form, FloatPanels) else self._grouped(form)
+        self._store(self._floats(form) if isinstance(form, FloatPanels) else self._grouped(form))
+
+    def _store(self, sums: dict[tuple[int, int], Variable]) -> None:
         code, builder, arguments = self._code, self._code.builder, self._code.arguments
         factor, added = code.broadcast(arguments["factor"]), code.builder.trunc(arguments["add"], ir.IntType(1))
         for row, number in self._cells:
-            panel = code.add(self._panel, number)
-            column = code.times(panel, code.width)
+            column = code.times(self._panels[number], code.width)
             target = code.at(arguments["out"], code.times(code.add(self._first, row), arguments["out_row"]))
             target, bias = code.at(target, column), code.at(arguments["bias"], column)
-            lanes = code.below(builder.sub(arguments["outputs"], column)) if masked else None
+            lanes = code.below(builder.sub(arguments["outputs"], column)) if self._masked else None
             value = builder.fadd(sums[row, number].get(), code.load_some(bias, lanes))
             before = code.variable(code.vector, code.constant(0.0))
             with builder.if_then(added):
@@ -325,6 +373,54 @@ class _Tile:
             return builder.call(code.intrinsic("llvm.x86.avx512.permvar.sf.512", kind), [table, value])
         low = builder.and_(value, ir.Constant(code.integers, [15] * width))
         return builder.sitofp(low, code.vector)
+
+
+class _ListedTile(_Tile):
+    """As `_Tile`, of the panels that the list names from place `panel` on; those after `to` repeat the last."""
+
+    def _numbers(self, panel: Value, panels: int) -> list[Value]:
+        code, given = self._code, self._code.arguments
+        self._place = panel
+
+        def numbers(start: int, end: Value) -> list[Value]:
+            last = code.add(end, -1)
+            places = [code.least(code.add(panel, start + number), last) for number in range(panels)]
+            return [code.integer(given["listed"], place, I32) for place in places]
+
+        self._next = [
+            code.at(given["weights"], code.builder.mul(number, given["bytes"]), I8)
+            for number in numbers(panels, given["end"])
+        ]
+        return numbers(0, given["to"])
+
+    def _store(self, sums: dict[tuple[int, int], Variable]) -> None:
+        code, given = self._code, self._code.arguments
+        start = code.times(code.builder.sub(self._place, given["from"]), code.width)
+        for row, number in self._cells:
+            bias = code.load(code.at(given["bias"], code.times(self._panels[number], code.width)))
+            target = code.at(given["out"], code.times(code.add(self._first, row), given["out_row"]))
+            value = code.builder.fadd(sums[row, number].get(), bias)
+            code.store(value, code.at(target, code.add(start, number * code.width)))
+
+    def _prefetch(self, addresses: Sequence[Value], step: Value, size: int) -> None:
+        """As in `_Tile`, but each tile of many rows prefetches one of the next panels."""
+        code, builder = self._code, self._code.builder
+        panels = len(self._weights)
+        following = [builder.ptrtoint(address, I64) for address in self._next]
+        own = [builder.ptrtoint(address, I64) for address in self._weights]
+        if len(self._inputs) <= _FEW_TILE_ROWS:
+            for number, address in enumerate(addresses):
+                panel = number % panels
+                code.prefetch(code.at(address, builder.sub(following[panel], own[panel]), I8))
+            return
+        turn = builder.and_(self._index, code.number(panels - 1))
+        chosen = following[0]
+        for panel in range(1, panels):
+            is_turn = builder.icmp_unsigned("==", turn, code.number(panel))
+            chosen = builder.select(is_turn, following[panel], chosen)
+        ahead = builder.sub(chosen, own[0])
+        for address in addresses[::panels]:
+            code.prefetch(code.at(address, ahead, I8))
 
 
 def _factor_bytes(factor: Factor) -> int:

@@ -31,11 +31,9 @@ class Product:
         """float32 [T, in] with neighbouring numbers in memory, to float32 [T, out]."""
         weights, count = self.weights, rows.shape[0]
         out = torch.empty(count, weights.outputs, dtype=torch.float32)
-        sums = torch.empty(count, self.groups, dtype=torch.float32)
         stride = rows.stride(0) if count > 1 else weights.inputs
-        if self.groups:
-            self.code.sum_groups(rows.data_ptr(), stride, sums.data_ptr(), count, self.groups)
-        threads = min(torch.get_num_threads(), 1 + count * weights.inputs * weights.outputs // _WORK)
+        sums = self.sums(rows, stride)
+        threads = threads_for(count * weights.inputs * weights.outputs)
         bounds = parts(weights.count, threads, panels_at_once(weights.width))
 
         def run(thread: int) -> None:
@@ -60,6 +58,16 @@ class Product:
         TEAM.run(threads, run)
         return out
 
+    def sums(self, rows: torch.Tensor, stride: int) -> torch.Tensor:
+        """The sums of the groups of each row's inputs, float32 [T, groups]; empty where there are no offsets.
+
+        `stride`: numbers from a row to the next.
+        """
+        sums = torch.empty(rows.shape[0], self.groups, dtype=torch.float32)
+        if self.groups:
+            self.code.sum_groups(rows.data_ptr(), stride, sums.data_ptr(), rows.shape[0], self.groups)
+        return sums
+
 
 class MatmulCode:
     """The compiled code for panels of one form; see `emit_matmul` and `emit_group_sums`."""
@@ -81,6 +89,11 @@ class MatmulCode:
 def _is_shifted(panels: Panels) -> TypeGuard[GroupedPanels]:
     """Whether there are offsets, which are multiplied with the sums of groups of inputs."""
     return isinstance(panels, GroupedPanels) and panels.offset is not None
+
+
+def threads_for(work: int) -> int:
+    """How many threads share so many multiplications."""
+    return min(torch.get_num_threads(), 1 + work // _WORK)
 
 
 def parts(count: int, threads: int, step: int) -> list[int]:

@@ -1,0 +1,91 @@
+"""The engine itself, its steps carried out by the plan that it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common.serving import GREEDY, NAME, engine_of, run
+from benchmarks.peers.peer import Room, Tokens, Written
+from qpdsl.executor.engine.paged_engine import EngineConfig
+from qpdsl.executor.engine.step_report import StepReport
+from qpdsl.executor.models.load import load
+from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.request import GenerateRequest
+
+
+class _Started:
+    """A watch that ends nothing: it tells of the first token."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self._told: Callable[[], None] | None = told
+
+    def push(self, token: int) -> bool:
+        if self._told is not None:
+            self._told()
+            self._told = None
+        return False
+
+
+class Ours:
+    """A new engine for every run, so that every run prefills every prompt. Compiled constraints are kept."""
+
+    def __init__(self, model: str, dtype: str, room: Room) -> None:
+        torch.set_num_threads(room.threads)
+        self._model = load(NAME, Path(model), "cpu", dtype)
+
+    def write(
+        self,
+        prompts: Tokens,
+        schemas: Sequence[str],
+        limit: int,
+        plan: Mapping[str, Any],
+        on_first: Callable[[], None],
+    ) -> Written:
+        """A plan has `jump`, `sparse`, and `draft`: the method of an adaptive draft, or None."""
+        layout = self._model.paged.layout
+        room = sum(len(prompt) + limit + layout.page_size for prompt in prompts)
+        config = EngineConfig(max_sequences=len(prompts))
+        steps: list[StepReport] = []
+        engine = engine_of({NAME: self._model.paged}, 2 * room * layout.token_bytes, config, steps.append)
+        draft = None if plan["draft"] is None else Drafting(plan["draft"])
+        waiting = len(prompts)
+
+        def started() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting:
+                on_first()
+
+        tickets = [
+            engine.submit(
+                NAME,
+                GenerateRequest(
+                    prompt,
+                    (0,),
+                    GREEDY,
+                    limit,
+                    self._model.eos,
+                    watch=lambda number: _Started(started),
+                    mask=self._model.constrainer.masks("json_schema", schema),
+                    jump=plan["jump"],
+                    sparse=plan["sparse"],
+                    draft=draft,
+                ),
+            )
+            for prompt, schema in zip(prompts, schemas, strict=True)
+        ]
+        run(engine)
+        samples = [ticket.result().samples[0] for ticket in tickets]
+        counts = [{**asdict(sample.steps), "near_ties": sample.near_ties} for sample in samples]
+        parts = {
+            "steps": sum(step.seconds for step in steps),
+            "masks": sum(step.mask_seconds for step in steps),
+            "head": sum(step.head_seconds for step in steps),
+            "drafts": sum(step.draft_seconds for step in steps),
+        }
+        return Written([sample.tokens for sample in samples], counts, parts)

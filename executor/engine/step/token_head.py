@@ -1,0 +1,60 @@
+"""What draws tokens straight from hidden states, without logits of all ids in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from qpdsl.executor.engine.step.draws import Draw, Masks
+from qpdsl.executor.engine.step.sampler import SampledTokens
+
+_Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadDraws:
+    """Draws without filters and exit margins, as host arrays [D].
+
+    rows:        int64, of the hidden states
+    temperature: float32, 0 where the largest logit wins
+    keys:        int64, the bits of the noise keys
+    positions:   int64, how many tokens were drawn before under each key
+    allowed:     int64, the row of the masks' bits, -1 where every id may come
+    sparse:      bool, whether the head may compute the allowed ids alone: no result depends on it
+    masks:       None where all of `allowed` is -1
+    """
+
+    rows: _Ints
+    temperature: np.ndarray[Any, np.dtype[np.float32]]
+    keys: _Ints
+    positions: _Ints
+    allowed: _Ints
+    sparse: np.ndarray[Any, np.dtype[np.bool_]]
+    masks: Masks | None
+
+    @classmethod
+    def of(cls, draws: Sequence[Draw], masks: Masks | None) -> HeadDraws:
+        allowed = np.array([-1 if masks is None else draw.allowed for draw in draws], dtype=np.int64)
+        return cls(
+            np.array([draw.row for draw in draws], dtype=np.int64),
+            np.array([0.0 if draw.params.greedy else draw.params.temperature for draw in draws], dtype=np.float32),
+            np.array([draw.key for draw in draws], dtype=np.uint64).view(np.int64),
+            np.array([draw.position for draw in draws], dtype=np.int64),
+            allowed,
+            np.array([draw.sparse for draw in draws], dtype=np.bool_),
+            masks if (allowed >= 0).any() else None,
+        )
+
+
+class TokenHead(Protocol):
+    """Hidden states [R, d] on the model's device to one token for each draw.
+
+    Log-probabilities are at temperature 1, over the allowed ids. A draw of which no id is allowed has some token, which
+    nobody reads.
+    """
+
+    def __call__(self, hidden: torch.Tensor, draws: HeadDraws) -> SampledTokens: ...

@@ -1,0 +1,47 @@
+"""What a head draws tokens from: its weights, and the draws of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWeights:
+    """A linear head: logits = cap(scale · (W·h + bias)), cap(x) = softcap · tanh(x / softcap).
+
+    weight:  [V, d], float32, bfloat16 or float16, the last dimension contiguous
+    bias:    [V], of any of these types; None for none
+    softcap: None for none
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDraws:
+    """Tokens to draw; several draws may read one hidden state.
+
+    rows:         int32 [D], the hidden state of each draw
+    temperatures: float32 [D], 0 for greedy
+    keys:         int64 [D], the bits of the noise keys
+    positions:    int64 [D], how many tokens were drawn before under each key
+    """
+
+    rows: torch.Tensor
+    temperatures: torch.Tensor
+    keys: torch.Tensor
+    positions: torch.Tensor
+
+    @property
+    def count(self) -> int:
+        return self.rows.shape[0]
+
+
+# Tokens int64 [D], log-probabilities at temperature 1 float32 [D], and the gaps between the best and the second best
+# perturbed score float32 [D], infinite where only one id is possible. Where none is, a draw has some token.
+Drawn = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -1,0 +1,116 @@
+"""Hidden states to drawn tokens in torch: the twins of the dense and the sparse head of `triton/`.
+
+They also serve where torch computes on a CPU. A draw's bits depend neither on the other draws nor on how many threads
+sum: products have at least so many rows that BLAS sums each row alike, and sums of exponentials are taken in float64.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import linear, pad
+
+from qpdsl.executor.kernels.data.token_draws import Drawn, HeadWeights, TokenDraws
+from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX, gumbel, philox4x32
+
+# Enough rows for BLAS to sum a row alike for any larger number of them.
+_LEAST_ROWS = 16
+# Ids whose logits are in memory at a time: all blocks but the last have the same shape. A multiple of 4, as ids share
+# blocks of noise, and of 32, as they share words of a mask.
+_IDS = 1 << 15
+# Weights that are gathered at a time.
+_GATHERED = 1 << 22
+
+
+def dense(
+    hidden: torch.Tensor,
+    head: HeadWeights,
+    draws: TokenDraws,
+    bits: torch.Tensor | None = None,
+    lines: torch.Tensor | None = None,
+) -> Drawn:
+    """As `dense` of `triton/dense_head.py`."""
+    vocabulary = head.weight.shape[0]
+    wide = pad(hidden.float(), (0, 0, 0, max(0, _LEAST_ROWS - len(hidden))))
+    running = _Running(draws)
+    for first in range(0, vocabulary, _IDS):
+        last = min(first + _IDS, vocabulary)
+        bias = None if head.bias is None else head.bias[first:last].float()
+        logits = _finished(linear(wide, head.weight[first:last].float(), bias), head).index_select(0, draws.rows)
+        if bits is not None and lines is not None:
+            logits.masked_fill_(~_allowed(bits, lines, first, last), float("-inf"))
+        running.add(logits, torch.arange(first, last, device=hidden.device).expand(draws.count, -1))
+    return running.drawn()
+
+
+def sparse(
+    hidden: torch.Tensor, head: HeadWeights, draws: TokenDraws, offsets: torch.Tensor, ids: torch.Tensor, longest: int
+) -> Drawn:
+    """As `sparse` of `triton/sparse_head.py`."""
+    running = _Running(draws)
+    rows, own = hidden.index_select(0, draws.rows).double(), offsets.long()
+    count = max(1, _GATHERED // (draws.count * hidden.shape[1]))
+    for first in range(0, longest, count):
+        places = own[:-1, None] + torch.arange(first, min(first + count, longest), device=hidden.device)
+        there = places < own[1:, None]
+        listed = ids[places.clamp(max=len(ids) - 1)].long().masked_fill(~there, 0)
+        weights = head.weight[listed].double()
+        # In double, so that the result does not depend on how the sum is split.
+        products = (weights @ rows[:, :, None])[:, :, 0].float()
+        if head.bias is not None:
+            products = products + head.bias[listed].float()
+        running.add(_finished(products, head).masked_fill(~there, float("-inf")), listed)
+    return running.drawn()
+
+
+class _Running:
+    """The best of what was seen so far of each draw, and its sum of exponentials, in float64."""
+
+    def __init__(self, draws: TokenDraws) -> None:
+        self._draws = draws
+        self._noisy = draws.temperatures > 0
+        self._divisor = torch.where(self._noisy, draws.temperatures, 1.0)[:, None]
+        lowest = torch.full_like(draws.temperatures, float("-inf"))
+        self._best, self._second, self._logit = lowest.clone(), lowest.clone(), lowest.clone()
+        self._token = torch.zeros_like(draws.keys)
+        self._total = lowest.double()
+
+    def add(self, logits: torch.Tensor, ids: torch.Tensor) -> None:
+        """Logits float32 [D, n], −inf where no token may come, of ids int64 [D, n] above all seen before."""
+        scores = logits / self._divisor
+        # Where even the largest noise cannot lift a score to the runner-up, it is not needed: so it is of most.
+        rows, places = ((scores + GUMBEL_MAX >= self._second[:, None]) & scores.isfinite()).nonzero(as_tuple=True)
+        rows, places = rows[self._noisy[rows]], places[self._noisy[rows]]
+        scores[rows, places] = (scores[rows, places].double() + self._noise(rows, ids[rows, places])).float()
+
+        here, at = scores.max(dim=-1)
+        others = scores.scatter(1, at[:, None], float("-inf")).amax(dim=-1)
+        self._second = torch.maximum(torch.maximum(self._second, others), torch.minimum(self._best, here))
+        better = here > self._best
+        self._token = torch.where(better, ids.gather(1, at[:, None])[:, 0], self._token)
+        self._logit = torch.where(better, logits.gather(1, at[:, None])[:, 0], self._logit)
+        self._best = torch.maximum(self._best, here)
+        self._total = torch.logaddexp(self._total, logits.double().logsumexp(dim=-1))
+
+    def _noise(self, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Noise float64 [n] of ids of draws `rows`, both int64 [n]. Ids that share a block of words lie side by side."""
+        blocks, inverse = torch.unique_consecutive((rows << 32) | (ids >> 2), return_inverse=True)
+        rows = blocks >> 32
+        words = philox4x32(self._draws.keys[rows], blocks & 0xFFFFFFFF, self._draws.positions[rows] & 0xFFFFFFFF)
+        return gumbel(words[inverse, ids & 3])
+
+    def drawn(self) -> Drawn:
+        """What all ids together come to."""
+        return self._token, (self._logit.double() - self._total).float(), self._best - self._second
+
+
+def _finished(products: torch.Tensor, head: HeadWeights) -> torch.Tensor:
+    logits = products * head.scale
+    return logits if head.softcap is None else torch.tanh(logits / head.softcap) * head.softcap
+
+
+def _allowed(bits: torch.Tensor, lines: torch.Tensor, first: int, last: int) -> torch.Tensor:
+    """Which of the ids from `first`, a multiple of 32, to `last` each draw may take: bool [D, last − first]."""
+    words = bits[:, first // 32 : -(-last // 32)].index_select(0, lines.clamp(min=0))
+    shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
+    allowed = ((words[:, :, None] >> shifts) & 1).flatten(1)[:, : last - first].bool()
+    return allowed | (lines < 0)[:, None]

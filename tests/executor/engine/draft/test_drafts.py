@@ -1,0 +1,122 @@
+"""Drafts change how fast tokens come, and none of them: whatever drafts, in whatever company."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.engine.step_report import StepReport
+from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
+from tests.support.executor.models import VOCABULARY, paged, served
+from tests.support.executor.rule_mask import RuleMask
+
+SAMPLING = [
+    SamplingParams(0.0),
+    SamplingParams(0.8),
+    SamplingParams(1.3, top_k=12),
+    SamplingParams(1.0, top_p=0.8),
+]
+
+
+class StopAt:
+    """Ends a sample at its second token of an id that is divisible by 9."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def push(self, token: int) -> bool:
+        self._seen += token % 9 == 0
+        return self._seen == 2
+
+
+def engine_with(
+    pages: int = 400,
+    config: EngineConfig | None = None,
+    on_step: Callable[[StepReport], None] | None = None,
+) -> PagedEngine:
+    """An engine that serves a model as "m", with another one that can draft for it as "small"."""
+    model = paged("llama")
+    engine = PagedEngine(config, on_step, (pages + 1) * model.layout.page_bytes)
+    engine.add("m", model)
+    return engine
+
+
+@cache
+def requests() -> tuple[GenerateRequest, ...]:
+    """Fan-outs whose prompts share prefixes; every other one is masked, with or without jumps, and some stop early."""
+    rng = random.Random(5)
+    stem = [rng.randrange(1, VOCABULARY) for _ in range(40)]
+    batch = []
+    for index in range(16):
+        prompt = stem[: rng.choice([0, 16, 33, 40])] + [rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 30))]
+        request = GenerateRequest(
+            tuple(prompt),
+            (index, (1 << 63) + index, 7 * index)[: 1 + index % 3],
+            SAMPLING[index % 4],
+            rng.randint(1, 50),
+            eos=frozenset({3, 50}) if index % 5 == 1 else frozenset(),
+        )
+        if index % 2:
+            request = replace(request, mask=RuleMask, jump=index % 4 == 1, sparse=index % 8 == 1)
+        if index % 3 == 0:
+            request = replace(request, watch=lambda number: StopAt())
+        batch.append(request)
+    return tuple(batch)
+
+
+@cache
+def undrafted() -> list[tuple[Sample, ...]]:
+    return served(engine_with(), requests())
+
+
+def drafted(drafting: Drafting) -> tuple[GenerateRequest, ...]:
+    return tuple(replace(request, draft=drafting) for request in requests())
+
+
+METHODS = {
+    "ngram": Drafting("ngram", length=6, fixed=True),
+    "ngram, paced": Drafting("ngram", length=6),
+}
+
+
+@pytest.mark.parametrize("drafting", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize(
+    ("pages", "config"),
+    [
+        (400, EngineConfig()),
+        (400, EngineConfig(token_budget=20)),
+        (400, EngineConfig(max_sequences=3)),
+        (30, EngineConfig()),
+    ],
+    ids=["together", "chunked", "three-at-a-time", "little-memory"],
+)
+def test_samples_are_those_without_drafts(drafting: Drafting, pages: int, config: EngineConfig) -> None:
+    reports: list[StepReport] = []
+    engine = engine_with(pages, config, reports.append)
+    # Twice: the second time what the first one left can be looked up.
+    assert served(engine, drafted(drafting)) == undrafted()
+    assert served(engine, drafted(drafting)) == undrafted()
+    if pages < 100:
+        assert reports[-1].preemptions > 0
+
+
+@pytest.mark.parametrize("drafting", METHODS.values(), ids=METHODS)
+def test_a_cancelled_request_leaves_nothing_and_the_others_go_on(drafting: Drafting) -> None:
+    engine = engine_with()
+    batch = drafted(drafting)
+    doomed = [engine.submit("m", replace(request, max_tokens=200)) for request in batch[:3]]
+    tickets = [engine.submit("m", request) for request in batch]
+    for _ in range(6):
+        engine.step()
+    for ticket in doomed:
+        ticket.cancel()
+    while engine.has_work:
+        engine.step()
+        engine.check_integrity()
+    assert [ticket.result().samples for ticket in tickets] == undrafted()
