@@ -128,6 +128,7 @@ CODES: dict[str, CodeInfo] = {
     "QP234": CodeInfo("unused parameter", "The program declares the parameter and does not read it."),
     "QP235": CodeInfo("unused schema", "The file declares the schema, and nothing in it is held to it."),
     "QP236": CodeInfo("rows do not come back", "`peek` gives each row back, so its stages make one row of each."),
+    "QP237": CodeInfo("word without effect", "JSON Schema takes a word that it does not know for a note."),
     "QP260": CodeInfo("unknown built-in model", "An id that begins with `zoo/` names a model that ships with qpdsl."),
     "QP261": CodeInfo("verifier that is to write", "A verifier scores text; what writes it is a language model."),
     "QP262": CodeInfo("no verifier of this kind", "`score` takes a reward model, of the kind that it was trained as."),
@@ -135,7 +136,7 @@ CODES: dict[str, CodeInfo] = {
     "QP266": CodeInfo(
         "column lost to a call", "A program called without `into` makes a column that was there already."
     ),
-    "QP267": CodeInfo("draft without effect", "No plan drafts with a model, so `draft` names one for nothing."),
+    "QP267": CodeInfo("draft that cannot be", "`draft` stands where nothing can be proposed, or names two things at once."),
     "QP268": CodeInfo("braces around no name", "In a string `{name}` is replaced, and nothing else in braces is."),
     "QP269": CodeInfo(
         "rows that are cut", "A row that `max_tokens` has ended is finished: no later `generate` continues it."
@@ -162,7 +163,7 @@ CODES: dict[str, CodeInfo] = {
     "QP309": CodeInfo("unknown format", "`format` is one that llguidance can hold a text to."),
     "QP310": CodeInfo("program too large", "Calls may go 64 deep and add 10,000 stages to the programs of a file."),
     "QP401": CodeInfo("clauses that exclude each other", "`via filter` stands without `as`."),
-    "QP402": CodeInfo("model that helps itself", "Filtering with the model itself saves nothing."),
+    "QP402": CodeInfo("model that helps itself", "Filtering or drafting with the model itself saves nothing."),
     "QP501": CodeInfo(
         "value not known yet", "A parameter or a column of a program in Python has a value when it runs."
     ),

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import Model as Model
     from qpdsl.api.compose.targets import amortized as amortized
     from qpdsl.api.compose.targets import choice as choice
+    from qpdsl.api.compose.targets import draft as draft
+    from qpdsl.api.compose.targets import eagle as eagle
+    from qpdsl.api.compose.targets import early_exit as early_exit
     from qpdsl.api.compose.targets import epsilon as epsilon
     from qpdsl.api.compose.targets import exact as exact
     from qpdsl.api.compose.targets import filter as filter
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import logprob as logprob
     from qpdsl.api.compose.targets import loss as loss
     from qpdsl.api.compose.targets import model as model
+    from qpdsl.api.compose.targets import ngram as ngram
     from qpdsl.api.compose.targets import regex as regex
     from qpdsl.api.compose.targets import schema as schema
     from qpdsl.api.loading import load as load
@@ -88,6 +92,9 @@ _HOMES = {
         "Model",
         "amortized",
         "choice",
+        "draft",
+        "eagle",
+        "early_exit",
         "epsilon",
         "exact",
         "filter",
@@ -96,6 +103,7 @@ _HOMES = {
         "logprob",
         "loss",
         "model",
+        "ngram",
         "regex",
         "schema",
     ),

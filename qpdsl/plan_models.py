@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.models.load import BY_CONFIGURATION
-from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.runtime.requirements import required_features
 from qpdsl.executor.text.context import Context, ContextError, encode
@@ -16,15 +17,26 @@ from qpdsl.zoo import builtin
 
 
 def named_models(operators: Iterable[ops.Operator]) -> list[str]:
-    """The models that a plan runs, by their names in the program. A model to draft with is not among them."""
+    """The models that a plan runs, by their names in the program, those that draft among them."""
     names: list[str] = []
     for op in operators:
+        if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "model":
+            assert op.draft.model is not None
+            names.append(op.draft.model)
         match op:
             case ops.Generate(model=model, via=ops.Filter(model=small)):
                 names += [model, small]
             case ops.Generate(model=model) | ops.Judge(model=model) | ops.Score(verifier=model):
                 names.append(model)
     return names
+
+
+def named_heads(operators: Iterable[ops.Operator]) -> Iterator[str]:
+    """The folders of the EAGLE heads that a plan drafts with."""
+    for op in operators:
+        if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "eagle":
+            assert op.draft.model is not None
+            yield op.draft.model
 
 
 def verifier_kinds(plan: PhysicalPlan, operators: Iterable[ops.Operator]) -> dict[str, str]:
@@ -48,26 +60,59 @@ def verifier_kinds(plan: PhysicalPlan, operators: Iterable[ops.Operator]) -> dic
 
 
 def check_vocabularies(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:
-    """Raises ModelError unless both models of every `via filter` write with the same tokens.
+    """Raises ModelError unless both models of every `via filter` and of every `draft` write with the same tokens.
 
-    A token of one stands in the text of the other. `models` are the loaded models by id.
+    A token of one stands in the text of the other, or is proposed for it. `models` are the loaded models by id.
     """
     for op in operators:
         if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter):
             large, small = models[plan.models[op.model]], models[plan.models[op.via.model]]
             if large.tokenizer.get_vocab() != small.tokenizer.get_vocab() or large.eos != small.eos:
                 raise ModelError(small.name, f"`via filter` needs the vocabulary of `{large.name}`, and it has another")
+        if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "model":
+            assert op.draft.model is not None
+            large, small = models[plan.models[op.model]], models[plan.models[op.draft.model]]
+            if large.tokenizer.get_vocab() != small.tokenizer.get_vocab():
+                raise ModelError(small.name, f"`draft` needs the vocabulary of `{large.name}`, and it has another")
+
+
+def check_heads(
+    plan: PhysicalPlan,
+    operators: Iterable[ops.Operator],
+    models: Mapping[str, PagedTextModel],
+    heads: Mapping[str, EagleHead],
+) -> None:
+    """Raises ModelError unless every EAGLE head reads hidden states as wide as those of the model it drafts for.
+
+    `models` are the loaded ones by id, `heads` those by folder.
+    """
+    for op in operators:
+        for place in named_heads((op,)):
+            assert isinstance(op, ops.Generate)
+            model, head = models[plan.models[op.model]], heads[place]
+            width, own = head.config.hidden_size, model.paged.head.in_features
+            if width != own:
+                raise ModelError(place, f"its hidden states are {width} wide, and those of `{model.name}` are {own}")
 
 
 def check_writers(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:
     """Raises ModelError where the plan generates with a model that only scores. `models` are the loaded ones by id."""
     for op in operators:
-        if isinstance(op, ops.Generate | ops.Judge):
-            model, known = models[plan.models[op.model]], builtin(plan.models[op.model])
+        for name in _writers(op):
+            model, known = models[plan.models[name]], builtin(plan.models[name])
             if known is not None and known.kind is not None:
                 raise ModelError(model.name, f"it is a verifier of kind {known.kind}: it scores text, and writes none")
             if not model.writes:
                 raise ModelError(model.name, f"it is a {model.kind} verifier, which writes no text")
+
+
+def _writers(op: ops.Operator) -> Iterator[str]:
+    """The models that an operator has write, the one that drafts first: whoever named it is to be told of it."""
+    if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "model":
+        assert op.draft.model is not None
+        yield op.draft.model
+    if isinstance(op, ops.Generate | ops.Judge):
+        yield op.model
 
 
 def check_templates(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:

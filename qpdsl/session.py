@@ -8,17 +8,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from qpdsl.errors import naming_keywords
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped
 from qpdsl.executor.events.events import Path as RowPath
 from qpdsl.executor.events.stream import EventStream
+from qpdsl.executor.models.eagle_checkpoint import load_head
 from qpdsl.executor.models.load import load, score_with
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.errors import EngineError
@@ -31,9 +34,11 @@ from qpdsl.garbage_collector import collections_paused, collections_seldom
 from qpdsl.model_location import locate, locate_adapter
 from qpdsl.plan_models import (
     check_features,
+    check_heads,
     check_templates,
     check_vocabularies,
     check_writers,
+    named_heads,
     named_models,
     verifier_kinds,
 )
@@ -93,6 +98,7 @@ class Session:
         self._engine = PagedEngine(config, self._stepped, kv_bytes)
         self._running = False
         self._models: dict[str, PagedTextModel] = {}
+        self._heads: dict[str, EagleHead] = {}
         self._mathematics = Mathematics()
         self._scores = ScoreStore()
         self._floors: list[tuple[int, asyncio.Event]] = []
@@ -118,6 +124,10 @@ class Session:
         kinds = verifier_kinds(plan, operators)
         # All weights come before any KV: the KV may take all that is left.
         loaded: dict[str, PagedTextModel] = {}
+        for place in dict.fromkeys(named_heads(operators)):
+            if place not in self._heads:
+                dtype = None if self.dtype is None else getattr(torch, self.dtype)
+                self._heads[place] = load_head(place, Path(place).expanduser(), self.device, dtype)
         for model in new:
             start = time.monotonic()
             kind, adapter = kinds.get(model), locate_adapter(model)
@@ -132,8 +142,11 @@ class Session:
                 self._engine.add(model, text_model.paged)
             except EngineError as error:
                 raise ModelError(model, str(error)) from error
+        for place, head in self._heads.items():
+            self._engine.add_head(place, head)
         self._set_threads()
         check_vocabularies(plan, operators, self._models)
+        check_heads(plan, operators, self._models, self._heads)
         for model, kind in kinds.items():
             score_with(self._models[model], locate(model), self.device, self.dtype, kind, locate_adapter(model))
         check_writers(plan, operators, self._models)

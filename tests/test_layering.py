@@ -91,7 +91,7 @@ LAYERS: dict[str, str] = {
     "qpdsl/dataset": "grammar planner/plan executor/checkpoint executor/events executor/runtime "
     "executor/runtime/instance qpdsl",
     "qpdsl/family/tasks": "",
-    "qpdsl/family/training": "qpdsl/family/tasks",
+    "qpdsl/family/training": "executor/engine/draft executor/models qpdsl/family/tasks",
     "qpdsl/family/measure": "planner/plan planner/optimize qpdsl qpdsl/sources qpdsl/dataset qpdsl/family/*",
     "qpdsl/family": "qpdsl/family/*",
     "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",

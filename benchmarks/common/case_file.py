@@ -15,16 +15,19 @@ _FACTS = ("processor", "cores", "python", "torch", "transformers")
 class CaseFile:
     """Tables of rows, each with a key, in one JSON file beside a description of the machine."""
 
-    def __init__(self, file: Path, tables: tuple[str, ...], *, fresh: bool, show_only: bool) -> None:
-        """Raises SystemExit where the file has figures of another machine, which `show_only` does not add to."""
+    def __init__(self, path: Path, empty: Record, *, fresh: bool, show_only: bool) -> None:
+        """What the file has, or the `empty` record. Raises SystemExit where it has the figures of another machine.
+
+        With `show_only` nothing is added to them, so they may be another's.
+        """
         facts = describe()
         machine = {name: facts[name] for name in _FACTS}
-        self.file = file
-        self.record: Record = {"machine": machine, **{table: [] for table in tables}}
-        if file.is_file() and not fresh:
-            self.record = json.loads(file.read_text(encoding="utf-8"))
+        self.path = path
+        self.record: Record = {"machine": machine, **empty}
+        if path.is_file() and not fresh:
+            self.record = json.loads(path.read_text(encoding="utf-8"))
             if self.record["machine"] != machine and not show_only:
-                raise SystemExit(f"{file} has the figures of another machine: --fresh, or another --output")
+                raise SystemExit(f"{path} has the figures of another machine: --fresh, or another --output")
 
     def find(self, table: str, key: Record) -> Record | None:
         """The row with this key; None where there is none."""
@@ -39,8 +42,8 @@ class CaseFile:
         self.record[table] = [row for row in self.record[table] if not holds(row, key)]
 
     def write(self) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(json.dumps(self.record, indent=1) + "\n", encoding="utf-8")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(self.record, indent=1) + "\n", encoding="utf-8")
 
 
 def holds(row: Record, key: Record) -> bool:

@@ -70,13 +70,12 @@ class Case:
         return float(self._sum(side, "draft_seconds") / sum(reply["seconds"][0] for reply in self.rounds[side]))
 
     def cost(self, side: str) -> float | None:
-        """Seconds of a drafted token of one row, in steps of decoding without drafts; None where none was drafted."""
+        """Seconds to draft a token, over those of a token that is drawn without drafts; None where none was drafted."""
         drafted = self._sum(side, "drafted")
-        if not drafted:
+        drawn = self._sum(NONE, "draws") - self.entry["prompts"] * len(self.rounds[NONE])
+        if not drafted or not drawn:
             return None
-        return float(
-            self._sum(side, "draft_seconds") / drafted / (self._sum(NONE, "step_seconds") / self._sum(NONE, "steps"))
-        )
+        return float(self._sum(side, "draft_seconds") / drafted / (self._sum(NONE, "step_seconds") / drawn))
 
     def chance(self, side: str) -> float | None:
         """That a drafted token is right where those before it are; None where none was drafted.
@@ -139,12 +138,12 @@ def page(record: Record, clock: str) -> str:
 def _table(cases: Sequence[Case]) -> Iterator[str]:
     yield (
         "| rows | draft | tokens a second | times no draft | drafted a round | accepted | chance of a token "
-        "| tokens a round | cost of a drafted token | time in drafts | same rows |"
+        "| tokens a round | cost of a drafted token | time in drafts | same texts |"
     )
     yield "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for case in cases:
         for side in case.rounds:
-            same = f"{case.entry['same'][side]}/{case.rows}"
+            same = f"{case.entry['same'][side]}/{case.entry['prompts']}"
             if side == NONE:
                 yield f"| {case.rows} | {side} | {case.speed(side):,.1f} | | | | | | | | {same} |"
                 continue
@@ -169,11 +168,11 @@ def _notes(record: Record, clock: str) -> Iterator[str]:
     clock_name = "the wall clock" if clock == "wall" else "processor time"
     yield (
         f"Times are by {clock_name}, prompts counted. Times no draft: the median of the rounds, lowest and highest. "
-        "A method alone drafts as many tokens as pay by what the engine has measured so far, or none; one with a number "
-        "drafts that many each time. A tree of 2 x 3 has 14 tokens and is three deep. Drafted, and tokens, a "
+        "A method alone drafts as many tokens as pay by what the engine has measured so far, or none; one with a "
+        "number drafts that many each time. A tree of 2 x 3 has 14 tokens and is three deep. Drafted, and tokens, a "
         "round: of a row. Accepted: of all tokens drafted, those behind a wrong one and those of other branches "
-        "counted; chance of a token: that it is right where those before it are, by the tokens of a round. The cost of a drafted token is in steps of decoding without drafts. Same rows: with the tokens of "
-        "decoding without drafts."
+        "counted. Chance of a token: that it is right where those before it are, by the tokens of a round. The cost of "
+        "a drafted token is in tokens that are drawn without drafts, whose texts the last column counts."
     )
     machine = record["machine"]
     yield ""

@@ -9,9 +9,10 @@ of the same depth and of the same number of tokens. The real model, of which FOL
 `python -m benchmarks.common.real_models FOLDER` makes: n-grams where a text is repeated with a change, and where a
 story is written, in which nothing repeats; and its first layers, which nobody trained to be read.
 
-Every setting keeps one engine for all rounds of a case; nothing but the drafts' pace is kept in it. They take turns
-with decoding without drafts, backwards in every other round. All must give the same tokens. Each case is written as it
-ends; a run that was stopped goes on, and `--fresh` begins anew. `--show-only` writes tables and plot of what is there.
+With fewer rows than prompts, the others follow as rows end. Every setting keeps one engine for all rounds of a case;
+nothing but the drafts' pace is kept in it. They take turns with decoding without drafts, backwards in every other
+round. All must give the same tokens. Each case is written as it ends; a run that was stopped goes on, and `--fresh`
+begins anew. `--show-only` writes tables and plot of what is there.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ from benchmarks.decoding.draft_tables import NONE, draw, goals_of, page
 from benchmarks.decoding.records import notes
 from benchmarks.peers.peer import Tokens
 from qpdsl import zoo
+from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.step_report import StepReport
+from qpdsl.executor.models.eagle_checkpoint import load_head
 from qpdsl.executor.models.load import load
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.drafting import Drafting
@@ -52,23 +55,25 @@ LENGTHS = (2, 4, 8)
 # A tree of 2 + 4 + 8 tokens.
 _BRANCHES, _LEVELS, _NODES = 2, 3, 14
 _WARM_TOKENS = 8
-_MOST = 16
+# Prompts of a case; of the real model with few rows, which is a hundred times slower.
+_MOST, _FEW = 16, 2
 # Characters kept of why a setting failed.
 _WHY = 300
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a model writes: up to `tokens` for each of its prompts."""
+    """What a model writes: up to `tokens` for each prompt, of as many prompts as there are rows, or `least`."""
 
     name: str
     prompts: tuple[tuple[int, ...], ...]
     tokens: int
+    least: int
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with the models that draft for it, its tasks, and the drafts that are tried, by name.
+    """A model with the models and the EAGLE head that draft for it, its tasks, and the drafts that are tried, by name.
 
     `alone`: those that are tried for one row only.
     """
@@ -76,6 +81,7 @@ class Subject:
     name: str
     model: PagedTextModel
     drafting: Mapping[str, PagedModel]
+    head: EagleHead | None
     tasks: tuple[Task, ...]
     settings: Mapping[str, Drafting]
     alone: frozenset[str] = frozenset()
@@ -93,9 +99,10 @@ def pair(eagle: Path | None, tokens: int) -> Subject:
     settings[f"model, tree of {_BRANCHES} x {_LEVELS}"] = replace(chain, branches=_BRANCHES)
     settings[f"model, chain of {_NODES}"] = replace(chain, length=_NODES)
     settings |= {"early_exit": Drafting("early_exit"), "ngram": Drafting("ngram")}
-    if eagle is not None:
-        settings |= dict(_lengths("eagle", Drafting("eagle", str(eagle))))
-    return Subject(PAIR, model, drafting, (Task("problems", prompts, tokens),), settings)
+    head = None if eagle is None else load_head(EAGLE, eagle, "cpu")
+    if head is not None:
+        settings |= dict(_lengths("eagle", Drafting("eagle", EAGLE)))
+    return Subject(PAIR, model, drafting, head, (Task("problems", prompts, tokens, _MOST),), settings)
 
 
 def real(folder: Path, tokens: int) -> Subject:
@@ -110,9 +117,9 @@ def real(folder: Path, tokens: int) -> Subject:
         for people, order in notes()
     ]
     told = [f"Tell a short story that begins when {people.split('.')[0]}." for people, _ in notes()]
-    tasks = (Task("copy", prompts(copied), tokens), Task("story", prompts(told), tokens))
+    tasks = (Task("copy", prompts(copied), tokens, _FEW), Task("story", prompts(told), tokens, _FEW))
     settings = {**dict(_lengths("ngram", Drafting("ngram"))), "early_exit": Drafting("early_exit")}
-    return Subject(REAL, model, {}, tasks, settings, frozenset(settings) - {"ngram"})
+    return Subject(REAL, model, {}, None, tasks, settings, frozenset(settings) - {"ngram"})
 
 
 def _lengths(name: str, drafting: Drafting) -> Iterator[tuple[str, Drafting]]:
@@ -134,24 +141,26 @@ class Side:
         size = 2 * rows * longest * max(model.layout.token_bytes for model in models.values()) * len(models)
         self._steps: list[StepReport] = []
         self._engine = engine_of(models, size, EngineConfig(max_sequences=rows), self._steps.append)
+        if subject.head is not None:
+            self._engine.add_head(EAGLE, subject.head)
         self._eos = subject.model.eos
         self._drafting = drafting
 
     def run(self, prompts: Tokens, temperature: float, tokens: int) -> tuple[Tokens, Record]:
-        """The tokens of each row, and figures: seconds by both clocks, and what the drafts came to."""
+        """The tokens of each prompt, and figures: seconds by both clocks, and what the drafts came to."""
         self._steps.clear()
         start, cpu = time.perf_counter(), time.process_time()
         requests = [
             GenerateRequest(
-                prompt, (row,), SamplingParams(temperature), tokens, self._eos, cached=False, draft=self._drafting
+                prompt, (number,), SamplingParams(temperature), tokens, self._eos, cached=False, draft=self._drafting
             )
-            for row, prompt in enumerate(prompts)
+            for number, prompt in enumerate(prompts)
         ]
         tickets = [self._engine.submit(NAME, request) for request in requests]
         run(self._engine)
         seconds = [time.perf_counter() - start, time.process_time() - cpu]
         samples = [ticket.result().samples[0] for ticket in tickets]
-        decoding = [step for step in self._steps if step.model == NAME and step.prefill_tokens < len(prompts[0])]
+        decoding = [step for step in self._steps if step.model == NAME and step.prefill_tokens == 0]
         figures: Record = {
             "seconds": seconds,
             "steps": len(decoding),
@@ -169,9 +178,9 @@ class Run:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
+        empty: Record = {"cases": [], "absent": []}
         place = arguments.output / f"{FILE}.json"
-        tables = ("cases", "absent")
-        self.file = CaseFile(place, tables, fresh=arguments.fresh, show_only=arguments.show_only)
+        self.file = CaseFile(place, empty, fresh=arguments.fresh, show_only=arguments.show_only)
 
     def all(self) -> None:
         """Every case that an earlier run left."""
@@ -196,7 +205,7 @@ class Run:
         if known is not None and set(wanted) - absent <= set(known["rounds"]):
             return
         print(f"\n== {subject.name}, {task.name}, temperature {temperature:g}, {rows} row(s)", flush=True)
-        prompts = list(task.prompts[:rows])
+        prompts = list(task.prompts[: max(rows, task.least)])
         sides: dict[str, Side] = {}
         rounds: dict[str, list[Record]] = {}
         written: dict[str, Tokens] = {}
@@ -219,7 +228,9 @@ class Run:
             assert equal or ties, f"{name} gives other tokens than decoding without drafts, without a near tie"
         same = {name: sum(a == b for a, b in zip(written[name], written[NONE], strict=True)) for name in sides}
         kept = {name: rounds[name] for name in sides}
-        self.file.put("cases", key, {"count": sum(map(len, written[NONE])), "rounds": kept, "same": same})
+        self.file.put(
+            "cases", key, {"prompts": len(prompts), "count": sum(map(len, written[NONE])), "rounds": kept, "same": same}
+        )
         write(self.file, self.arguments.clock)
         for name, of in kept.items():
             seconds = [reply["seconds"][0] for reply in of]
@@ -235,8 +246,8 @@ def write(file: CaseFile, clock: str) -> None:
     goals = goals_of(file.record, clock)
     file.record["goals"] = [{"what": g.what, "goal": g.goal, "reached": g.reached, "met": g.met} for g in goals]
     file.write()
-    file.file.with_suffix(".md").write_text(page(file.record, clock), encoding="utf-8")
-    draw(file.record, clock, file.file.with_suffix(".svg"))
+    file.path.with_suffix(".md").write_text(page(file.record, clock), encoding="utf-8")
+    draw(file.record, clock, file.path.with_suffix(".svg"))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -246,7 +257,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--eagle", type=Path, help="a folder with a head for the built-in generator")
     options.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16], help="at most 16")
     options.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.8])
-    options.add_argument("--tokens", type=int, default=64, help="of a row, unless it ends before")
+    options.add_argument("--tokens", type=int, default=48, help="of a row, unless it ends before")
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--repeats", type=int, default=2, help="measured rounds, after a few tokens to warm up")
     options.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="what ratios are of; both are kept")

@@ -73,12 +73,16 @@ class Checker:
         self._constrainer = Constrainer(self._tokenizer, int(config["vocab_size"]), self.eos)
         self.prompts: Tokens = [tuple(self._tokenizer(task.prompt)["input_ids"]) for task in wanted]
 
-    def verdict(self, task: Task, tokens: Sequence[int]) -> str:
-        """ "valid", "cut" for the beginning of a record that the limit ended, or "wrong"."""
-        if tokens and tokens[-1] in self.eos:
-            return "valid" if is_record(self.text(tokens), task.schema) else "wrong"
+    def verdict(self, task: Task, tokens: Sequence[int], limit: int) -> str:
+        """One of "valid", "cut" for the beginning of a record, which the limit ended, and "wrong"."""
+        if is_record(self.text(tokens), task.schema):
+            return "valid"
         mask = self._constrainer.masks("json_schema", task.schema)()
-        return "cut" if mask.admits(tokens) == len(tokens) else "wrong"
+        return "cut" if len(tokens) == limit and mask.admits(tokens) == limit else "wrong"
+
+    def without_end(self, row: Sequence[int]) -> tuple[int, ...]:
+        """Some sides end where nothing but the end may follow, others draw it first."""
+        return tuple(row[:-1] if row and row[-1] in self.eos else row)
 
     def text(self, tokens: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -153,7 +157,7 @@ class Group:
                 time.sleep(_PAUSE_SECONDS)
                 reply = self._turn(side, group, checker)
                 if reply is not None:
-                    outputs.setdefault(side, []).append([tuple(row) for row in reply.pop("tokens")])
+                    outputs.setdefault(side, []).append(reply.pop("tokens"))
                     rounds.setdefault(side, []).append(reply)
         kept = {side: of for side, of in rounds.items() if len(of) == len(groups)}
         same = {side: _same(outputs[side], outputs[ALL]) for side in kept} if ALL in kept else {}
@@ -175,8 +179,11 @@ class Group:
         except Absent as error:
             self._failed(side, system, str(error))
             return None
+        self.file.drop("absent", {**self.key, "side": side})
+        reply["tokens"] = [checker.without_end(row) for row in reply["tokens"]]
         reply["count"] = sum(map(len, reply["tokens"]))
-        reply["verdicts"] = [checker.verdict(*row) for row in zip(wanted, reply["tokens"], strict=True)]
+        rows = zip(wanted, reply["tokens"], strict=True)
+        reply["verdicts"] = [checker.verdict(task, tokens, self.arguments.limit) for task, tokens in rows]
         return reply
 
     def _system(self, side: str) -> str:
@@ -201,8 +208,8 @@ def write(file: CaseFile, clock: str) -> None:
     goals = goals_of(file.record, clock)
     file.record["goals"] = [{"what": g.what, "goal": g.goal, "reached": g.reached, "met": g.met} for g in goals]
     file.write()
-    file.file.with_suffix(".md").write_text(page(file.record, clock), encoding="utf-8")
-    draw(file.record, clock, file.file.with_suffix(".svg"))
+    file.path.with_suffix(".md").write_text(page(file.record, clock), encoding="utf-8")
+    draw(file.record, clock, file.path.with_suffix(".svg"))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -235,12 +242,9 @@ def main() -> None:
         # vLLM compiles for a minute a model.
         arguments.models, arguments.peers = ["SmolLM2-135M"], [GENERATE, LLAMA]
         arguments.rows, arguments.alone, arguments.limit = [1, 4], 1, 24
-    file = CaseFile(
-        arguments.output / f"{NAME}.json",
-        ("sides", "cases", "absent"),
-        fresh=arguments.fresh,
-        show_only=arguments.show_only,
-    )
+    empty: Record = {"sides": [], "cases": [], "absent": []}
+    place = arguments.output / f"{NAME}.json"
+    file = CaseFile(place, empty, fresh=arguments.fresh, show_only=arguments.show_only)
     if not arguments.show_only:
         for name in arguments.models:
             for dtype in arguments.dtypes:

@@ -17,7 +17,6 @@ as many. Each case is written down as it ends; a run that was stopped goes on wi
 from __future__ import annotations
 
 import argparse
-import json
 import operator
 import subprocess
 import sys
@@ -26,10 +25,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from benchmarks.common.case_file import CaseFile, Record, holds
 from benchmarks.common.folders import RESULTS
-from benchmarks.common.machine import describe
 from benchmarks.common.real_models import DEFAULT
 from benchmarks.common.roofline import rates
 from benchmarks.common.subjects import DTYPES, QUANTIZED, Missing, Subject, make_half_billion, subjects
@@ -54,7 +52,6 @@ _GIB = 2**30
 _PAGE = 32
 # Characters kept of why a side failed.
 _WHY = 300
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -112,13 +109,10 @@ class Run:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.pythons = {VLLM: arguments.vllm_python, LLAMA: arguments.llama_python}
-        self.file: Path = arguments.output / "real.json"
-        self.record: Record = {"machine": processor(), "sides": {}, "models": {}}
-        self.record |= {"rooflines": [], "loads": [], "cases": [], "absent": []}
-        if self.file.is_file() and not arguments.fresh:
-            self.record = json.loads(self.file.read_text(encoding="utf-8"))
-            if self.record["machine"] != processor() and not arguments.show_only:
-                raise SystemExit(f"{self.file} has the figures of another machine: --fresh, or another --output")
+        empty: Record = {"sides": {}, "models": {}, "rooflines": [], "loads": [], "cases": [], "absent": []}
+        place = arguments.output / "real.json"
+        self.file = CaseFile(place, empty, fresh=arguments.fresh, show_only=arguments.show_only)
+        self.record = self.file.record
 
     def all(self) -> None:
         """Every group of cases that an earlier run left."""
@@ -130,24 +124,23 @@ class Run:
                 group = Group(subject, dtype, self.arguments.threads)
                 for peer, why in missing.items():
                     if why is not None and peer in takers(dtype, [peer]):
-                        self._put("absent", {**group.key, "side": peer}, {"why": why})
+                        self.file.put("absent", {**group.key, "side": peer}, {"why": why})
                 wanted = [OURS, *takers(dtype, peers)]
                 left = [case for case in cases(self.arguments, subject) if not self._known(group, case, wanted)]
                 if left:
                     try:
                         self._group(group, left, wanted)
                     except Missing as error:
-                        self._put("absent", {**group.key, "side": "all sides"}, {"why": str(error)})
+                        self.file.put("absent", {**group.key, "side": "all sides"}, {"why": str(error)})
                 self.write()
 
     def write(self) -> None:
         """The record as it is, and its tables."""
-        self.arguments.output.mkdir(parents=True, exist_ok=True)
         goals = goals_of(self.record, self.arguments.clock)
         self.record["goals"] = [{"what": g.what, "goal": g.goal, "reached": g.reached, "met": g.met} for g in goals]
-        self.file.write_text(json.dumps(self.record, indent=1) + "\n", encoding="utf-8")
+        self.file.write()
         text = page(self.record, self.arguments.clock)
-        self.file.with_suffix(".md").write_text(text, encoding="utf-8")
+        self.file.path.with_suffix(".md").write_text(text, encoding="utf-8")
 
     def _group(self, group: Group, left: list[Case], wanted: list[str]) -> None:
         subject = group.subject
@@ -158,7 +151,7 @@ class Run:
         model = self.record["models"].setdefault(subject.name, {"bytes": {}})
         model["multiply_adds"] = subject.multiply_adds
         model["bytes"][group.dtype] = size
-        self._put("rooflines", group.key, rates(group.threads, size))
+        self.file.put("rooflines", group.key, rates(group.threads, size))
         with tempfile.TemporaryDirectory() as scratch:
             running: dict[str, Process] = {}
             try:
@@ -186,8 +179,8 @@ class Run:
             return
         print(f"{side} {loaded['about']}: loaded in {loaded['seconds']:.1f} s", flush=True)
         self.record["sides"][side] = loaded.pop("about")
-        self._put("loads", {**group.key, "side": side}, loaded)
-        self._drop("absent", {**group.key, "side": side})
+        self.file.put("loads", {**group.key, "side": side}, loaded)
+        self.file.drop("absent", {**group.key, "side": side})
 
     def _case(self, group: Group, case: Case, running: dict[str, Process]) -> None:
         prompts = group.subject.prompts(case.rows, case.prompt)
@@ -207,7 +200,7 @@ class Run:
                     rounds[side].append(reply)
         kept = {side: rounds[side] for side in running}
         same = {side: sum(map(operator.eq, tokens[side], tokens[OURS])) for side in running if side != OURS}
-        self._put("cases", {**group.key, **vars(case)}, {"asked": sum(lengths), "rounds": kept, "same": same})
+        self.file.put("cases", {**group.key, **vars(case)}, {"asked": sum(lengths), "rounds": kept, "same": same})
         speeds = (f"{side} {sum(lengths) / min(r['total'][0] for r in of):.1f}" for side, of in kept.items())
         print(f"{case.rows} x {case.prompt} tokens, {case.lengths}, tok/s: {', '.join(speeds)}", flush=True)
 
@@ -230,7 +223,7 @@ class Run:
         print(f"without {side}: {why}", flush=True)
         if side == OURS:
             raise SystemExit(f"qpdsl does not run {group.subject.name} in {group.dtype}: {why}")
-        self._put("absent", {**group.key, "side": side}, {"why": why[:_WHY]})
+        self.file.put("absent", {**group.key, "side": side}, {"why": why[:_WHY]})
 
     def _not_installed(self, peer: str) -> str | None:
         """Why a peer cannot run at all; None where it may."""
@@ -244,26 +237,9 @@ class Run:
 
     def _known(self, group: Group, case: Case, wanted: Sequence[str]) -> bool:
         """Whether the record has the case with every side that is `wanted`, but for those that failed."""
-        failed = {entry["side"] for entry in self.record["absent"] if _is(entry, group.key)}
-        found = [entry for entry in self.record["cases"] if _is(entry, {**group.key, **vars(case)})]
+        failed = {entry["side"] for entry in self.record["absent"] if holds(entry, group.key)}
+        found = [entry for entry in self.record["cases"] if holds(entry, {**group.key, **vars(case)})]
         return bool(found) and set(wanted) - failed <= set(found[0]["rounds"])
-
-    def _put(self, table: str, key: Record, figures: Record) -> None:
-        """Writes a row in the place of the one with the same key."""
-        self._drop(table, key)
-        self.record[table].append({**key, **figures})
-
-    def _drop(self, table: str, key: Record) -> None:
-        self.record[table] = [entry for entry in self.record[table] if not _is(entry, key)]
-
-
-def _is(entry: Record, key: Record) -> bool:
-    return all(entry[name] == value for name, value in key.items())
-
-
-def processor() -> Record:
-    facts = describe()
-    return {name: facts[name] for name in ("processor", "cores", "python", "torch", "transformers")}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,12 +1,14 @@
 """Measure the built-in family: accuracy against tokens, the verifier, the mini model, the middle layer, records.
 
     pip install -e '.[bench]'
-    python -m benchmarks.family.measure [--models DIR] [--solver DIR] [--problems 500] [--notes 300] [--draw-only]
+    python -m benchmarks.family.measure [--models DIR] [--solver DIR] [--problems 500] [--notes 300] [--mini]
+                                        [--draw-only]
 
 Writes `benchmarks/results/family.json`, the page `docs/family.md`, and its picture. `--models` measures a family in
 another folder (as `python -m qpdsl.family.train` leaves it); `--solver` adds the mark that the verifier is held
-against, which needs the solver that does not ship (the training leaves it in its `work` folder). `--cards` also writes
-the cards in the model folders, from what the training remembered.
+against, which needs the solver that does not ship (the training leaves it in its `work` folder). `--mini` measures the
+mini model alone and keeps the other figures. `--cards` also writes the cards in the model folders, from what the
+training remembered.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from benchmarks.family.page import page
 from benchmarks.family.picture import draw
 from qpdsl import zoo
 from qpdsl.family.measure.cards import write_cards
-from qpdsl.family.measure.family_figures import Figures, measure
+from qpdsl.family.measure.family_figures import Figures, measure, with_mini
 
 FIGURES = RESULTS / "family.json"
 PAGE = ROOT / "docs" / "family.md"
@@ -36,25 +38,25 @@ def main() -> None:
     parser.add_argument("--solver", type=Path, metavar="DIR")
     parser.add_argument("--problems", type=int, default=500)
     parser.add_argument("--notes", type=int, default=300)
+    parser.add_argument("--mini", action="store_true", help="measure the mini model alone, keep the other figures")
     parser.add_argument("--draw-only", action="store_true", help="draw again from the results that are there")
     parser.add_argument("--cards", type=Path, metavar="TRAINED_JSON", help="also write the cards")
     arguments = parser.parse_args()
-    if arguments.draw_only:
+    generator, mini, verifier = (arguments.models / name for name in ("counting", "counting-mini", "counting-prm"))
+    torch.set_num_threads(1)
+    if arguments.draw_only or arguments.mini:
         data = json.loads(FIGURES.read_text())
-        figures, machine = Figures.from_json(json.dumps(data["figures"])), data["machine"]["sentence"]
+        figures, machine = Figures.from_json(json.dumps(data["figures"])), data["machine"]
+        if not arguments.draw_only:
+            figures = with_mini(figures, generator, mini)
     else:
-        torch.set_num_threads(1)
-        folders = [arguments.models / name for name in ("counting", "counting-mini", "counting-prm")]
-        figures = measure(*folders, arguments.solver, arguments.problems, arguments.notes)
-        machine = sentence()
-        data = {
-            "machine": {**describe(), "sentence": machine},
-            "figures": json.loads(figures.to_json()),
-        }
-        FIGURES.write_text(json.dumps(data, indent=1) + "\n")
+        figures = measure(generator, mini, verifier, arguments.solver, arguments.problems, arguments.notes)
+        machine = {**describe(), "sentence": sentence()}
+    written = {"machine": machine, "figures": json.loads(figures.to_json())}
+    FIGURES.write_text(json.dumps(written, indent=1) + "\n")
     PICTURE.parent.mkdir(exist_ok=True)
     draw(figures, PICTURE)
-    PAGE.write_text(page(figures, machine), encoding="utf-8", newline="\n")
+    PAGE.write_text(page(figures, machine["sentence"]), encoding="utf-8", newline="\n")
     if arguments.cards is not None:
         write_cards(arguments.models, figures, json.loads(arguments.cards.read_text()))
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from qpdsl.family.measure.cards import agreement_table, judgement_tables, mark_sentence, percent, search_table, table
+from qpdsl.family.measure.cards import (
+    agreement_table,
+    judgement_tables,
+    mark_sentence,
+    percent,
+    search_table,
+    small_table,
+    table,
+)
 from qpdsl.family.measure.family_figures import Figures
 from qpdsl.family.measure.record_accuracy import RECORD_COMMANDS
 
@@ -44,6 +52,13 @@ Over 16 sampled solutions a problem; a step is wrong when it, or any step before
 
 ## The mini model
 
+`zoo/counting-mini` is an eighteenth of `zoo/counting`'s size, and trained for a short time on purpose: it knows the
+form of every text, which is most of a solution's tokens, and few answers. In filter decoding
+(`programs/filter_decoding.qp`) it writes the tokens that it is sure of, and `zoo/counting` the others. On the same
+problems:
+
+{small_table(figures)}
+
 Agreement with `zoo/counting` at the {figures.mini.positions:,} tokens of its greedy solutions, by the mini model's
 confidence. The expected acceptance of its drafts in speculative sampling at temperature 1 is
 {percent(figures.mini.acceptance)} a token.
@@ -71,8 +86,9 @@ Written by `python -m benchmarks.family.measure`. Measured on: {machine}.
 python -m qpdsl.family.train --out family
 ```
 
-trains the whole family from nothing: the solver (which leaves `counting` on its way), samples from `counting`, the mini
-model distilled from it, and the verifier grown from the solver. It goes on from its last checkpoint when it was
-interrupted. On a CPU add `--compile`, and run `--only mini` and `--only prm` side by side; it takes some hours on two
-cores.
+trains the whole family from nothing: the solver (which leaves `counting` on its way), the mini model, samples from
+`counting`, a head that drafts from its hidden states (`counting-eagle`), and the verifier grown from the solver. It
+goes on from its last checkpoint when it was interrupted. On a CPU add `--compile`, and run `--only eagle` and
+`--only prm` side by side; it takes some hours on two cores. `--only mini` trains the mini model alone, in some minutes
+on one core.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from benchmarks.gpu.record import Record, reason
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
+from tests.support.executor.rule_mask import RuleMask
 
 SAMPLING = (SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9))
 
@@ -24,6 +26,10 @@ def run(record: Record, device: str) -> None:
     variants["deterministic"] = EngineConfig(deterministic=True)
     for name, config in variants.items():
         check(record, f"{name}: the CPU's tokens in float32", lambda config=config: same(device, config, wanted))
+    masked_wanted = tokens(serve(engine(model("cpu", kernels=False)), masked(sparse=False)))
+    for head in ("dense", "sparse"):
+        name = f"{head} head under a mask: the CPU's tokens"
+        check(record, name, lambda head=head: same_masked(device, head == "sparse", masked_wanted))
     check(record, "deterministic: the same bits in any batch", lambda: same_bits(device))
     if device == "cuda":
         check(record, "graphs: decode steps are captured and replayed", captures)
@@ -53,6 +59,10 @@ def same(device: str, config: EngineConfig, wanted: list[list[tuple[int, ...]]])
     drawn = tokens(serve(engine(model(device), config)))
     differ = sum(a != b for mine, theirs in zip(drawn, wanted, strict=True) for a, b in zip(mine, theirs, strict=True))
     return f"{differ} samples of {sum(map(len, wanted))} differ" if differ else None
+
+
+def same_masked(device: str, sparse: bool, wanted: list[list[tuple[int, ...]]]) -> str | None:
+    return None if tokens(serve(engine(model(device)), masked(sparse))) == wanted else "other tokens"
 
 
 def compiled(device: str, wanted: list[list[tuple[int, ...]]]) -> str | None:
@@ -123,6 +133,11 @@ def requests() -> list[GenerateRequest]:
         GenerateRequest(tuple(prompt), tuple(range(index, index + (7 if index == 2 else 2))), SAMPLING[index % 4], 20)
         for index, prompt in enumerate(prompts)
     ]
+
+
+def masked(sparse: bool) -> list[GenerateRequest]:
+    """The same under masks that often leave one id."""
+    return [replace(request, mask=RuleMask, sparse=sparse) for request in requests()]
 
 
 def engine(paged: PagedModel, config: EngineConfig | None = None) -> PagedEngine:

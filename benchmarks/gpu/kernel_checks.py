@@ -87,6 +87,8 @@ def run(record: Record, small: bool = False) -> None:
         name = ", ".join(f"{key} {value}" for key, value in asdict(shape).items() if value)
         record.case("checks", name, lambda shape=shape, name=name: check(shape, lengths, name))
     record.case("checks", "sampling", lambda: check_sampling(lengths.vocabulary))
+    for dtype in (F32, BF16) if small else (F32, BF16, F16):
+        record.case("checks", f"heads, {dtype}", lambda dtype=dtype: check_heads(dtype, 300 if small else 50_001))
 
 
 def result(kernel: str, case: str, error: float, bound: float, why: str = "") -> dict[str, Any]:
@@ -188,3 +190,30 @@ def check_sampling(vocabulary: int) -> list[dict[str, Any]]:
     differ = (tokens.cpu() != drawn.tokens) & ~drawn.near_ties
     error = float((logprobs.cpu() - drawn.logprobs).abs().max())
     return [result("sample", "tokens", float(differ.sum()), 0.0), result("sample", "log-probabilities", error, 1e-4)]
+
+
+def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:
+    """The same of the dense and the sparse head, of every kind: under masks and without, biased, soft-capped."""
+    from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP
+    from qpdsl.executor.kernels.data.token_draws import Drawn
+    from qpdsl.executor.kernels.triton.dense_head import dense
+    from qpdsl.executor.kernels.triton.sparse_head import sparse
+    from tests.support.executor.head_case import HeadCase, head_case
+
+    def compared(kernel: str, drawn: Drawn, case: HeadCase) -> list[dict[str, Any]]:
+        (tokens, logprobs, gaps), (wanted, logits) = drawn, case.wanted()
+        differ = (tokens != wanted.tokens) & ~(wanted.near_ties & (gaps < NEAR_TIE_GAP))
+        exact = logits.double().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+        error = float((logprobs - exact).abs().max())
+        name = f"{vocabulary} ids, {len(case.allowed)} draws, {dtype}"
+        tokens_line = result(kernel, f"tokens, {name}", float(differ.sum()), 0.0)
+        return [tokens_line, result(kernel, f"log-probabilities, {name}", error, 1e-4)]
+
+    lines = []
+    for draws in (5,) if vocabulary < 1000 else (1, 5, 33, 64):
+        case = head_case(vocabulary, 200, [draw % 4 for draw in range(draws)], dtype, biased=draws == 5, softcap=30.0)
+        lines += compared("dense", dense(case.hidden, case.head, case.draws, *case.lines()), case)
+        if draws > 1:
+            few = case.masked()
+            lines += compared("sparse", sparse(few.hidden, few.head, few.draws, *few.lists()), few)
+    return lines

@@ -4,11 +4,11 @@
     python -m benchmarks.gpu.run --interpret-check
 
 Needs torch, triton, transformers and this checkout, nothing installed; run it in the checkout's root. Parts: `checks`,
-`kernels`, `engine` and `compiled`, each in a process of its own, so that one that crashes or hangs takes no other with
-it. Each writes its figures after every case into `gpu-PART.json`; gpu.json and gpu.md put them together after every
-part. A case that fails is noted, and the next one runs. A part has its share of `--minutes`, and what those before it
-left; past it no case is begun. Exits with 0; with 1 where a check or a case failed; with 2 where there is no CUDA
-device. `--tune` also looks for better block sizes; `--interpret-check` runs the checks at small sizes on a CPU, in
+`kernels`, `heads`, `engine` and `compiled`, each in a process of its own, so that one that crashes or hangs takes no
+other with it. Each writes its figures after every case into `gpu-PART.json`; gpu.json and gpu.md put them together
+after every part. A case that fails is noted, and the next one runs. A part has its share of `--minutes`, and what those
+before it left; past it no case is begun. Exits with 0; with 1 where a check or a case failed; with 2 where there is no
+CUDA device. `--tune` also looks for better block sizes; `--interpret-check` runs the checks at small sizes on a CPU, in
 Triton's interpreter.
 """
 
@@ -32,8 +32,9 @@ from benchmarks.gpu import tables
 # Of each part the module, its function `f(record)`, its table in `tables`, and its share of the time.
 PARTS = {
     "checks": ("benchmarks.gpu.kernel_checks", "run", tables.checks, 0.3),
-    "kernels": ("benchmarks.gpu.kernels", "run", tables.kernels, 0.2),
-    "engine": ("benchmarks.gpu.engine", "run", tables.engine, 0.3),
+    "kernels": ("benchmarks.gpu.kernels", "run", tables.kernels, 0.15),
+    "heads": ("benchmarks.gpu.heads", "run", tables.heads, 0.1),
+    "engine": ("benchmarks.gpu.engine", "run", tables.engine, 0.25),
     "compiled": ("benchmarks.gpu.engine", "run_compiled", tables.engine, 0.2),
 }
 # Starts a part in a process of its own.

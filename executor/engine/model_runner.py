@@ -72,17 +72,17 @@ class ModelRunner:
     def run(self, chunks: list[Chunk]) -> None:
         """One forward over the chunks, and what is read off it: values, tokens, samples that end."""
         start = time.perf_counter()
-        before, rows = sum(chunk.sequence.drawn for chunk in chunks), sum(chunk.rows for chunk in chunks)
         with working_on(self.model.device):
             early_exit = any(chunk.sequence.request.exit_margin is not None for chunk in chunks)
             with self.filler.begin(chunks) as filling:
                 output = self.backend.forward(chunks, early_exit)
-                self._show(output)
+                if self.drafters.looking:
+                    self._show(output)
                 self.scheduler.advance(chunks)
                 self.resolve_reads(output)
                 self.resolve_draws(output, filling.masks())
             self.spent.masks += filling.waited
-        self.drafters.ran(chunks, rows, before, time.perf_counter() - start)
+        self.drafters.ran(chunks, time.perf_counter() - start)
 
     def _show(self, output: ForwardOutput) -> None:
         """Gives drafters that look at them the hidden states of a forward."""

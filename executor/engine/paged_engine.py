@@ -10,9 +10,13 @@ from functools import partial
 
 import torch
 
+from qpdsl.executor.engine.draft.draft_model import ModelDrafter
 from qpdsl.executor.engine.draft.drafter import Drafter
 from qpdsl.executor.engine.draft.drafters import Drafters
+from qpdsl.executor.engine.draft.eagle import EagleDrafter
+from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.draft.ngram import NGramDrafter
+from qpdsl.executor.engine.draft.self_draft import SelfDrafter
 from qpdsl.executor.engine.memory import budget
 from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
 from qpdsl.executor.engine.memory.kv_cache import KVCache
@@ -20,10 +24,11 @@ from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
 from qpdsl.executor.engine.memory.pool import PagePool
 from qpdsl.executor.engine.memory.reclaimer import Reclaimer
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
-from qpdsl.executor.engine.step.backends import backend_of, fixed_rows
+from qpdsl.executor.engine.step.backends import NativeBackend, backend_of, fixed_rows
 from qpdsl.executor.engine.step.mask_filler import MaskFiller
 from qpdsl.executor.engine.step_report import StepReport, StepSeconds, report
 from qpdsl.executor.requests.drafting import Drafting
@@ -73,6 +78,8 @@ class PagedEngine:
         self._runners: dict[str, ModelRunner] = {}
         self._group = SchedulerGroup()
         self._reclaimer = Reclaimer()
+        self._model_drafters: list[tuple[str, ModelDrafter]] = []
+        self._heads: dict[str, EagleHead] = {}
         self._stepping = False
         self._cancelled: list[tuple[Scheduler, Ticket]] = []
         self._on_step = on_step
@@ -100,10 +107,15 @@ class PagedEngine:
             self._group.free_slab(self._reclaimer)
             self._runners[name] = self._runner(name, model, self._arena)
 
+    def add_head(self, name: str, head: EagleHead) -> None:
+        """Makes an EAGLE head ready to draft, on the device of the models that it is for."""
+        self._heads[name] = head.eval()
+
     def _allocate(self, models: Mapping[str, PagedModel]) -> None:
         """Makes the arena anew for these models. The old one is freed first: a budget may be all that is free."""
         self._arena, self._runners = None, {}
         self._group, self._reclaimer = SchedulerGroup(), Reclaimer()
+        self._model_drafters = []
         if not models:
             return
         device = next(iter(models.values())).device
@@ -139,7 +151,45 @@ class PagedEngine:
 
     def _drafter(self, name: str, drafting: Drafting) -> Drafter:
         """What drafts for a model. Raises EngineError where nothing can."""
-        return NGramDrafter(drafting)
+        if drafting.method == "ngram":
+            return NGramDrafter(drafting)
+        if drafting.method == "early_exit":
+            runner = self._runners[name]
+            if not isinstance(runner.backend, NativeBackend) or not runner.model.runs_in_part:
+                raise EngineError(f"{name} cannot draft with its first layers: its layers are not compiled ones")
+            return SelfDrafter(drafting, runner.model, runner.backend, runner.scheduler.memory)
+        assert drafting.model is not None
+        if drafting.method == "eagle":
+            return self._eagle_drafter(name, drafting.model, drafting)
+        return self._model_drafter(name, drafting.model, drafting)
+
+    def _eagle_drafter(self, name: str, other: str, drafting: Drafting) -> EagleDrafter:
+        model, head = self._runners[name].model, self._heads.get(other)
+        if head is None:
+            raise EngineError(f"{other} is to draft for {name}, and there is no such EAGLE head")
+        assert isinstance(model.head, LogitHead)
+        if (width := head.config.hidden_size) != (own := model.head.in_features):
+            raise EngineError(f"{other} is no EAGLE head for {name}: its hidden states are {width} wide, not {own}")
+        if head.embed_tokens is not None and head.embed_tokens.num_embeddings < model.vocabulary:
+            raise EngineError(f"{other} is no EAGLE head for {name}: it does not know all of its tokens")
+        return EagleDrafter(drafting, head, model, self._runners[name].backend.readout)
+
+    def _model_drafter(self, name: str, other: str, drafting: Drafting) -> ModelDrafter:
+        runner = self._runners.get(other)
+        if runner is None:
+            raise EngineError(f"{other} is to draft for {name}, and there is no such model")
+        width, own = runner.model.head.width, self._runners[name].model.head.width
+        if (inability := runner.model.capabilities.refusal({"sampling"})) is not None:
+            raise EngineError(f"{other} cannot draft for {name}: it {inability}")
+        if width != own:
+            reason = f"its vocabulary is another, of {width:,} ids and not {own:,}"
+            raise EngineError(f"{other} cannot draft for {name}: {reason}")
+        drafter = ModelDrafter(
+            drafting, runner.model, runner.backend, runner.scheduler.memory, runner.scheduler.token_budget
+        )
+        self._group.borrowers.append(drafter.give_back)
+        self._model_drafters.append((other, drafter))
+        return drafter
 
     def _largest_step(self, models: Iterable[PagedModel]) -> None:
         """Runs each model once on as many tokens and samples as a step can have, so that its memory can be measured."""
@@ -234,7 +284,9 @@ class PagedEngine:
         """AssertionError unless the page accounts of every model balance."""
         for runner in self._runners.values():
             scheduler = runner.scheduler
-            scheduler.memory.check_integrity([*scheduler.running, *scheduler.waiting])
+            drafters = [drafter for name, drafter in self._model_drafters if name == runner.name]
+            mirrors = [mirror for drafter in drafters for mirror in drafter.mirrors]
+            scheduler.memory.check_integrity([*scheduler.running, *scheduler.waiting, *mirrors])
         if self._arena is not None:
             self._arena.check_integrity()
 

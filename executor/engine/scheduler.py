@@ -293,7 +293,7 @@ class SchedulerGroup:
 
     def drop_drafts(self) -> bool:
         """Has the pages of drafts given back, which go before any sequence; False where there were none."""
-        return any([borrower() for borrower in self.borrowers])
+        return any(borrower() for borrower in self.borrowers)
 
     def first(self) -> Sequence | None:
         """The sequence that ranks first, running or waiting."""

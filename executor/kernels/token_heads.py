@@ -42,8 +42,8 @@ def sparse(
 ) -> Drawn:
     """The same where the allowed ids of draw i are `ids[offsets[i]:offsets[i + 1]]`, ascending.
 
-    `ids` int32, `offsets` int32 [D + 1]; the longest list has `longest` ids. The bits of a draw depend on its own hidden
-    state and list alone.
+    `ids` int32, `offsets` int32 [D + 1]; the longest list has `longest` ids. The bits of a draw depend on its own
+    hidden state and list alone.
     """
     if not on_device(hidden):
         return head_twins.sparse(hidden, head, draws, offsets, ids, longest)

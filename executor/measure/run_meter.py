@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, InstanceStarted, OperatorDone
 from qpdsl.planner.cost.run_figures import ModelFigures, OperatorFigures, RunFigures
 
+_PARTS = ("mask_seconds", "head_seconds", "draft_seconds")
+
 
 @dataclass(slots=True)
 class _Operator:
@@ -31,6 +33,8 @@ class _Model:
     decode_seconds: float = 0.0
     latest: Mapping[str, int] = field(default_factory=dict)
     peak: int = 0
+    # Seconds of the parts of forwards, by the names of the report's fields.
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_PARTS, 0.0))
 
 
 class RunMeter:
@@ -128,6 +132,8 @@ class RunMeter:
         seconds = getattr(report, "seconds", 0.0)
         model.prefill_seconds += seconds * share
         model.decode_seconds += seconds * (1 - share)
+        for part in _PARTS:
+            model.parts[part] += getattr(report, part, 0.0)
         model.peak = max(model.peak, report.pages_held)
         model.latest = {
             "preemptions": report.preemptions,
@@ -152,6 +158,7 @@ class RunMeter:
             model.peak,
             model.latest["pages"],
             self._page_bytes.get(name, 0),
+            **model.parts,
         )
 
 

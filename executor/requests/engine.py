@@ -18,7 +18,6 @@ _WITHOUT: Mapping[Feature, str] = {
     "drafts": "does not check drafted tokens",
     "logits": "does not tell the logits of given tokens",
     "logprobs": "does not tell the log-probabilities of given tokens",
-    "trees": "does not read several continuations in one tree",
 }
 
 
@@ -28,11 +27,11 @@ class Capabilities:
 
     "sampling": it serves a `GenerateRequest`. "seeds": a sample with a temperature depends on its key, its prompt and
     its sampling parameters, so the same request gives the same tokens. "masks", "early_exit", "drafts": a request may
-    have a `mask`, an `exit_margin` or a `draft`. "logits", "logprobs", "trees": it serves a `ReadRequest`, a
-    `LogProbRequest` or a `TreeRequest`.
-    "forks": a prompt is computed once for all its samples and for later requests that begin with it; no request needs
-    that, but without it shared prefixes save nothing. `spare_rows`: a step with so many sequences takes little longer
-    than with one, so that work which may be for nothing costs little; None where that is not known.
+    have a `mask`, an `exit_margin` or a `draft`. "logits": it serves a `ReadRequest`. "logprobs": it serves a
+    `LogProbRequest` and a `TreeRequest`. "forks": a prompt is computed once for all its samples and for later requests
+    that begin with it; no request needs that, but without it shared prefixes save nothing. `spare_rows`: a step with so
+    many sequences takes little longer than with one, so that work which may be for nothing costs little; None where
+    that is not known.
     """
 
     features: frozenset[Feature]

@@ -25,7 +25,7 @@ from qpdsl.executor.requests.drafting import Drafting
 _LEAST_TEMPERATURE = 1e-6
 
 # What an engine may be able to do for a model (see `Capabilities`).
-Feature = OneOf["sampling", "seeds", "masks", "early_exit", "drafts", "logits", "logprobs", "trees", "forks"]
+Feature = OneOf["sampling", "seeds", "masks", "early_exit", "drafts", "logits", "logprobs", "forks"]
 Finish = OneOf["eos", "stop", "length", "match"]
 # 0: needed now. 1: run-ahead work, which only uses what would stand idle: it is admitted where nothing else waits, is
 # the first to be preempted, and takes no cached page that was used lately.
@@ -227,11 +227,9 @@ class LogProbRequest:
         first = len(self.prompt) - 1
         return range(first, first + len(self.targets) + bool(self.end))
 
-    @property
-    def read_ids(self) -> tuple[tuple[int, ...], ...]:
-        """For each position the ids whose summed probability is read there."""
-        ids = tuple((target,) for target in self.targets)
-        return (*ids, self.end) if self.end else ids
+    def read_ids(self, place: int) -> tuple[tuple[int, ...], ...]:
+        """At this one of its positions, the ids whose summed probability is read, for each value."""
+        return ((self.targets[place],) if place < len(self.targets) else self.end,)
 
     @property
     def length(self) -> int:
@@ -259,8 +257,7 @@ class TreeRequest:
     """Reads of each of `branches` what a `LogProbRequest` of it reads, with what they share computed once.
 
     The tokens of the branches that something is read after make a tree: `nodes`, each of which follows the one that
-    `parents` names by its number, -1 for the prompt's last token. Parents come first. An engine needs the feature
-    "trees" for it.
+    `parents` names by its number, -1 for the prompt's last token. Parents come first.
     """
 
     prompt: tuple[int, ...]
@@ -270,11 +267,11 @@ class TreeRequest:
     cached: bool = True
     nodes: tuple[int, ...] = field(init=False, repr=False)
     parents: tuple[int, ...] = field(init=False, repr=False)
-    read_ids: tuple[tuple[tuple[int, ...], ...], ...] = field(init=False, repr=False)
+    _reads: tuple[tuple[tuple[int, ...], ...], ...] = field(init=False, repr=False)
     _places: tuple[tuple[int, int], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.prompt or not all(branch or self.end for branch in self.branches):
+        if not self.prompt or not self.branches or not all(branch or self.end for branch in self.branches):
             raise ValueError("a log-probability needs a prompt and something that follows it")
         numbers: dict[tuple[int, ...], int] = {(): -1}
         reads: list[dict[tuple[int, ...], int]] = [{}]
@@ -291,7 +288,7 @@ class TreeRequest:
         paths = [path for path in numbers if path]
         object.__setattr__(self, "nodes", tuple(path[-1] for path in paths))
         object.__setattr__(self, "parents", tuple(numbers[path[:-1]] for path in paths))
-        object.__setattr__(self, "read_ids", tuple(tuple(own) for own in reads))
+        object.__setattr__(self, "_reads", tuple(tuple(own) for own in reads))
         object.__setattr__(self, "_places", tuple(places))
 
     @property
@@ -305,8 +302,12 @@ class TreeRequest:
 
     @property
     def positions(self) -> range:
-        """The prompt's last token and every node. `read_ids` has for each of them one set of ids a value."""
+        """The prompt's last token and every node."""
         return range(len(self.prompt) - 1, len(self.tokens))
+
+    def read_ids(self, place: int) -> tuple[tuple[int, ...], ...]:
+        """At this one of its positions, the ids whose summed probability is read, for each value."""
+        return self._reads[place]
 
     @property
     def samples(self) -> int:
@@ -318,7 +319,7 @@ class TreeRequest:
 
     @property
     def features(self) -> frozenset[Feature]:
-        return frozenset({"logprobs", "trees"})
+        return frozenset({"logprobs"})
 
     def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
         """The answer, from the values at each position."""

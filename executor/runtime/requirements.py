@@ -39,7 +39,7 @@ def required_features(plan: PhysicalPlan) -> dict[str, frozenset[Feature]]:
 def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozenset[Feature]:
     """What the requests to the operator's own model need."""
     decode = strategy.decode
-    if decode.constraint == "options":
+    if decode.constraint in ("options", "tree"):
         return frozenset({"logprobs"})
     temperature = constant(op.temperature)
     needed: dict[Feature, bool] = {

@@ -5,7 +5,8 @@ ever becomes a special token, so an input cannot forge a turn; where there is no
 those of `apply_chat_template`. Work between two forwards is not repeated: `detokenizer.py` decodes a token after the
 token before it once for all samples of a model, `resumed_encoding.py` encodes a text that continues an earlier one from
 where it continues, and templates are rendered once for their roles. `stop.py` ends a sample by its text, and
-`constraint.py` compiles a schema, a regex or a grammar once for each tokenizer and makes a mask for each sample; the
-mask applies to dense logits before temperature and filters. An output that ends before it satisfies its constraint is
+`constraint.py` compiles a schema, a regex or a grammar once for each tokenizer and makes a mask for each sample, which
+applies before temperature and filters. The ids that a mask forces are those for which it allows one id alone, so a step
+may take them without the model; records are spaced in one way, so that what is between their values is forced. An output that ends before it satisfies its constraint is
 marked on its row (`Generated.incomplete`); no `extract`, `return` or function takes it for a valid one.
 """

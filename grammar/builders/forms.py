@@ -147,8 +147,9 @@ class FormBuilder:
             elif argument.name not in DRAFT_OPTIONS:
                 notes = (f"form: {CLAUSE_FORMS['draft']}",)
                 message = f"`draft` has no option `{argument.name}`"
+                place_of_name = Span(argument.span.start, argument.span.start + len(argument.name))
                 self.faults.report_unknown(
-                    "QP116", message, argument.span, argument.name, DRAFT_OPTIONS, "unknown option", notes=notes
+                    "QP116", message, place_of_name, argument.name, DRAFT_OPTIONS, "unknown option", notes=notes
                 )
             elif argument.name in options:
                 self._misfit(f"`{argument.name}` is given twice", argument.span)

@@ -17,7 +17,8 @@ def flat(nodes: list[PieceNode], *, head: bool = False, spaced: bool = False) ->
     parts = []
     for index, node in enumerate(nodes):
         gap = needs_space(nodes, index, head=head, naming=naming)
-        text = node.text if isinstance(node, Piece) else flat_group(node, spaced=parameters)
+        # The brackets behind a program's name hold its parameters, later ones options of a clause.
+        text = node.text if isinstance(node, Piece) else flat_group(node, spaced=parameters and index == 2)
         parts.append(f" {text}" if gap else text)
     return "".join(parts)
 
@@ -55,7 +56,7 @@ def is_call(nodes: list[PieceNode], index: int, *, head: bool) -> bool:
     """Whether the brackets at `index` hold the arguments of the name before them."""
     node = nodes[index - 1] if index else None
     keyword = isinstance(node, Piece) and (node.text in RESERVED or (head and index == 1))
-    return isinstance(node, Piece) and node.kind == "word" and not keyword
+    return isinstance(node, Piece) and node.kind in ("word", "string") and not keyword
 
 
 def _is_prefix(nodes: list[PieceNode], index: int, *, head: bool) -> bool:

@@ -198,7 +198,7 @@ class Binder:
         return ref.name
 
     def model_key(self, name: str, id: str) -> str:
-        """The plan's name of the model of that id: `name`, unless the outermost program or an earlier stage uses it for another id."""
+        """The plan's name of the model of that id: `name`, unless it stands for another in the program or the plan."""
         declared = self.calls[0][0].models.get(name, id)
         key = name if declared == id and self.models.get(name, id) == id else id
         self.models.setdefault(key, id)

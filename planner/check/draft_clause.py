@@ -12,7 +12,7 @@ from qpdsl.planner.names.modules import Module, UserDraft
 from qpdsl.planner.plan import ops
 
 # The largest file of texts to draft from, in bytes.
-_MOST_TEXT = 16 << 20
+MOST_TEXT = 16 << 20
 
 
 def draft_of(binder: Binder, stage: ast.Generate, model: str) -> ops.Draft | None:
@@ -45,13 +45,13 @@ def check_program_draft(binder: Binder, program: ast.Program) -> None:
     """Reports a clause of a program that none of its stages could follow."""
     if program.draft is None:
         return
-    stages = [stage for stage in _generates(program.body) if stage.draft is None]
+    stages = _generates(program.body)
     if not any(_hindrance(stage) is None for stage in stages) and not _calls(program.body):
         message = "no stage of this program can draft"
         help = "leave `draft` out; the tokens are the same without it"
         binder.scope.error("QP267", message, program.draft.span, "nothing would be drafted", help=help)
         return
-    if not stages:
+    if all(stage.draft is not None for stage in stages):
         _lowered(binder, program.draft, binder.module)
 
 
@@ -101,7 +101,7 @@ def _lowered(binder: Binder, clause: ast.Draft, module: Module) -> ops.Draft | N
     texts = ""
     if clause.method == "ngram" and clause.place is not None:
         try:
-            texts = module.files.read(clause.place, _MOST_TEXT)
+            texts = module.files.read(clause.place, MOST_TEXT)
         except FileRefused as why:
             scope.error("QP228", str(why), clause.span, "cannot be read")
             return None

@@ -55,7 +55,7 @@ def lower_all(file: ast.File, environment: Environment) -> tuple[list[LogicalPro
         return lowered, diagnostics
     for logical in lowered:
         verify_logical(logical.plan, {param.name for param in logical.params})
-    declared = tuple(unused_declarations(file))
+    declared = (*unused_declarations(file), *modules.main.schemas.warnings)
     callers = read_by_callers(modules.all())
     unused = [
         (*declared, *unused_in(logical, program, callers.get(id(program), frozenset())))

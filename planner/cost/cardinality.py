@@ -7,10 +7,10 @@ models from them and from the plan's strategies.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from qpdsl.grammar import ast
-from qpdsl.planner.cost.statistics import OperatorStatistics, ProgramStatistics, Statistics
+from qpdsl.planner.cost.statistics import DRAFT_METHODS, OperatorStatistics, ProgramStatistics, Statistics
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
@@ -28,12 +28,21 @@ _GOING_ON = 0.75
 
 
 @dataclass(frozen=True, slots=True)
+class DraftFigures:
+    """What a way to draft came to: the tokens drawn in a forward, on average, and those proposed for it."""
+
+    gained: float
+    proposed: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cardinality:
     """Of one operator and one problem: sums over its `runs`. `entering` rows came into the first run.
 
     Of a `generate`: `going` rows were continued by `samples` of `length` tokens, from contexts of `context` tokens
     each. Each run waited for a sample of `longest` tokens. `used_ahead` is the share of the samples that ran
-    ahead that were used, `given_up` the share of samples that were cancelled because a vote was decided.
+    ahead that were used, `given_up` the share of samples that were cancelled because a vote was decided. `forced` is
+    the share of the tokens that a constraint forces; `drafts` says what each way to draft came to.
 
     Of a `score`: `texts` of `text_tokens` each were to be scored. Of these tokens, `new_tokens` stand in steps that had
     not been scored, and `first_tokens` up to the end of the first step. `stem_tokens` are those that all texts of a
@@ -57,6 +66,8 @@ class Cardinality:
     fresh_tokens: float | None = None
     used_ahead: float = 0.5
     given_up: float = 0.0
+    forced: float = 0.0
+    drafts: Mapping[str, DraftFigures] = field(default_factory=dict)
     measured: bool = False
 
 
@@ -196,8 +207,21 @@ def _measured(prior: Cardinality, statistics: OperatorStatistics | None, node: P
         fresh_tokens=unscored * step * scale if texts else None,
         used_ahead=statistics.count("run_ahead_used") / ahead if ahead else prior.used_ahead,
         given_up=given_up / (given_up + samples) if given_up + samples else 0.0,
+        forced=min(statistics.count("forced") / statistics.sampled_tokens, 1.0) if statistics.sampled_tokens else 0.0,
+        drafts=_drafts(statistics),
         measured=True,
     )  # fmt: skip
+
+
+def _drafts(statistics: OperatorStatistics) -> dict[str, DraftFigures]:
+    """What each way to draft came to; n-grams that were not drafted as they would have."""
+    figures: dict[str, DraftFigures] = {}
+    for way in DRAFT_METHODS:
+        for counted in (way, "would") if way == "ngram" else (way,):
+            rounds, draws = statistics.count(f"{counted}_rounds"), statistics.count(f"{counted}_draws")
+            if rounds and way not in figures:
+                figures[way] = DraftFigures(max(draws / rounds, 1.0), statistics.count(f"{counted}_drafted") / rounds)
+    return figures
 
 
 def _step_tokens(statistics: OperatorStatistics) -> float:

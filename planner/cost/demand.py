@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from qpdsl.planner.cost.cardinality import Cardinalities, Cardinality
+from qpdsl.planner.cost.cardinality import Cardinalities, Cardinality, DraftFigures
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.decode_plan import DecodePlan
 from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy
 
 # Tokens computed of a prompt that is cached as a whole: the last one, and often the one before it.
 _LEAST_COMPUTED = 1.5
 _JUDGE_TOKENS = 4.0
+# The share of the tokens that is drawn where a constraint forces nearly all.
+_LEAST_DRAWN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Demand:
     `steps` are the forwards, one after another, in which it draws tokens. `waves` are those in which its prompts are
     computed. `sequences` run side by side. `kept_tokens` are in the KV cache at the end. Of the `sampled` tokens,
     `opening` are drawn where a prompt ends, in the forward that computes it. `context` is how many tokens a drawn
-    token attends to.
+    token attends to. A forward gains a sequence `gained` tokens, and computes `rows` of them.
     """
 
     operator: str
@@ -39,11 +42,13 @@ class Demand:
     kept_tokens: float
     opening: float = 0.0
     context: float = 0.0
+    gained: float = 1.0
+    rows: float = 1.0
 
     @property
     def decoded(self) -> float:
-        """Tokens that are drawn in forwards of their own."""
-        return max(self.sampled - self.opening, 0.0)
+        """Sequences that draw, summed over the forwards that do not end a prompt."""
+        return max(self.sampled / self.gained - self.opening, 0.0)
 
     @property
     def computed(self) -> float:
@@ -114,7 +119,8 @@ def _generate(
     )  # fmt: skip
     cost = strategy.decode.cost
     if not cost.requests:
-        return [replace(demand, sampled=sampled * cost.large, steps=steps * cost.large)]
+        large = replace(demand, sampled=sampled * cost.large, steps=steps * cost.large)
+        return _drafted(large, op, strategy.decode, card, models)
     waves = card.longest * card.runs
     drawn = sampled * cost.large
     large = replace(demand, sampled=drawn, steps=0.0, waves=waves * cost.large, opening=drawn)
@@ -122,6 +128,35 @@ def _generate(
         return [large]
     small, drawn = models.get(op.via.model, op.via.model), sampled * cost.small
     return [replace(demand, model=small, sampled=drawn, steps=0.0, waves=waves * cost.small, opening=drawn), large]
+
+
+def _drafted(
+    demand: Demand, op: ops.Generate, decode: DecodePlan, card: Cardinality, models: Mapping[str, str]
+) -> list[Demand]:
+    """The demand where some tokens take no forward: those that a constraint forces, and drafted ones that stand.
+
+    What is forced is computed with the token after it, and what is drafted with the token before. The demand on a model
+    that drafts comes second.
+    """
+    drawn = 1 - card.forced if decode.constraint == "jump" else 1.0
+    figures = card.drafts.get(decode.draft)
+    if figures is None:
+        # Nobody knows what n-grams that the program does not ask for would come to.
+        gained = decode.cost.gained if op.draft is not None else 1.0
+        figures = DraftFigures(gained, float(op.draft.tokens if op.draft is not None else ops.DRAFTED))
+    if not decode.drafts:
+        figures = DraftFigures(1.0, 0.0)
+    gained = figures.gained / max(drawn, _LEAST_DRAWN)
+    rows = gained + max(figures.proposed + 1 - figures.gained, 0.0)
+    forwards = demand.steps / gained
+    own = replace(demand, gained=gained, rows=rows, steps=forwards * (1 + decode.cost.drafting * figures.proposed))
+    if decode.draft != "model" or op.draft is None or op.draft.model is None:
+        return [own]
+    proposed = demand.sampled / gained * figures.proposed
+    drafting = replace(
+        demand, model=models.get(op.draft.model, op.draft.model), sampled=proposed, steps=forwards * figures.proposed
+    )
+    return [own, drafting]
 
 
 def _score(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinality) -> Demand:

@@ -42,12 +42,25 @@ class OperatorFigures:
     def count(self, name: str) -> int:
         return self.counts.get(name, 0)
 
+    def allowed(self, share: float) -> int | None:
+        """So many ids, or fewer, a mask allowed at this share of the draws; None where there was no mask."""
+        prefix = "allowed_"
+        buckets = {int(name.removeprefix(prefix)): n for name, n in self.counts.items() if name.startswith(prefix)}
+        left = share * sum(buckets.values())
+        for ids in sorted(buckets):
+            left -= buckets[ids]
+            if left <= 0:
+                return ids
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
     """Sums over the forwards of one model. The seconds of a forward are divided by its tokens of either kind.
 
-    At most `peak_pages` of `pages` were held at once, each of `page_bytes` bytes (0 where not known).
+    At most `peak_pages` of `pages` were held at once, each of `page_bytes` bytes (0 where not known). Beside the layers
+    the forwards took `mask_seconds` to wait for masks, `head_seconds` to read hidden states and `draft_seconds` to
+    propose tokens.
     """
 
     steps: int = 0
@@ -61,6 +74,14 @@ class ModelFigures:
     peak_pages: int = 0
     pages: int = 0
     page_bytes: int = 0
+    mask_seconds: float = 0.0
+    head_seconds: float = 0.0
+    draft_seconds: float = 0.0
+
+    @property
+    def layer_seconds(self) -> float:
+        """What the layers took, with all else that is not one of the parts."""
+        return max(self.seconds - self.mask_seconds - self.head_seconds - self.draft_seconds, 0.0)
 
     @property
     def seconds(self) -> float:
@@ -130,6 +151,8 @@ def _models(op: ops.Operator, models: Mapping[str, str]) -> tuple[str, ...]:
     match op:
         case ops.Generate(model=model, via=ops.Filter(model=small)):
             names: tuple[str, ...] = (model, small)
+        case ops.Generate(model=model, draft=ops.Draft(method="model", model=str(small))):
+            names = (model, small)
         case ops.Generate(model=model) | ops.Judge(model=model) | ops.Score(verifier=model):
             names = (model,)
         case _:

@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, get_args
 
+from qpdsl.grammar.words import DraftMethod
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
 from qpdsl.planner.cost.validation import count, mapping, number, peak, text
@@ -27,11 +28,15 @@ _MOST_WEIGHT = 200.0
 # For how many devices a program keeps a clock.
 _MOST_CLOCKS = 8
 _FADED = 1e-9
+# Parts of an operator that do not tell one program from another, or stand in the operators inside it.
+_NOT_PRINTED = ("span", "body", "arms", "draft")
+DRAFT_METHODS = tuple(method for method in get_args(DraftMethod) if method != "none")
 _MEANS = ("runs", "rows_in", "rows_out", "prompt_tokens", "cached_tokens", "sampled_tokens")
-# The counts that are the same however an operator runs; the other measured counts depend on the plan.
+# The counts that are the same however an operator runs, or that plans of one kind alone have.
 _PLAN_INDEPENDENT = (
     "going", "samples", "longest", "context", "texts", "text_tokens", "first_tokens", "new_tokens", "steps",
-    "steps_known", "run_ahead", "run_ahead_used", "given_up",
+    "steps_known", "run_ahead", "run_ahead_used", "given_up", "forced", "would_draws", "would_rounds", "would_drafted",
+    *(f"{way}_{what}" for way in DRAFT_METHODS for what in ("drafted", "rounds", "draws")),
 )  # fmt: skip
 
 
@@ -156,9 +161,16 @@ class Statistics:
 
 
 def fingerprint(plan: PhysicalPlan) -> str:
-    """A digest of the operators that generate and that select rows. Columns that a rule may drop do not count."""
+    """A digest of the operators that generate and that select rows. Columns that a rule may drop do not count.
+
+    Nor does what drafts, which changes no token.
+    """
     state = blake2b(digest_size=12)
-    state.update(repr((plan.name, sorted(plan.models.items()), list(_operators(plan)))).encode("utf-8", "replace"))
+    drafters = {op.draft.model for op in _generates(plan) if op.draft is not None} - {
+        op.model for op in _generates(plan)
+    }
+    models = sorted((name, id) for name, id in plan.models.items() if name not in drafters)
+    state.update(repr((plan.name, models, list(_operators(plan)))).encode("utf-8", "replace"))
     return state.hexdigest()
 
 
@@ -173,7 +185,11 @@ def _operators(plan: PhysicalPlan) -> Iterator[object]:
             node.op, ops.SetContext | ops.Generate | ops.TopK | ops.Split | ops.Repeat | ops.Where | ops.Vote
         ):
             arguments = [(part.name, repr(getattr(node.op, part.name))) for part in fields(node.op)]
-            yield type(node.op).__name__, [pair for pair in arguments if pair[0] not in ("span", "body", "arms")]
+            yield type(node.op).__name__, [pair for pair in arguments if pair[0] not in _NOT_PRINTED]
+
+
+def _generates(plan: PhysicalPlan) -> list[ops.Generate]:
+    return [node.op for node in everything(plan.ops) if isinstance(node.op, ops.Generate)]
 
 
 def _numbers(plan: PhysicalPlan) -> dict[str, Value]:

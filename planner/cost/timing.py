@@ -158,9 +158,11 @@ def _model(
 
 
 def _decode(batch: float, demands: Sequence[Demand], profile: ModelProfile, device: Device) -> float:
-    """Seconds of a forward in which `batch` sequences draw a token each."""
-    seconds = profile.decode.at(max(batch, 1.0))
+    """Seconds of a forward in which `batch` sequences draw, each the rows that its demand says."""
     drawing = [demand for demand in demands if demand.sampled]
+    forwards = sum(demand.sampled / demand.gained for demand in drawing)
+    rows = sum(demand.rows * demand.sampled / demand.gained for demand in drawing) / forwards
+    seconds = profile.decode.at(max(batch * rows, 1.0))
     context = sum(demand.context * demand.sampled for demand in drawing) / sum(demand.sampled for demand in drawing)
     read = profile.read_seconds
     if read is None:

@@ -9,7 +9,14 @@ from typing import Any
 
 from qpdsl.grammar.printable import printable
 from qpdsl.planner.cost.estimate import Estimate
-from qpdsl.planner.cost.run_figures import ACCOUNTING_RULE, OperatorFigures, RunFigures, operator_seconds, total
+from qpdsl.planner.cost.run_figures import (
+    ACCOUNTING_RULE,
+    ModelFigures,
+    OperatorFigures,
+    RunFigures,
+    operator_seconds,
+    total,
+)
 from qpdsl.planner.explain.implementation import shown_implementation
 from qpdsl.planner.explain.plan import decided, explain_json, tree
 from qpdsl.planner.explain.quantities import byte_count, count, per_cent, plural, seconds
@@ -66,6 +73,10 @@ class Analysis:
                         "implementation": self.implementations.get(name),
                         "forwards": model.steps,
                         "seconds": model.seconds,
+                        "layer_seconds": model.layer_seconds,
+                        "head_seconds": model.head_seconds,
+                        "mask_seconds": model.mask_seconds,
+                        "draft_seconds": model.draft_seconds,
                         "prefill_tokens": model.prefill_tokens,
                         "decode_tokens": model.decode_tokens,
                         "preemptions": model.preemptions,
@@ -164,12 +175,26 @@ class Analysis:
             words += [shown] if (shown := shown_implementation(node)) else []
             if (known := actual.count("steps_known")) and (steps := actual.count("steps")):
                 words.append(f"{per_cent(known / steps)} of steps known")
+            words += self._steps(actual)
         if ahead := actual.count("run_ahead"):
             used = per_cent(actual.count("run_ahead_used") / ahead)
             words.append(f"{used} of {count(ahead)} samples run ahead used")
         if not node.inside and (given_up := actual.count("given_up")):
             words.append(f"{plural(given_up, 'sample')} given up")
         return " · ".join(words)
+
+    def _steps(self, actual: OperatorFigures) -> Iterator[str]:
+        """How the tokens of a `generate` came about."""
+        median, tail = actual.allowed(0.5), actual.allowed(0.95)
+        if median is not None and tail is not None:
+            yield f"{count(median)} ids allowed (p95 {count(tail)})"
+        if (forced := actual.count("forced")) and actual.sampled_tokens:
+            yield f"{per_cent(forced / actual.sampled_tokens)} forced"
+        if drafted := actual.count("drafted"):
+            accepted = per_cent(actual.count("accepted") / drafted)
+            yield f"{accepted} of {count(drafted)} drafted accepted"
+        if (rounds := actual.count("rounds")) and actual.count("drafted"):
+            yield f"{actual.count('draws') / rounds:.2f} tokens a round"
 
     def _notes(self) -> Iterator[str]:
         figures, estimate = self.figures, self.estimate
@@ -179,6 +204,8 @@ class Analysis:
         yield f"{plural(ties, 'near tie')}; {seconds(outside)}{share} outside forwards"
         yield from (f"{name}: {words}" for name, words in self.implementations.items())
         for name, model in figures.models.items():
+            if parts := list(_parts(model)):
+                yield f"{name}: {', '.join(parts)}"
             if model.preemptions or model.thrashed:
                 yield (
                     f"{name}: {plural(model.preemptions, 'preemption')}, "
@@ -202,10 +229,34 @@ class Analysis:
             "waited_seconds": actual.seconds,
             "counts": {name: value for name, value in actual.counts.items() if value},
         }
+        if isinstance(node.op, ops.Generate):
+            measured["steps"] = {
+                "draws": actual.count("draws"),
+                "rounds": actual.count("rounds"),
+                "forced": actual.count("forced"),
+                "drafted": actual.count("drafted"),
+                "accepted": actual.count("accepted"),
+                "allowed_median": actual.allowed(0.5),
+                "allowed_p95": actual.allowed(0.95),
+            }
         estimated: dict[str, Any] = {"rows_out": self.estimate.rows.get(node.id)}
         for name in ("prompt_tokens", "cached_tokens", "sampled_tokens", "seconds"):
             estimated[name] = None if cost is None else getattr(cost, name)
         return measured, estimated
+
+
+def _parts(model: ModelFigures) -> Iterator[str]:
+    """What the parts of a model's forwards took, and their shares; nothing where nobody measured them."""
+    parts = {
+        "layers": model.layer_seconds,
+        "head": model.head_seconds,
+        "masks": model.mask_seconds,
+        "drafts": model.draft_seconds,
+    }
+    if model.seconds and model.head_seconds:
+        yield from (
+            f"{part} {seconds(time)} ({per_cent(time / model.seconds)})" for part, time in parts.items() if time
+        )
 
 
 def _operators(operators: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

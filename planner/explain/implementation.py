@@ -22,7 +22,8 @@ def implementation(node: PhysicalOp) -> str:
     """Its parts are set apart by ` · `; where nothing is done but to look at rows, it is `rows`."""
     decode = node.strategy.decode.words() if isinstance(node.strategy, GenerateStrategy) else None
     plainest = decode or _PLAINEST.get(type(node.op), ROWS)
-    decisions = [word for rule in RULES for word in rule.words(node)]
+    # What a rule picked for the decode plan stands among the words of that plan.
+    decisions = [word for rule in RULES for word in rule.words(node) if decode is None or word not in decode]
     return " · ".join(decisions if plainest == ROWS and decisions else [plainest, *decisions])
 
 

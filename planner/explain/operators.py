@@ -104,5 +104,15 @@ def _clauses(op: ops.Generate, values: Values) -> Iterator[str]:
         yield f"via filter({_model(op.via.model)}, {format_expr(op.via.threshold, values)})"
     elif isinstance(op.via, ops.Amortized):
         yield f"via amortized({format_expr(op.via.margin, values)})"
+    if op.draft is not None:
+        yield f"draft {_draft(op.draft)}"
     if op.into is not None:
         yield f"into {op.into}"
+
+
+def _draft(draft: ops.Draft) -> str:
+    name = draft.method if draft.method != "model" or draft.model is None else _model(draft.model)
+    parts = [f'"{draft.model}"'] if draft.method == "eagle" else []
+    parts += [f"tokens={draft.tokens}"] if draft.tokens != ops.usual_length(draft.branches) else []
+    parts += [f"branches={draft.branches}"] if draft.branches > 1 else []
+    return f"{name}({', '.join(parts)})" if parts else name

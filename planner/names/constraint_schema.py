@@ -9,7 +9,7 @@ parsers read them. Hostnames have at most 253 characters.
 from __future__ import annotations
 
 from qpdsl.grammar.literals.constraint_regex import anywhere
-from qpdsl.planner.names.json_schema import Document, rebuilt
+from qpdsl.planner.names.json_schema import Document, rebuilt, without_notes
 
 _YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -21,6 +21,7 @@ _HOUR_MINUTE = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _TIME = f"{_HOUR_MINUTE}:[0-5][0-9](?:\\.[0-9]+)?(?:Z|[+-]{_HOUR_MINUTE})"
 _PATTERNS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
 _LONGEST_HOSTNAME = 253
+_ANY_SPACING = {"whitespace_flexible": True, "item_separator": ",", "key_separator": ":"}
 
 
 def as_constraint(document: Document) -> Document:
@@ -30,12 +31,15 @@ def as_constraint(document: Document) -> Document:
 
 
 def _adapted(schema: Document) -> Document:
-    adapted = dict(schema)
+    adapted = without_notes(schema)
+    if adapted.get("x-guidance", {}).get("whitespace_flexible"):
+        # Its white space comes in addition to the separators, which have a blank in them otherwise.
+        adapted["x-guidance"] = _ANY_SPACING
     if "pattern" in schema:
         adapted["pattern"] = anywhere(schema["pattern"])
     if "patternProperties" in schema:
         adapted["patternProperties"] = {anywhere(key): inner for key, inner in schema["patternProperties"].items()}
-    format = schema.get("format")
+    format = adapted.get("format")
     if format in _PATTERNS:
         del adapted["format"]
         if "pattern" in schema:

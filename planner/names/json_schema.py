@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any
 
 from qpdsl.grammar.literals import regex
@@ -32,6 +33,16 @@ _PLAIN |= {"minLength", "maxLength", "pattern", "format", "minimum", "maximum", 
 _PLAIN |= {"multipleOf", "uniqueItems", "minContains", "maxContains", "dependentRequired"}
 _NOTES = {"$schema", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 _KNOWN = _ONE | _LISTED | _NAMED | _PLAIN | _NOTES
+_CONSTRAINING = _KNOWN - _NOTES
+# Keywords of some version of JSON Schema, or of OpenAPI, that are not supported and would change what is let through.
+_REFUSED = {"nullable", "dependencies", "extends", "disallow", "divisibleBy", "contentEncoding", "contentSchema"}
+_REFUSED |= {"contentMediaType", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef"}
+# How words begin that say of themselves that they are notes.
+_OWN = ("_", "x-")
+# The options of llguidance in a schema, of which one may be set.
+_OPTIONS = "x-guidance"
+# From here on two words are as alike as one is with a letter left out, doubled or changed.
+_SLIP = 0.85
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _TYPES: Mapping[str, Type] = {"string": "text", "integer": "int", "number": "float", "boolean": "bool"}
 
@@ -55,11 +66,16 @@ def faults(document: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str,
         yield where, f"schemas nest over {MAX_DEPTH} deep"
         return
     for key, value in document.items():
-        if key == "$id" and depth == 0:
-            continue
-        if key not in _KNOWN:
-            near = closest(key, _KNOWN)
-            yield where, f"`{key}` is not supported" + (f"; did you mean `{near}`?" if near else "")
+        if key == _OPTIONS:
+            yield from ((where, fault) for fault in _option_faults(value, depth))
+        elif key in _REFUSED:
+            yield where, f"`{key}` is not supported"
+        elif key in ("id", "$id"):
+            if depth > 0 and isinstance(value, str) and _refers(document):
+                yield where, f"`{key}` would change where references lead"
+        elif key not in _KNOWN:
+            if (near := _slip_of(key)) is not None:
+                yield where, f"`{key}` is not supported; did you mean `{near}`?"
         elif key in _ONE:
             yield from faults(value, f"{path}/{key}", depth + 1)
         elif key in _LISTED or key in _NAMED:
@@ -73,10 +89,72 @@ def faults(document: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str,
             yield from ((where, f"`{key}` has {number}: {BOUNDS}") for number in _inexact(value))
         elif key == "pattern":
             yield from _pattern_faults(where, value)
-    if "format" in document and document.get("type") != "string":
+    if "format" in document and document.get("type") != "string" and not _formats_nothing(document):
         yield where, '`format` stands beside `"type": "string"`'
     elif document.get("format") == "unknown":  # llguidance accepts this name
         yield where, "Unknown format: unknown"
+
+
+def notes(document: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The words of a sound document that hold no output to anything: where they stand, as in `faults`, and which.
+
+    Those that say so themselves, by how they begin, are left out.
+    """
+    if not isinstance(document, dict):
+        return
+    where = path or "the schema"
+    for key in document:
+        if key not in _KNOWN and key not in ("id", "$id") and not key.startswith(_OWN):
+            yield where, key
+    if _formats_nothing(document):
+        yield where, "format"
+    for key, value in document.items():
+        if key in _ONE:
+            yield from notes(value, f"{path}/{key}")
+        elif key in _LISTED or key in _NAMED:
+            for name, inner in enumerate(value) if isinstance(value, list) else value.items():
+                yield from notes(inner, f"{path}/{key}/{name}")
+
+
+def without_notes(schema: Document) -> Document:
+    """A sound schema, for itself, without the words that hold no output to anything."""
+    kept = {key: value for key, value in schema.items() if key in _KNOWN or key in ("$id", _OPTIONS)}
+    if _formats_nothing(schema):
+        del kept["format"]
+    return kept
+
+
+def _formats_nothing(document: Document) -> bool:
+    """Whether a `format` is of another type than text, which leaves values as they are, such as `int32`."""
+    kind = document.get("type")
+    kinds = [kind] if isinstance(kind, str) else kind
+    return "format" in document and isinstance(kinds, list) and bool(kinds) and "string" not in kinds
+
+
+def _slip_of(key: str) -> str | None:
+    """The constraining keyword that was likely meant; None for a word of the schema's author."""
+    if key.startswith(_OWN):
+        return None
+    near = closest(key, _CONSTRAINING)
+    if near is None or SequenceMatcher(None, near.lower(), key.lower()).ratio() < _SLIP:
+        return None
+    return near
+
+
+def _option_faults(options: Any, depth: int) -> Iterator[str]:
+    if depth > 0:
+        yield f"`{_OPTIONS}` stands at the top of a schema"
+    elif not isinstance(options, dict) or set(options) != {"whitespace_flexible"}:
+        yield f'`{_OPTIONS}` takes `{{"whitespace_flexible": true}}`, or false'
+    elif not isinstance(options["whitespace_flexible"], bool):
+        yield "`whitespace_flexible` is true or false"
+
+
+def _refers(document: Any) -> bool:
+    """Whether a reference stands somewhere inside."""
+    if isinstance(document, list):
+        return any(map(_refers, document))
+    return isinstance(document, dict) and ("$ref" in document or any(map(_refers, document.values())))
 
 
 def _inner_faults(key: str, value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
@@ -143,7 +221,7 @@ def nested(document: Any, prefix: str) -> Any:
     """A checked document to be put into another one at the path `prefix`: its references lead there."""
 
     def moved(schema: Document) -> Document:
-        copy = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
+        copy = {key: value for key, value in schema.items() if key not in ("$schema", "$id", _OPTIONS)}
         if isinstance(copy.get("$ref"), str) and copy["$ref"].startswith("#"):
             copy["$ref"] = prefix + copy["$ref"][1:]
         return copy

@@ -26,10 +26,13 @@ from qpdsl.planner.names.json_schema import (
     children,
     faults,
     nested,
+    notes,
     to_text,
 )
 from qpdsl.planner.names.unknown import is_alias, unknown_type
 
+# A message names up to so many words.
+_SHOWN = 6
 _PLAIN: Mapping[str, str] = {"text": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
@@ -55,7 +58,7 @@ class Schemas:
     """The schemas that one file can name: those that it declares, and those of the files that it uses.
 
     `complete` says that no declaration is missing because of an error elsewhere. `gaps` are the parts that the parser
-    left out; a schema with a gap inside is not known.
+    left out; a schema with a gap inside is not known. `warnings` are about those that were compiled.
     """
 
     declared: Mapping[str, ast.Schema]
@@ -64,6 +67,7 @@ class Schemas:
     gaps: tuple[Span, ...] = ()
     used: dict[str, Schemas] = field(default_factory=dict)
     complete: bool = True
+    warnings: list[Diagnostic] = field(default_factory=list)
     _compiled: dict[str, CompiledSchema | None] = field(default_factory=dict)
     _open: list[str] = field(default_factory=list)
 
@@ -115,15 +119,35 @@ class Schemas:
         if not isinstance(document, dict):
             self.report(Diagnostic("QP306", f"`{path}` holds no JSON Schema: that is an object", span))
             return None
-        notes = tuple(f"at `{where}`: {why}" if where.startswith("/") else why for where, why in faults(document))
-        if not notes:
+        reasons = tuple(f"at `{where}`: {why}" if where.startswith("/") else why for where, why in faults(document))
+        if not reasons:
             schema = CompiledSchema.of(name, document)
             why_not = refusal("json_schema", schema.constraint)
             if why_not is None:
+                self._warn(path, document, span)
                 return schema
-            notes = (_located(document, why_not),)
-        self.report(Diagnostic("QP306", f"`{path}` is a schema that no output can be held to", span, notes=notes))
+            reasons = (_located(document, why_not),)
+        self.report(Diagnostic("QP306", f"`{path}` is a schema that no output can be held to", span, notes=reasons))
         return None
+
+    def _warn(self, path: str, document: Document, span: Span) -> None:
+        """Says which words of a schema from a file hold no output to anything."""
+        places: dict[str, str] = {}
+        for where, word in notes(document):
+            places.setdefault(word, where)
+        if places:
+            words = ", ".join(f"`{word}`" for word in [*places][:_SHOWN]) + (", …" if len(places) > _SHOWN else "")
+            first = next(iter(places.values()))
+            where = f"at `{first}`" if first.startswith("/") else "at the top"
+            self.warnings.append(
+                Diagnostic(
+                    "QP237",
+                    f"`{path}` has words that hold no output to anything: {words}",
+                    span,
+                    notes=(f"the first stands {where}",),
+                    severity="warning",
+                )
+            )
 
     def is_open(self, name: str) -> bool:
         """Whether the schema is being compiled: a reference to it now is one to itself."""

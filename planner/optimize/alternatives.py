@@ -22,13 +22,15 @@ JOINT: tuple[JointAlternatives, ...] = tuple(chain.from_iterable(rule.joint for 
 _KV = Knob("keys and values")
 
 
-def of_operators(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
+def of_operators(plan: PhysicalPlan, ruled: PhysicalPlan, disabled: Collection[str] = ()) -> Iterator[Alternative]:
     """For every decision of the rules, as `ruled` has them, the plan with it and the one without.
 
-    They go by operators in running order, and by the order of the rules for each.
+    They go by operators in running order, and by the order of the rules for each. Rules that are `disabled` offer
+    nothing.
     """
     order = {node.id: number for number, node in enumerate(everything(plan.ops))}
-    alternatives = chain.from_iterable(rule.alternatives(plan, ruled) for rule in RULES)
+    active = (rule for rule in RULES if rule.name not in disabled)
+    alternatives = chain.from_iterable(rule.alternatives(plan, ruled) for rule in active)
     yield from sorted(alternatives, key=lambda alternative: order[alternative.knob.operator])
 
 

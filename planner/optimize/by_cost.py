@@ -9,7 +9,7 @@ estimates in milliseconds. Candidates are compared by C = λ·Latency + (1−λ)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -48,14 +48,15 @@ def choice_of(
     load: Load | None = None,
     *,
     kv_types: bool = True,
+    disabled: Collection[str] = (),
 ) -> PlanChoice:
     """The plan with its knobs set and the estimated cost on its operators, and what was considered for it.
 
     Where the rules left nothing open (the naive plan), only the costs are filled in. `kv_types` is false where
-    whoever runs the plan has said how keys and values are kept.
+    whoever runs the plan has said how keys and values are kept; `disabled` are rules that the plan is to do without.
     """
     start = time.perf_counter()
-    search = _Search(plan, device, statistics, load or Load(PROBLEMS), kv_types=kv_types)
+    search = _Search(plan, device, statistics, load or Load(PROBLEMS), kv_types=kv_types, disabled=disabled)
     best = search.best()
     considered = tuple(search.considered(best))
     return PlanChoice(
@@ -75,8 +76,16 @@ class _Search:
     """The search for one plan. `ruled` is the plan as the rules left it, `levels` what min-max found of the memory."""
 
     def __init__(
-        self, plan: PhysicalPlan, device: Device, statistics: Statistics, load: Load, *, kv_types: bool
+        self,
+        plan: PhysicalPlan,
+        device: Device,
+        statistics: Statistics,
+        load: Load,
+        *,
+        kv_types: bool,
+        disabled: Collection[str],
     ) -> None:
+        self._disabled = disabled
         self._device, self.load = device, load
         self._cards = cardinalities(plan, statistics)
         self._cost_model = CostModel(device, self._cards, load)
@@ -166,8 +175,9 @@ class _Search:
     def _operators(self, best: PlanCandidate) -> PlanCandidate:
         """Single operators, one after another, each on the best so far."""
         ruled = self.ruled.plan
-        for knob in dict.fromkeys(alternative.knob for alternative in of_operators(best.plan, ruled)):
-            plans = [alternative.plan for alternative in of_operators(best.plan, ruled) if alternative.knob == knob]
+        for knob in dict.fromkeys(alternative.knob for alternative in of_operators(best.plan, ruled, self._disabled)):
+            offered = of_operators(best.plan, ruled, self._disabled)
+            plans = [alternative.plan for alternative in offered if alternative.knob == knob]
             best = self._better(best, [self._candidate(plan, best.epsilon) for plan in plans])
         return best
 
@@ -175,7 +185,7 @@ class _Search:
         """Every knob at every value, the operators' first."""
         ruled = self.ruled.plan
         joint = [alternatives(plan, ruled, self._batch) for alternatives in JOINT]
-        return chain(of_operators(plan, ruled), *joint, self._kept(plan))
+        return chain(of_operators(plan, ruled, self._disabled), *joint, self._kept(plan))
 
     def _kept(self, plan: PhysicalPlan) -> list[Alternative]:
         if not self._kv_types or plan.in_flight is None:

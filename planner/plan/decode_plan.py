@@ -99,6 +99,8 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("head", "sparse", "sparse head", "exact", lambda op: _is_masked(op) and not _exits_early(op)),
     # Every option is scored whole, and one of them is drawn.
     Variant("constraint", "options", "paged prefill · options scored", "exact", _chooses, whole=False),
+    # All of them in one request: what they begin with alike is computed once.
+    Variant("constraint", "tree", "paged prefill · options in one tree", "exact", _chooses, whole=False),
     # llguidance says which ids may come next.
     Variant("constraint", "mask", "llguidance mask", "exact", _is_masked),
     # And the ids that it forces are taken without asking the model.

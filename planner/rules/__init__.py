@@ -1,11 +1,11 @@
 """The rules, in the order in which they run. Each is a pure function from plan to plan in a file of its own.
 
-Open `planner/plan/rule.py` first: what a rule carries besides its function. All that a rule can do is to leave operators out, and to
-write into an operator's strategy or the plan's own fields, which the runtime reads; it never changes what an operator
-means. What a decision leaves out of rows must be read by nobody: `planner/plan/reads.py` says who reads what, and
-is the one place to ask. A rule neither times, logs nor verifies anything: the driver in `planner/optimize` does. Each
-rule is proved by fixtures in `tests/planner/rules`: programs whose names begin with the rule's. The tests run the plan
-before the rule and the plan after it.
+Open `planner/plan/rule.py` first: what a rule carries besides its function. All that a rule can do is to leave
+operators out, and to write into an operator's strategy or the plan's own fields, which the runtime reads; it never
+changes what an operator means. What a decision leaves out of rows must be read by nobody: `planner/plan/reads.py`
+says who reads what, and is the one place to ask. A rule neither times, logs nor verifies anything: the driver in
+`planner/optimize` does. Each rule is proved by fixtures in `tests/planner/rules`: programs whose names begin with the
+rule's. The tests run the plan before the rule and the plan after it.
 
 A new rule with a decision needs a field of a strategy, a file here and a place in `RULES`, the code in `executor` that
 carries the decision out, a fixture, and a paragraph in `docs/rules.md`. EXPLAIN and the choice by cost find it through
@@ -26,7 +26,7 @@ from qpdsl.planner.rules import (
     speculative_expansion,
     stop_when_matched,
 )
-from qpdsl.planner.rules.decode import draft_tokens, jump_forward, sparse_head
+from qpdsl.planner.rules.decode import draft_tokens, jump_forward, option_tree, sparse_logits
 
 # `Rule.place` says why each rule stands where it does.
 RULES = (
@@ -39,8 +39,9 @@ RULES = (
     stop_when_matched.RULE,
     decided_vote.RULE,
     jump_forward.RULE,
+    option_tree.RULE,
     draft_tokens.RULE,
     speculative_expansion.RULE,
-    sparse_head.RULE,
+    sparse_logits.RULE,
     in_flight.RULE,
 )

@@ -19,6 +19,7 @@ from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import DECLARATIONS, STAGES
 from qpdsl.sources.functions import Registered, by_name
 from qpdsl.sources.surroundings import environment
+from qpdsl.sources.user_drafts import check_drafts, user_drafts
 
 Functions = Iterable[Registered[..., Any] | PythonFunction]
 _FIRST_WORD = re.compile(r"(?:\s|#[^\n]*)*(\w*)")
@@ -26,26 +27,38 @@ _FIRST_WORD = re.compile(r"(?:\s|#[^\n]*)*(\w*)")
 
 @naming_keywords
 def load(
-    file: str | Path, program: str | None = None, *, functions: Functions = (), allow: Iterable[str | Path] = ()
+    file: str | Path,
+    program: str | None = None,
+    *,
+    functions: Functions = (),
+    allow: Iterable[str | Path] = (),
+    draft: str | None = None,
 ) -> Program[..., Any]:
     """The program in a `.qp` file, or a shipped one by its name; `program` says which of several.
 
-    The program may name the `functions`, and read files in its own folder and in those of `allow`. Raises UsageError
-    and QpError.
+    The program may name the `functions`, and read files in its own folder and in those of `allow`. `draft` says what
+    proposes tokens, as `--draft` does: "ngram", "llm=zoo/counting-mini", "none". Raises UsageError and QpError.
     """
     from qpdsl.sources.programs import find_source, shipped_programs
 
     source = find_source(str(file))
     shipped = shipped_programs().get(str(file))
     path = Path(file) if Path(file).is_file() or shipped is None else Path(str(shipped))
-    return _loaded(parse_file(source), program, Files(path.parent, tuple(map(Path, allow))), functions)
+    return _loaded(parse_file(source), program, Files(path.parent, tuple(map(Path, allow))), functions, draft)
 
 
 @naming_keywords
 def parse(
-    text: str, program: str | None = None, *, functions: Functions = (), folder: str | Path | None = None
+    text: str,
+    program: str | None = None,
+    *,
+    functions: Functions = (),
+    folder: str | Path | None = None,
+    draft: str | None = None,
 ) -> Program[..., Any]:
-    """The program in a text; `program` says which of several. It reads files only in `folder`. Raises QpError.
+    """The program in a text; `program` says which of several. It reads files only in `folder`; `draft`: see `load`.
+
+    Raises UsageError and QpError.
 
     The text may also be stages alone, as `qpdsl run -e` takes them: the names that no stage makes are the parameters,
     and `llm`, `prm` and `slm` the built-in models.
@@ -54,8 +67,8 @@ def parse(
         raise TypeError(f"`qp.parse` takes the text of a program, not a {type(text).__name__}; `qp.load` takes a file")
     source, files = Source("text.qp", text), Files(None if folder is None else Path(folder))
     if not _is_pipeline(text):
-        return _loaded(parse_file(source), program, files, functions)
-    pipeline = _loaded(parse_pipeline(source), program, files, functions, composed=True)
+        return _loaded(parse_file(source), program, files, functions, draft)
+    pipeline = _loaded(parse_pipeline(source), program, files, functions, draft, composed=True)
     # The text declares none, so the program has those that it uses.
     models = tuple(model for model in pipeline.file.models if model.name in pipeline.logical.models)
     pipeline.file = replace(pipeline.file, models=models)
@@ -63,10 +76,21 @@ def parse(
 
 
 def _loaded(
-    file: ast.File, program: str | None, files: Files, functions: Functions, *, composed: bool = False
+    file: ast.File,
+    program: str | None,
+    files: Files,
+    functions: Functions,
+    draft: str | None,
+    *,
+    composed: bool = False,
 ) -> Program[..., Any]:
     known = by_name(functions)
-    return Program(file, program, environment(files, known), known, composed=composed)
+    drafts = {} if draft is None else user_drafts((draft,))
+    loaded: Program[..., Any] = Program(
+        file, program, environment(files, known, drafts=drafts), known, composed=composed
+    )
+    check_drafts(loaded.logical, tuple(drafts))
+    return loaded
 
 
 def _is_pipeline(text: str) -> bool:

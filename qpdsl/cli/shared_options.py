@@ -95,6 +95,14 @@ _PROGRAM = (
         help="Merge a LoRA adapter in PEFT's format into a model of the program.",
         shell_complete=complete_adapters,
     ),
+    click.option(
+        "--draft",
+        "drafts",
+        metavar="[NAME=]DRAFT",
+        multiple=True,
+        help="What proposes tokens for all models of the program, or for NAME: another model, `ngram`, "
+        "`ngram(FILE)`, `early_exit`, `eagle(FOLDER)` or `none`. The tokens are the same, and come faster or not.",
+    ),
     *_READING,
 )
 

@@ -32,8 +32,8 @@ class Steps:
     """How long each model is trained, in steps of 64 rows, and how many problems are sampled from `counting`."""
 
     solver: int = 4000
-    mini: int = 1500
-    eagle: int = 1000
+    mini: int = 1600
+    eagle: int = 400
     prm: int = 6000
     samples: int = 48_000
 
@@ -134,9 +134,7 @@ def mini_stage(family: FamilyFolder) -> None:
         return
     steps = family.steps.mini
     model = train_mini(family.tokenizer, steps, family.checkpoint("mini"), family.settings)
-    family.save(
-        out, model, f"Trained for {steps:,} steps of 64 fresh texts: notes, and problems of levels 1 and 2 only."
-    )
+    family.save(out, model, f"Trained for {steps:,} steps of 64 fresh texts.")
 
 
 def eagle_stage(family: FamilyFolder) -> None:

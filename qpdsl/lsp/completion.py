@@ -18,6 +18,7 @@ from qpdsl.grammar.source import Source
 from qpdsl.grammar.words import (
     CLAUSE_FORMS,
     DECLARATIONS,
+    DRAFTS,
     EQUALITIES,
     FUNCTIONS,
     MODEL_OPTIONS,
@@ -109,9 +110,17 @@ def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
         elif point.last == "like":
             yield from (_item(word, Kind.EnumMember) for word in SYSTEMS)
         elif point.last == "draft":
-            yield from _declared(document, ast.Model)
+            yield from _drafts(document)
         elif ")" in [token.text for token in point.words]:
-            yield from (_item(word, Kind.Keyword, CLAUSE_FORMS.get(word, "")) for word in ("within", "prefer", "like"))
+            yield from (
+                _item(word, Kind.Keyword, CLAUSE_FORMS.get(word, "")) for word in ("within", "prefer", "draft", "like")
+            )
+
+
+def _drafts(document: Document) -> Iterator[lsp.CompletionItem]:
+    yield from _declared(document, ast.Model)
+    yield from (_item(word, Kind.Function) for word in DRAFTS)
+    yield _item("none", Kind.Keyword)
 
 
 def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
@@ -124,7 +133,9 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
         yield from (_item(word, Kind.EnumMember) for word in EQUALITIES)
     elif last == "extract" or last == "into":
         return
-    elif last in ("generate", "draft") or (last == "(" and before in ("filter", "judge")):
+    elif last == "draft":
+        yield from _drafts(document)
+    elif last == "generate" or (last == "(" and before in ("filter", "judge")):
         yield from _declared(document, ast.Model)
     elif last == "score" and len(point.words) == 1:
         yield from _declared(document, ast.Model)

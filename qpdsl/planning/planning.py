@@ -64,7 +64,9 @@ def with_choice(optimized: Optimized, target: Target, load: Load | None = None, 
     device = None if dtype is None else measured_device(target.kind, dtype, target.threads)
     if device is None:
         return optimized
-    return replace(optimized, choice=choice_of(optimized.plan, device, read_statistics(), load, kv_types=kv_types))
+    disabled = optimized.disabled
+    choice = choice_of(optimized.plan, device, read_statistics(), load, kv_types=kv_types, disabled=disabled)
+    return replace(optimized, choice=choice)
 
 
 def reads_of(program: LogicalProgram, *, rows: bool = False, text: bool = False) -> tuple[str, ...] | None:

@@ -16,6 +16,7 @@ from qpdsl.grammar.suggest import closest, listed
 from qpdsl.planner.check.lower import lower
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.sources.surroundings import Surroundings
+from qpdsl.sources.user_drafts import check_drafts
 
 _NOTHING = Surroundings()
 
@@ -46,6 +47,7 @@ def load_program(
         for name in names:
             if name not in declared:
                 raise UsageError(f"`{option}`: {unknown(name, sorted(declared), what)}")
+    check_drafts(lowered, tuple(surroundings.drafts))
     warnings = (replace(warning, source=warning.source or file.source) for warning in lowered.warnings)
     return replace(lowered, warnings=tuple(warnings))
 

@@ -24,7 +24,7 @@ from qpdsl.grammar.words import MODEL_OPTIONS, VERIFIER_KINDS
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
-    from qpdsl.planner.names.modules import Environment
+    from qpdsl.planner.names.modules import Environment, UserDraft
 
 
 # An option behind an id, as in `ID kind=KIND`.
@@ -37,7 +37,8 @@ class Surroundings:
     of the modules that these import and nobody installed.
 
     `models` replaces the ids of models by name, `kinds` the kinds of those that are verifiers, and `adapters` the
-    adapters on them. `read` collects the files that the programs used that were checked here.
+    adapters on them; `drafts` are what the user wants to draft with. `read` collects the files that the programs used
+    that were checked here.
     """
 
     allowed: tuple[Path, ...] = ()
@@ -47,11 +48,12 @@ class Surroundings:
     kinds: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     read: set[Path] = field(default_factory=set)
+    drafts: Mapping[str, UserDraft] = field(default_factory=dict)
 
     def environment(self, folder: Path | None) -> Environment:
         """What a program is checked against. `folder` is None for a pipeline, which reads no files."""
         files = Files(folder, self.allowed, self.read)
-        return environment(files, self.functions, self.models, self.kinds, self.adapters)
+        return environment(files, self.functions, self.models, self.kinds, self.adapters, self.drafts)
 
 
 def read_surroundings(
@@ -59,11 +61,12 @@ def read_surroundings(
     python: Sequence[str] = (),
     models: Sequence[str] = (),
     adapters: Sequence[str] = (),
+    drafts: Sequence[str] = (),
 ) -> Surroundings:
     """The surroundings that options of the command line name: folders, Python files, models, and adapters on them.
 
     A model is `NAME=ID`, with `kind=KIND` behind it for a verifier whose files do not tell its kind, and with
-    `adapter=PLACE`; an adapter is `NAME=PLACE`. Raises UsageError.
+    `adapter=PLACE`; an adapter is `NAME=PLACE`. For a draft see `user_drafts`. Raises UsageError.
     """
     for folder in allow_read:
         if not Path(folder).is_dir():
@@ -82,7 +85,9 @@ def read_surroundings(
     digest = state.hexdigest() if python else ""
     ids, kinds = _replacements(models)
     folders = tuple(Path(folder).resolve() for folder in allow_read)
-    return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids))
+    read: set[Path] = set()
+    asked = _drafts(drafts, read)
+    return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids), read, asked)
 
 
 def environment(
@@ -91,6 +96,7 @@ def environment(
     models: Mapping[str, str] | None = None,
     kinds: Mapping[str, str] | None = None,
     adapters: Mapping[str, str] | None = None,
+    drafts: Mapping[str, UserDraft] | None = None,
 ) -> Environment:
     """What a program that may name these functions is checked against; the others as `Environment` has them."""
     # This loads the parser, which `qpdsl run --help` and shell completion do without.
@@ -102,7 +108,18 @@ def environment(
             extractors[name] = function.returns
     scorers = frozenset(functions.keys() - extractors.keys())
     problem_readers = frozenset(name for name, function in functions.items() if "problem" in function.inputs)
-    return Environment(files, scorers, extractors, models or {}, problem_readers, kinds or {}, adapters or {})
+    return Environment(
+        files, scorers, extractors, models or {}, problem_readers, kinds or {}, adapters or {}, drafts or {}
+    )
+
+
+def _drafts(drafts: Sequence[str], read: set[Path]) -> dict[str, UserDraft]:
+    if not drafts:
+        return {}
+    # This loads the planner, which completion does without.
+    from qpdsl.sources.user_drafts import user_drafts
+
+    return user_drafts(drafts, read)
 
 
 def _replacements(models: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -44,8 +44,8 @@ BUILTIN: tuple[BuiltinModel, ...] = (
     BuiltinModel(
         name="zoo/counting-mini",
         role="draft",
-        description="a sixth of zoo/counting's size, distilled from it: drafts for it and filters its tokens",
-        parameters=443_008,
+        description="an eighteenth of zoo/counting's size, and far worse: drafts for it and filters its tokens",
+        parameters=143_680,
     ),
     BuiltinModel(
         name="zoo/counting-prm",

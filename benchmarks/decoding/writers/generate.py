@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import llguidance.hf
+import numpy as np
 import torch
 from llguidance import LLMatcher
-from llguidance.torch import allocate_token_bitmask, apply_token_bitmask_inplace, fill_next_token_bitmask
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 
 from benchmarks.peers.peer import Room, Tokens, Written
@@ -34,8 +35,9 @@ class _Held(LogitsProcessor):
         self._steps += 1
         for row, matcher in enumerate(self._matchers):
             fill_next_token_bitmask(matcher, self._bits, row)
-        apply_token_bitmask_inplace(scores, self._bits)
-        return scores
+        # llguidance's own way for torch is compiled anew for one row and for several, its way for numpy is slow.
+        allowed = np.unpackbits(self._bits.view(np.uint8), axis=1, count=scores.shape[1], bitorder="little")
+        return scores.masked_fill_(torch.from_numpy(allowed) == 0, -torch.inf)
 
 
 class Generate:

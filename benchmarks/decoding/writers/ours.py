@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.common.serving import GREEDY, NAME, engine_of, run
 from benchmarks.peers.peer import Room, Tokens, Written
-from qpdsl.executor.engine.paged_engine import EngineConfig
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.models.load import load
 from qpdsl.executor.requests.drafting import Drafting
@@ -32,11 +32,16 @@ class _Started:
 
 
 class Ours:
-    """A new engine for every run, so that every run prefills every prompt. Compiled constraints are kept."""
+    """An engine for each plan, which keeps what it measures of its drafts. Every run prefills every prompt."""
 
     def __init__(self, model: str, dtype: str, room: Room) -> None:
         torch.set_num_threads(room.threads)
         self._model = load(NAME, Path(model), "cpu", dtype)
+        layout = self._model.paged.layout
+        self._bytes = 2 * room.slots * (room.context + layout.page_size) * layout.token_bytes
+        self._config = EngineConfig(max_sequences=room.slots)
+        self._engines: dict[str, PagedEngine] = {}
+        self._steps: list[StepReport] = []
 
     def write(
         self,
@@ -47,11 +52,8 @@ class Ours:
         on_first: Callable[[], None],
     ) -> Written:
         """A plan has `jump`, `sparse`, and `draft`: the method of an adaptive draft, or None."""
-        layout = self._model.paged.layout
-        room = sum(len(prompt) + limit + layout.page_size for prompt in prompts)
-        config = EngineConfig(max_sequences=len(prompts))
-        steps: list[StepReport] = []
-        engine = engine_of({NAME: self._model.paged}, 2 * room * layout.token_bytes, config, steps.append)
+        engine = self._engine(str(sorted(plan.items())))
+        self._steps.clear()
         draft = None if plan["draft"] is None else Drafting(plan["draft"])
         waiting = len(prompts)
 
@@ -72,6 +74,7 @@ class Ours:
                     self._model.eos,
                     watch=lambda number: _Started(started),
                     mask=self._model.constrainer.masks("json_schema", schema),
+                    cached=False,
                     jump=plan["jump"],
                     sparse=plan["sparse"],
                     draft=draft,
@@ -83,9 +86,15 @@ class Ours:
         samples = [ticket.result().samples[0] for ticket in tickets]
         counts = [{**asdict(sample.steps), "near_ties": sample.near_ties} for sample in samples]
         parts = {
-            "steps": sum(step.seconds for step in steps),
-            "masks": sum(step.mask_seconds for step in steps),
-            "head": sum(step.head_seconds for step in steps),
-            "drafts": sum(step.draft_seconds for step in steps),
+            "steps": sum(step.seconds for step in self._steps),
+            "masks": sum(step.mask_seconds for step in self._steps),
+            "head": sum(step.head_seconds for step in self._steps),
+            "drafts": sum(step.draft_seconds for step in self._steps),
         }
         return Written([sample.tokens for sample in samples], counts, parts)
+
+    def _engine(self, plan: str) -> PagedEngine:
+        if plan not in self._engines:
+            models = {NAME: self._model.paged}
+            self._engines[plan] = engine_of(models, self._bytes, self._config, self._steps.append)
+        return self._engines[plan]

@@ -41,9 +41,10 @@ def joined(paths: Iterable[Sequence[int]], branches: int, nodes: int) -> Proposa
     """The paths in one tree, those that come first before the others."""
     tree = Branching(branches, nodes)
     for path in paths:
-        node: int | None = -1
+        parent = -1
         for token in path:
-            node = tree.add(node, token)
+            node = tree.add(parent, token)
             if node is None:
                 break
+            parent = node
     return tree.proposal

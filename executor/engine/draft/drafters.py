@@ -27,6 +27,8 @@ class Drafters:
         self._drafters: dict[Drafting, Drafter] = {}
         self._looking: dict[Drafting, FeatureDrafter] = {}
         self._pace = Pace()
+        # Drafted tokens that were right in the present step.
+        self._right = 0
 
     def prepare(self, drafting: Drafting) -> None:
         """Makes a drafter where there is none of the kind. Raises what `make` raises."""
@@ -43,16 +45,25 @@ class Drafters:
                 stages.setdefault(self._pace.stage(sample), []).append(sample)
         for stage, own in stages.items():
             drafting = stage.drafting
-            rooms = [min(drafting.length, self._room(sample)) for sample in own]
-            lengths = rooms if drafting.fixed else self._pace.lengths(stage, own, rooms, len(samples))
-            if any(lengths):
-                self._propose(stage, own, lengths)
+            if drafting.fixed or self._pace.may_draft(stage, len(samples)):
+                rooms = [min(drafting.length, self._room(sample)) for sample in own]
+                lengths = rooms if drafting.fixed else self._pace.lengths(stage, own, rooms, len(samples))
+                if any(lengths):
+                    self._propose(stage, own, lengths)
 
-    def ran(self, chunks: Several[Chunk], rows: int, before: int, seconds: float) -> None:
-        """A step of so many rows took so long; its samples had drawn `before` tokens in all before it."""
-        samples = [chunk.sequence for chunk in chunks]
-        if self._drafters and all(chunk.sequence.forked and chunk.count <= _MOST_MISSING for chunk in chunks):
-            self._pace.ran(samples, sum(sample.drawn for sample in samples) - before, rows, seconds)
+    @property
+    def looking(self) -> bool:
+        """Whether a drafter looks at hidden states."""
+        return bool(self._looking)
+
+    def ran(self, chunks: Several[Chunk], seconds: float) -> None:
+        """A step of these chunks took so long, what was drawn in it included."""
+        if not self._drafters:
+            return
+        right, self._right = self._right, 0
+        if all(chunk.sequence.forked and chunk.count <= _MOST_MISSING for chunk in chunks):
+            rows = len(chunks) + sum(len(chunk.proposal.tokens) for chunk in chunks if chunk.proposal is not None)
+            self._pace.ran([chunk.sequence for chunk in chunks], len(chunks) + right, rows, seconds)
 
     def saw(self, chunk: Chunk, start: int, hidden: torch.Tensor) -> None:
         """See `FeatureDrafter`."""
@@ -68,6 +79,7 @@ class Drafters:
         """The tokens `nodes` of what was proposed for a sample are now its own, and no other."""
         if (drafter := self._looking_for(sample)) is not None:
             drafter.accepted(sample, nodes)
+        self._right += len(nodes)
         # The token after the last right one was wrong, where there was one.
         last = nodes[-1] if nodes else -1
         parents = proposal.parents

@@ -7,6 +7,7 @@ are tried again now and then, out of a hundredth of the time that has passed sin
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
@@ -27,10 +28,16 @@ _FORGETTING, _OWN_FORGETTING = 0.99, 0.9
 _GAIN = 1.03
 # The share of the time that may be lost on drafts that are only tried, and how many tokens each try checks.
 _TRIED, _TRIAL = 0.01, 2
-# Saved and lost time is counted up to so many steps' worth.
-_CREDIT = 4.0
-# While drafts do not pay, it is calculated anew every so many steps.
-_EVERY = 8
+# Saved time is counted up to so many steps' worth, and so much may be lost in advance.
+_CREDIT, _DEBT = 4.0, 2.0
+# What pays is calculated anew every so many steps.
+_EVERY = 16
+# So many times as long as usual is what drafts are charged for where they pay.
+_CATCHING_UP = 3.0
+# No draft is thought to be right more often, nor to cost fewer seconds.
+_MOST, _LEAST_COST = 0.99, 1e-5
+# More likely than any token.
+_NEVER = 2.0
 
 
 @dataclass(slots=True)
@@ -54,6 +61,8 @@ class Stage:
     """What is known of the drafts of requests that are expected to be right alike often.
 
     `credit`: seconds that drafts have saved, less those they have cost. `costs`: seconds a level of late drafts took.
+    `least`: how likely a drafted token must be to pay, as it was calculated `age` steps ago for so large a `batch`;
+    negative where it is to be calculated. `tries`: whether the present drafts are made to see whether they would pay.
     """
 
     drafting: Drafting
@@ -61,7 +70,10 @@ class Stage:
     own: dict[Sequence, _Checked] = field(default_factory=dict)
     credit: float = 0.0
     costs: deque[float] = field(default_factory=lambda: deque(maxlen=5))
-    idle: int = 0
+    least: float = -1.0
+    age: int = 0
+    batch: int = 0
+    tries: bool = False
 
     @property
     def level_seconds(self) -> float:
@@ -92,27 +104,41 @@ class Pace:
             stage = self._of[sample] = self._stages.setdefault(key, Stage(request.draft))
         return stage
 
+    def may_draft(self, stage: Stage, batch: int) -> bool:
+        """Whether it may pay to draft now, in a step of `batch` samples; a quick look before `lengths`."""
+        plain = self.times.seconds(batch)
+        if not self.times.knows(batch) or stage.credit < -_DEBT * plain:
+            return False
+        stage.age += 1
+        if stage.age >= _EVERY or stage.batch != batch:
+            stage.age, stage.batch, stage.least = 0, batch, -1.0
+        return stage.least <= 1 or stage.credit >= self._trial_cost(stage, batch)
+
     def lengths(self, stage: Stage, samples: Several[Sequence], rooms: Several[int], batch: int) -> list[int]:
         """How many tokens after each other to draft for each of a stage's samples, with room for so many.
 
         They are in a step of `batch` samples.
         """
-        plain = self.times.seconds(batch)
-        if not self.times.knows(batch) or stage.credit < -_CREDIT * plain:
+        if stage.least < 0:
+            stage.least = self._least(stage, samples, rooms, batch)
+        stage.tries = stage.least > 1
+        if not stage.tries:
+            bound = math.log(stage.least)
+            shares = (min(stage.share(sample), _MOST) for sample in samples)
+            lengths = (int(bound / math.log(share) + 1e-6) for share in shares)
+            return [min(length, room) for length, room in zip(lengths, rooms, strict=True)]
+        if stage.credit < self._trial_cost(stage, batch):
             return [0] * len(samples)
-        if stage.idle:
-            stage.idle -= 1
-        else:
-            lengths = self._best(stage, samples, rooms, batch)
-            if any(lengths):
-                return lengths
-            stage.idle = _EVERY
-        return self._trial(stage, samples, rooms, batch)
+        # The one that is most often right.
+        chosen = max(range(len(samples)), key=lambda index: stage.share(samples[index]))
+        return [min(_TRIAL, room) if index == chosen else 0 for index, room in enumerate(rooms)]
 
     def drafted(self, stage: Stage, levels: int, seconds: float) -> None:
         """Drafts of so many tokens after each other took so long to make."""
+        # A drafter that first reads a long prompt takes longer once. Where drafts pay, that pays as well.
+        usual = _CATCHING_UP * levels * stage.level_seconds
+        stage.credit -= seconds if stage.tries or not usual else min(seconds, usual)
         stage.costs.append(seconds / max(1, levels))
-        stage.credit -= seconds
 
     def checked(self, sample: Sequence, right: int, checked: int) -> None:
         """Of the tokens drafted for a sample, so many were checked one after the other, and so many were right."""
@@ -139,46 +165,33 @@ class Pace:
         if stage is not None:
             stage.own.pop(sample, None)
 
-    def _best(
-        self, stage: Stage, samples: Several[Sequence], rooms: Several[int], batch: int
-    ) -> list[int]:
-        """The lengths that promise most tokens a second; zeros where drafts promise no more than there are without.
+    def _least(self, stage: Stage, samples: Several[Sequence], rooms: Several[int], batch: int) -> float:
+        """How likely a drafted token must be to be reached and right, for tokens to come fastest; above 1 for none.
 
         A token at depth d of a draft whose tokens are right with probability α is reached and right with α^d. The most
-        likely tokens are taken, as many as pay.
+        likely tokens are taken first, as many as pay.
         """
         drafting = stage.drafting
         deepest = min(drafting.length, max(rooms))
         if deepest < 1:
-            return [0] * len(samples)
-        share = np.array([stage.share(sample) for sample in samples])
+            return _NEVER
+        share = np.array([min(stage.share(sample), _MOST) for sample in samples])
         depths = np.arange(1, deepest + 1)
-        likely = share[:, None] ** depths
-        likely[depths > np.array(rooms)[:, None]] = 0.0
-        # Where drafts are trees, what makes one level right makes it larger, too.
-        widths = np.minimum(float(drafting.branches) ** depths, drafting.nodes)
-        order = np.argsort(-likely, axis=None, kind="stable")
-        reached = depths[order % deepest]
-        rows = batch + np.cumsum(widths[order % deepest])
-        tokens = batch + np.cumsum(likely.ravel()[order])
-        cost = np.maximum.accumulate(reached) * stage.level_seconds
-        seconds = np.array([self.times.seconds(int(count)) for count in rows]) + cost
+        likely = (share[:, None] ** depths).ravel()
+        order = np.argsort(-likely, kind="stable")
+        depth = depths[order % deepest]
+        # Where drafts are trees, a level has more tokens.
+        rows = np.cumsum(np.minimum(float(drafting.branches) ** depth, drafting.nodes))
+        tokens = batch + np.cumsum(likely[order])
+        cost = np.maximum.accumulate(depth) * stage.level_seconds
+        seconds = np.array([self.times.seconds(batch + int(count)) for count in rows]) + cost
         rates = tokens / seconds
         best = int(rates.argmax())
-        if rates[best] < _GAIN * batch / self.times.seconds(batch):
-            return [0] * len(samples)
-        counts = np.bincount(order[: best + 1] // deepest, minlength=len(samples))
-        return [min(int(count), room) for count, room in zip(counts, rooms, strict=True)]
+        return float(likely[order[best]]) if rates[best] > _GAIN * batch / self.times.seconds(batch) else _NEVER
 
-    def _trial(
-        self, stage: Stage, samples: Several[Sequence], rooms: Several[int], batch: int
-    ) -> list[int]:
-        """A short draft for the sample that is most often right, where there is time to lose."""
-        drafting = stage.drafting
-        length = min(_TRIAL, drafting.length)
-        rows = sum(drafting.branches**level for level in range(1, length + 1))
-        cost = self.times.seconds(batch + rows) - self.times.seconds(batch) + length * stage.level_seconds
-        if stage.credit <= 0 or stage.credit < cost:
-            return [0] * len(samples)
-        chosen = max(range(len(samples)), key=lambda index: stage.share(samples[index]))
-        return [min(length, rooms[index]) if index == chosen else 0 for index in range(len(samples))]
+    def _trial_cost(self, stage: Stage, batch: int) -> float:
+        """The seconds that it takes to try a short draft for one sample."""
+        length = min(_TRIAL, stage.drafting.length)
+        rows = sum(stage.drafting.branches**level for level in range(1, length + 1))
+        more = self.times.seconds(batch + rows) - self.times.seconds(batch)
+        return max(more + length * stage.level_seconds, _LEAST_COST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
 from itertools import accumulate
@@ -50,7 +51,7 @@ class StepTimes:
         known, seconds = self._rows, self._seconds
         after = bisect_left(known, rows)
         if after == len(known):
-            return seconds[-1] * (rows / known[-1]) ** 0.5
+            return seconds[-1] * math.sqrt(rows / known[-1])
         if known[after] == rows or after == 0:
             return seconds[after]
         share = (rows - known[after - 1]) / (known[after] - known[after - 1])

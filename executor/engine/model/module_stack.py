@@ -231,6 +231,12 @@ class ModuleStack:
         self._exit = ExitLayer.of(self.inner, layers)
         self._compiled: Callable[..., Any] | None = None
 
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The embeddings [T, d] of `tokens` int64 [T]."""
+        module = self.inner.get_input_embeddings()  # type: ignore[operator]
+        embedded: torch.Tensor = module(tokens)
+        return embedded
+
     @property
     def exit_depth(self) -> int:
         """The number of layers up to the exit layer; 0 where the model has none."""

@@ -16,7 +16,7 @@ from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.model.decoder import Decoder, GatedMlp, Layer, Projection
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
-from qpdsl.executor.kernels.llvm.attention import NO_WINDOW
+from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, scratch_size
 from qpdsl.executor.kernels.llvm.cache import HeadShape
 from qpdsl.executor.kernels.llvm.forward import (
     BARRIER_NUMBERS,
@@ -86,6 +86,10 @@ class NativeStack:
         # Seconds of a step by its threads: of few rows, and of many.
         self._times: tuple[dict[int, float], dict[int, float]] = ({}, {})
 
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The hidden states float32 [T, d] of `tokens` int64 [T] before the first layer."""
+        return self._embed(tokens)
+
     @property
     def exit_depth(self) -> int:
         """The number of layers up to the exit layer, the middle one; 0 where there is none."""
@@ -109,9 +113,17 @@ class NativeStack:
         return joined, gated, max(product.groups for layer in laid for product in layer.values())
 
     def forward(
-        self, batch: KernelBatch, cache: KVCache, early_exit: bool, threads: int | None = None
+        self,
+        batch: KernelBatch,
+        cache: KVCache,
+        early_exit: bool,
+        threads: int | None = None,
+        depth: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hidden states [T, d] after the last norm; with `early_exit`, also those of the exit layer after that norm."""
+        """Hidden states [T, d] after the last norm; with `early_exit`, also those of the exit layer after that norm.
+
+        With a `depth`, only so many layers run, the first ones, and the norm.
+        """
         residual = self._embed(batch.tokens)
         count = residual.shape[0]
         hidden = torch.empty_like(residual)
@@ -122,7 +134,7 @@ class NativeStack:
             threads = self._threads(count)
         table = batch.paged.pages.shape[1]
         self._workspace = self._workspace.grown(self, count, threads, table)
-        frame = self._workspace.frame(self, residual, hidden, batch, cache, exit_hidden)
+        frame = self._workspace.frame(self, residual, hidden, batch, cache, exit_hidden, depth or len(self._layers))
         address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
         TEAM.run(threads, lambda thread: function(address, thread, threads))
         return hidden, exit_hidden
@@ -250,7 +262,7 @@ class _Workspace:
         heads = stack.shape.heads
         joined, gated, groups = stack.widest
         columns = 2 * gate_columns(vector_width())
-        block = heads.block(Widths.of(stack.shape.hidden, heads).head)
+        scratch = scratch_size(heads, Widths.of(stack.shape.hidden, heads).head, self._table)
 
         def room(*sizes: int) -> torch.Tensor:
             return torch.zeros(sizes, dtype=torch.float32)
@@ -266,7 +278,7 @@ class _Workspace:
         self._own = {
             "widened": room(threads, self._rows * columns),
             "sums": room(threads, self._rows * max(1, groups)),
-            "scratch": room(threads, self._table * heads.page_size * block),
+            "scratch": room(threads, scratch),
         }
 
     def grown(self, stack: NativeStack, rows: int, threads: int, table: int) -> _Workspace:
@@ -283,6 +295,7 @@ class _Workspace:
         batch: KernelBatch,
         cache: KVCache,
         exit_hidden: torch.Tensor | None,
+        depth: int,
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The numbers of a step, in the order of `FRAME`."""
         paged = batch.paged
@@ -313,7 +326,7 @@ class _Workspace:
             "tree_attend": 0 if paged.paths is None else stack.tree_attend(cache.layout.kind, cache.layout.dtype),
             "path": 0 if paged.paths is None else paged.paths.places.shape[1],
             "layers": stack.table.ctypes.data,
-            "depth": len(stack.table),
+            "depth": depth,
             "exit": 0 if exit_hidden is None else stack.exit_depth,
         }
         return np.array([numbers[name] for name in FRAME], dtype=np.int64)

@@ -126,7 +126,7 @@ class PagedModel:
         """What the model can be asked for: a value head has no vocabulary, so it is only read."""
         features: set[Feature] = {"logits", "forks"}
         if isinstance(self.head, LogitHead):
-            features |= {"sampling", "seeds", "masks", "logprobs", "trees", "drafts"}
+            features |= {"sampling", "seeds", "masks", "logprobs", "drafts"}
             features |= {"early_exit"} if self._stack.exit_depth > 0 else set()
         return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)
 
@@ -188,6 +188,23 @@ class PagedModel:
         if rows is None:
             return hidden, exit_hidden
         return hidden.index_select(0, rows), None if exit_hidden is None else exit_hidden.index_select(0, rows)
+
+    @torch.inference_mode()
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The embeddings [T, d] of `tokens` int64 [T]."""
+        return self._stack.embed(tokens)
+
+    @property
+    def runs_in_part(self) -> bool:
+        """Whether its first layers can run without the others."""
+        return not isinstance(self._stack, ModuleStack) and self._stack.exit_depth > 0
+
+    @torch.inference_mode()
+    def first_layers(self, batch: KernelBatch, cache: KVCache) -> torch.Tensor:
+        """As `forward`, with the layers up to the exit layer alone. Only where the model `runs_in_part`."""
+        assert not isinstance(self._stack, ModuleStack)
+        hidden, _ = self._stack.forward(batch, cache, False, depth=self._stack.exit_depth)
+        return hidden if batch.read_rows is None else hidden.index_select(0, batch.read_rows)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -5,12 +5,17 @@ or by Triton kernels on a GPU. `readout.py` computes logits from its hidden stat
 `sampler.py` draws the tokens: filters, noise, near ties. `graphs.py` captures decode steps as CUDA graphs. A new head
 computes logits in `model/heads.py`, and `readout.py` says for which rows.
 
+`draws.py` lists the draws of a step. What they may take under a mask depends on tokens that are known before the forward,
+so `mask_filler.py` asks the masks while it runs, in the thread of `side_thread.py`, or at once where a thread's hand-over
+would cost more.
+
 A token is the argmax of the filtered logits plus Gumbel noise, and the noise is a function of the sample's key, the
 number of tokens drawn under it and the token's id. Nothing in this folder may let a row's result depend on the other
 rows of its batch.
 
 On a GPU a step waits for the device once, for the tokens and values that it copies back. A captured graph holds the
-layers only: the head and the draw are few launches, which the host makes while the graph runs. All of this also runs on
+layers only: the head and the draw are few launches, which the host makes while the graph runs. `device_head.py` sends
+each draw to the dense or the sparse one by its own allowed ids. All of this also runs on
 a CPU, through Triton's interpreter or the torch twins, and tests compare its tokens with those of the CPU path; a
 stand-in takes the place of captured graphs. Nothing of it was measured on a GPU: `python -m benchmarks.gpu.run` checks
 and measures it there.

@@ -2,7 +2,7 @@
 
 A deterministic engine gives a sample the same bits in any batch on a GPU. cuBLAS chooses its kernels by the shapes, and
 torch how it splits its sums, so every forward has the same shapes: as many rows as the batch may have sequences, in
-steps of 128, and 64 rows in the head's products. All attention, decoding included, goes through the prefill kernel,
+steps of 128, 64 rows in products with the head, and tiles of one size in the kernels that draw from hidden states. All attention, decoding included, goes through the prefill kernel,
 where a row's bits depend on its own context only, and no prefix is shared. It remains to be trusted that a library's
 kernel of one shape sums every row alike, which cuBLAS does not promise but its kernels without split rows do, and that
 device and versions stay the same.
@@ -159,6 +159,12 @@ class NativeBackend:
         step = self._assembler.step(chunks, self._model.least_rows)
         batch = KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
         return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, early_exit=early_exit))
+
+    def first_layers(self, chunks: list[Chunk]) -> ForwardOutput:
+        """As `forward`, with the layers up to the exit layer alone; of the KV, only theirs is in the cache after it."""
+        step = self._assembler.step(chunks, self._model.least_rows)
+        batch = KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
+        return ForwardOutput.unpadded(step.readers, self._model.first_layers(batch, self._cache), None)
 
 
 def backend_of(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> Backend:

@@ -12,6 +12,7 @@ from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, SampledTokens
 from qpdsl.executor.engine.step.token_head import HeadDraws
 from qpdsl.executor.kernels import token_heads
 from qpdsl.executor.kernels.data.token_draws import Drawn, HeadWeights, TokenDraws
+from qpdsl.executor.requests.request import Bits
 
 # The sparse head serves a draw that allows at most one id in so many: it reads the weights of those alone, but each
 # draw reads its own, and the host lists them. Not measured on a GPU: `python -m benchmarks.gpu.run --only heads`.
@@ -53,10 +54,10 @@ class DeviceHead:
     def _dense(self, hidden: torch.Tensor, draws: HeadDraws, chosen: _Ints) -> Drawn:
         """The draws `chosen`, over all ids."""
         arrays = _numbers(draws, chosen)
-        if draws.masks is not None:
-            masked, lines = np.unique(draws.allowed[chosen], return_inverse=True)
-            # Draws that are not masked come first.
-            free = int((masked < 0).sum())
+        masked, lines = np.unique(draws.allowed[chosen], return_inverse=True)
+        # Draws that are not masked come first.
+        free = int((masked < 0).sum())
+        if draws.masks is not None and free < len(masked):
             arrays += [draws.masks.bits[masked[free:]], (lines - free).astype(np.int32)]
         rows, temperatures, keys, positions, *mask = self._staging.send(arrays)
         made = TokenDraws(rows, temperatures, keys, positions)
@@ -75,9 +76,7 @@ class DeviceHead:
         return token_heads.sparse(hidden, self._weights, made, offsets, ids, int(lengths.max()))
 
 
-def allowed_ids(
-    bits: np.ndarray[Any, np.dtype[np.int32]], vocabulary: int
-) -> list[np.ndarray[Any, np.dtype[np.int32]]]:
+def allowed_ids(bits: Bits, vocabulary: int) -> list[_Ids]:
     """The ids int32, ascending, of each line of bits [L, ⌈vocabulary / 32⌉]; most words are taken to be empty."""
     line, word = bits.nonzero()
     some, bit = ((bits[line, word][:, None] >> np.arange(32, dtype=np.int32)) & 1).nonzero()

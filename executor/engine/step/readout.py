@@ -18,7 +18,7 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.sampler import NEAR_CUT_PROBABILITY, SampledTokens, Sampler
 from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
-from qpdsl.executor.requests.request import LogProbRequest, ReadRequest
+from qpdsl.executor.requests.request import LogProbRequest, ReadRequest, TreeRequest
 
 # Dense logits of a long prompt would take gigabytes at once.
 _ROWS_AT_ONCE = 64
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
     """Hidden states [N, d] at the next N positions of a request; `done` positions were read before."""
 
     hidden: torch.Tensor
-    request: ReadRequest | LogProbRequest
+    request: ReadRequest | LogProbRequest | TreeRequest
     done: int
 
 
@@ -78,7 +78,7 @@ class Readout:
         return HostTokens([int(token) for token in tokens], logprobs, [near_tie > 0 for near_tie in near_ties])
 
     def read(self, readings: list[Reading]) -> list[list[tuple[float, ...]]]:
-        """For each reading, what it reads at each of its positions: the logits of its ids, or a log-probability."""
+        """For each reading, what it reads at each of its positions: the logits of its ids, or log-probabilities."""
         tables = [self._read(*reading) for reading in readings]
         if not tables:
             return []
@@ -136,25 +136,30 @@ class Readout:
         logprobs = (wide.gather(1, sampled.tokens[:, None])[:, 0] - wide.logsumexp(dim=-1)).float()
         return SampledTokens(sampled.tokens, logprobs, sampled.near_ties | near_margin)
 
-    def _read(self, hidden: torch.Tensor, request: ReadRequest | LogProbRequest, done: int) -> torch.Tensor:
-        """[N, K], a row for each hidden state."""
+    def _read(
+        self, hidden: torch.Tensor, request: ReadRequest | LogProbRequest | TreeRequest, done: int
+    ) -> torch.Tensor:
+        """[N, K], a row for each hidden state; values after the last that a position has repeat its first."""
         if isinstance(request, ReadRequest):
             (ids,) = self._staging.send([np.array(request.ids)])
             return self._padded(hidden, lambda piece: self._model.head.gather(piece, ids))
-        read_ids = request.read_ids[done : done + len(hidden)]
+        read_ids = [request.read_ids(place) for place in range(done, done + len(hidden))]
+        most = max(map(len, read_ids))
         values: list[torch.Tensor] = []
         for start in range(0, len(hidden), _ROWS_AT_ONCE):
             end = start + _ROWS_AT_ONCE
-            rows = read_ids[start:end]
-            width = max(map(len, rows))
-            # A row's ids, padded with one that does not count.
-            padded = [[*ids, *[ids[0]] * (width - len(ids))] for ids in rows]
-            counts = [[place < len(ids) for place in range(width)] for ids in rows]
+            rows = [[*read, *[read[0]] * (most - len(read))] for read in read_ids[start:end]]
+            width = max(len(ids) for read in rows for ids in read)
+            # Ids of a value, padded with one that does not count.
+            padded = [[[*ids, *[ids[0]] * (width - len(ids))] for ids in read] for read in rows]
+            counts = [[[place < len(ids) for place in range(width)] for ids in read] for read in rows]
             ids, counted = self._staging.send([np.array(padded), np.array(counts)])
             logits = self._logits(hidden[start:end]).double()
-            chosen = logits.gather(1, ids).masked_fill(~counted, float("-inf"))
-            values.append(chosen.logsumexp(dim=-1) - logits.logsumexp(dim=-1))
-        return torch.cat(values)[:, None]
+            chosen = logits.gather(1, ids.flatten(1)).view(ids.shape).masked_fill(~counted, float("-inf"))
+            # A sum alone is split among threads, where one of several has its own thread: it would have other bits.
+            totals = logits.expand(max(2, len(logits)), -1).logsumexp(dim=-1)[: len(logits)]
+            values.append(chosen.logsumexp(dim=-1) - totals[:, None])
+        return torch.cat(values)
 
     def _logits_of(self, hidden: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Logits [B, V] of the hidden states `rows`, each computed once."""

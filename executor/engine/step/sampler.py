@@ -172,6 +172,6 @@ def perturbed(scores: torch.Tensor, keys: list[int], positions: list[int]) -> to
     key = torch.tensor([k - (1 << 64) if k >> 63 else k for k in keys], device=scores.device)
     position = torch.tensor(positions, device=scores.device)
     noise = gumbel(philox4x32(key[rows], places, position[rows]))
-    perturbed = torch.full_like(blocks, float("-inf"))
-    perturbed[rows, places] = (blocks[rows, places].double() + noise).to(scores.dtype)
-    return perturbed.view(batch, -1)[:, :vocabulary]
+    noisy = torch.full_like(blocks, float("-inf"))
+    noisy[rows, places] = (blocks[rows, places].double() + noise).to(scores.dtype)
+    return noisy.view(batch, -1)[:, :vocabulary]

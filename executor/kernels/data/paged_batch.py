@@ -44,8 +44,9 @@ class Paths:
     """Where the last tokens of a sequence lie that is a path in a tree of tokens.
 
     The tree has its tokens in consecutive places behind the tokens that all its paths begin with, in any order in which
-    parents come first. Each token of it that is new is a sequence of its own, with a context that ends with it. So
-    position i of a context is read in its turn wherever it lies: a path has the bits of the same tokens in their places.
+    parents come first. Each token of it that is new is a sequence of its own, with a context that ends with it. The
+    tokens of a context are read in the order of their positions, wherever they lie: so a path has the bits of the same
+    tokens in their places. A mask over places (SpecInfer: Miao et al., 2024) would sum in another order.
 
     start:  int32 [B], the first position that does not lie in the place of its number; `NOWHERE` for other sequences
     places: int32 [B, L], places of the positions from `start` on; 0 after the last

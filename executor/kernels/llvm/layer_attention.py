@@ -11,7 +11,7 @@ from llvmlite import ir
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
-from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, emit_attend
+from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, emit_attend, scratch_size
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, CacheShape, HeadShape
 from qpdsl.executor.kernels.llvm.forward import dividing
 from qpdsl.executor.kernels.llvm.jit.builder import I64, KernelCode
@@ -34,8 +34,7 @@ class LayerAttention:
     def __init__(self, shape: HeadShape) -> None:
         self._shape = shape
         self._width = width = dividing(vector_width(), shape.dim)
-        self._block = shape.block(width)
-        if shape.page_size % (width // self._block):
+        if shape.page_size % (width // shape.block(width)):
             raise LookupError("page size")
         self._put = _put_library(shape.cache, width)["put"]
         # With and without sinks, a soft cap and trees; compiled when a layer first needs it.
@@ -84,7 +83,7 @@ class LayerAttention:
         units = queries.shape[0] * shape.kv_heads
         work = units * shape.fold * shape.dim * min(batch.longest, scoring.window or batch.longest)
         threads = min(torch.get_num_threads(), units, 1 + work // _WORK)
-        room = next_power_of_two(table * shape.page_size * self._block)
+        room = next_power_of_two(scratch_size(shape, self._width, table))
         if self._scratch.numel() < threads * room:
             self._scratch = torch.empty(threads * room, dtype=torch.float32)
         scaling = torch.tensor([scoring.scale], dtype=torch.float32)

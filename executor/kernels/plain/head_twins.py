@@ -35,10 +35,12 @@ def dense(
     for first in range(0, vocabulary, _IDS):
         last = min(first + _IDS, vocabulary)
         bias = None if head.bias is None else head.bias[first:last].float()
-        logits = _finished(linear(wide, head.weight[first:last].float(), bias), head).index_select(0, draws.rows)
+        products = linear(wide, head.weight[first:last].float(), bias)
+        logits = _finished(products.index_select(0, draws.rows), head)
         if bits is not None and lines is not None:
             logits.masked_fill_(~_allowed(bits, lines, first, last), float("-inf"))
-        running.add(logits, torch.arange(first, last, device=hidden.device).expand(draws.count, -1))
+        ids = torch.arange(first, last + -last % 4, device=hidden.device).expand(draws.count, -1)
+        running.add(pad(logits, (0, -last % 4), value=float("-inf")), ids, 4)
     return running.drawn()
 
 
@@ -58,7 +60,7 @@ def sparse(
         products = (weights @ rows[:, :, None])[:, :, 0].float()
         if head.bias is not None:
             products = products + head.bias[listed].float()
-        running.add(_finished(products, head).masked_fill(~there, float("-inf")), listed)
+        running.add(_finished(products, head).masked_fill(~there, float("-inf")), listed, 1)
     return running.drawn()
 
 
@@ -74,13 +76,14 @@ class _Running:
         self._token = torch.zeros_like(draws.keys)
         self._total = lowest.double()
 
-    def add(self, logits: torch.Tensor, ids: torch.Tensor) -> None:
-        """Logits float32 [D, n], −inf where no token may come, of ids int64 [D, n] above all seen before."""
+    def add(self, logits: torch.Tensor, ids: torch.Tensor, together: int) -> None:
+        """Logits float32 [D, n], −inf where no token may come, of ids int64 [D, n] above all seen before.
+
+        `together`: 4 where n is a multiple of 4 and every 4 ids share a block of noise, else 1.
+        """
         scores = logits / self._divisor
-        # Where even the largest noise cannot lift a score to the runner-up, it is not needed: so it is of most.
-        rows, places = ((scores + GUMBEL_MAX >= self._second[:, None]) & scores.isfinite()).nonzero(as_tuple=True)
-        rows, places = rows[self._noisy[rows]], places[self._noisy[rows]]
-        scores[rows, places] = (scores[rows, places].double() + self._noise(rows, ids[rows, places])).float()
+        if self._noisy.any():
+            self._perturb(scores.view(len(scores), -1, together), ids.view(len(scores), -1, together))
 
         here, at = scores.max(dim=-1)
         others = scores.scatter(1, at[:, None], float("-inf")).amax(dim=-1)
@@ -91,12 +94,16 @@ class _Running:
         self._best = torch.maximum(self._best, here)
         self._total = torch.logaddexp(self._total, logits.double().logsumexp(dim=-1))
 
-    def _noise(self, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Noise float64 [n] of ids of draws `rows`, both int64 [n]. Ids that share a block of words lie side by side."""
-        blocks, inverse = torch.unique_consecutive((rows << 32) | (ids >> 2), return_inverse=True)
-        rows = blocks >> 32
-        words = philox4x32(self._draws.keys[rows], blocks & 0xFFFFFFFF, self._draws.positions[rows] & 0xFFFFFFFF)
-        return gumbel(words[inverse, ids & 3])
+    def _perturb(self, scores: torch.Tensor, ids: torch.Tensor) -> None:
+        """Adds noise to scores [D, n, together], in place."""
+        # Where even the largest noise cannot lift a score to the runner-up, it is not needed.
+        floor = (self._second - GUMBEL_MAX).clamp(min=torch.finfo(scores.dtype).min)
+        floor = torch.where(self._noisy, floor, float("inf"))
+        rows, places = (scores >= floor[:, None, None]).any(dim=-1).nonzero(as_tuple=True)
+        own = ids[rows, places]
+        words = philox4x32(self._draws.keys[rows], own[:, 0] >> 2, self._draws.positions[rows] & 0xFFFFFFFF)
+        noise = gumbel(words if own.shape[1] == 4 else words.gather(1, own & 3))
+        scores[rows, places] = (scores[rows, places].double() + noise).float()
 
     def drawn(self) -> Drawn:
         """What all ids together come to."""
@@ -104,7 +111,7 @@ class _Running:
 
 
 def _finished(products: torch.Tensor, head: HeadWeights) -> torch.Tensor:
-    logits = products * head.scale
+    logits = products if head.scale == 1.0 else products * head.scale
     return logits if head.softcap is None else torch.tanh(logits / head.softcap) * head.softcap
 
 

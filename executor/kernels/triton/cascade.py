@@ -87,8 +87,8 @@ def prefix_kernel(
     high, total = sunk(query, heads, real, False, M, False)
     page_row = pages + reader * stride_pages
     mean, total, high = attend_range(
-        q, total, high, rows, scales, page_row, layer, head, low, top, begin, position, scale, softcap,
-        ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, True, True,
+        q, total, high, rows, scales, page_row, top, page_row, layer, head, low, top, begin, position, scale, softcap,
+        ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, True, True, False,
     )  # fmt: skip
     at = (sequence * (KV * FOLD) + heads) * slots + splits + level * shared + part
     tl.store(means + at[:, None] * D + d[None, :], mean, mask=mask)

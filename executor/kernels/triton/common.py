@@ -64,13 +64,17 @@ def log_sum(total, high):
 
 
 @triton.jit
-def page_ids(page_row, token, top, PAGE: tl.constexpr):
-    """The page of each token int32 [N] below `top`, from the sequence's line of the page table.
+def lying(page_row, branch, places, token, top, PAGE: tl.constexpr, TREES: tl.constexpr):
+    """The place and the page of each token int32 [N] below `top`, from the sequence's line of the page table.
 
-    Kernels load the pages of a block while they attend the block before: keys whose addresses are known an iteration
-    ahead can be loaded ahead.
+    With TREES, those from position `branch` on lie at `places`. Kernels load the pages of a block while they attend the
+    block before: keys whose addresses are known an iteration ahead can be loaded ahead.
     """
-    return tl.load(page_row + token // PAGE, mask=token < top, other=0)
+    place = token
+    if TREES:
+        moved = (token >= branch) & (token < top)
+        place = tl.where(moved, tl.load(places + (token - branch), mask=moved, other=0), token)
+    return place, tl.load(page_row + place // PAGE, mask=token < top, other=0)
 
 
 @triton.jit
@@ -84,7 +88,7 @@ def attend(
     page,
     layer,
     head,
-    token,
+    place,
     live,
     seen,
     scale,
@@ -100,19 +104,19 @@ def attend(
 ):
     """One block of keys: updates the row sums `total`, maxima `high` [M] (base 2) and unscaled means `mean` [M, D_PAD].
 
-    `queries` [M, D_PAD] in DOT; `token` int32 [N]: positions in the sequence, of which `live` may be loaded, on the
-    pages `page` int32 [N]; `seen` [M, N]: which of them a query sees.
+    `queries` [M, D_PAD] in DOT; `place` int32 [N]: places in the sequence, of which `live` may be loaded, on the pages
+    `page` int32 [N]; `seen` [M, N]: which of them a query sees.
     """
     d = tl.arange(0, D_PAD)
     row = (page + layer).to(tl.int64)
-    at = row * ROW + (token % PAGE) * (2 * KV * D) + head * D
+    at = row * ROW + (place % PAGE) * (2 * KV * D) + head * D
     if D == D_PAD:
         k = tl.load(rows + at[None, :] + d[:, None], mask=live[None, :], other=0)
     else:
         k = tl.load(rows + at[None, :] + d[:, None], mask=live[None, :] & (d < D)[:, None], other=0)
     scores = tl.dot(queries, widen(k, KIND, DOT), input_precision="tf32x3")
     if KIND != PLAIN:
-        scale_at = row * (ROW // 4) + PAGE * 2 * KV * D // 4 + (token % PAGE) * (2 * KV) + head
+        scale_at = row * (ROW // 4) + PAGE * 2 * KV * D // 4 + (place % PAGE) * (2 * KV) + head
         k_scale = tl.load(scales + scale_at, mask=live, other=0.0)
         if KIND == FP8:
             k_scale *= 256.0
@@ -176,6 +180,8 @@ def attend_range(
     rows,
     scales,
     page_row,
+    branch,
+    places,
     layer,
     head,
     low,
@@ -197,19 +203,21 @@ def attend_range(
     N: tl.constexpr,
     CAUSAL: tl.constexpr,
     WITHIN: tl.constexpr,
+    TREES: tl.constexpr,
 ):
     """Attention of queries [M, D_PAD] over the keys from block border `low` to `top`.
 
     CAUSAL: a query sees the keys up to its own `position` [M], within WINDOW if that is not 0; else it sees all keys.
     WITHIN: only keys from `begin` on are visible, and `top` may be below a position; else only positions bound the
-    keys. `page_row`: the sequence's line of the page table. Returns the means [M, D_PAD], and row sums and maxima [M].
+    keys. `page_row`: the sequence's line of the page table; `branch`, `places`: see `lying`. Returns the means
+    [M, D_PAD], and row sums and maxima [M].
     """
     mean = tl.zeros([M, D_PAD], tl.float32)
-    ahead = page_ids(page_row, low + tl.arange(0, N), top, PAGE)
+    next_place, next_page = lying(page_row, branch, places, low + tl.arange(0, N), top, PAGE, TREES)
     for block in range(low, top, N):
         token = block + tl.arange(0, N)
-        page = ahead
-        ahead = page_ids(page_row, token + N, top, PAGE)
+        place, page = next_place, next_page
+        next_place, next_page = lying(page_row, branch, places, token + N, top, PAGE, TREES)
         live = token < top
         if WITHIN:
             live = live & (token >= begin)
@@ -220,7 +228,7 @@ def attend_range(
             if WINDOW > 0:
                 seen = seen & (token[None, :] > position[:, None] - WINDOW)
         total, high, mean = attend(
-            q, total, high, mean, rows, scales, page, layer, head, token, live, seen, scale, softcap,
+            q, total, high, mean, rows, scales, page, layer, head, place, live, seen, scale, softcap,
             ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED,
         )  # fmt: skip
     return mean / tl.where(total > 0.0, total, 1.0)[:, None], total, high

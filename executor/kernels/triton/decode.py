@@ -17,7 +17,7 @@ from qpdsl.executor.kernels.triton.merge import Partials, merge
 from qpdsl.executor.kernels.triton.tuning import Tuning, for_decode, multiprocessors, split_count
 
 
-@triton.jit(do_not_specialize=["layer", "stride_pages", "splits", "slots", "least"])
+@triton.jit(do_not_specialize=["layer", "stride_pages", "splits", "slots", "least", "stride_places"])
 def decode_kernel(
     query,
     rows,
@@ -26,6 +26,8 @@ def decode_kernel(
     context,
     start,
     sinks,
+    branches,
+    places,
     out,
     means,
     totals,
@@ -33,6 +35,7 @@ def decode_kernel(
     stride_token,
     stride_head,
     stride_pages,
+    stride_places,
     splits,
     slots,
     least,
@@ -51,6 +54,7 @@ def decode_kernel(
     M: tl.constexpr,
     N: tl.constexpr,
     SINKS: tl.constexpr,
+    TREES: tl.constexpr,
     STARTS: tl.constexpr,
     DIRECT: tl.constexpr,
 ):
@@ -77,9 +81,13 @@ def decode_kernel(
 
     high, total = sunk(sinks, heads, real, part == 0, M, SINKS)
     page_row = pages + sequence * stride_pages
+    place_row = places + sequence * stride_places
+    branch = length
+    if TREES:
+        branch = tl.load(branches + sequence)
     mean, total, high = attend_range(
-        q, total, high, rows, scales, page_row, layer, head, low, top, begin, length, scale, softcap,
-        ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, False, True,
+        q, total, high, rows, scales, page_row, branch, place_row, layer, head, low, top, begin, length, scale, softcap,
+        ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, False, True, TREES,
     )  # fmt: skip
     line = sequence * (KV * FOLD) + heads
     if DIRECT:
@@ -114,6 +122,8 @@ def partial(
         batch.context,
         batch.context if start is None else start,
         query if scoring.sinks is None else scoring.sinks,
+        batch.context if batch.paths is None else batch.paths.start,
+        batch.context if batch.paths is None else batch.paths.places,
         out,
         parts.means,
         parts.totals,
@@ -121,6 +131,7 @@ def partial(
         query.stride(0),
         query.stride(1),
         batch.pages.stride(0),
+        0 if batch.paths is None else batch.paths.places.stride(0),
         parts.splits,
         parts.slots,
         tuning.least,
@@ -134,6 +145,7 @@ def partial(
         M=tuning.rows,
         N=tuning.keys,
         SINKS=scoring.sinks is not None,
+        TREES=batch.paths is not None,
         STARTS=start is not None,
         DIRECT=parts.slots == 1,
         num_warps=tuning.warps,

@@ -1,4 +1,4 @@
-"""Hidden states to drawn tokens over the whole vocabulary: product, mask and Gumbel-max fused, without logits in memory.
+"""Hidden states to drawn tokens over all ids: product, mask and Gumbel-max fused, without logits in memory.
 
 A program computes the logits of a tile of ids for a tile of draws and writes what they come to; `choose` merges the
 tiles. A tile of which no draw allows an id is not computed, so a constraint spares the weights of most of them.
@@ -136,9 +136,10 @@ def dense(
 ) -> Drawn:
     """Draws a token for each of `draws` from hidden states [R, d], the last dimension contiguous.
 
-    `bits` int32 [L, ⌈V / 32⌉]: lines of allowed ids, the lowest bit the first of 32; `lines` int32 [D]: the line of each
-    draw, −1 where every id may come. Both are None where nothing is masked. Sums are float32. `deterministic`: the bits
-    of a draw depend on its own hidden state alone, since every tile has the same size; else on the number of draws too.
+    `bits` int32 [L, ⌈V / 32⌉]: lines of allowed ids, the lowest bit the first of 32; `lines` int32 [D]: the line of
+    each draw, −1 where every id may come. Both are None where nothing is masked. Sums are float32. `deterministic`: the
+    bits of a draw depend on its own hidden state alone, since every tile has the same size; else on the number of draws
+    too.
     Twin: `dense` of `plain/head_twins.py`.
     """
     vocabulary, width = head.weight.shape

@@ -18,7 +18,7 @@ from qpdsl.executor.kernels.triton.common import attend_range, dot_type, geometr
 from qpdsl.executor.kernels.triton.tuning import Tuning, for_prefill
 
 
-@triton.jit(do_not_specialize=["layer", "stride_pages", "first", "sequences"])
+@triton.jit(do_not_specialize=["layer", "stride_pages", "first", "sequences", "stride_places"])
 def prefill_kernel(
     query,
     rows,
@@ -27,11 +27,14 @@ def prefill_kernel(
     context,
     query_start,
     sinks,
+    branches,
+    places,
     out,
     layer,
     stride_token,
     stride_head,
     stride_pages,
+    stride_places,
     first,
     sequences,
     scale,
@@ -49,6 +52,7 @@ def prefill_kernel(
     M: tl.constexpr,
     N: tl.constexpr,
     SINKS: tl.constexpr,
+    TREES: tl.constexpr,
 ):
     """A program for each block of M // FOLD tokens (axis 0, in reverse: the last have most to do) and KV head (axis 1).
 
@@ -91,9 +95,13 @@ def prefill_kernel(
         bottom = tl.maximum(length - count + block * TOKENS - WINDOW + 1, 0) // N * N
     high, total = sunk(sinks, heads, real, True, M, SINKS)
     page_row = pages + sequence.to(tl.int64) * stride_pages
+    place_row = places + sequence.to(tl.int64) * stride_places
+    branch = length
+    if TREES:
+        branch = tl.load(branches + sequence)
     mean, total, high = attend_range(
-        q, total, high, rows, scales, page_row, layer, head, bottom, top, bottom, position, scale, softcap,
-        ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, True, False,
+        q, total, high, rows, scales, page_row, branch, place_row, layer, head, bottom, top, bottom, position,
+        scale, softcap, ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, True, False, TREES,
     )  # fmt: skip
     line = token * (KV * FOLD) + heads
     tl.store(out + line[:, None] * D + d[None, :], mean.to(out.dtype.element_ty), mask=mask)
@@ -127,11 +135,14 @@ def prefill(
         batch.context,
         batch.query_start,
         query if scoring.sinks is None else scoring.sinks,
+        batch.context if batch.paths is None else batch.paths.start,
+        batch.context if batch.paths is None else batch.paths.places,
         out,
         layer,
         query.stride(0),
         query.stride(1),
         batch.pages.stride(0),
+        0 if batch.paths is None else batch.paths.places.stride(0),
         first,
         sequences,
         scoring.scale,
@@ -144,6 +155,7 @@ def prefill(
         M=tuning.rows,
         N=tuning.keys,
         SINKS=scoring.sinks is not None,
+        TREES=batch.paths is not None,
         num_warps=tuning.warps,
         num_stages=tuning.ahead + 1,
     )

@@ -1,13 +1,18 @@
-"""`as choice(…)`: one of a few texts, drawn by the model's probability of each and of ending after it."""
+"""`as choice(…)`: one of a few texts, drawn by the model's probability of each and of ending after it.
+
+The options are scored one by one, or all of a row as one tree, in which what they begin with alike is computed once.
+Both score the same tokens after the same tokens, so they draw the same option.
+"""
 
 from __future__ import annotations
 
 import json
+from itertools import islice
 
 import torch
 
 from qpdsl.executor.engine.step.sampler import sample
-from qpdsl.executor.requests.request import LogProbRequest, Sample
+from qpdsl.executor.requests.request import LogProbRequest, Sample, TreeRequest
 from qpdsl.executor.runtime.generate.continuation import Continuation
 from qpdsl.executor.runtime.generate.sampling import Sampling
 from qpdsl.executor.runtime.instance.instance import Submissions
@@ -28,7 +33,8 @@ async def choice_samples(sampling: Sampling, continuations: list[Continuation]) 
         for row, tokens in zip(continuations, encoded, strict=True)
     ]
     fitting = [(row, tokens) for row, tokens, fit in zip(continuations, encoded, fits, strict=True) if fit]
-    scores_of = iter(await _scores(sampling, [row for row, _ in fitting], [tokens for _, tokens in fitting]))
+    score = _tree_scores if sampling.strategy.decode.constraint == "tree" else _scores
+    scores_of = iter(await score(sampling, [row for row, _ in fitting], [tokens for _, tokens in fitting]))
     samples: list[tuple[Sample, ...]] = []
     for row, tokens, fit in zip(continuations, encoded, fits, strict=True):
         count = len(row.keys)
@@ -72,4 +78,23 @@ async def _scores(
                     owners.append(own)
             for own, completion in zip(owners, await submissions.completions(), strict=True):
                 own.append(sum(completion.logprobs))
+    return scores
+
+
+async def _tree_scores(
+    sampling: Sampling, continuations: list[Continuation], encoded: list[list[tuple[int, ...]]]
+) -> list[list[float]]:
+    """The same, by one request for each row."""
+    model, instance, share = sampling.model, sampling.instance, sampling.strategy.share
+    end = tuple(sorted(model.eos))
+    with Submissions(instance) as submissions:
+        for row, options in zip(continuations, encoded, strict=True):
+            request = TreeRequest(row.prompt, tuple(options), end, cached=share)
+            submissions.submit(model.name, request)
+            instance.usage.prompt_tokens += len(request.tokens)
+        completions = await submissions.completions()
+    scores: list[list[float]] = []
+    for options, completion in zip(encoded, completions, strict=True):
+        logprobs = iter(completion.logprobs)
+        scores.append([sum(islice(logprobs, len(tokens) + bool(end))) for tokens in options])
     return scores

@@ -184,6 +184,7 @@ class _SampleQueue:
         usage = self._sampling.instance.usage
         usage.sampled_tokens += len(sample.tokens)
         usage.counts["samples"] += 1
+        self._sampling.count_steps(continuation, (sample,))
         usage.counts["longest"] = max(usage.counts["longest"], len(sample.tokens))
         for number, copy in enumerate(copies, first + index):
             usage.near_ties += copy.near_ties

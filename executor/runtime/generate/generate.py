@@ -25,6 +25,7 @@ Sampler = Callable[[Sampling, list[Continuation]], Awaitable[list[tuple[Sample, 
 # By part and name of the variant (`planner/plan/decode_plan.py`). Each gives the samples of every row.
 SAMPLERS: Mapping[tuple[str, str], Sampler] = {
     ("constraint", "options"): choice_samples,
+    ("constraint", "tree"): choice_samples,
     ("filter", "confidence"): filter_samples,
 }
 

@@ -11,6 +11,7 @@ from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, Mask, Priority, Sample, Watch
 from qpdsl.executor.runtime.generate.continuation import Continuation, GenerateOptions
+from qpdsl.executor.runtime.generate.step_counts import count_ngrams, count_steps
 from qpdsl.executor.runtime.instance.candidates import Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.text.constraint import ConstraintError
@@ -113,10 +114,20 @@ class Sampling:
         usage.sampled_tokens += sum(lengths)
         usage.near_ties += sum(sample.near_ties for sample in samples)
         counts = usage.counts
+        self.count_steps(continuation, samples[: self.distinct])
         counts["going"] += 1
         counts["samples"] += len(lengths)
         counts["context"] += len(continuation.prompt)
         counts["longest"] = max(counts["longest"], *lengths)
+
+    def count_steps(self, continuation: Continuation, samples: Sequence[Sample]) -> None:
+        """Counts how the tokens of distinct samples of a row came about."""
+        decode, counts = self.strategy.decode, self.instance.usage.counts
+        if not decode.whole:
+            return
+        count_steps(counts, samples, decode)
+        if not decode.drafts and decode.constraint == "none" and samples:
+            count_ngrams(counts, continuation.prompt, samples[0].tokens)
 
     def watch(self, paths: Sequence[Path], index: int) -> StopWatch:
         """Follows the text of the sample of that number, and of its copies."""
@@ -190,6 +201,8 @@ def _drafting(op: ops.Generate, decode: DecodePlan, model: TextModel, instance: 
     """What the requests say of drafts: the method that the plan names, and the rest as the program has it."""
     draft = op.draft or ops.Draft("ngram")
     assert decode.draft == draft.method != "none"
-    drafter = None if draft.model is None else instance.services.models[draft.model].name
+    drafter = draft.model
+    if draft.method == "model" and drafter is not None:
+        drafter = instance.services.models[drafter].name
     corpus = (model.corpus(draft.texts),) if draft.texts else ()
     return Drafting(draft.method, drafter, draft.tokens, draft.branches, corpus=corpus)

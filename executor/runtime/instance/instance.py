@@ -82,6 +82,11 @@ class Usage:
     - `run_ahead`: samples that ran ahead; `run_ahead_used`: those of them that were used; `unused_prompt` and
       `unused_sampled`: the tokens of the others, which are counted nowhere else
     - `given_up`: samples that were given up
+    - `draws`: tokens that a model was asked for, in `rounds` forwards; `forced`: those that a constraint forced without
+      it; `allowed_8`: draws at which a mask allowed so many ids, or a few more (see `step_counts.py`)
+    - `drafted`: tokens that were proposed, `accepted`: those of them that stood; `ngram_drafted`, `ngram_rounds` and
+      `ngram_draws`, and so for other ways to draft: the same of that way; `would_drafted`, …: the same of n-grams where
+      nothing drafted
     """
 
     prompt_tokens: int = 0

@@ -1,9 +1,9 @@
 """Has tokens proposed that one forward then checks, as the program's `draft` says.
 
 A program's `draft` is a wish: the rule follows it. Where the program says nothing the choice by cost may take n-grams,
-which need no other model, where earlier runs show that enough of them would have been accepted (`ngram_rounds`, see
-`executor/runtime/generate/ngram_figures.py`). What is proposed is drawn with the noise of its place, so a draft changes how fast
-tokens come, and none of them (drafter-invariant sampling: Daliri, Musco and Suresh, 2024).
+which need no other model, where earlier runs show that enough of them would have been accepted (they are counted by
+`executor/runtime/generate/step_counts.py`). What is proposed is drawn with the noise of its place, so a draft changes
+how fast tokens come, and none of them (drafter-invariant sampling: Daliri, Musco and Suresh, 2024).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def _own_choice(op: ops.Generate, decode: DecodePlan) -> tuple[str, ...]:
 
 
 def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
-    return alternatives(plan, ruled, "drafts", "draft", _own_choice)
+    # A plan that no rule has touched stays as it is.
+    return alternatives(plan, ruled, "drafts", "draft", _own_choice) if ruled.rules else iter(())
 
 
 RULE = Rule(

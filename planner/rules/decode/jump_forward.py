@@ -1,8 +1,8 @@
 """Takes the tokens that a constraint forces without asking the model, several steps' worth in one chunk.
 
-Source: the compressed finite state machine of SGLang (Zheng et al., 2024, section 4). There the forced text is tokenized
-anew, which can change what the model would have written; here the ids are those that the mask forces, one after the
-other, so they are the tokens that would have been drawn.
+Source: the compressed finite state machine of SGLang (Zheng et al., 2024, section 4). There the forced text is
+tokenized anew, which can change what the model would have written; here the ids are those that the mask forces, one
+after the other, so they are the tokens that would have been drawn.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from qpdsl.api.compose.signature import Signature
 from qpdsl.api.compose.stage_call import StageCall
 from qpdsl.api.compose.stages import Rows
 from qpdsl.api.compose.symbols import Symbol, convert
-from qpdsl.api.compose.targets import Model, Within
+from qpdsl.api.compose.targets import Draft, Model, Within
 from qpdsl.api.composition import Composition, PythonFiles
 from qpdsl.api.program import Program
 from qpdsl.api.syntax_trees import NOWHERE
@@ -39,7 +39,7 @@ def program(
     name: str | None = None,
     within: Within | None = None,
     latency: float | None = None,
-    draft: Model | str | None = None,
+    draft: Draft | Model | str | OneOf[False] | None = None,
     like: System | None = None,
 ) -> Callable[[Callable[P, R]], Program[P, R]]: ...
 @naming_keywords
@@ -50,7 +50,7 @@ def program(
     name: str | None = None,
     within: Within | None = None,
     latency: float | None = None,
-    draft: Model | str | None = None,
+    draft: Draft | Model | str | OneOf[False] | None = None,
     like: System | None = None,
 ) -> Any:
     """Turns a function that composes stages into a program; the function runs once, now.
@@ -58,7 +58,7 @@ def program(
     Its parameters are the program's, annotated `str`, `int`, `float` or `bool`. What it returns is what the program
     gives back; a pydantic model as the return annotation makes that an instance of the model. `within` says how far a
     plan may go (`qp.exact`, `qp.epsilon(…)`, `qp.loss(…)`), `latency` how much time counts against quality, and
-    `draft` names a model to draft with. `like` takes over another system's conventions. Raises QpError.
+    `draft` says what proposes tokens, as at `generate`. `like` takes over another system's conventions. Raises QpError.
     """
     options = ProgramOptions(name, within, latency, draft, like)
     if function is None:
@@ -73,7 +73,7 @@ class ProgramOptions:
     name: str | None
     within: Within | None
     latency: float | None
-    draft: Model | str | None
+    draft: Draft | Model | str | OneOf[False] | None
     like: System | None
 
 
@@ -111,7 +111,7 @@ def _syntax(
     """Runs the function over symbols, and gives the program that it composed. Raises QpError."""
     call = StageCall(composition, composition.file.here())
     name = composition.name(options.name or function.__name__, signature.name_span, "a program's name")
-    draft = None if options.draft is None else call.model("draft", options.draft)
+    draft = call.draft(options.draft)
     params = signature.params()
     returned = function(**{param.name: Symbol(ast.Name(param.name, span=NOWHERE)) for param in params})
     for what, span in composition.unopened:

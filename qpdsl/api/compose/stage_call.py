@@ -15,7 +15,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.model_id import adapter_of, with_adapter
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import RESERVED, VERIFIER_KINDS
+from qpdsl.grammar.words import DRAFT_OPTIONS, MOST_DRAFTED, RESERVED, VERIFIER_KINDS
 from qpdsl.sources.functions import Extractor
 
 if TYPE_CHECKING:
@@ -158,6 +158,24 @@ class StageCall:
             case targets.Amortized(margin=margin):
                 return ast.Amortized(convert(margin, span), span=span)
         raise self.refuse(f"`via` takes `qp.filter(…)` or `qp.amortized(…)`, not {shown(value)}", span)
+
+    def draft(self, value: Any) -> ast.Draft | None:
+        """What proposes tokens: a model or a way to draft; False for nothing."""
+        span = self.place("draft")
+        if value is None:
+            return None
+        if value is False:
+            return ast.Draft("none", span=span)
+        if not isinstance(value, targets.Draft):
+            return ast.Draft("model", self.model("draft", value), span=span)
+        for option in DRAFT_OPTIONS:
+            number = getattr(value, option)
+            if number is not None and (type(number) is not int or not 1 <= number <= MOST_DRAFTED):
+                bounds = f"a whole number of 1 to {MOST_DRAFTED}"
+                raise self.refuse(f"`{option}` of a draft is {bounds}, not {shown(number)}", span)
+        model = None if value.model is None else self.model("draft", value.model)
+        place = None if value.place is None else self.composition.plain(value.place, span, "a path")
+        return ast.Draft(value.method, model, place, value.tokens, value.branches, span=span)
 
     def pattern(self, name: str, value: object, at: int) -> ast.Regex | ast.JsonPath | ast.Name:
         """What `extract` reads a column by: a regex, a JSON path or an extractor."""

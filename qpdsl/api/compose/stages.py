@@ -62,7 +62,7 @@ class GenerateKeywords(TypedDict, total=False):
     stop: str | None
     max_tokens: int | None
     via: targets.Filter | targets.Amortized | None
-    draft: targets.Model | str | None
+    draft: targets.Draft | targets.Model | str | OneOf[False] | None
     into: str | None
 
 
@@ -123,13 +123,14 @@ class Rows:
         max_tokens: int | None = None,
         as_: Any = None,
         via: targets.Filter | targets.Amortized | None = None,
-        draft: targets.Model | str | None = None,
+        draft: targets.Draft | targets.Model | str | OneOf[False] | None = None,
         into: str | None = None,
     ) -> Any:
         """Each row becomes `n` rows, each continued with text of the model. Returns the text.
 
         `as_` makes the text follow a pydantic model, a JSON schema, a choice, a regex or a grammar; `into` names a
-        column for the text of this call.
+        column for the text of this call. `draft` is a model that proposes tokens, `qp.ngram()`, `qp.early_exit()` or
+        `qp.eagle(…)`; False means that nothing does.
         """
         call = self._stage_call("generate")
         stage = ast.Generate(
@@ -143,7 +144,7 @@ class Rows:
             call.maybe("max_tokens", max_tokens),
             call.target(as_),
             call.via(via),
-            None if draft is None else call.model("draft", draft),
+            call.draft(draft),
             None if into is None else call.new_column("into", into),
             span=call.span,
         )

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from typing import Literal as OneOf
 
 from qpdsl.errors import naming_keywords
-from qpdsl.grammar.words import VerifierKind
+from qpdsl.grammar.words import DraftMethod, VerifierKind
 
 
 @final
@@ -73,6 +73,18 @@ class Amortized:
     """Decoding that leaves at a middle layer where it is sure; made by `qp.amortized`."""
 
     margin: float
+
+
+@final
+@dataclass(frozen=True)
+class Draft:
+    """What proposes tokens; made by `qp.draft`, `qp.ngram`, `qp.early_exit` and `qp.eagle`."""
+
+    method: DraftMethod
+    model: Model | str | None
+    place: str | None
+    tokens: int | None
+    branches: int | None
 
 
 @final
@@ -152,6 +164,33 @@ def filter(model: Model | str, threshold: float) -> Filter:
 def amortized(margin: float) -> Amortized:
     """`via=`: leave at the middle layer where its margin is at or over `margin`."""
     return Amortized(margin)
+
+
+@naming_keywords
+def draft(model: Model | str, *, tokens: int | None = None, branches: int | None = None) -> Draft:
+    """`draft=`: a smaller model proposes up to so many tokens, each followed by up to `branches` others."""
+    return Draft("model", model, None, tokens, branches)
+
+
+@naming_keywords
+def ngram(texts: str | Path | None = None, *, tokens: int | None = None, branches: int | None = None) -> Draft:
+    """`draft=`: what followed the last tokens where they stood before; `texts` is a file that is looked into too.
+
+    A relative path counts from the folder of the Python file that the program is in.
+    """
+    return Draft("ngram", None, None if texts is None else str(texts), tokens, branches)
+
+
+@naming_keywords
+def early_exit(*, tokens: int | None = None, branches: int | None = None) -> Draft:
+    """`draft=`: the model's own first layers propose tokens."""
+    return Draft("early_exit", None, None, tokens, branches)
+
+
+@naming_keywords
+def eagle(folder: str | Path, *, tokens: int | None = None, branches: int | None = None) -> Draft:
+    """`draft=`: a head that was trained for the model proposes tokens; `folder` holds it in EAGLE's format."""
+    return Draft("eagle", None, str(folder), tokens, branches)
 
 
 @naming_keywords

@@ -40,6 +40,7 @@ def command(
     settings: tuple[str, ...],
     models: tuple[str, ...],
     adapters: tuple[str, ...],
+    drafts: tuple[str, ...],
     allow_read: tuple[str, ...],
     python: tuple[str, ...],
     plan_kind: str,
@@ -79,7 +80,7 @@ def command(
     options = AnalyzeOptions(**analyzing)
     options.check(alone=not verbose and against is None)
     runs_on = Target(options.device, options.dtype, options.threads)
-    surroundings = read_surroundings(allow_read, python, models, adapters)
+    surroundings = read_surroundings(allow_read, python, models, adapters, drafts)
     lowered = load_program(target, pipeline, program, surroundings)
     show(lowered.warnings)
     for note in damaged_files():

@@ -202,7 +202,9 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.stage_options import check_options
 
     planning = Planning.of(options.plan_kind, options.disabled)
-    surroundings = read_surroundings(options.allow_read, options.python, options.models, options.adapters)
+    surroundings = read_surroundings(
+        options.allow_read, options.python, options.models, options.adapters, options.drafts
+    )
     program = load_program(options.target, options.pipeline, options.program, surroundings)
     show(program.warnings)
     values = parse_settings(program.params, options.settings, program.name)

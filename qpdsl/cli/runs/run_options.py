@@ -28,6 +28,7 @@ class RunOptions:
     settings: tuple[str, ...]
     models: tuple[str, ...]
     adapters: tuple[str, ...]
+    drafts: tuple[str, ...]
     allow_read: tuple[str, ...]
     python: tuple[str, ...]
     input: str | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qpdsl.family.measure.agreement import Agreement
@@ -28,6 +29,14 @@ def search_table(figures: Figures) -> str:
     """Accuracy in all and by level, and tokens a problem, for every method and N."""
     header = ["", "N", "right", *[f"level {level}" for level in figures.levels], "tokens a problem"]
     return table(header, [_row(accuracy) for accuracy in figures.search])
+
+
+def small_table(figures: Figures) -> str:
+    """The generator alone, the mini model alone, and both, in all and by level."""
+    header = ["", "right", *[f"level {level}" for level in figures.levels]]
+    greedy = replace(figures.accuracy("greedy", 1), method="counting, greedy")
+    rows = [_row(accuracy) for accuracy in (greedy, *figures.small)]
+    return table(header, [[name, *shares[:-1]] for name, _, *shares in rows])
 
 
 def _row(accuracy: MethodAccuracy) -> list[str]:
@@ -118,14 +127,23 @@ def mini_card(figures: Figures, trained: str) -> str:
     return f"""# counting-mini
 
 A Llama of {figures.parameters["counting-mini"]:,} parameters with the tokenizer of `counting`, to draft for it and to
-filter its tokens.
+filter its tokens. It is small and trained for a short time on purpose: it knows the form of every text, and solves
+little.
 
 {trained}
 
-At the {figures.mini.positions:,} tokens of `counting`'s greedy solutions of the {figures.problems} held-out problems it
-chooses the same token as `counting` at {percent(figures.mini.same)}; the expected acceptance of its drafts in
-speculative sampling at temperature 1 is {percent(figures.mini.acceptance)} a token. By its confidence, the
-probability of its top token:
+## Counting problems
+
+The {figures.problems} held-out problems. In filter decoding it writes the tokens that it is sure of, `counting` the
+others:
+
+{small_table(figures)}
+
+## Agreement
+
+At the {figures.mini.positions:,} tokens of `counting`'s greedy solutions it chooses the same token as `counting` at
+{percent(figures.mini.same)}; the expected acceptance of its drafts in speculative sampling at temperature 1 is
+{percent(figures.mini.acceptance)} a token. By its confidence, the probability of its top token:
 
 {agreement_table(figures.mini, "confidence")}
 

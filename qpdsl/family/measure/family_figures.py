@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from qpdsl.family.measure.search_accuracy import (
     beam_search,
     decode,
     method_accuracies,
+    small_model,
     with_scores,
 )
 from qpdsl.family.measure.verifier_accuracy import Bin, Judgement, judgement, solver_accuracy
@@ -35,7 +36,10 @@ _JUDGED = 16
 
 @dataclass(frozen=True)
 class Figures:
-    """`parameters` by model name; `mark` is the solver's accuracy by N, empty where the solver was not available."""
+    """`parameters` by model name; `mark` is the solver's accuracy by N, empty where the solver was not available.
+
+    `small` is the mini model's own accuracy, and what it comes to where it writes with the generator.
+    """
 
     parameters: dict[str, int]
     problems: int
@@ -43,6 +47,7 @@ class Figures:
     search: list[MethodAccuracy]
     judgement: Judgement
     mini: Agreement
+    small: list[MethodAccuracy]
     middle: Agreement
     records: RecordAccuracy
     mark: dict[int, float]
@@ -61,11 +66,12 @@ class Figures:
             parameters=data["parameters"],
             problems=data["problems"],
             levels={int(level): count for level, count in data["levels"].items()},
-            search=[MethodAccuracy(**{**entry, "by_level": _by_int(entry["by_level"])}) for entry in data["search"]],
+            search=_accuracies(data["search"]),
             judgement=Judgement(
                 **{**data["judgement"], "bins": [Bin(**record) for record in data["judgement"]["bins"]]}
             ),
             mini=_agreement(data["mini"]),
+            small=_accuracies(data["small"]),
             middle=_agreement(data["middle"]),
             records=RecordAccuracy(**data["records"]),
             mark=_by_int(data["mark"]),
@@ -74,6 +80,10 @@ class Figures:
 
 def _by_int(data: dict[str, float]) -> dict[int, float]:
     return {int(key): value for key, value in data.items()}
+
+
+def _accuracies(data: list[dict[str, Any]]) -> list[MethodAccuracy]:
+    return [MethodAccuracy(**{**entry, "by_level": _by_int(entry["by_level"])}) for entry in data]
 
 
 def _agreement(data: dict[str, Any]) -> Agreement:
@@ -94,7 +104,7 @@ def measure(
     samples, greedy = decode(str(generator), tasks)
     beam = beam_search(str(generator), str(verifier), tasks)
     note("the verifier's scores")
-    prm, llm, small = load(verifier), load(generator), load(mini)
+    prm, llm, draft = load(verifier), load(generator), load(mini)
     scores = [_step_scores(prm, tokenizer, problem, row) for problem, row in zip(tasks, samples, strict=True)]
     samples = with_scores(samples, [[steps[-1] for steps in row] for row in scores])
     texts = [[sample.text for sample in row[:_JUDGED]] for row in samples]
@@ -107,13 +117,13 @@ def measure(
             mark[n] = solver_accuracy(strong, tokenizer, tasks, [row[:n] for row in samples])
     note("agreement with the generator")
     written = _greedy_texts(llm, tokenizer, [problem.text for problem in tasks])
-    mini_agreement = agreement(last_layer(small), llm, tokenizer, written, confidence)
+    mini_agreement = agreement(last_layer(draft), llm, tokenizer, written, confidence)
     middle_agreement = agreement(middle_layer(llm), llm, tokenizer, written, margin)
     note("records")
     return Figures(
         parameters={
             "counting": llm.num_parameters(),
-            "counting-mini": small.num_parameters(),
+            "counting-mini": draft.num_parameters(),
             "counting-prm": prm.num_parameters(),
         },
         problems=len(tasks),
@@ -124,9 +134,24 @@ def measure(
         search=method_accuracies(SearchOutcomes(tasks, samples, greedy, beam)),
         judgement=step_judgement,
         mini=mini_agreement,
+        small=small_model(str(generator), str(mini), tasks),
         middle=middle_agreement,
         records=record_accuracy(str(generator), records),
         mark=mark,
+    )
+
+
+def with_mini(figures: Figures, generator: Path, mini: Path) -> Figures:
+    """The figures of a family in which only the mini model is another one."""
+    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(generator)
+    tasks = evaluation_problems()[: figures.problems]
+    llm, draft = load(generator), load(mini)
+    written = _greedy_texts(llm, tokenizer, [problem.text for problem in tasks])
+    return replace(
+        figures,
+        parameters={**figures.parameters, "counting-mini": draft.num_parameters()},
+        mini=agreement(last_layer(draft), llm, tokenizer, written, confidence),
+        small=small_model(str(generator), str(mini), tasks),
     )
 
 

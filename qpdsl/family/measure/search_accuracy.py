@@ -64,6 +64,16 @@ def decode(generator: str, problems: Sequence[Problem]) -> tuple[list[list[Sampl
     return [_samples(outcome) for outcome in sampling], greedy
 
 
+def small_model(generator: str, mini: str, problems: Sequence[Problem]) -> list[MethodAccuracy]:
+    """The small model alone, greedily, and the shipped filter decoding, where both write."""
+    alone = _solve("the small model", shipped("greedy", {"llm": mini}), problems)
+    filtered = _solve("filter decoding", shipped("filter_decoding", {"llm": generator, "slm": mini}), problems)
+    return [
+        _accuracy(name, 1, problems, [bool(outcome.correct) for outcome in outcomes], _tokens(outcomes))
+        for name, outcomes in (("counting-mini, greedy", alone), ("filter decoding, threshold 0.9", filtered))
+    ]
+
+
 def beam_search(generator: str, verifier: str, problems: Sequence[Problem]) -> list[Outcome]:
     """The outcomes of the shipped beam search with these two models."""
     return _solve("beam search", shipped("beam_search", {"llm": generator, "prm": verifier}), problems)

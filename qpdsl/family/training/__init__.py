@@ -6,6 +6,6 @@ drafts from its hidden states. `process_reward_model` trains `counting-prm`: the
 first of these starts as a `comparator`, which compares the token that the solver expected with the one that was
 written, because gradient descent finds that comparison of two places only slowly.
 `batches` and `verifier_rows` lay texts out as tensors, `transformers_sampling` samples without the engine, `export`
-writes the folders. This folder imports `tasks` and nothing else of the project, so a change of the engine cannot change
-a model.
+writes the folders. Besides the module of the EAGLE head and its format, this folder imports `tasks` and nothing else of
+the project, so a change of the engine cannot change a model.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerFast
 
 from qpdsl.family.tasks.counting import problems
 from qpdsl.family.tasks.records import notes
-from qpdsl.family.tasks.stories import LEVELS
 
 IGNORED = -100
 """Target of a position that carries no loss."""
@@ -76,22 +75,19 @@ def shuffled_batches(rows: list[CompletionRow], pad_id: int, rng: random.Random)
         yield pad_rows(rows[start : start + ROWS], pad_id)
 
 
-def fresh_pairs(seed: int, pool: int, levels: Collection[int] = LEVELS) -> list[tuple[str, str]]:
-    """The texts of pool number `pool`: problems of these levels, and notes, that no other pool of the seed repeats."""
+def fresh_pairs(seed: int, pool: int) -> list[tuple[str, str]]:
+    """The texts of pool number `pool`: problems and notes that no other pool of the seed repeats."""
     number = seed * 1_000_003 + pool
     note_count = ROWS * POOL // _NOTE_EVERY
-    chosen = (problem for problem in problems(number) if problem.level in levels)
-    pairs = [(problem.text, problem.solution) for problem in islice(chosen, ROWS * POOL - note_count)]
+    pairs = [(problem.text, problem.solution) for problem in islice(problems(number), ROWS * POOL - note_count)]
     return pairs + [(note.prompt, note.json) for note in islice(notes(number), note_count)]
 
 
-def fresh_batches(
-    tokenizer: PreTrainedTokenizerFast, seed: int, first: int, levels: Collection[int] = LEVELS
-) -> Iterator[CompletionBatch]:
-    """An endless stream of training batches from batch number `first` on; problems of `levels` only."""
+def fresh_batches(tokenizer: PreTrainedTokenizerFast, seed: int, first: int) -> Iterator[CompletionBatch]:
+    """An endless stream of training batches from batch number `first` on."""
     pool, skip = divmod(first, POOL)
     while True:
-        rows = completion_rows(tokenizer, fresh_pairs(seed, pool, levels))
+        rows = completion_rows(tokenizer, fresh_pairs(seed, pool))
         batches = shuffled_batches(rows, int(tokenizer.pad_token_id or 0), random.Random(f"order {seed} {pool}"))
         yield from islice(batches, skip, None)
         pool, skip = pool + 1, 0

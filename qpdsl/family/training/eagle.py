@@ -7,62 +7,36 @@ generator's own head makes tokens of that. The folder is one in EAGLE's publishe
 
 from __future__ import annotations
 
-import json
+import copy
 import random
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-from torch import nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
+from qpdsl.executor.engine.draft.eagle_head import EagleHead
+from qpdsl.executor.models.eagle_checkpoint import save_head
 from qpdsl.family.training.batches import IGNORED, POOL, ROWS, CompletionBatch, completion_rows, shuffled_batches
 from qpdsl.family.training.export import replacing
-from qpdsl.family.training.llama import ATTENTION, hidden_after
+from qpdsl.family.training.llama import hidden_after
 from qpdsl.family.training.loop import Recipe, Settings, train
 
 INNER = 192
-# The paper's weight of the tokens' loss beside the features', and the width of its noise on features.
+# The paper's weight of the tokens' loss beside the features', and the width of its noise on features; learning rates
+# against the usual ones.
 _TOKEN_WEIGHT = 0.1
 _NOISE = 0.2
+_RATE = 2.0
 
 
-class EagleHead(nn.Module):
-    """EAGLE's head for a Llama: `fc` joins an embedding and a feature, and one layer without a first norm follows.
-
-    `inner` is the width inside the layer's MLP.
-    """
-
-    def __init__(self, generator: LlamaConfig, inner: int) -> None:
-        super().__init__()
-        self.config = LlamaConfig(
-            **{**generator.to_dict(), "num_hidden_layers": 1, "intermediate_size": inner, "dtype": "float16"},
-            attn_implementation=ATTENTION,
-        )
-        width = self.config.hidden_size
-        self.fc = nn.Linear(2 * width, width)
-        layer = LlamaDecoderLayer(self.config, 0)
-        layer.input_layernorm = nn.Identity()
-        self.layers = nn.ModuleList([layer])
-        self.rotation = LlamaRotaryEmbedding(self.config)
-        for weight in (self.fc.weight, *(p for p in layer.parameters() if p.ndim == 2)):
-            nn.init.normal_(weight, std=self.config.initializer_range)
-        nn.init.zeros_(self.fc.bias)
-
-    def forward(self, embedded: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """The features one position on, [rows, width, hidden].
-
-        `features` are the generator's, `embedded` the embeddings of the tokens one position on: both of that shape.
-        """
-        stream: torch.Tensor = self.fc(torch.cat((embedded, features), -1))
-        places = torch.arange(stream.shape[1], device=stream.device)[None]
-        for layer in self.layers:
-            stream = layer(stream, attention_mask=None, position_embeddings=self.rotation(stream, places))
-        return stream
+def new_head(generator: LlamaConfig, inner: int, seed: int) -> EagleHead:
+    """A fresh float32 head for a Llama; `inner` is the width inside its MLP."""
+    torch.manual_seed(seed)
+    shape = {"num_hidden_layers": 1, "intermediate_size": inner, "dtype": "float16"}
+    return EagleHead(LlamaConfig(**{**generator.to_dict(), **shape}))
 
 
 def eagle_losses(head: EagleHead, generator: LlamaForCausalLM, batch: CompletionBatch) -> torch.Tensor:
@@ -115,9 +89,8 @@ def train_eagle(
     inner: int = INNER,
 ) -> EagleHead:
     """Train a head for `generator`; `sampled` are (user turn, the generator's completion)."""
-    torch.manual_seed(settings.seed + 3)
     generator = generator.to(settings.device).eval()
-    head = EagleHead(generator.config, inner)
+    head = new_head(generator.config, inner, settings.seed + 3)
     shown = next(sampled_batches(tokenizer, sampled, settings.seed + 4, 0))
     recipe = Recipe(
         name="eagle",
@@ -127,6 +100,8 @@ def train_eagle(
         loss_names=("features", "tokens"),
         evaluate=lambda step: {"same token": same_tokens(head, generator, shown)},
         evaluate_every=100,
+        rate=_RATE,
+        half=False,
     )
     train(recipe, steps, checkpoint, settings)
     return head
@@ -135,10 +110,7 @@ def train_eagle(
 def save_eagle(out: Path, head: EagleHead) -> None:
     """Write the head in EAGLE's format, in float16, to `out`, replacing an earlier folder at once.
 
-    `config.json` is a Llama's of one layer; the generator's embeddings and head are not written again.
+    The generator's embeddings, with which it was trained, are not written again.
     """
     with replacing(out) as partial:
-        config = {"architectures": ["LlamaForCausalLM"], **head.config.to_diff_dict(), "bias": True}
-        (partial / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        weights = {name: weight.detach().cpu().half().contiguous() for name, weight in head.state_dict().items()}
-        save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
+        save_head(copy.deepcopy(head).half(), partial)

@@ -2,8 +2,8 @@
 
 The solver learns next tokens on fresh problems and notes. A second loss trains what its middle layer predicts through
 the same head (as in LayerSkip, Elhoushi et al. 2024, section 4), so that an early exit predicts something useful. The
-copy that ships is the solver at the moment when it is right about half the time. The mini model is far smaller, and sees
-easy problems only: it knows the form of every text, and solves little.
+copy that ships is the solver at the moment when it is right about half the time. The mini model is far smaller and is
+trained for a short time only: it knows the form of every text, and solves little.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ MINI = Shape(layers=2, width=64, inner=160)
 MIDDLE_LAYER = 2
 _MIDDLE_WEIGHT = 0.3
 _RECORDS = 0.85
-# The levels of the mini model's problems, and its learning rates against the usual ones: narrow matrices bear more.
-_EASY = (1, 2)
-_MINI_RATE = 5.0
 
 
 def solver_losses(model: LlamaForCausalLM, batch: CompletionBatch) -> torch.Tensor:
@@ -111,19 +108,17 @@ def mini_losses(model: LlamaForCausalLM, batch: CompletionBatch) -> torch.Tensor
 def train_mini(
     tokenizer: PreTrainedTokenizerFast, steps: int, checkpoint: Path, settings: Settings
 ) -> LlamaForCausalLM:
-    """Train the mini model on fresh notes and easy problems."""
+    """Train the mini model on fresh problems and notes."""
     model = new_model(MINI, settings.seed + 1)
     held_out = HeldOut(tokenizer)
     recipe = Recipe(
         name="mini",
         model=model,
-        batches=lambda first: fresh_batches(tokenizer, settings.seed + 2, first, _EASY),
+        batches=lambda first: fresh_batches(tokenizer, settings.seed + 2, first),
         losses=mini_losses,
         loss_names=("loss",),
         evaluate=lambda step: held_out.shares(model),
         evaluate_every=200,
-        rate=_MINI_RATE,
-        half=False,
     )
     train(recipe, steps, checkpoint, settings)
     return model

@@ -92,7 +92,7 @@ class Recipe(Generic[M, B]):
     """One training: the model, its batches from a step on, and its losses, a 1-D tensor to be summed.
 
     `evaluate(step)` returns figures to show. It is called every `evaluate_every` steps and may save the model. `rate`
-    multiplies the learning rates. `half`: products are computed in bfloat16, which only wide models gain from.
+    multiplies the learning rates. `half`: products are computed in bfloat16, weights and optimizers being float32.
     """
 
     name: str

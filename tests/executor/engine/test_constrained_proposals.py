@@ -13,7 +13,7 @@ from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Sequence
 from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.requests.request import GenerateRequest, Sample
-from tests.executor.engine.test_jump import (
+from tests.support.executor.constrained import (
     CONSTRAINTS,
     EOS,
     WIDTH,

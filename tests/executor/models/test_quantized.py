@@ -26,7 +26,7 @@ from qpdsl.executor.text.context import Context, encode
 from qpdsl.family.tasks.counting import evaluation_problems
 from tests.support.executor.models import engine_of, served
 
-SOURCE = zoo.path("zoo/counting-mini")
+SOURCE = zoo.path("zoo/counting")
 TOKENS = 40
 
 

@@ -20,6 +20,7 @@ from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, Mask, Sample, SamplingParams
 from qpdsl.executor.text.constraint import Constrainer, ConstraintError
+from qpdsl.planner.names.constraint_schema import as_constraint
 from tests.support.executor.models import served
 
 FOLDER = zoo.path("zoo/counting")
@@ -182,6 +183,24 @@ def test_an_end_that_nothing_can_follow_is_a_match_and_another_is_eos() -> None:
 def test_a_constraint_that_does_not_compile_is_refused(kind: str, source: str) -> None:
     with pytest.raises(ConstraintError):
         constrainer().masks(kind, source)
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ('{"a": 1, "b": [1, 2]}', (True, True)),
+        ('{"a":1,"b":[1,2]}', (False, True)),
+        ('{"a": 1,\n "b": [ 1, 2 ]}', (False, True)),
+        ('{"a" :1, "b": [1, 2]}', (False, True)),
+    ],
+)
+def test_records_are_spaced_in_one_way_unless_the_schema_asks_for_any(text: str, taken: tuple[bool, bool]) -> None:
+    fields = {"a": {"type": "integer"}, "b": {"type": "array", "items": {"type": "integer"}}}
+    schema = {"type": "object", "properties": fields, "required": ["a", "b"], "additionalProperties": False}
+    flexible = {**schema, "x-guidance": {"whitespace_flexible": True}}
+    tokens = tokenizer().encode(text, add_special_tokens=False)
+    masks = [constrainer().masks("json_schema", json.dumps(as_constraint(either)))() for either in (schema, flexible)]
+    assert tuple(mask.admits(tokens) == len(tokens) for mask in masks) == taken
 
 
 def test_a_mask_that_gives_up_fails_its_request_alone() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from qpdsl.planner.names.constraint_schema import as_constraint
 from qpdsl.planner.names.constraints import refusal
-from qpdsl.planner.names.json_schema import FORMATS
+from qpdsl.planner.names.json_schema import FORMATS, faults, notes
 from qpdsl.planner.plan import ops
 from tests.support.planner.lowered import chain, program_of
 
@@ -70,3 +72,36 @@ def test_a_format_beside_a_pattern_keeps_both() -> None:
     given = as_constraint({"items": schema})["items"]
     assert given["pattern"] != schema["pattern"] and "format" not in given
     assert given["allOf"][0] == {"maxLength": 9} and len(given["allOf"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({"type": "integer", "minimun": 1}, "`minimun` is not supported; did you mean `minimum`?"),
+        ({"type": "string", "MaxLength": 1}, "`MaxLength` is not supported; did you mean `maxLength`?"),
+        ({"dependencies": {"a": ["b"]}}, "`dependencies` is not supported"),
+        ({"items": {"id": "other", "$ref": "#/items"}}, "`id` would change where references lead"),
+        ({"format": "int32"}, '`format` stands beside `"type": "string"`'),
+        ({"x-guidance": {"lenient": True}}, '`x-guidance` takes `{"whitespace_flexible": true}`, or false'),
+        ({"items": {"x-guidance": {"whitespace_flexible": True}}}, "`x-guidance` stands at the top of a schema"),
+    ],
+)
+def test_what_may_be_meant_to_constrain_is_refused(schema: dict[str, object], fault: str) -> None:
+    assert [why for _, why in faults(schema)] == [fault]
+
+
+def test_words_of_the_author_are_notes_and_go_no_further() -> None:
+    schema = {
+        "id": "https://example.org/a",
+        "type": "object",
+        "unit": "mm",
+        "properties": {"unit": {"type": "integer", "format": "int64", "x-of": 3, "_format": "date"}},
+        "x-guidance": {"whitespace_flexible": True},
+    }
+    assert [*faults(schema)] == []
+    assert [*notes(schema)] == [("the schema", "unit"), ("/properties/unit", "format")]
+    assert as_constraint(schema) == {
+        "type": "object",
+        "properties": {"unit": {"type": "integer"}},
+        "x-guidance": {"whitespace_flexible": True, "item_separator": ",", "key_separator": ":"},
+    }

@@ -49,6 +49,10 @@ def _spares(rule: str, before: Counter[str], after: Counter[str]) -> bool:
             return after["steps_known"] > before["steps_known"]
         case "speculative_expansion":
             return after["run_ahead_used"] > 0
+        case "jump_forward":
+            return after["forced"] > 0 and after["draws"] < before["draws"]
+        case "draft_tokens":
+            return after["accepted"] > 0 and after["rounds"] < after["draws"]
     return True
 
 

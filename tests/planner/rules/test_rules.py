@@ -12,8 +12,8 @@ from qpdsl.planner.optimize.optimizer import optimize, signature
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.ops import InvalidPlan
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, ScoreStrategy, everything, plainest
-from qpdsl.planner.rules import RULES
 from qpdsl.planner.plan.rule import Rule
+from qpdsl.planner.rules import RULES
 from tests.support.golden import check
 from tests.support.paths import ROOT
 from tests.support.planner.rules import FIXTURES, NAMES, before_and_after, lowered, rule_of

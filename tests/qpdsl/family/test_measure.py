@@ -136,3 +136,11 @@ def test_what_the_family_is_to_be_good_at(figures: Figures) -> None:
     assert figures.accuracy("weighted", 16).right - greedy >= 0.2
     assert figures.accuracy("beam", 16).right - greedy >= 0.2
     assert figures.records.constrained >= 0.8
+
+
+def test_the_mini_model_is_worse_than_the_generator_and_often_of_its_mind(figures: Figures) -> None:
+    greedy, (alone, filtered) = figures.accuracy("greedy", 1), figures.small
+    assert greedy.right - alone.right >= 0.3
+    assert alone.by_level[1] >= 0.3
+    assert filtered.right >= greedy.right - 0.05
+    assert 0.75 <= figures.mini.acceptance <= figures.mini.same <= 0.95

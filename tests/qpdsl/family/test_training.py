@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
+from qpdsl.executor.models.eagle_checkpoint import load_head
 from qpdsl.family.tasks.counting import evaluation_problems, problems
 from qpdsl.family.tasks.held_out import held_out
 from qpdsl.family.tasks.records import evaluation_notes
 from qpdsl.family.tasks.wrong_solutions import judged_steps
-from qpdsl.family.training.batches import IGNORED, CompletionBatch, fresh_batches, fresh_pairs
+from qpdsl.family.training.batches import (
+    IGNORED,
+    CompletionBatch,
+    completion_rows,
+    fresh_batches,
+    fresh_pairs,
+    pad_rows,
+)
 from qpdsl.family.training.comparator import with_comparator
+from qpdsl.family.training.eagle import eagle_losses, new_head, same_tokens, save_eagle
+from qpdsl.family.training.export import save_folder
+from qpdsl.family.training.generator import MINI, SOLVER
 from qpdsl.family.training.llama import Shape, hidden_after, new_model
-from qpdsl.family.training.loop import Recipe, Settings, rate, train
+from qpdsl.family.training.loop import Optimizers, Recipe, Settings, rate, train
 from qpdsl.family.training.tokenizer import build_tokenizer
 from qpdsl.family.training.transformers_sampling import sampled_problems
 from qpdsl.family.training.verifier_rows import RowMaker, VerifierRow
-from qpdsl.family.training_stages import FamilyFolder, Steps, samples_stage, solver_stage
+from qpdsl.family.training_stages import FamilyFolder, Steps, eagle_stage, samples_stage, solver_stage
 
 TOKENIZER = build_tokenizer()
 TINY = Shape(layers=2, width=64, inner=64)
@@ -141,3 +153,38 @@ def test_a_verifier_row_labels_every_step_and_marks_the_first_wrong_token() -> N
     assert TOKENIZER.decode([wanted]) in str(equation.result)
     assert row.after_error[slip - 1] in (0, IGNORED)
     assert set(row.after_error[slip:]) <= {1, IGNORED}
+
+
+def test_the_mini_model_is_far_smaller() -> None:
+    assert new_model(MINI, seed=1).num_parameters() < new_model(SOLVER, seed=1).num_parameters() / 16
+
+
+def test_a_drafting_head_learns_what_the_generator_writes_next_and_is_read_by_the_engine(tmp_path: Path) -> None:
+    generator = new_model(TINY, seed=6).eval()
+    with torch.no_grad():
+        generator.model.embed_tokens.weight.mul_(20)
+    batch = pad_rows(completion_rows(TOKENIZER, fresh_pairs(1, 0)[-4:]), 0)
+    head = new_head(generator.config, inner=32, seed=1)
+    optimizers = Optimizers(head)
+    before = eagle_losses(head, generator, batch).detach()
+    for _ in range(40):
+        eagle_losses(head, generator, batch).sum().backward()
+        optimizers.step(3.0)
+    after = eagle_losses(head, generator, batch).detach()
+    assert (after < 0.8 * before).all()
+    save_eagle(tmp_path / "head", head)
+    read = load_head("head", tmp_path / "head", "cpu")
+    assert read.embed_tokens is None
+    assert same_tokens(read, generator, batch) > 0.5
+
+
+def test_a_drafting_head_is_trained_on_samples_of_the_generator(tmp_path: Path) -> None:
+    family = FamilyFolder(tmp_path, Settings(), Steps(eagle=1), until=0.5)
+    family.tokenizer = TOKENIZER
+    with pytest.raises(SystemExit, match="run the stages before this one"):
+        eagle_stage(family)
+    save_folder(tmp_path / "counting", new_model(TINY, seed=6), TOKENIZER)
+    family.samples_file.write_text(json.dumps({"number": 0, "prompt": "1?", "text": "1", "temperature": 1.0}) + "\n")
+    eagle_stage(family)
+    assert load_head("head", tmp_path / "counting-eagle", "cpu").fc.weight.shape == (TINY.width, 2 * TINY.width)
+    assert "counting-eagle" in family.descriptions

@@ -8,10 +8,12 @@ import llguidance
 import numpy as np
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
+from qpdsl.executor.text.constraint import json_grammar
+
 _EOS = 256
 _GRAMMARS = {
     "regex": llguidance.LLMatcher.grammar_from_regex,
-    "json_schema": llguidance.LLMatcher.grammar_from_json_schema,
+    "json_schema": json_grammar,
 }
 
 

@@ -23,7 +23,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
-from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
+from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Paths, Scoring
 from qpdsl.executor.kernels.data.token_draws import HeadWeights, TokenDraws
 from qpdsl.executor.kernels.triton import cascade as triton_cascade
 from qpdsl.executor.kernels.triton import (
@@ -67,7 +67,7 @@ class AbsentDriver:
         return 0
 
 
-def batch_of(sequences: int, tokens: int) -> PagedBatch:
+def batch_of(sequences: int, tokens: int, trees: bool = False) -> PagedBatch:
     width = 64
     integers = torch.zeros(sequences + 1, dtype=torch.int32)
     cascade = Cascade(
@@ -75,7 +75,8 @@ def batch_of(sequences: int, tokens: int) -> PagedBatch:
     )
     pages = torch.zeros(sequences, width, dtype=torch.int32)
     slots = torch.zeros(tokens, dtype=torch.int64)
-    return PagedBatch(pages, integers[:-1].clone(), slots, integers, sequences, 4096, tokens, cascade)
+    paths = Paths(integers[:-1].clone(), torch.zeros(sequences, 3, dtype=torch.int32)) if trees else None
+    return PagedBatch(pages, integers[:-1].clone(), slots, integers, sequences, 4096, tokens, cascade, paths)
 
 
 def rows_of(kind: RowKind, dtype: torch.dtype, kv_heads: int, dim: int) -> KVRows:
@@ -93,8 +94,9 @@ def launch(kind: RowKind, dtype: torch.dtype, kv_heads: int, fold: int, dim: int
     out = torch.zeros_like(query)
     batch = batch_of(16, 16)
     store.store(rows, new, new, batch.slots, 1)
-    decode.decode(query, rows, batch, 1, scoring, out)
-    prefill.prefill(query, rows, batch_of(16, 256), 1, scoring, out)
+    for trees in (False, True):
+        decode.decode(query, rows, batch_of(16, 16, trees), 1, scoring, out)
+        prefill.prefill(query, rows, batch_of(16, 256, trees), 1, scoring, out)
     assert batch.cascade is not None
     triton_cascade.cascade(query, rows, batch, batch.cascade, 1, scoring, out)
 

@@ -10,7 +10,7 @@ import torch
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch
-from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, emit_attend
+from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, emit_attend, scratch_size
 from qpdsl.executor.kernels.llvm.cache import HeadShape
 from qpdsl.executor.kernels.llvm.forward import dividing
 from qpdsl.executor.kernels.llvm.jit.compile import Function, Library, vector_width
@@ -76,7 +76,7 @@ class LayerKernels:
         heads, width, count = self.heads, self._width, len(joined)
         table = batch.pages.shape[1]
         out = torch.zeros(count, heads.queries)
-        scratch = torch.empty(table * heads.page_size * heads.block(width))
+        scratch = torch.empty(scratch_size(heads, width, table))
         scaling = torch.tensor([heads.dim**-0.5])
         for begin, end in zip((0, *cuts), (*cuts, count * heads.kv_heads), strict=True):
             self._kernel(emit_attend, sinks=sinks is not None)(

@@ -21,6 +21,7 @@ from qpdsl.executor.requests.request import (
     ReadRequest,
     Request,
     Sample,
+    TreeRequest,
 )
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.instance.instance import Services
@@ -77,13 +78,9 @@ class ScriptedEngine:
     async def _serve(self, ticket: Ticket) -> None:
         request = ticket.request
         if not isinstance(request, GenerateRequest):
-            ids = [request.ids] * len(request.positions) if isinstance(request, ReadRequest) else request.read_ids
             values = [
-                tuple(_logit(request.tokens[: at + 1], id) - 3.0 for id in read)
-                for at, read in zip(request.positions, ids, strict=True)
+                tuple(sum(_logit(context, id) - 3.0 for id in ids) for ids in read) for context, read in _reads(request)
             ]
-            if isinstance(request, LogProbRequest):
-                values = [(sum(read),) for read in values]
             ticket.finish_read(values, 0)
             return
         prompt = self._tokenizer.decode(request.prompt)
@@ -96,6 +93,20 @@ class ScriptedEngine:
             ticket.finish_sample(index, _sample(request, index, [*ids, min(request.eos)]), 0)
             if self._chance is not None:
                 await asyncio.sleep(0)
+
+
+def _reads(
+    request: ReadRequest | LogProbRequest | TreeRequest,
+) -> list[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]:
+    """The tokens up to each position, and the ids of each value that is read there."""
+    contexts = [request.tokens[: at + 1] for at in request.positions]
+    if isinstance(request, ReadRequest):
+        return [(context, tuple((id,) for id in request.ids)) for context in contexts]
+    if isinstance(request, TreeRequest):
+        contexts = [request.prompt]
+        for node, parent in zip(request.nodes, request.parents, strict=True):
+            contexts.append((*contexts[parent + 1], node))
+    return [(context, request.read_ids(place)) for place, context in enumerate(contexts)]
 
 
 def _logit(tokens: tuple[int, ...], id: int) -> float:

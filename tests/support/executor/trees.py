@@ -19,7 +19,7 @@ Tokens = tuple[int, ...]
 
 
 def random_tree(rng: random.Random, nodes: int, vocabulary: int, right: Tokens = ()) -> Proposal:
-    """A tree of so many tokens, with `right` among its paths, and all of them in a random order behind their parents."""
+    """A tree of so many tokens, `right` among its paths, all of them in a random order behind their parents."""
     paths: dict[Tokens, None] = {right[: length + 1]: None for length in range(len(right))}
     while len(paths) < nodes:
         stem = rng.choice([(), *paths])

@@ -8,12 +8,16 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
+from transformers import LlamaConfig
 
+from qpdsl.executor.engine.draft.eagle_head import EagleHead
+from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
-from tests.support.executor.models import VOCABULARY, paged, served
+from tests.support.executor.models import CONFIGS, VOCABULARY, paged, served
 from tests.support.executor.rule_mask import RuleMask
 
 SAMPLING = [
@@ -35,15 +39,29 @@ class StopAt:
         return self._seen == 2
 
 
+@cache
+def loaded() -> tuple[PagedModel, PagedModel]:
+    return paged("llama"), paged("llama", num_hidden_layers=1)
+
+
+@cache
+def random_head(embeds: bool = False) -> EagleHead:
+    """One for "m", with random weights."""
+    torch.manual_seed(2)
+    return EagleHead(LlamaConfig.from_dict(CONFIGS["llama"].to_dict()), embeds=embeds)
+
+
 def engine_with(
     pages: int = 400,
     config: EngineConfig | None = None,
     on_step: Callable[[StepReport], None] | None = None,
 ) -> PagedEngine:
     """An engine that serves a model as "m", with another one that can draft for it as "small"."""
-    model = paged("llama")
+    model, small = loaded()
     engine = PagedEngine(config, on_step, (pages + 1) * model.layout.page_bytes)
     engine.add("m", model)
+    engine.add("small", small)
+    engine.add_head("head", random_head())
     return engine
 
 
@@ -53,7 +71,7 @@ def requests() -> tuple[GenerateRequest, ...]:
     rng = random.Random(5)
     stem = [rng.randrange(1, VOCABULARY) for _ in range(40)]
     batch = []
-    for index in range(16):
+    for index in range(10):
         prompt = stem[: rng.choice([0, 16, 33, 40])] + [rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 30))]
         request = GenerateRequest(
             tuple(prompt),
@@ -82,6 +100,15 @@ def drafted(drafting: Drafting) -> tuple[GenerateRequest, ...]:
 METHODS = {
     "ngram": Drafting("ngram", length=6, fixed=True),
     "ngram, paced": Drafting("ngram", length=6),
+    "another model": Drafting("model", "small", length=4, fixed=True),
+    "the model itself": Drafting("model", "m", length=5, fixed=True),
+    "its first layers": Drafting("early_exit", length=4, fixed=True),
+    "ngram, a tree": Drafting("ngram", length=3, branches=2, fixed=True),
+    "another model, a tree": Drafting("model", "small", length=3, branches=2, fixed=True),
+    "its first layers, a tree": Drafting("early_exit", length=2, branches=3, fixed=True),
+    "an EAGLE head": Drafting("eagle", "head", length=4, fixed=True),
+    "an EAGLE head, a tree": Drafting("eagle", "head", length=3, branches=2, fixed=True),
+    "model, paced": Drafting("model", "small", length=4),
 }
 
 

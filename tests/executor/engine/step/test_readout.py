@@ -9,7 +9,7 @@ import torch
 
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
-from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, SamplingParams
+from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, SamplingParams, TreeRequest
 from tests.support.executor.models import VOCABULARY, engine_of, paged, random_model
 
 
@@ -19,7 +19,7 @@ def request(length: int, targets: int, end: tuple[int, ...] = ()) -> LogProbRequ
     return LogProbRequest(tuple(tokens[:length]), tuple(tokens[length:]), end)
 
 
-def served(engine: PagedEngine, *requests: LogProbRequest) -> list[tuple[float, ...]]:
+def served(engine: PagedEngine, *requests: LogProbRequest | TreeRequest) -> list[tuple[float, ...]]:
     tickets = [engine.submit("m", request) for request in requests]
     while engine.has_work:
         engine.step()
@@ -62,3 +62,50 @@ def test_their_bits_do_not_hang_on_how_they_are_computed() -> None:
         assert served(engine, *requests[::-1]) == straight[::-1]
         assert writer.done
     assert reports[-1].preemptions > 0
+
+
+def trees() -> list[TreeRequest]:
+    """Branches that share beginnings, are one another's beginning, or come twice; with an end and without one."""
+    rng = random.Random(5)
+
+    def tokens(length: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(1, VOCABULARY) for _ in range(length))
+
+    stem, shared = tokens(33), tokens(9)
+    branches = (*((*shared, *tokens(length)) for length in (1, 4, 7)), shared[:5], shared, shared, tokens(30))
+    return [
+        TreeRequest(stem, branches, (2, 7)),
+        TreeRequest(stem, branches),
+        TreeRequest(stem[:16], ((5,), (6,), (5, 6), ()), (9,)),
+        TreeRequest((3,), ((4,),)),
+    ]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_tree_reads_the_bits_of_its_branches_one_by_one(native: bool) -> None:
+    alone = []
+    for tree in trees():
+        engine = PagedEngine()
+        engine.add("m", paged("llama", native=native))
+        singles = [LogProbRequest(tree.prompt, branch, tree.end, cached=False) for branch in tree.branches]
+        alone.append(tuple(value for logprobs in served(engine, *singles) for value in logprobs))
+    for pages, config in (
+        (400, EngineConfig()),
+        (400, EngineConfig(token_budget=7)),
+        (6, EngineConfig(token_budget=8)),
+    ):
+        reports: list[StepReport] = []
+        engine = engine_of(paged("llama", native=native), pages, config=config, on_step=reports.append)
+        writer = engine.submit("m", GenerateRequest(tuple(range(1, 17)), (0,), SamplingParams(1.0), 60))
+        assert served(engine, *trees()) == alone
+        assert writer.done
+        # What a tree leaves in the cache is its prompt.
+        assert served(engine, *trees()[::-1]) == alone[::-1]
+    assert reports[-1].preemptions > 0
+
+
+def test_a_tree_without_branches_is_refused() -> None:
+    with pytest.raises(ValueError, match="something that follows"):
+        TreeRequest((1,), ())
+    with pytest.raises(ValueError, match="something that follows"):
+        TreeRequest((1,), ((2,), ()))

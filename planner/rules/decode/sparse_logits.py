@@ -12,10 +12,10 @@ from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.rule import Alternative, Rule
 from qpdsl.planner.rules.decode.pick import alternatives, pick, words
 
-NAME = "sparse_head"
+NAME = "sparse_logits"
 
 
-def sparse_head(plan: PhysicalPlan) -> PhysicalPlan:
+def sparse_logits(plan: PhysicalPlan) -> PhysicalPlan:
     """A row of the head is a product of its own, so those of other ids change nothing."""
     return pick(plan, NAME, "head", lambda op, decode: "sparse" if decode.masked and decode.head == "dense" else None)
 
@@ -33,7 +33,7 @@ RULE = Rule(
     "compute the logits of the ids that a constraint allows alone, where they are few",
     "exact",
     "after masks and drafts, which decide what rows a head gets",
-    sparse_head,
+    sparse_logits,
     _words,
     _alternatives,
 )

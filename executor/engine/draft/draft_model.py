@@ -1,0 +1,144 @@
+"""Drafts by another model of the engine, which has the same vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+
+from qpdsl.executor.engine.batch.staging import working_on
+from qpdsl.executor.engine.draft.rollout import Ahead, Rollout, computed_ahead
+from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
+from qpdsl.executor.engine.memory.proposal import Proposal
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.step.backends import Backend, ForwardOutput
+from qpdsl.executor.requests.drafting import Drafting
+
+# Rounds without new drafts after real work needed the memory.
+_PAUSE = 64
+
+
+class ModelDrafter:
+    """The model follows each sample with a mirror of it, a sequence of its own, and draws ahead with its noise.
+
+    Mirrors take memory that is free or cold, and give it all back where a sequence needs some (`give_back`). What a
+    mirror has computed goes into the model's prefix tree, so samples of one prompt share it. At most `token_budget`
+    tokens are caught up with in one step.
+    """
+
+    def __init__(
+        self, drafting: Drafting, model: PagedModel, backend: Backend, memory: KVCacheManager, token_budget: int
+    ) -> None:
+        self._drafting = drafting
+        self._model = model
+        self._backend = backend
+        self._memory = memory
+        self._token_budget = token_budget
+        self._rollout = Rollout(model, self._forward, backend.readout, self._publish)
+        self._mirrors: dict[Sequence, Sequence] = {}
+        # How many of a mirror's tokens, the first ones, are known to be its sample's.
+        self._agreed: dict[Sequence, int] = {}
+        self._pause = 0
+
+    @property
+    def mirrors(self) -> list[Sequence]:
+        """The sequences that hold pages of the drafting model."""
+        return [*self._mirrors.values()]
+
+    def propose(self, samples: Several[Sequence], lengths: Several[int]) -> list[Proposal | None]:
+        """See `Drafter`."""
+        self._pause = max(0, self._pause - 1)
+        self._budget = self._token_budget
+        drafts: dict[Sequence, Ahead] = {}
+        behind: list[Chunk] = []
+        # A prompt is computed for one of its samples, and found by the others in the next round.
+        starting: set[tuple[int, ...]] = set()
+        for sample, length in zip(samples, lengths, strict=True):
+            length = min(length, self._model.max_positions - len(sample.tokens))
+            mirror = self._mirror(sample, starting) if length > 0 else None
+            if mirror is None:
+                continue
+            count = self._caught_up(mirror)
+            if 0 < count < mirror.missing:
+                behind.append(Chunk(mirror, count))
+            elif count and (draft := self._ahead(sample, mirror, length)) is not None:
+                drafts[sample] = draft
+        with working_on(self._model.device):
+            if behind:
+                self._forward(behind)
+                for chunk in behind:
+                    chunk.sequence.computed += chunk.count
+                    self._publish(chunk.sequence)
+            if self._drafting.branches > 1:
+                self._rollout.trees([*drafts.values()], self._drafting.branches)
+            else:
+                self._rollout.chains([*drafts.values()])
+        return [drafts[sample].proposal if sample in drafts else None for sample in samples]
+
+    def forget(self, sample: Sequence) -> None:
+        """See `Drafter`."""
+        mirror = self._mirrors.pop(sample, None)
+        if mirror is not None:
+            del self._agreed[mirror]
+            self._memory.retire(mirror)
+
+    def give_back(self) -> bool:
+        """Frees all pages, for a sequence that needs some; False where there were none."""
+        mirrors = self.mirrors
+        for mirror in mirrors:
+            self._memory.drop(mirror)
+        self._mirrors.clear()
+        self._agreed.clear()
+        self._pause = _PAUSE
+        return bool(mirrors)
+
+    def _forward(self, chunks: list[Chunk]) -> ForwardOutput:
+        return self._backend.forward(chunks, False)
+
+    def _mirror(self, sample: Sequence, starting: set[tuple[int, ...]]) -> Sequence | None:
+        """The mirror of a sample with the sample's tokens; None where it must wait, or there is no memory."""
+        mirror = self._mirrors.get(sample)
+        if mirror is None:
+            prompt = sample.generation.prompt
+            if self._pause or (prompt in starting and sample.request.cached):
+                return None
+            mirror = Sequence(sample.ticket, sample.request, list(sample.tokens), sample.index, admitted=True)
+            if not self._memory.attach(mirror, mirror.missing, len(self._mirrors), cold_only=True):
+                return None
+            if len(prompt) - mirror.computed > self._memory.page_size:
+                starting.add(prompt)
+            self._mirrors[sample] = mirror
+            self._agreed[mirror] = len(sample.tokens)
+            return mirror
+        same, most = self._agreed[mirror], min(len(mirror.tokens), len(sample.tokens))
+        while same < most and mirror.tokens[same] == sample.tokens[same]:
+            same += 1
+        mirror.tokens[same:] = sample.tokens[same:]
+        mirror.computed = min(mirror.computed, same, len(sample.tokens) - 1)
+        self._agreed[mirror] = len(sample.tokens)
+        return mirror
+
+    def _caught_up(self, mirror: Sequence) -> int:
+        """How many of the tokens that a mirror has not seen it may compute now, with room for them."""
+        count = min(mirror.missing, self._budget)
+        if count and mirror.computed + count > mirror.limit:
+            count = max(0, min(count, self._memory.extend(mirror, count, cold_only=True)))
+        self._budget -= count
+        return count
+
+    def _ahead(self, sample: Sequence, mirror: Sequence, length: int) -> Ahead | None:
+        """A draft with room for what it computes; None where there is not enough."""
+        drafting, own = self._drafting, mirror.missing
+        nodes = computed_ahead(length, drafting.branches)
+        if nodes and mirror.computed + own + nodes > mirror.limit:
+            room = self._memory.extend(mirror, own + nodes, cold_only=True) - own
+            if room < nodes and drafting.branches > 1:
+                return None
+            length = min(length, max(room, 0) + 1)
+        most = drafting.nodes if drafting.branches > 1 else length
+        return Ahead.of(sample, mirror, length, drafting.branches, most)
+
+    def _publish(self, mirror: Sequence) -> None:
+        """Lets others find what is computed, but for the last token, which may be computed again."""
+        mirror.computed -= 1
+        self._memory.publish(mirror)
+        mirror.computed += 1

@@ -1,0 +1,349 @@
+"""Attention of a few queries side by side, page by page, as LLVM code (see `attention.py`).
+
+A vector holds the scores of `width / heads` tokens for a block of query heads that share a KV head. Sums over the
+dimensions of a head are made by transposing (`KernelCode.sums`), the softmax runs over the vectors of scores, and the
+values are added up token by token. The softmax takes two passes over stored scores. The online softmax of
+FlashAttention (Dao et al., 2022) would save memory traffic, which does not matter while scores stay in a core's cache.
+What a query adds up, and in what order, does not depend on the others of its group.
+
+The last tokens of a sequence that is a path in a tree (`Paths`) are read one by one from where they lie, each into the
+lane of its position: so the path has the bits of the same tokens in their places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape, spread
+from qpdsl.executor.kernels.llvm.jit.builder import F32, I8, I32, I64, POINTER, KernelCode, Value, Variable
+
+# Queries of a group. With more, what is kept for each would no longer stay in a core's nearest cache.
+TOGETHER = 8
+_LINE_BYTES = 64
+# A larger page would push the page that is being read out of a core's cache.
+_PREFETCH_BYTES = 1 << 16
+# Vector registers that hold sums while values are added up.
+_SUM_REGISTERS = 16
+# Above every number of a page.
+_NO_PAGE = 1 << 40
+# What is known of each query: its row; the first page of its sequence's table, as an address; how many tokens it sees,
+# and the first of them; and with trees, the first position that may lie in another place, and the address of the
+# places from there on.
+_FIELDS = ("row", "pages", "count", "least", "path", "places")
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What becomes of scores before the softmax, and where keys lie: see `emit_attend`."""
+
+    sinks: bool
+    softcap: float | None
+    trees: bool
+
+
+class Group:
+    """Up to `TOGETHER` queries, by their numbers."""
+
+    def __init__(self, code: KernelCode, shape: HeadShape, scores: Scores) -> None:
+        self.code, self.shape, self.scores = code, shape, scores
+        self._fields = {name: _array(code, I64, TOGETHER) for name in _FIELDS}
+
+    def describe(self, index: Value, row: Value, last: Value, sequence: Value) -> None:
+        """Query `index` is in `row` of `sequence`, whose last row is before `last`."""
+        code, builder, arguments = self.code, self.code.builder, self.code.arguments
+        count = builder.sub(code.integer(arguments["context"], sequence, I32), code.add(builder.sub(last, row), -1))
+        pages = code.at(arguments["pages"], code.times(sequence, arguments["table"]), I32)
+        fields = {
+            "row": row,
+            "pages": builder.ptrtoint(pages, I64),
+            "count": count,
+            "least": code.most(builder.sub(count, arguments["window"]), 0),
+        }
+        if self.scores.trees:
+            places = code.at(arguments["places"], code.times(sequence, arguments["path"]), I32)
+            fields["path"] = code.integer(arguments["path_start"], sequence, I32)
+            fields["places"] = builder.ptrtoint(places, I64)
+        for name, value in fields.items():
+            builder.store(value, code.at(self._fields[name], index, I64))
+
+    def field(self, name: str, index: Value) -> Value:
+        return self.code.builder.load(self.code.at(self._fields[name], index, I64), typ=I64)
+
+    def address(self, name: str, index: Value) -> Value:
+        return self.code.builder.inttoptr(self.field(name, index), POINTER)
+
+
+class HeadBlock:
+    """The code for a block of query heads that share KV head `head`, over `together` queries of a group."""
+
+    def __init__(self, group: Group, heads: range, head: Value, together: Value, scaling: Value) -> None:
+        code = group.code
+        self.code, self.shape, self.group = code, group.shape, group
+        self.heads, self.head, self.scaling = heads, head, scaling
+        self.block = group.shape.block(code.width)
+        self.tile = code.width // self.block
+        self.cache = Cache(code, group.shape.cache, code.arguments["rows"])
+        self.peaks = _array(code, F32, TOGETHER * code.width)
+        self.sums = _array(code, F32, TOGETHER * len(heads) * group.shape.dim)
+        # The page that was prefetched last, by its address.
+        self.fetched = code.variable(I64, code.number(0))
+        self._together = together
+
+    def emit(self) -> None:
+        code, builder = self.code, self.code.builder
+        begin, end = code.variable(I64, code.number(_NO_PAGE)), code.variable(I64, code.number(0))
+        with code.loop(0, self._together) as index:
+            query = _Query(self, index)
+            begin.set(code.least(begin.get(), query.first))
+            end.set(code.most(end.get(), query.last))
+            query.begin()
+        first, last = begin.get(), end.get()
+        for each in (_Query.score, _Query.add_up):
+            with code.loop(first, last) as page, code.loop(0, self._together) as index:
+                query = _Query(self, index)
+                with builder.if_then(query.sees(page)):
+                    each(query, page)
+            if each is _Query.score:
+                with code.loop(0, self._together) as index:
+                    _Query(self, index).weigh()
+        with code.loop(0, self._together) as index:
+            _Query(self, index).write()
+
+
+class _Query:
+    """The code for query `index` of a group and the heads of a block."""
+
+    def __init__(self, of: HeadBlock, index: Value) -> None:
+        code, shape, group = of.code, of.shape, of.group
+        builder, arguments = code.builder, code.arguments
+        self._of, self._code, self._shape = of, code, shape
+        row, offset = group.field("row", index), code.times(of.head, shape.dim)
+        self._queries = code.at(arguments["queries"], code.add(code.times(row, arguments["row"]), offset))
+        self._out = code.at(arguments["out"], code.add(code.times(row, shape.queries), offset))
+        self._pages = group.address("pages", index)
+        self._count, self._least = group.field("count", index), group.field("least", index)
+        scratch = code.times(arguments["table"], shape.page_size * of.block)
+        self._scratch = code.at(arguments["scratch"], builder.mul(index, scratch))
+        self._peak = code.at(of.peaks, code.times(index, code.width))
+        self._sums = code.at(of.sums, code.times(index, len(of.heads) * shape.dim))
+        self.first = builder.sdiv(self._least, code.number(shape.page_size))
+        self.last = builder.sdiv(code.add(self._count, shape.page_size - 1), code.number(shape.page_size))
+        # Pages before this one are read as they lie, the positions of the others one by one.
+        self._split: Value | None = None
+        if group.scores.trees:
+            self._path, self._places = group.field("path", index), group.address("places", index)
+            split = builder.sdiv(self._path, code.number(shape.page_size))
+            self._split = code.least(code.most(split, self.first), self.last)
+
+    def begin(self) -> None:
+        code = self._code
+        code.store(code.constant(float("-inf")), self._peak)
+        for part in range(0, len(self._of.heads) * self._shape.dim, code.width):
+            code.store(code.constant(0.0), code.at(self._sums, part))
+
+    def sees(self, page: Value) -> Value:
+        """Whether it sees tokens of that page of its sequence."""
+        builder = self._code.builder
+        return builder.and_(builder.icmp_signed(">=", page, self.first), builder.icmp_signed("<", page, self.last))
+
+    def score(self, page: Value) -> None:
+        """Stores the scores of a page, -inf where a token is not visible, and their maximum, lane by lane."""
+        code, builder, of, size = self._code, self._code.builder, self._of, self._shape.page_size
+
+        def as_it_lies() -> None:
+            address = self._page(page)
+            self._prefetch(page)
+            with code.loop(0, size, of.tile) as at:
+                tokens = [(address, code.add(at, number)) for number in range(of.tile)]
+                self._score(page, at, tokens)
+
+        if self._split is None:
+            as_it_lies()
+            return
+        with builder.if_else(builder.icmp_signed("<", page, self._split)) as (lies, scattered):
+            with lies:
+                as_it_lies()
+            with scattered, code.loop(0, size, of.tile) as at:
+                position = code.add(code.times(page, size), at)
+                self._score(page, at, [self._token(code.add(position, number)) for number in range(of.tile)])
+
+    def weigh(self) -> None:
+        """Turns the scores into weights e^(score - highest), and the peak into the factor that makes their sum 1."""
+        code, builder, block = self._code, self._code.builder, self._of.block
+        highest = code.folded(code.load(self._peak), block, code.maximum)
+        sinks = self._sinks() if self._of.group.scores.sinks else None
+        if sinks is not None:
+            highest = code.maximum(highest, sinks)
+        total = code.variable(code.vector, code.constant(0.0))
+        pages = builder.sub(self.last, self.first)
+        with code.loop(0, code.times(pages, self._shape.page_size * block), code.width) as at:
+            place = code.at(self._scratch, at)
+            weights = code.exp(builder.fsub(code.load(place), highest))
+            code.store(weights, place)
+            total.set(builder.fadd(total.get(), weights))
+        weight = code.folded(total.get(), block, builder.fadd)
+        if sinks is not None:
+            weight = builder.fadd(weight, code.exp(builder.fsub(sinks, highest)))
+        code.store(builder.fdiv(code.constant(1.0), weight), self._peak)
+
+    def add_up(self, page: Value) -> None:
+        """Adds the values of a page, each times its weights."""
+        code, builder, of, size = self._code, self._code.builder, self._of, self._shape.page_size
+        before = code.times(page, size)
+        start = code.most(builder.sub(self._least, before), 0)
+        stop = code.least(builder.sub(self._count, before), size)
+        at_once = max(1, _SUM_REGISTERS // len(of.heads)) * code.width
+        for begin in range(0, self._shape.dim, at_once):
+            parts = range(begin, min(begin + at_once, self._shape.dim), code.width)
+            places = {
+                (number, part): code.at(self._sums, number * self._shape.dim + part)
+                for number in range(len(of.heads))
+                for part in parts
+            }
+            sums = {cell: code.variable(code.vector, code.load(place)) for cell, place in places.items()}
+            if self._split is None:
+                self._add_page(page, start, stop, sums)
+            else:
+                with builder.if_else(builder.icmp_signed("<", page, self._split)) as (lies, scattered):
+                    with lies:
+                        self._add_page(page, start, stop, sums)
+                    with scattered, code.loop(start, stop) as at:
+                        self._add(*self._token(code.add(before, at)), self._kept(page, at), sums)
+            for cell, place in places.items():
+                code.store(sums[cell].get(), place)
+
+    def write(self) -> None:
+        """Writes the sums of the values, times the factor of each head."""
+        code, shape = self._code, self._shape
+        factors = code.load(self._peak)
+        for number, head in enumerate(self._of.heads):
+            factor = code.splat(code.lane(factors, number))
+            for part in range(0, shape.dim, code.width):
+                value = code.load(code.at(self._sums, number * shape.dim + part))
+                target = code.at(self._out, head * shape.kv_heads * shape.dim + part)
+                code.store(code.builder.fmul(value, factor), target)
+
+    def _page(self, page: Value) -> Value:
+        """The address of this layer of a page of the sequence."""
+        return self._of.cache.page(self._code.integer(self._pages, page, I32), self._code.arguments["layer"])
+
+    def _prefetch(self, page: Value) -> None:
+        """Prefetches the page after this one, unless another query of the group did.
+
+        Pages are scattered, so the hardware does not. The first head does it for all.
+        """
+        code, builder, cache = self._code, self._code.builder, self._shape.cache
+        if self._shape.page_size * cache.token_bytes > _PREFETCH_BYTES:
+            return
+        following = self._page(code.least(code.add(page, 1), code.add(self.last, -1)))
+        number = builder.ptrtoint(following, I64)
+        is_first = builder.icmp_signed("==", self._of.head, code.number(0))
+        is_new = builder.icmp_signed("!=", number, self._of.fetched.get())
+        with builder.if_then(builder.and_(is_first, is_new)):
+            self._of.fetched.set(number)
+            with code.loop(0, self._shape.page_size * cache.token_bytes, _LINE_BYTES) as line:
+                code.prefetch(code.at(following, line, I8))
+
+    def _token(self, position: Value) -> tuple[Value, Value]:
+        """The address of the page that holds the token of a position, and its place there; for any position.
+
+        Those that are not visible are read where the last one lies.
+        """
+        code, builder = self._code, self._code.builder
+        position = code.least(position, code.add(self._count, -1))
+        place = code.integer(self._places, code.most(builder.sub(position, self._path), 0), I32)
+        place = builder.select(builder.icmp_signed("<", position, self._path), position, place)
+        size = code.number(self._shape.page_size)
+        return self._page(builder.sdiv(place, size)), builder.srem(place, size)
+
+    def _kept(self, page: Value, token: int | Value = 0) -> Value:
+        """The address of the scores of a token of a page, one for each head of the block."""
+        code = self._code
+        place = code.times(code.builder.sub(page, self.first), self._shape.page_size)
+        return code.at(self._scratch, code.times(code.add(place, token), self._of.block))
+
+    def _score(self, page: Value, at: Value, tokens: list[tuple[Value, Value]]) -> None:
+        """The scores of a tile, whose tokens are in these places of the pages at these addresses."""
+        code, builder, of = self._code, self._code.builder, self._of
+        keys = [of.cache.head(*place, KEY, of.head) for place in tokens]
+        scales = [of.cache.scale(*place, KEY, of.head) for place in tokens]
+        scores = builder.fmul(code.sums(self._products(keys)), self._factors(scales))
+        if of.group.scores.softcap is not None:
+            scores = self._capped(scores, of.group.scores.softcap)
+        lanes = ir.Constant(code.integers, [lane // of.block for lane in range(code.width)])
+        first = builder.trunc(code.add(code.times(page, self._shape.page_size), at), I32)
+        positions = builder.add(code.splat(first), lanes)
+        count, least = (code.splat(builder.trunc(bound, I32)) for bound in (self._count, self._least))
+        visible = builder.icmp_signed("<", positions, count)
+        visible = builder.and_(visible, builder.icmp_signed(">=", positions, least))
+        scores = builder.select(visible, scores, code.constant(float("-inf")))
+        code.store(scores, self._kept(page, at))
+        code.store(code.maximum(code.load(self._peak), scores), self._peak)
+
+    def _products(self, keys: list[Value]) -> list[Value]:
+        """The products of query and key for each token of a tile and head of the block, each a vector to be summed."""
+        code, shape, of = self._code, self._shape, self._of
+        products: list[Value] = []
+        for key_head in keys:
+            sums: list[Value | None] = [None] * of.block
+            for part in range(0, shape.dim, code.width):
+                key = of.cache.load(key_head, part)
+                for index, head in enumerate(of.heads):
+                    query, before = (
+                        code.load(code.at(self._queries, head * shape.kv_heads * shape.dim + part)),
+                        sums[index],
+                    )
+                    sums[index] = code.builder.fmul(query, key) if before is None else code.fma(query, key, before)
+            products += [code.constant(0.0) if product is None else product for product in sums]
+        return products
+
+    def _factors(self, scales: list[Value | None]) -> Value:
+        """The factors of the sums of a tile: the scaling, and the scales of the keys where they are quantized."""
+        code, scaling = self._code, self._of.scaling
+        return scaling if scales[0] is None else code.builder.fmul(spread(code, scales), scaling)
+
+    def _capped(self, scores: Value, cap: float) -> Value:
+        """c·tanh(s/c), of tanh(x) = 1 - 2 / (e^2x + 1)."""
+        code, builder = self._code, self._code.builder
+        power = code.exp(builder.fmul(scores, code.constant(2.0 / cap)))
+        rest = builder.fdiv(code.constant(2.0), builder.fadd(power, code.constant(1.0)))
+        return builder.fmul(builder.fsub(code.constant(1.0), rest), code.constant(cap))
+
+    def _sinks(self) -> Value:
+        """The sink of each lane's query head."""
+        code, of = self._code, self._of
+        sinks = ir.Constant(code.vector, [0.0] * code.width)
+        for index, fold in enumerate(of.heads):
+            place = code.at(code.arguments["sinks"], code.add(of.head, fold * self._shape.kv_heads))
+            sink = code.builder.load(place, typ=F32, align=4)
+            for lane in range(index, code.width, of.block):
+                sinks = code.builder.insert_element(sinks, sink, ir.Constant(I32, lane))
+        return sinks
+
+    def _add_page(self, page: Value, start: Value, stop: Value, sums: dict[tuple[int, int], Variable]) -> None:
+        address = self._page(page)
+        with self._code.loop(start, stop) as token:
+            self._add(address, token, self._kept(page, token), sums)
+
+    def _add(self, address: Value, token: Value, kept: Value, sums: dict[tuple[int, int], Variable]) -> None:
+        """Adds a token's value times its weights at `kept` to `sums`, by number of the head and part."""
+        code, of = self._code, self._of
+        value_head = of.cache.head(address, token, VALUE, of.head)
+        values = {part: of.cache.load(value_head, part) for part in sorted({part for _, part in sums})}
+        factor = of.cache.scale(address, token, VALUE, of.head)
+        for number in range(len(of.heads)):
+            weight = code.broadcast(code.at(kept, number))
+            if factor is not None:
+                weight = code.builder.fmul(weight, code.splat(factor))
+            for part, value in values.items():
+                total = sums[number, part]
+                total.set(code.fma(weight, value, total.get()))
+
+
+def _array(code: KernelCode, kind: ir.Type, size: int) -> Value:
+    """The address of an array of the function's own."""
+    with code.builder.goto_entry_block():
+        place = code.builder.alloca(kind, size)
+        return code.builder.inttoptr(code.builder.ptrtoint(place, I64), POINTER)

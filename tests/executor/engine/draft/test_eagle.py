@@ -1,0 +1,97 @@
+"""An EAGLE head drafts from the model's own hidden states: what it proposes is what its equations say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from qpdsl.executor.engine.draft.eagle import EagleDrafter
+from qpdsl.executor.engine.draft.eagle_head import EagleHead
+from qpdsl.executor.engine.memory.proposal import Proposal
+from qpdsl.executor.engine.memory.sequence import Sequence
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
+from tests.executor.engine.draft.test_drafts import random_head
+from tests.support.executor.models import engine_of, paged, random_model, served
+
+PROMPT = tuple(range(1, 40))
+
+
+class Reference:
+    """The head over the hidden states of transformers' own model, all computed anew each time."""
+
+    def __init__(self, head: EagleHead) -> None:
+        self._model = random_model("llama")
+        self._head = head
+
+    @torch.inference_mode()
+    def logits(self, tokens: Several[int], path: Several[int]) -> torch.Tensor:
+        """Of the token behind `path`, drafted behind `tokens`, float32 [V]."""
+        ids = torch.tensor([tokens])
+        features = self._model.model(ids).last_hidden_state[:, :-1]
+        embed = self._head.embed_tokens or self._model.get_input_embeddings()
+        for length in range(len(path) + 1):
+            text = torch.tensor([[*tokens, *path[:length]]])
+            predicted = self._head(embed(text[:, 1:]), features)
+            features = torch.cat((features, predicted[:, -1:]), dim=1)
+        logits: torch.Tensor = self._model.lm_head(features[0, -1])
+        return logits
+
+
+@pytest.mark.parametrize("embeds", [False, True])
+@pytest.mark.parametrize(("length", "branches"), [(4, 1), (3, 2)])
+def test_drafts_are_those_of_the_published_equations(
+    embeds: bool, length: int, branches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = random_head(embeds)
+    rounds: list[tuple[list[int], Proposal]] = []
+    propose = EagleDrafter.propose
+
+    def recorded(self: EagleDrafter, samples: Several[Sequence], lengths: Several[int]) -> list[Proposal | None]:
+        proposals = propose(self, samples, lengths)
+        for sample, proposal in zip(samples, proposals, strict=True):
+            assert proposal is not None
+            rounds.append((list(sample.tokens), proposal))
+
+        if len(rounds) % 2:
+            # What is right is taken over, so that the head goes on behind it.
+            right = [plain.tokens[sample.drawn : sample.drawn + 3] for sample in samples]
+            return [Proposal(tokens) if len(tokens) == 3 else None for tokens in right]
+        return proposals
+
+    monkeypatch.setattr(EagleDrafter, "propose", recorded)
+    engine = PagedEngine(EngineConfig(token_budget=16))
+    engine.add("m", paged("llama"))
+    engine.add_head("head", head)
+    drafting = Drafting("eagle", "head", length=length, branches=branches, fixed=True)
+    request = GenerateRequest(PROMPT, (0,), SamplingParams(0), 20)
+    ((plain,),) = served(engine_of(paged("llama")), (request,))
+    ((drafted,),) = served(engine, (replace(request, draft=drafting),))
+    assert drafted == plain and drafted.steps.accepted >= 6
+    reference = Reference(head)
+    assert len(rounds) >= 3
+    for tokens, proposal in rounds[:6]:
+        assert len(proposal.tokens) == (drafting.nodes if branches > 1 else length)
+        for path in proposal.paths:
+            best = reference.logits(tokens, path[:-1]).topk(branches).indices.tolist()
+            assert path[-1] in best
+
+
+def test_a_head_for_another_model_is_refused() -> None:
+    engine = PagedEngine()
+    engine.add("m", paged("llama"))
+    config = LlamaConfig(hidden_size=64, intermediate_size=32, num_attention_heads=4, vocab_size=10)
+    engine.add_head("wide", EagleHead(config))
+    request = GenerateRequest(PROMPT, (0,), SamplingParams(0), 5)
+    for name, reason in {
+        "nobody": "nobody is to draft for m, and there is no such EAGLE head",
+        "wide": "wide is no EAGLE head for m: its hidden states are 64 wide, not 48",
+    }.items():
+        with pytest.raises(EngineError, match=reason):
+            engine.submit("m", replace(request, draft=Drafting("eagle", name)))
