@@ -163,7 +163,6 @@ class Side:
         decoding = [step for step in self._steps if step.model == NAME and step.prefill_tokens == 0]
         figures: Record = {
             "seconds": seconds,
-            "steps": len(decoding),
             "step_seconds": sum(step.seconds for step in decoding),
             "draft_seconds": sum(step.draft_seconds for step in self._steps),
             "near_ties": sum(sample.near_ties for sample in samples),

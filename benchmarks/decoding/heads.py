@@ -15,6 +15,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +70,11 @@ class Kernel:
     rows: int
     ids: int
     kind: str
-    dense: list[float]
-    sparse: list[float]
     all_panels: int
     panels: float
     panel_bytes: int
+    dense: list[float]
+    sparse: list[float]
 
 
 @dataclass(frozen=True)
@@ -168,14 +169,14 @@ def kernels(arguments: argparse.Namespace, clock: Callable[[], float]) -> list[K
                     for kind in (RANDOM, CLUSTERED) if ids < vocabulary else (RANDOM,):
                         masks = masks_of(vocabulary, rows, ids, kind)
                         sides = Drawing(dense, hidden, masks), Drawing(sparse, hidden, masks)
-                        times = in_turns(sides, arguments.repeats, clock)
+                        ours = in_turns(sides, arguments.repeats, clock)
                         lengths = [
                             sparse.planner.plan(np.arange(rows), np.ones(rows, bool), bits).lengths.sum()
                             for bits in masks
                         ]
                         weights = product.weights
-                        own = (weights.count, float(np.mean(lengths)), weights.panel_bytes)
-                        found.append(Kernel(width, vocabulary, rows, ids, kind, *times, *own))
+                        size = (weights.count, float(np.mean(lengths)), weights.panel_bytes)
+                        found.append(Kernel(width, vocabulary, rows, ids, kind, *size, ours[0], ours[1]))
             print(f"{width} x {vocabulary}: done", flush=True)
     return found
 
@@ -255,8 +256,7 @@ def step_seconds(model: PagedModel, masks: Bits, is_sparse: bool, clock: Callabl
     engine = engine_of({NAME: model}, _KV_BYTES)
     for row, prompt in enumerate(random_prompts(rows, 16, masks.shape[2] * 32)):
         request = GenerateRequest(prompt, (row,), GREEDY, _STEP_TOKENS, sparse=is_sparse)
-        bits = masks[:, row]
-        engine.submit(NAME, replace(request, mask=lambda bits=bits: Turns(bits)))
+        engine.submit(NAME, replace(request, mask=partial(Turns, masks[:, row])))
     # The first step reads the prompts.
     engine.step()
     times = []

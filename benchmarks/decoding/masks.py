@@ -1,7 +1,7 @@
 """MaskBench: what a schema lets through and what a mask costs, beside xgrammar and outlines-core.
 
     python -m benchmarks.decoding.masks --data FILE --tokenizer FOLDER [--peers PYTHON] [--seconds 10]
-        [--timed N] [--limit N]
+        [--timed N] [--clock wall] [--limit N]
 
 FILE has a case of MaskBench (guidance-ai/jsonschemabench) a line: a schema, and records that are `valid` or not. FOLDER
 holds a tokenizer of 262,144 ids, such as Gemma 3's; one of 131,072 is made from it, by leaving out the rarer half. The
@@ -168,10 +168,10 @@ class Side:
     timed: dict[int, list[dict[str, Any]]]
 
 
-def ours(cases: Sequence[Case], small: Vocabulary, large: dict[int, Vocabulary]) -> Side:
-    verdicts = [mask_peers.answer(small.compile, case, False) for case in small.asked(cases, False)]
+def ours(cases: Sequence[Case], clock: str, small: Vocabulary, large: dict[int, Vocabulary]) -> Side:
+    verdicts = [mask_peers.answer(small.compile, case, False, clock) for case in small.asked(cases, False)]
     timed = {
-        size: [mask_peers.answer(one.compile, case, True) for case in one.asked(cases, True)]
+        size: [mask_peers.answer(one.compile, case, True, clock) for case in one.asked(cases, True)]
         for size, one in large.items()
     }
     return Side(version("llguidance"), verdicts, timed)
@@ -181,28 +181,30 @@ def theirs(
     name: str,
     python: str,
     seconds: float,
+    clock: str,
     cases: Sequence[Case],
     timed_cases: int,
     small: Vocabulary,
     large: dict[int, Vocabulary],
 ) -> Side:
     """Masks are timed on the first `timed_cases`. Raises CalledProcessError or OSError where the peer does not run."""
-    release, verdicts = _ask(name, python, seconds, small, small.asked(cases, False), False)
+    release, verdicts = _ask(name, python, seconds, clock, small, small.asked(cases, False), False)
     timed = {
-        size: _ask(name, python, seconds, one, one.asked(cases[:timed_cases], True), True)[1]
+        size: _ask(name, python, seconds, clock, one, one.asked(cases[:timed_cases], True), True)[1]
         for size, one in large.items()
     }
     return Side(release, verdicts, timed)
 
 
 def _ask(
-    name: str, python: str, seconds: float, one: Vocabulary, cases: list[dict[str, Any]], timed: bool
+    name: str, python: str, seconds: float, clock: str, one: Vocabulary, cases: list[dict[str, Any]], timed: bool
 ) -> tuple[str, list[dict[str, Any]]]:
     asked = {
         "vocabulary": [base64.b64encode(token).decode() for token in one.written],
         "eos": one.eos,
         "seconds": seconds,
         "timed": timed,
+        "clock": clock,
         "cases": cases,
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -282,7 +284,7 @@ def page(record: dict[str, Any], absent: dict[str, str]) -> str:
     versions = ", ".join(f"{name} {side['version']}" for name, side in record["systems"].items() if name != OURS)
     version = record["systems"][OURS]["version"]
     lines += ["", "Goals: " + "; ".join(met) + ".", "", f"Masks of {OURS} by llguidance {version}; {versions}. "]
-    lines[-1] += f"A schema might take {record['seconds']:g} s. {machine_line()}"
+    lines[-1] += f"A peer might take {record['seconds']:g} s for a schema; {record['clock']} clock. {machine_line()}"
     return "\n".join(lines) + "\n" + absent_line(absent)
 
 
@@ -293,6 +295,7 @@ def main() -> None:
     parser.add_argument("--peers", default=sys.executable, help="the Python that has xgrammar and outlines-core")
     parser.add_argument("--seconds", type=float, default=10.0, help="what a peer may take for a schema")
     parser.add_argument("--timed", type=int, default=129, help="the schemas that peers' masks are timed on: the first")
+    parser.add_argument("--clock", choices=tuple(mask_peers.CLOCKS), default="wall", help="what masks are timed by")
     parser.add_argument("--limit", type=int, help="so many cases, for a try")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -302,14 +305,22 @@ def main() -> None:
     bytes_only = of_bytes()
     small = vocabulary_of(bytes_only, len(bytes_only))
     large = {size: vocabulary_of(cut(tokenizer, size), size) for size in SIZES}
-    sides = {OURS: ours(cases, small, large)}
+    sides = {OURS: ours(cases, options.clock, small, large)}
     absent: dict[str, str] = {}
     for name in mask_peers.SYSTEMS:
         try:
-            sides[name] = theirs(name, options.peers, options.seconds, cases, options.timed, small, large)
+            sides[name] = theirs(
+                name, options.peers, options.seconds, options.clock, cases, options.timed, small, large
+            )
         except (OSError, subprocess.CalledProcessError) as error:
             absent[name] = f"{type(error).__name__}: {error}"
-    record: dict[str, Any] = {"sizes": list(SIZES), "seconds": options.seconds, "systems": {}, "refused": {}}
+    record: dict[str, Any] = {
+        "sizes": list(SIZES),
+        "seconds": options.seconds,
+        "clock": options.clock,
+        "systems": {},
+        "refused": {},
+    }
     for name, side in sides.items():
         record["systems"][name] = {
             "version": side.version,

@@ -9,7 +9,7 @@ from typing import Literal as OneOf
 # "model": a smaller model of the engine draws with the sample's own noise. "early_exit": the model's own first layers
 # do. "eagle": a trained head does, from the model's last hidden states (EAGLE, Li et al., 2024).
 DraftMethod = OneOf["ngram", "model", "early_exit", "eagle"]
-# Where tokens are checked as a tree, a row says in 64 bits which of its step's rows it sees.
+# Every one is a row of the step, whether it is right or not: from here on a step is arithmetic.
 MOST_DRAFTED = 63
 
 

@@ -7,6 +7,7 @@ token before it once for all samples of a model, `resumed_encoding.py` encodes a
 where it continues, and templates are rendered once for their roles. `stop.py` ends a sample by its text, and
 `constraint.py` compiles a schema, a regex or a grammar once for each tokenizer and makes a mask for each sample, which
 applies before temperature and filters. The ids that a mask forces are those for which it allows one id alone, so a step
-may take them without the model; records are spaced in one way, so that what is between their values is forced. An output that ends before it satisfies its constraint is
-marked on its row (`Generated.incomplete`); no `extract`, `return` or function takes it for a valid one.
+may take them without the model; records are spaced in one way, so that what is between their values is forced. An
+output that ends before it satisfies its constraint is marked on its row (`Generated.incomplete`); no `extract`,
+`return` or function takes it for a valid one.
 """

@@ -104,7 +104,8 @@ class LineWriter:
     def _group(self, nodes: list[PieceNode], index: int, indent: int, *, head: bool, room: int) -> None:
         group = nodes[index]
         assert isinstance(group, BracketGroup)
-        parameters = head and first(nodes[0]).text == "program"
+        # Those behind the program's name.
+        parameters = head and first(nodes[0]).text == "program" and index == 2
         text = flat_group(group, spaced=parameters)
         behind = _reach(nodes[index + 1 :], room)
         if not has_comments([group]) and fits(text + " " * behind, self.column):

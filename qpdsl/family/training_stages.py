@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from qpdsl.family.measure.cards import write_cards
 from qpdsl.family.measure.family_figures import measure
-from qpdsl.family.training.eagle import save_eagle, train_eagle
+from qpdsl.family.training.eagle_training import save_eagle, train_eagle
 from qpdsl.family.training.export import save_folder
 from qpdsl.family.training.generator import train_mini, train_solver
 from qpdsl.family.training.loop import Settings
@@ -33,7 +33,7 @@ class Steps:
 
     solver: int = 4000
     mini: int = 1600
-    eagle: int = 400
+    eagle: int = 1000
     prm: int = 6000
     samples: int = 48_000
 

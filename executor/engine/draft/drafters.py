@@ -16,6 +16,8 @@ from qpdsl.executor.requests.drafting import Drafting
 
 # A step in which a sample computes more of its own tokens than that says nothing of decode steps.
 _MOST_MISSING = 16
+# Where no drafts pay, only every so many steps are looked at, and measured.
+_NAP = 7
 
 
 class Drafters:
@@ -27,6 +29,8 @@ class Drafters:
         self._drafters: dict[Drafting, Drafter] = {}
         self._looking: dict[Drafting, FeatureDrafter] = {}
         self._pace = Pace()
+        # So many steps nothing is looked at, where no drafts pay.
+        self._asleep = 0
         # Drafted tokens that were right in the present step.
         self._right = 0
 
@@ -39,7 +43,13 @@ class Drafters:
 
     def propose(self, samples: Several[Sequence]) -> None:
         """Gives the samples that want drafts, and have none, their proposals, without what their masks forbid."""
+        if not self._drafters:
+            return
+        if self._asleep:
+            self._asleep -= 1
+            return
         stages: dict[Stage, list[Sequence]] = {}
+        drafted = not self._pace.times.knows(len(samples))
         for sample in samples:
             if sample.forked and sample.proposal is None and sample.generation.draft is not None:
                 stages.setdefault(self._pace.stage(sample), []).append(sample)
@@ -48,8 +58,10 @@ class Drafters:
             if drafting.fixed or self._pace.may_draft(stage, len(samples)):
                 rooms = [min(drafting.length, self._room(sample)) for sample in own]
                 lengths = rooms if drafting.fixed else self._pace.lengths(stage, own, rooms, len(samples))
-                if any(lengths):
+                if drafting.fixed or any(lengths):
+                    drafted = True
                     self._propose(stage, own, lengths)
+        self._asleep = 0 if drafted else _NAP
 
     @property
     def looking(self) -> bool:
@@ -58,7 +70,7 @@ class Drafters:
 
     def ran(self, chunks: Several[Chunk], seconds: float) -> None:
         """A step of these chunks took so long, what was drawn in it included."""
-        if not self._drafters:
+        if not self._drafters or self._asleep:
             return
         right, self._right = self._right, 0
         if all(chunk.sequence.forked and chunk.count <= _MOST_MISSING for chunk in chunks):

@@ -51,10 +51,11 @@ class History:
         if self._bounded and len(self._young) > _PAIRS:
             self._old, self._young = self._young, {}
 
+    def __contains__(self, pair: tuple[int, int]) -> bool:
+        return pair in self._young or pair in self._old
+
     def matches(self, tokens: Sequence[int]) -> list[Match]:
-        """Places where the last tokens stood before, the latest first."""
-        if len(tokens) < 2:
-            return []
+        """Places where the last tokens, two at least, stood before, the latest first."""
         pair = tokens[-2], tokens[-1]
         places = [*reversed(self._young.get(pair, ())), *reversed(self._old.get(pair, ()))]
         return [Match(_agreeing(tokens, other, end), other, end) for other, end in places if end < len(other)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from qpdsl.executor.engine.draft.branching import joined
-from qpdsl.executor.engine.draft.history import History
+from qpdsl.executor.engine.draft.history import History, Match
 from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Sequence
 from qpdsl.executor.requests.drafting import Drafting
@@ -58,11 +58,13 @@ class NGramDrafter:
 
     def _proposal(self, sample: Sequence, length: int) -> Proposal | None:
         text, tokens = self._updated(sample), sample.tokens
-        matches = text.own.matches(tokens)
-        # Behind the prompt the sample goes on.
-        matches += [match._replace(tokens=tokens) for match in text.prompt.matches(tokens)]
-        for history in (text.group, self._corpus):
-            matches += [] if history is None else history.matches(tokens)
+        pair = tokens[-2], tokens[-1]
+        matches: list[Match] = []
+        for history in (text.own, text.prompt, text.group, self._corpus):
+            if history is not None and pair in history:
+                found = history.matches(tokens)
+                # Behind the prompt the sample goes on.
+                matches += [match._replace(tokens=tokens) for match in found] if history is text.prompt else found
         if not matches:
             return None
         matches.sort(key=lambda match: -match.length)

@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
-from statistics import median_low
 
 import numpy as np
 
@@ -32,8 +31,6 @@ _TRIED, _TRIAL = 0.01, 2
 _CREDIT, _DEBT = 4.0, 2.0
 # What pays is calculated anew every so many steps.
 _EVERY = 16
-# So many times as long as usual is what drafts are charged for where they pay.
-_CATCHING_UP = 3.0
 # No draft is thought to be right more often, nor to cost fewer seconds.
 _MOST, _LEAST_COST = 0.99, 1e-5
 # More likely than any token.
@@ -60,7 +57,8 @@ class _Checked:
 class Stage:
     """What is known of the drafts of requests that are expected to be right alike often.
 
-    `credit`: seconds that drafts have saved, less those they have cost. `costs`: seconds a level of late drafts took.
+    `credit`: seconds that drafts have saved, less those they have cost. `costs`: seconds that a level of the latest
+    drafts took, of which the fewest count.
     `least`: how likely a drafted token must be to pay, as it was calculated `age` steps ago for so large a `batch`;
     negative where it is to be calculated. `tries`: whether the present drafts are made to see whether they would pay.
     """
@@ -77,7 +75,7 @@ class Stage:
 
     @property
     def level_seconds(self) -> float:
-        return median_low(self.costs) if self.costs else 0.0
+        return min(self.costs, default=0.0)
 
     def share(self, sample: Sequence) -> float:
         """The expected share of right tokens."""
@@ -135,10 +133,9 @@ class Pace:
 
     def drafted(self, stage: Stage, levels: int, seconds: float) -> None:
         """Drafts of so many tokens after each other took so long to make."""
-        # A drafter that first reads a long prompt takes longer once. Where drafts pay, that pays as well.
-        usual = _CATCHING_UP * levels * stage.level_seconds
-        stage.credit -= seconds if stage.tries or not usual else min(seconds, usual)
         stage.costs.append(seconds / max(1, levels))
+        # A drafter that first reads a long prompt takes longer once. Where drafts pay, that pays as well.
+        stage.credit -= seconds if stage.tries else levels * stage.level_seconds
 
     def checked(self, sample: Sequence, right: int, checked: int) -> None:
         """Of the tokens drafted for a sample, so many were checked one after the other, and so many were right."""
@@ -155,7 +152,8 @@ class Pace:
         if not stages:
             return
         plain = self.times.seconds(batch)
-        saved = _TRIED * seconds if rows == batch else plain * tokens / batch - seconds
+        # Of the seconds that were measured the quickest count: the others are of other work on the machine.
+        saved = _TRIED * plain if rows == batch else plain * tokens / batch - self.times.seconds(rows)
         for stage in stages.values():
             stage.credit = min(stage.credit + saved / len(stages), _CREDIT * plain)
 
@@ -184,7 +182,7 @@ class Pace:
         rows = np.cumsum(np.minimum(float(drafting.branches) ** depth, drafting.nodes))
         tokens = batch + np.cumsum(likely[order])
         cost = np.maximum.accumulate(depth) * stage.level_seconds
-        seconds = np.array([self.times.seconds(batch + int(count)) for count in rows]) + cost
+        seconds = self.times.of(batch + rows) + cost
         rates = tokens / seconds
         best = int(rates.argmax())
         return float(likely[order[best]]) if rates[best] > _GAIN * batch / self.times.seconds(batch) else _NEVER
@@ -193,5 +191,5 @@ class Pace:
         """The seconds that it takes to try a short draft for one sample."""
         length = min(_TRIAL, stage.drafting.length)
         rows = sum(stage.drafting.branches**level for level in range(1, length + 1))
-        more = self.times.seconds(batch + rows) - self.times.seconds(batch)
-        return max(more + length * stage.level_seconds, _LEAST_COST)
+        plain, longer = self.times.of(np.array([batch, batch + rows]))
+        return max(float(longer - plain) + length * stage.level_seconds, _LEAST_COST)

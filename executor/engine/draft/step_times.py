@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections import deque
 from itertools import accumulate
-from statistics import median_low
+from typing import Any
 
-# Steps of about as many rows, the latest ones, whose median counts.
-_KEPT = 5
+import numpy as np
+
+# Steps of about as many rows, the latest ones, of which the quickest counts: other work on the machine only adds time.
+_KEPT, _ENOUGH = 5, 3
 # After so many steps a measurement is old.
-_OLD = 300
+_OLD = 64
+
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class StepTimes:
@@ -19,47 +21,49 @@ class StepTimes:
 
     def __init__(self) -> None:
         self._measured: dict[int, deque[float]] = {}
+        self._quickest: dict[int, float] = {}
         self._at: dict[int, int] = {}
         self._steps = 0
-        self._rows: list[int] = []
-        self._seconds: list[float] | None = None
+        self._known: tuple[_Floats, _Floats] | None = None
 
     def measured(self, rows: int, seconds: float) -> None:
         """A step of so many rows took so long."""
         rows = _about(rows)
         self._steps += 1
         self._at[rows] = self._steps
-        self._measured.setdefault(rows, deque(maxlen=_KEPT)).append(seconds)
-        self._seconds = None
+        kept = self._measured.setdefault(rows, deque(maxlen=_KEPT))
+        kept.append(seconds)
+        quickest = min(kept)
+        if quickest != self._quickest.get(rows):
+            self._quickest[rows] = quickest
+            self._known = None
 
     def knows(self, rows: int) -> bool:
-        """Whether steps of about so many rows were measured, more than once and lately."""
+        """Whether steps of about so many rows were measured, often enough and lately."""
         rows = _about(rows)
-        return len(self._measured.get(rows, ())) > 1 and self._steps - self._at[rows] < _OLD
+        return len(self._measured.get(rows, ())) >= _ENOUGH and self._steps - self._at[rows] < _OLD
 
     def seconds(self, rows: int) -> float:
-        """Of a step of so many rows; 0 where none was measured.
+        """Of a step of so many rows; 0 where none was measured."""
+        return float(self.of(np.array([rows]))[0])
+
+    def of(self, rows: np.ndarray[Any, Any]) -> _Floats:
+        """The same for several steps, float64 [N].
 
         Beyond the largest that was measured it grows with the square root of the rows: it is tried, and then known.
         """
         if not self._measured:
-            return 0.0
-        if self._seconds is None:
-            self._rows = sorted(self._measured)
-            medians = [median_low(self._measured[known]) for known in self._rows]
-            self._seconds = [*accumulate(medians, max)]
-        known, seconds = self._rows, self._seconds
-        after = bisect_left(known, rows)
-        if after == len(known):
-            return seconds[-1] * math.sqrt(rows / known[-1])
-        if known[after] == rows or after == 0:
-            return seconds[after]
-        share = (rows - known[after - 1]) / (known[after] - known[after - 1])
-        return seconds[after - 1] + share * (seconds[after] - seconds[after - 1])
+            return np.zeros(len(rows))
+        if self._known is None:
+            known = sorted(self._quickest)
+            self._known = np.array(known, float), np.array([*accumulate(map(self._quickest.__getitem__, known), max)])
+        known_rows, seconds = self._known
+        beyond: _Floats = np.sqrt(np.maximum(rows / known_rows[-1], 1.0))
+        return np.interp(rows, known_rows, seconds) * beyond
 
 
 def _about(rows: int) -> int:
-    """Up to 16 rows the number itself, from there on its three highest binary digits, so that few kinds are kept."""
+    """Up to 16 rows the number itself, from there on its four highest binary digits, so that few kinds are kept."""
     if rows <= 16:
         return rows
     low = max(0, rows.bit_length() - 4)

@@ -2,10 +2,10 @@
 
 A deterministic engine gives a sample the same bits in any batch on a GPU. cuBLAS chooses its kernels by the shapes, and
 torch how it splits its sums, so every forward has the same shapes: as many rows as the batch may have sequences, in
-steps of 128, 64 rows in products with the head, and tiles of one size in the kernels that draw from hidden states. All attention, decoding included, goes through the prefill kernel,
-where a row's bits depend on its own context only, and no prefix is shared. It remains to be trusted that a library's
-kernel of one shape sums every row alike, which cuBLAS does not promise but its kernels without split rows do, and that
-device and versions stay the same.
+steps of 128, 64 rows in products with the head, and tiles of one size in the kernels that draw from hidden states. All
+attention, decoding included, goes through the prefill kernel, where a row's bits depend on its own context only, and no
+prefix is shared. It remains to be trusted that a library's kernel of one shape sums every row alike, which cuBLAS does
+not promise but its kernels without split rows do, and that device and versions stay the same.
 
 That has its price: up to 128 sequences a prompt is read at most 128 tokens at a time; layers are not compiled, since a
 step in which a row may exit early runs them as modules; and models with experts are refused, since the shapes of their

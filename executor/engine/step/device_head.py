@@ -54,14 +54,15 @@ class DeviceHead:
     def _dense(self, hidden: torch.Tensor, draws: HeadDraws, chosen: _Ints) -> Drawn:
         """The draws `chosen`, over all ids."""
         arrays = _numbers(draws, chosen)
-        masked, lines = np.unique(draws.allowed[chosen], return_inverse=True)
+        masked, line = np.unique(draws.allowed[chosen], return_inverse=True)
         # Draws that are not masked come first.
         free = int((masked < 0).sum())
         if draws.masks is not None and free < len(masked):
-            arrays += [draws.masks.bits[masked[free:]], (lines - free).astype(np.int32)]
+            arrays += [draws.masks.bits[masked[free:]], (line - free).astype(np.int32)]
         rows, temperatures, keys, positions, *mask = self._staging.send(arrays)
         made = TokenDraws(rows, temperatures, keys, positions)
-        return token_heads.dense(hidden, self._weights, made, *mask, deterministic=self._deterministic)
+        bits, lines = mask or (None, None)
+        return token_heads.dense(hidden, self._weights, made, bits, lines, self._deterministic)
 
     def _sparse(self, hidden: torch.Tensor, draws: HeadDraws, chosen: _Ints) -> Drawn:
         """The draws `chosen`, each over its own ids."""

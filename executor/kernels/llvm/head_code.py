@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from qpdsl.executor.kernels.llvm.gumbel import F64, WIDEST_GAP, NoiseCode, least_candidate, natural_log
 from qpdsl.executor.kernels.llvm.jit.builder import F32, I8, I16, I32, I64, POINTER, KernelCode, Value
-from qpdsl.executor.kernels.llvm.noise import F64, WIDEST_GAP, NoiseCode, least_candidate, natural_log
 from qpdsl.executor.kernels.llvm.sample import Leaders, exact_score
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX
 
@@ -58,9 +58,11 @@ def emit_draw(module: ir.Module, name: str, width: int) -> None:
     thread       the number of this thread
     from, to     its first block, and the block to stop before
     """
-    pointers = ("x", "weights", "bias", "sums", "listed", "starts", "groups", "first_block", "first_row", "first_draw")
-    pointers += ("finish", "rows", "temperature", "keys", "positions", "masks", "sizes", "peaks", "totals")
-    pointers += ("room", "found", "tokens")
+    pointers = (
+        *("x", "weights", "bias", "sums", "listed", "starts", "groups", "first_block", "first_row", "first_draw"),
+        *("finish", "rows", "temperature", "keys", "positions", "masks", "sizes", "peaks", "totals"),
+        *("room", "found", "tokens"),
+    )
     numbers = ("@multiply", "@bytes", "@inputs", "@sum_groups", "@room_row", "@draws", "@vocabulary")
     code = KernelCode(module, name, (*pointers, *numbers, "@thread", "@from", "@to"), width)
     given, builder = code.arguments, code.builder

@@ -118,7 +118,8 @@ class HeadPlanner:
             words = bits.view(np.uint8)
             if self._width == 4:
                 words = np.stack((words & 15, words >> 4), axis=-1).reshape(len(bits), -1)
-        return words[:, : self._panels] != 0
+        hits: Numbers = words[:, : self._panels] != 0
+        return hits
 
     def _starts(self, listed: Numbers, owners: Numbers) -> Numbers:
         """The places in the list at which the panels of another block begin, and its end."""

@@ -12,9 +12,9 @@ from functools import cache, partial
 import torch
 from llvmlite import ir
 
+from qpdsl.executor.kernels.llvm.gumbel import F64, NoiseCode, least_candidate, natural_log
 from qpdsl.executor.kernels.llvm.jit.builder import F32, I32, I64, KernelCode, Value
 from qpdsl.executor.kernels.llvm.jit.compile import Library, vector_width
-from qpdsl.executor.kernels.llvm.noise import F64, NoiseCode, least_candidate, natural_log
 
 
 class RowSampler:

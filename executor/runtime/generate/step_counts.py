@@ -13,8 +13,8 @@ from qpdsl.executor.requests.request import Sample
 from qpdsl.planner.plan.decode_plan import DecodePlan
 from qpdsl.planner.plan.ops import DRAFTED
 
-# Up to this many allowed ids are counted as they are; larger numbers keep as many leading bits as this one has.
-_EXACT = 16
+# A number of allowed ids is counted by so many of its leading bits.
+_BITS = 5
 _GRAM = 2
 # So much of a prompt is looked into for n-grams.
 _PROMPT = 512
@@ -39,8 +39,8 @@ def count_steps(counts: Counter[str], samples: Sequence[Sample], decode: DecodeP
 
 
 def bucket(ids: int) -> int:
-    """The number under which steps with so many allowed ids are counted: that number, or one at most 12% less."""
-    shift = max(ids.bit_length() - _EXACT.bit_length() + 1, 0)
+    """The number under which steps with so many allowed ids are counted: itself up to 31, else at most 6% less."""
+    shift = max(ids.bit_length() - _BITS, 0)
     return ids >> shift << shift
 
 

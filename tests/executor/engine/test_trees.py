@@ -62,7 +62,7 @@ def check(
 @pytest.mark.parametrize(
     ("name", "kv_type"), [("llama", None), ("mistral", "int8"), ("gemma2", None), ("gpt_neox", "fp8")]
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 999), length=st.integers(1, 70), nodes=st.integers(1, 20))
 def test_compiled_layers_compute_a_node_with_the_bits_of_its_path(
     name: str, kv_type: KVType | None, seed: int, length: int, nodes: int

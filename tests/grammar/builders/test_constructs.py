@@ -33,6 +33,10 @@ def model(id: str, *, quoted: bool = False) -> ast.ModelRef:
     return ast.ModelRef(id, quoted, span=AT)
 
 
+def draft(model: ast.ModelRef, *, tokens: int | None = None, branches: int | None = None) -> ast.Draft:
+    return ast.Draft("model", model, None, tokens, branches, span=AT)
+
+
 def ref(id: str) -> ast.TypeRef:
     return ast.TypeRef(id, span=AT)
 
@@ -76,7 +80,7 @@ def test_clauses_of_a_program() -> None:
     program = parsed('program p()\n  draft "m"\n  prefer latency=1\n within epsilon(1e-3)\n{ split 2 }').programs[0]
     assert program.within == ast.Within("epsilon", 0.001, span=AT)
     assert program.prefer == ast.Prefer(1.0, span=AT)
-    assert program.draft == model("m", quoted=True)
+    assert program.draft == draft(model("m", quoted=True))
     assert parsed(f"{PLAIN[:11]} within exact {PLAIN[11:]}").programs[0].within == ast.Within("exact", span=AT)
 
 
@@ -124,10 +128,16 @@ def test_stages_of_a_search(text: str, expected: ast.Stage) -> None:
         ("via filter(slm, t)", {"via": ast.Filter(model("slm"), name("t"), span=AT)}),
         ('via filter("m", 0.9)', {"via": ast.Filter(model("m", quoted=True), number(0.9), span=AT)}),
         ("via amortized(0.5)", {"via": ast.Amortized(number(0.5), span=AT)}),
-        ("draft slm", {"draft": model("slm")}),
-        ("draft draft", {"draft": model("draft")}),
+        ("draft slm", {"draft": draft(model("slm"))}),
+        ("draft draft", {"draft": draft(model("draft"))}),
+        ("draft slm(tokens=6, branches=2)", {"draft": draft(model("slm"), tokens=6, branches=2)}),
+        ('draft "m"(tokens=3)', {"draft": draft(model("m", quoted=True), tokens=3)}),
+        ("draft none", {"draft": ast.Draft("none", span=AT)}),
+        ("draft early_exit", {"draft": ast.Draft("early_exit", span=AT)}),
+        ('draft ngram("t.txt", tokens=4)', {"draft": ast.Draft("ngram", None, "t.txt", 4, span=AT)}),
+        ('draft eagle("folder")', {"draft": ast.Draft("eagle", None, "folder", span=AT)}),
         ("into draft draft into", {}),
-        ("into c n=2\n  draft slm", {"into": name("c"), "n": number(2), "draft": model("slm")}),
+        ("into c n=2\n  draft slm", {"into": name("c"), "n": number(2), "draft": draft(model("slm"))}),
     ],
 )  # fmt: skip
 def test_clauses_of_generate(text: str, expected: dict[str, ast.Node]) -> None:

@@ -173,8 +173,8 @@ def test_a_choice_says_what_it_was_made_from() -> None:
     lines = choice.considered
     knobs = {str(line.knob): [other for other in lines if other.knob == line.knob] for line in lines}
     assert list(knobs) == [
-        "generate 1.0: prefixes", "score 1.1: texts", "score 1.1: scores of steps", "steps to run ahead",
-        "problems at once", "sequences to keep at work", "keys and values",
+        "generate 1.0: prefixes", "generate 1.0: drafts", "score 1.1: texts", "score 1.1: scores of steps",
+        "steps to run ahead", "problems at once", "sequences to keep at work", "keys and values",
     ]  # fmt: skip
     assert all(sum(line.chosen for line in values) == 1 for values in knobs.values())
     # Nothing that is permitted is better than what was chosen by more than is worth a change.

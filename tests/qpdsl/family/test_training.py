@@ -23,7 +23,7 @@ from qpdsl.family.training.batches import (
     pad_rows,
 )
 from qpdsl.family.training.comparator import with_comparator
-from qpdsl.family.training.eagle import eagle_losses, new_head, same_tokens, save_eagle
+from qpdsl.family.training.eagle_training import eagle_losses, new_head, same_tokens, save_eagle
 from qpdsl.family.training.export import save_folder
 from qpdsl.family.training.generator import MINI, SOLVER
 from qpdsl.family.training.llama import Shape, hidden_after, new_model

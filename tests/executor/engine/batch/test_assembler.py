@@ -9,7 +9,9 @@ import torch
 
 from qpdsl.executor.engine.batch.assembler import DirectAssembler, GraphAssembler, PackedStep
 from qpdsl.executor.engine.batch.staging import Staging
+from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.kernels.data.paged_batch import NOWHERE
 from qpdsl.executor.kernels.packed import Sizes, Unpacked, pack, unpack
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
@@ -77,6 +79,27 @@ def test_a_plain_step_is_padded_with_rows_of_no_sequence_and_rounds_nothing() ->
     assert positions.tolist() == [15, 199, 16, 17, 18, 19] and read_rows.tolist() == [0, 1, 5]
     assert batch.query_start.tolist() == [0, 1, 2, 6] and batch.pages.shape == (3, 16) and batch.cascade is None
     assert [member.sequence.pages[0] for member, _ in step.readers] == [5, 20, 3]
+
+
+def test_tokens_of_a_tree_are_sequences_that_read_their_paths() -> None:
+    grown, other = chunk(30, [3, 8, 5], 2), chunk(16, [7])
+    grown.proposal = Proposal((7, 8, 9), (-1, -1, 0))
+    for step in (
+        DirectAssembler(PAGE, SCRATCH).step([grown, other], 1),
+        GraphAssembler(PAGE, SCRATCH).mixed([grown, other]),
+    ):
+        tokens, positions, read_rows, batch = view(step)
+        assert tokens.tolist() == [15, 7, 8, 9, 28, 29] and positions.tolist() == [15, 30, 30, 31, 28, 29]
+        assert batch.slots.tolist()[1:4] == [8 * PAGE + 14, 8 * PAGE + 15, 5 * PAGE]
+        assert (batch.decodes, batch.query_start.tolist()) == (4, [0, 1, 2, 3, 4, 6])
+        assert batch.context.tolist() == [16, 31, 31, 32, 30] and batch.pages[3, :3].tolist() == [3, 8, 5]
+        assert batch.paths is not None and batch.paths.start.tolist() == [NOWHERE, 30, 30, 30, NOWHERE]
+        assert batch.paths.places.tolist()[1:4] == [[30, 0], [31, 0], [30, 32]]
+        # The one alone, then the last token of its own and those of the tree.
+        assert read_rows.tolist() == [0, 5, 1, 2, 3]
+    grown.proposal = Proposal((7, 8))
+    step = DirectAssembler(PAGE, SCRATCH).step([grown, other], 1)
+    assert view(step).batch.paths is None and step.sizes.sequences == 2
 
 
 def test_fixed_steps_always_have_as_many_rows() -> None:

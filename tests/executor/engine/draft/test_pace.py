@@ -101,7 +101,7 @@ def test_drafts_that_did_not_pay_come_back_when_they_would() -> None:
 def test_times_are_between_those_that_were_measured() -> None:
     times = StepTimes()
     assert times.seconds(4) == 0 and not times.knows(2)
-    for seconds in (1.0, 9.0, 1.1):
+    for seconds in (1.2, 9.0, 1.1):
         times.measured(2, seconds)
     assert times.knows(2) and times.seconds(2) == 1.1 and times.seconds(1) == 1.1
     times.measured(6, 2.1)

@@ -177,7 +177,8 @@ def test_a_plan_lists_the_least() -> None:
     def listed(bits: Numbers, may: int | None = None) -> list[int]:
         """How many panels each group has."""
         draws = np.arange(len(bits))
-        return planner.plan(draws, draws < (len(bits) if may is None else may), bits).lengths.tolist()
+        plan = planner.plan(draws, draws < (len(bits) if may is None else may), bits)
+        return [int(length) for length in plan.lengths]
 
     assert listed(masks([5, 6, 7, 16, 9999])) == [3]
     # By themselves where they have little in common, together where they have much.

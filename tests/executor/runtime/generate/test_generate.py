@@ -16,6 +16,12 @@ from qpdsl import zoo
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.executor.text.context import Context, encode
+from qpdsl.grammar.parse.parser import parse_file
+from qpdsl.grammar.source import Source
+from qpdsl.planner.check.lower import lower
+from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.rules.decode.option_tree import option_tree
 from qpdsl.session import Session
 from tests.support.executor.programs import HEADER, compiled, run_all, texts
 
@@ -78,6 +84,22 @@ def test_a_choice_is_drawn_by_the_models_probability_whatever_its_length() -> No
     assert cold.value == OPTIONS[expected.index(max(expected))]
     # Each option is scored once, whatever the number of samples.
     assert result.prompt_tokens == cold.prompt_tokens
+
+
+@pytest.mark.parametrize("temperature", [0, 2.5])
+def test_options_in_one_tree_are_drawn_as_one_by_one(temperature: float) -> None:
+    listed = ", ".join(f'"{option}"' for option in OPTIONS)
+    body = f"generate llm n=40 as choice({listed}) temperature={temperature}\n return text"
+    text = program(body)
+    naive = planned(lower(parse_file(Source("test.qp", text)), "p", Environment()), naive=True)
+    rows = [{"problem": problem} for problem in texts(3)]
+    expected, *others = (run_all(plan, rows) for plan in (naive, option_tree(naive), compiled(text)))
+    for results in others:
+        for result, one_by_one in zip(results, expected, strict=True):
+            # The bits of log-probabilities, not the texts alone.
+            columns = [(row.columns["text"], row.columns["logprob"]) for row in result.rows]
+            assert columns == [(row.columns["text"], row.columns["logprob"]) for row in one_by_one.rows]
+            assert result.prompt_tokens < one_by_one.prompt_tokens
 
 
 def test_a_choice_goes_on_from_what_was_generated() -> None:
