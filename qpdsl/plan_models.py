@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
+from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.models.load import BY_CONFIGURATION
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.engine import Engine
@@ -90,8 +91,9 @@ def check_heads(
         for place in named_heads((op,)):
             assert isinstance(op, ops.Generate)
             model, head = models[plan.models[op.model]], heads[place]
-            width, own = head.config.hidden_size, model.paged.head.in_features
-            if width != own:
+            read = model.paged.head
+            width, own = head.config.hidden_size, read.in_features if isinstance(read, LogitHead) else 0
+            if own and width != own:
                 raise ModelError(place, f"its hidden states are {width} wide, and those of `{model.name}` are {own}")
 
 

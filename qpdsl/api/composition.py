@@ -18,7 +18,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.literals import regex
-from qpdsl.grammar.source import Span
+from qpdsl.grammar.source import MAX_SOURCE_BYTES, Span
 from qpdsl.grammar.words import RESERVED
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ class PythonFiles(Files):
     def beside(cls, folder: Path, texts: Mapping[str, str]) -> PythonFiles:
         return cls(folder, (Path(folder.anchor),), texts=texts)
 
-    def read(self, path: str) -> str:
-        return self.texts[path] if path in self.texts else super().read(path)
+    def read(self, path: str, most: int = MAX_SOURCE_BYTES) -> str:
+        return self.texts[path] if path in self.texts else super().read(path, most)
 
 
 def current() -> Composition | None:

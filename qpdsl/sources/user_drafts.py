@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qpdsl.errors import UsageError, shorten, unknown
 from qpdsl.grammar.files import FileRefused, Files
+from qpdsl.grammar.words import MOST_DRAFTED
 from qpdsl.planner.check.draft_clause import MOST_TEXT
 from qpdsl.planner.names.modules import UserDraft
 from qpdsl.planner.plan import ops
@@ -71,8 +72,8 @@ def _draft(setting: str, head: str, arguments: str, opened: Set[Path] | None) ->
         why = faults[0].message if faults else "it is no draft"
         raise UsageError(f"`--draft {shorten(setting)}`: {why}")
     length, branches = clause.tokens or ops.usual_length(clause.branches or 1), clause.branches or 1
-    if ops.drafted(length, branches) > ops.MOST_DRAFTED:
-        raise UsageError(f"`--draft`: a draft has at most {ops.MOST_DRAFTED} tokens with all its branches")
+    if ops.drafted(length, branches) > MOST_DRAFTED:
+        raise UsageError(f"`--draft`: a draft has at most {MOST_DRAFTED} tokens with all its branches")
     if clause.method != "ngram" or clause.place is None:
         return UserDraft(clause)
     place = Path(clause.place).expanduser().absolute()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ _Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class StepTimes:
-    """Seconds of a step, between those that were measured in proportion; none is shorter than one with fewer rows."""
+    """Seconds of a step, between those that were measured in proportion; none is longer than one with more rows."""
 
     def __init__(self) -> None:
         self._measured: dict[int, deque[float]] = {}
@@ -56,10 +55,11 @@ class StepTimes:
             return np.zeros(len(rows))
         if self._known is None:
             known = sorted(self._quickest)
-            self._known = np.array(known, float), np.array([*accumulate(map(self._quickest.__getitem__, known), max)])
-        known_rows, seconds = self._known
+            seconds = np.array([self._quickest[count] for count in known])
+            self._known = np.array(known, float), np.minimum.accumulate(seconds[::-1])[::-1]
+        known_rows, known_seconds = self._known
         beyond: _Floats = np.sqrt(np.maximum(rows / known_rows[-1], 1.0))
-        return np.interp(rows, known_rows, seconds) * beyond
+        return np.interp(rows, known_rows, known_seconds) * beyond
 
 
 def _about(rows: int) -> int:

@@ -31,7 +31,7 @@ def _words(node: PhysicalOp) -> Iterator[str]:
 
 def _own_choice(op: ops.Generate, decode: DecodePlan) -> tuple[str, ...]:
     """What the planner may choose from by itself: no program's wish is turned back."""
-    return ("none", "ngram") if op.draft is None else ()
+    return ("ngram", "none") if op.draft is None else ()
 
 
 def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:

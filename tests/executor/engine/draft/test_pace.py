@@ -107,4 +107,4 @@ def test_times_are_between_those_that_were_measured() -> None:
     times.measured(6, 2.1)
     assert times.seconds(4) == pytest.approx(1.6) and times.seconds(24) == pytest.approx(4.2)
     times.measured(40, 0.5)
-    assert times.seconds(40) == 2.1
+    assert times.seconds(2) == times.seconds(40) == 0.5
