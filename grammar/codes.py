@@ -136,7 +136,9 @@ CODES: dict[str, CodeInfo] = {
     "QP266": CodeInfo(
         "column lost to a call", "A program called without `into` makes a column that was there already."
     ),
-    "QP267": CodeInfo("draft that cannot be", "`draft` stands where nothing can be proposed, or names two things at once."),
+    "QP267": CodeInfo(
+        "draft that cannot be", "`draft` stands where nothing can be proposed, or names two things at once."
+    ),
     "QP268": CodeInfo("braces around no name", "In a string `{name}` is replaced, and nothing else in braces is."),
     "QP269": CodeInfo(
         "rows that are cut", "A row that `max_tokens` has ended is finished: no later `generate` continues it."

@@ -116,8 +116,9 @@ class FormBuilder:
         if isinstance(value, Token):
             return ast.Draft("none", span=at(value))
         span = value.span
+        arguments: tuple[ast.Argument | RangeArgument, ...] = ()
         if isinstance(value, ast.ModelRef):
-            name, arguments, model = "" if value.quoted else value.name, (), value
+            name, model = "" if value.quoted else value.name, value
         else:
             name, arguments = value.name.value if value.name.type == "NAME" else "", value.arguments
             model = self.leaves.model_ref_at(value.name)

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
+from statistics import median_low
 
 import numpy as np
 
@@ -31,6 +32,8 @@ _TRIED, _TRIAL = 0.01, 2
 _CREDIT, _DEBT = 4.0, 2.0
 # What pays is calculated anew every so many steps.
 _EVERY = 16
+# Drafts that pay are charged for as so many times what is usual, at most.
+_USUALLY = 3.0
 # No draft is thought to be right more often, nor to cost fewer seconds.
 _MOST, _LEAST_COST = 0.99, 1e-5
 # More likely than any token.
@@ -58,7 +61,7 @@ class Stage:
     """What is known of the drafts of requests that are expected to be right alike often.
 
     `credit`: seconds that drafts have saved, less those they have cost. `costs`: seconds that a level of the latest
-    drafts took, of which the fewest count.
+    drafts took, of which the median counts.
     `least`: how likely a drafted token must be to pay, as it was calculated `age` steps ago for so large a `batch`;
     negative where it is to be calculated. `tries`: whether the present drafts are made to see whether they would pay.
     """
@@ -75,7 +78,7 @@ class Stage:
 
     @property
     def level_seconds(self) -> float:
-        return min(self.costs, default=0.0)
+        return median_low(self.costs) if self.costs else 0.0
 
     def share(self, sample: Sequence) -> float:
         """The expected share of right tokens."""
@@ -135,7 +138,8 @@ class Pace:
         """Drafts of so many tokens after each other took so long to make."""
         stage.costs.append(seconds / max(1, levels))
         # A drafter that first reads a long prompt takes longer once. Where drafts pay, that pays as well.
-        stage.credit -= seconds if stage.tries else levels * stage.level_seconds
+        usual = _USUALLY * levels * stage.level_seconds
+        stage.credit -= seconds if stage.tries else min(seconds, usual)
 
     def checked(self, sample: Sequence, right: int, checked: int) -> None:
         """Of the tokens drafted for a sample, so many were checked one after the other, and so many were right."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 
+import numpy as np
+import torch
+
 from qpdsl.executor.engine.draft.branching import Branching
-from qpdsl.executor.engine.draft.drawing import draw_of, ranked
 from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step.backends import ForwardOutput
+from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.mask_filler import MaskFiller
 from qpdsl.executor.engine.step.readout import Readout
+from qpdsl.executor.engine.step.sampler import cuts, filtered_scores, perturbed
 
 Forward = Callable[[list[Chunk]], ForwardOutput]
 
@@ -80,7 +85,7 @@ class Rollout:
                 masks = filling.masks()
                 first = {} if masks is None else masks.first
                 draws = [
-                    draw_of(draft.sample, rows[draft.sequence], depth, first.get(draft.sequence, -1))
+                    _draw_of(draft.sample, rows[draft.sequence], depth, first.get(draft.sequence, -1))
                     for draft in drafts
                 ]
                 tokens = self._readout.sample(output.hidden, None, draws, masks).tokens
@@ -115,7 +120,7 @@ class Rollout:
                 first = {} if masks is None else masks.first
                 behind = [(draft, node) for draft in drafts for node in draft.frontier]
                 draws = [
-                    draw_of(
+                    _draw_of(
                         draft.sample,
                         rows[draft.sequence] + 1 + node,
                         depth,
@@ -123,7 +128,7 @@ class Rollout:
                     )
                     for draft, node in behind
                 ]
-                found = ranked(self._model, output.hidden, draws, masks, branches)
+                found = _ranked(self._model, output.hidden, draws, masks, branches)
             for draft in drafts:
                 if depth == 0:
                     self._caught_up(draft.sequence)
@@ -151,3 +156,39 @@ class Rollout:
 def _takes(sequence: Sequence, token: int) -> bool:
     """Whether more may follow a token under the sequence's mask, which takes it."""
     return sequence.mask is None or not (sequence.mask.push(token) or sequence.mask.error is not None)
+
+
+def _draw_of(sample: Sequence, row: int, ahead: int, allowed: int = -1) -> Draw:
+    """The draw of a sample's token that stands `ahead` places behind its next one, from a row of hidden states."""
+    request = sample.generation
+    position = request.drawn + sample.drawn + ahead
+    return Draw(row, request.sampling, request.keys[sample.index], position, allowed, request.sparse)
+
+
+def _ranked(
+    model: PagedModel, hidden: torch.Tensor, draws: Several[Draw], masks: Masks | None, count: int
+) -> list[list[int]]:
+    """For each draw the ids of the `count` largest perturbed scores, the largest first; at T=0, of the logits.
+
+    `hidden` [W, d]. Ids that may not be drawn are left out.
+    """
+    rows = torch.tensor([draw.row for draw in draws], device=hidden.device)
+    scores = model.logits(hidden.index_select(0, rows)).float().cpu()
+    width = scores.shape[1]
+    if masks is not None:
+        for score, draw in zip(scores, draws, strict=True):
+            if draw.allowed >= 0:
+                bits = np.unpackbits(masks.bits[draw.allowed].view(np.uint8), count=width, bitorder="little")
+                score[torch.from_numpy(bits == 0)] = float("-inf")
+    noisy = [index for index, draw in enumerate(draws) if not draw.params.greedy]
+    if noisy:
+        own = [draws[index] for index in noisy]
+        temperature = torch.tensor([draw.params.temperature for draw in own])
+        rescaled = scores[noisy] / temperature[:, None]
+        if any(draw.params.filtered for draw in own):
+            bounds = (torch.from_numpy(bound) for bound in cuts([draw.params for draw in own], width))
+            rescaled, _ = filtered_scores(rescaled, *bounds)
+        scores[noisy] = perturbed(rescaled, [draw.key for draw in own], [draw.position for draw in own])
+    best = scores.topk(min(count, width), dim=1)
+    found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [[token for token, score in zip(*row, strict=True) if score > float("-inf")] for row in found]
