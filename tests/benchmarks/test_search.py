@@ -107,7 +107,7 @@ def test_the_plain_verifier_pads_without_changing_scores(vllm_loop: ModuleType) 
 
 
 def test_our_side_searches_with_a_program_s_plan() -> None:
-    found = Planned(Room(1, 1), {"program": "beam_search", "models": {}}).search([PROBLEM])
+    found = Planned("float32", Room(1, 1), {"program": "beam_search", "models": {}}).search([PROBLEM])
     assert isinstance(found, Found)
     assert found.answers == ["12"]
     assert found.sampled > 0

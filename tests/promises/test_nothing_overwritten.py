@@ -33,16 +33,18 @@ from tests.support.executor.adapters import RANK, write_adapter
 from tests.support.tui.traces import BEAM, recorded
 
 READS, READS_FOLDER, WRITES, REWRITES, NO_FILE = "reads", "reads a folder", "writes", "rewrites", "no file"
+# A file is named within its value.
+READS_TEXTS = "reads texts"
 PARAMETERS = {
     "run": {
         "target": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
         "adapters": READS_FOLDER, "output": WRITES, "trace": WRITES, "pipeline": NO_FILE, "program": NO_FILE,
-        "settings": NO_FILE, "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE,
+        "settings": NO_FILE, "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
     },
     "explain": {
         "target": READS, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
         "models": READS_FOLDER, "adapters": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE,
-        "settings": NO_FILE, "disabled": NO_FILE, "device": NO_FILE,
+        "settings": NO_FILE, "disabled": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
     },
     "check": {"targets": READS, "python": READS, "allow_read": READS_FOLDER},
     "lsp": {"python": READS, "allow_read": READS_FOLDER},
@@ -137,7 +139,7 @@ def usual(command: str) -> dict[str, str]:
         return {"trace": "trace.jsonl", "output": "new.html"}
     return {
         "target": "p.qp", "input": "in.jsonl", "python": "scorers.py", "allow_read": ".", "models": "llm=model",
-        "adapters": "llm=adapter", "output": "new.jsonl", "trace": "new-trace.jsonl",
+        "adapters": "llm=adapter", "output": "new.jsonl", "trace": "new-trace.jsonl", "drafts": "ngram(notes.txt)",
     }  # fmt: skip
 
 
@@ -175,6 +177,7 @@ def colliding(command: str, world: Path) -> Iterator[tuple[str, Path, str]]:
         if command == "run":
             yield writer, world / "part.qp", "a used program"
             yield writer, world / "box.schema.json", "a schema"
+            yield writer, world / "notes.txt", "texts to draft from"
         if command == "run" and writer != "output":
             yield writer, world / "new.jsonl.journal", "the journal"
         if "models" in uses:

@@ -180,7 +180,7 @@ def hostile_model(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = TextModel.decode
 
     def decode(self: TextModel, tokens: tuple[int, ...]) -> str:
-        return re.sub("[aeiou2]", lambda found: hostile(2, count=20), honest(self, tokens))
+        return re.sub("[aeiou2.]", lambda found: hostile(2, count=20), honest(self, tokens))
 
     monkeypatch.setattr(TextModel, "decode", decode)
 

@@ -59,7 +59,8 @@ class StepTimes:
             self._known = np.array(known, float), np.minimum.accumulate(seconds[::-1])[::-1]
         known_rows, known_seconds = self._known
         beyond: _Floats = np.sqrt(np.maximum(rows / known_rows[-1], 1.0))
-        return np.interp(rows, known_rows, known_seconds) * beyond
+        between: _Floats = np.interp(rows, known_rows, known_seconds)
+        return between * beyond
 
 
 def _about(rows: int) -> int:
