@@ -232,17 +232,12 @@ def _draws(sample: Sequence, proposal: Proposal | None, row: int, allowed: int) 
     """The draws of a sample from the rows of the hidden states from `row` on, with bits from row `allowed` on."""
     request = sample.generation
     params, key, drawn = request.sampling, request.keys[sample.index], request.drawn + sample.drawn
-    depths = [0] if proposal is None else [0, *(depth + 1 for depth in proposal.depths)]
+    rest = (request.sparse, request.exit_margin)
+    if proposal is None:
+        return [Draw(row, params, key, drawn, allowed, *rest)]
+    depths = [0, *(depth + 1 for depth in proposal.depths)]
     return [
-        Draw(
-            row + index,
-            params,
-            key,
-            drawn + depth,
-            allowed + index if allowed >= 0 else -1,
-            request.sparse,
-            request.exit_margin,
-        )
+        Draw(row + index, params, key, drawn + depth, allowed + index if allowed >= 0 else -1, *rest)
         for index, depth in enumerate(depths)
     ]
 

@@ -123,7 +123,7 @@ class DirectAssembler:
         slots += [self._slot] * (least - len(slots))
         if read_rows == [*range(len(read_rows))]:
             read_rows = []
-        longest_query = max(chunk.straight for chunk in chunks)
+        longest_query = 1 if rows.decodes == len(rows.context) else max(chunk.straight for chunk in chunks)
         sizes = Sizes(len(slots), len(context), width, len(read_rows), rows.decodes, max(context), longest_query)
         tables = self._tables.of(rows.sequences, width)
         parts: list[Numbers | list[int]] = [rows.tokens, rows.positions, slots, context, start, tables, read_rows]
@@ -171,6 +171,13 @@ class _Rows(NamedTuple):
 
 def _rows_of(chunks: list[Chunk], page_size: int) -> _Rows:
     """The rows of chunks: those of one token, then tokens of trees, then the others."""
+    if all(chunk.is_draw for chunk in chunks):
+        sequences = [chunk.sequence for chunk in chunks]
+        tokens, positions, slots = _next_tokens(sequences, page_size)
+        context, start = [position + 1 for position in positions], [*range(len(tokens) + 1)]
+        readers = [(chunk, 1) for chunk in chunks]
+        own = (tokens, positions, slots, sequences, context, start)
+        return _Rows(*own, len(tokens), {}, max(context), start[:-1], readers)
     ordered = sorted(chunks, key=lambda chunk: chunk.straight > 1)
     sequences = [chunk.sequence for chunk in ordered if chunk.straight == 1]
     tokens, positions, slots = _next_tokens(sequences, page_size)
@@ -195,7 +202,7 @@ def _rows_of(chunks: list[Chunk], page_size: int) -> _Rows:
     decodes = len(tokens)
     start = [*range(decodes + 1)]
     read_rows: list[int] = []
-    readers: list[tuple[Chunk, int]] = []
+    readers = []
     single = 0
     for chunk, first_branch in zip(ordered, first_branches, strict=True):
         straight, begin = chunk.straight, chunk.sequence.computed

@@ -188,6 +188,12 @@ class Chunk:
         return self.count if self.proposal is None else self.count + len(self.proposal.tokens)
 
     @property
+    def is_draw(self) -> bool:
+        """Whether it is one token, after which one is drawn."""
+        sequence = self.sequence
+        return self.count == 1 and self.proposal is None and sequence.generates and sequence.missing == 1
+
+    @property
     def straight(self) -> int:
         """How many of its rows, the first ones, follow one another."""
         sequence = self.sequence

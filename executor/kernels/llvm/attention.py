@@ -110,6 +110,28 @@ class _Units:
         builder.position_at_end(after)
         return count.get()
 
+    def _sharing(self, most: Value, sequence: Callable[[Value], Value]) -> Value:
+        """How many of the next queries are of sequences with the first page of the first one: others gain nothing.
+
+        `sequence` gives that of a query by its number.
+        """
+        code, builder, arguments = self._code, self._code.builder, self._code.arguments
+
+        def first_page(index: Value) -> Value:
+            return code.integer(arguments["pages"], builder.mul(sequence(index), arguments["table"]), I32)
+
+        page, count = first_page(code.number(0)), code.variable(I64, code.number(1))
+        head, body, after = (builder.append_basic_block(part) for part in ("head", "body", "after"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        builder.cbranch(builder.icmp_signed("<", count.get(), most), body, after)
+        builder.position_at_end(body)
+        is_same = builder.icmp_signed("==", first_page(count.get()), page)
+        count.set(builder.select(is_same, code.add(count.get(), 1), count.get()))
+        builder.cbranch(is_same, head, after)
+        builder.position_at_end(after)
+        return count.get()
+
     def _turns(
         self, begin: Value, end: Value, length: Value, at: Callable[[Value], tuple[Value, Value, Value]]
     ) -> None:
@@ -126,7 +148,7 @@ class _Units:
         builder.position_at_end(body)
         kv_head, number = builder.sdiv(unit.get(), length), builder.srem(unit.get(), length)
         rest = code.least(builder.sub(length, number), builder.sub(end, unit.get()))
-        together = code.least(rest, TOGETHER)
+        together = self._sharing(code.least(rest, TOGETHER), lambda index: at(code.add(number, index))[2])
         with code.loop(0, together) as index:
             self._group.describe(index, *at(code.add(number, index)))
         block = self._shape.block(code.width)

@@ -85,31 +85,90 @@ class HeadBlock:
         self.block = group.shape.block(code.width)
         self.tile = code.width // self.block
         self.cache = Cache(code, group.shape.cache, code.arguments["rows"])
-        self.peaks = _array(code, F32, TOGETHER * code.width)
-        self.sums = _array(code, F32, TOGETHER * len(heads) * group.shape.dim)
+        self._peaks = _array(code, F32, TOGETHER * code.width)
+        self._sums = _array(code, F32, TOGETHER * len(heads) * group.shape.dim)
         # The page that was prefetched last, by its address.
         self.fetched = code.variable(I64, code.number(0))
         self._together = together
 
     def emit(self) -> None:
+        builder = self.code.builder
+        with builder.if_else(builder.icmp_signed("==", self._together, self.code.number(1))) as (alone, several):
+            with alone:
+                self._alone()
+            with several:
+                self._several()
+
+    def _alone(self) -> None:
+        """One query: what is summed up stays in registers."""
+        code = self.code
+        query = _Query(self, code.number(0))
+        peak = code.variable(code.vector, code.constant(float("-inf")))
+        with code.loop(query.first, query.last) as page:
+            query.score(page, peak)
+        query.weigh(peak)
+        for parts in self._parts():
+            sums = {cell: code.variable(code.vector, code.constant(0.0)) for cell in self._cells(parts)}
+            with code.loop(query.first, query.last) as page:
+                query.add_up(page, sums)
+            query.write(sums, peak)
+
+    def _several(self) -> None:
+        """What is summed up goes to memory after every page."""
         code, builder = self.code, self.code.builder
         begin, end = code.variable(I64, code.number(_NO_PAGE)), code.variable(I64, code.number(0))
         with code.loop(0, self._together) as index:
             query = _Query(self, index)
             begin.set(code.least(begin.get(), query.first))
             end.set(code.most(end.get(), query.last))
-            query.begin()
+            code.store(code.constant(float("-inf")), self._peak(index))
+            for cell in self._cells(range(0, self.shape.dim, code.width)):
+                code.store(code.constant(0.0), self._sum(index, cell))
         first, last = begin.get(), end.get()
-        for each in (_Query.score, _Query.add_up):
-            with code.loop(first, last) as page, code.loop(0, self._together) as index:
-                query = _Query(self, index)
-                with builder.if_then(query.sees(page)):
-                    each(query, page)
-            if each is _Query.score:
-                with code.loop(0, self._together) as index:
-                    _Query(self, index).weigh()
+        with code.loop(first, last) as page, code.loop(0, self._together) as index:
+            query = _Query(self, index)
+            with builder.if_then(query.sees(page)):
+                peak = code.variable(code.vector, code.load(self._peak(index)))
+                query.score(page, peak)
+                code.store(peak.get(), self._peak(index))
         with code.loop(0, self._together) as index:
-            _Query(self, index).write()
+            peak = code.variable(code.vector, code.load(self._peak(index)))
+            _Query(self, index).weigh(peak)
+            code.store(peak.get(), self._peak(index))
+        with code.loop(first, last) as page, code.loop(0, self._together) as index:
+            query = _Query(self, index)
+            with builder.if_then(query.sees(page)):
+                for parts in self._parts():
+                    sums = self._loaded(index, parts)
+                    query.add_up(page, sums)
+                    for cell, total in sums.items():
+                        code.store(total.get(), self._sum(index, cell))
+        with code.loop(0, self._together) as index:
+            peak = code.variable(code.vector, code.load(self._peak(index)))
+            for parts in self._parts():
+                _Query(self, index).write(self._loaded(index, parts), peak)
+
+    def _parts(self) -> list[range]:
+        """The dimensions of a head in portions whose sums fit into registers, each by the starts of its vectors."""
+        at_once = max(1, _SUM_REGISTERS // len(self.heads)) * self.code.width
+        dim = self.shape.dim
+        return [range(at, min(at + at_once, dim), self.code.width) for at in range(0, dim, at_once)]
+
+    def _cells(self, parts: range) -> list[tuple[int, int]]:
+        """Numbers of the heads and parts."""
+        return [(number, part) for number in range(len(self.heads)) for part in parts]
+
+    def _peak(self, index: Value) -> Value:
+        return self.code.at(self._peaks, self.code.times(index, self.code.width))
+
+    def _sum(self, index: Value, cell: tuple[int, int]) -> Value:
+        number, part = cell
+        place = self.code.times(index, len(self.heads) * self.shape.dim)
+        return self.code.at(self._sums, self.code.add(place, number * self.shape.dim + part))
+
+    def _loaded(self, index: Value, parts: range) -> dict[tuple[int, int], Variable]:
+        code = self.code
+        return {cell: code.variable(code.vector, code.load(self._sum(index, cell))) for cell in self._cells(parts)}
 
 
 class _Query:
@@ -126,8 +185,6 @@ class _Query:
         self._count, self._least = group.field("count", index), group.field("least", index)
         scratch = code.times(arguments["table"], shape.page_size * of.block)
         self._scratch = code.at(arguments["scratch"], builder.mul(index, scratch))
-        self._peak = code.at(of.peaks, code.times(index, code.width))
-        self._sums = code.at(of.sums, code.times(index, len(of.heads) * shape.dim))
         self.first = builder.sdiv(self._least, code.number(shape.page_size))
         self.last = builder.sdiv(code.add(self._count, shape.page_size - 1), code.number(shape.page_size))
         # Pages before this one are read as they lie, the positions of the others one by one.
@@ -137,19 +194,13 @@ class _Query:
             split = builder.sdiv(self._path, code.number(shape.page_size))
             self._split = code.least(code.most(split, self.first), self.last)
 
-    def begin(self) -> None:
-        code = self._code
-        code.store(code.constant(float("-inf")), self._peak)
-        for part in range(0, len(self._of.heads) * self._shape.dim, code.width):
-            code.store(code.constant(0.0), code.at(self._sums, part))
-
     def sees(self, page: Value) -> Value:
         """Whether it sees tokens of that page of its sequence."""
         builder = self._code.builder
         return builder.and_(builder.icmp_signed(">=", page, self.first), builder.icmp_signed("<", page, self.last))
 
-    def score(self, page: Value) -> None:
-        """Stores the scores of a page, -inf where a token is not visible, and their maximum, lane by lane."""
+    def score(self, page: Value, peak: Variable) -> None:
+        """Stores the scores of a page, -inf where a token is not visible. `peak` is their maximum, lane by lane."""
         code, builder, of, size = self._code, self._code.builder, self._of, self._shape.page_size
 
         def as_it_lies() -> None:
@@ -157,7 +208,7 @@ class _Query:
             self._prefetch(page)
             with code.loop(0, size, of.tile) as at:
                 tokens = [(address, code.add(at, number)) for number in range(of.tile)]
-                self._score(page, at, tokens)
+                self._score(page, at, tokens, peak)
 
         if self._split is None:
             as_it_lies()
@@ -167,12 +218,12 @@ class _Query:
                 as_it_lies()
             with scattered, code.loop(0, size, of.tile) as at:
                 position = code.add(code.times(page, size), at)
-                self._score(page, at, [self._token(code.add(position, number)) for number in range(of.tile)])
+                self._score(page, at, [self._token(code.add(position, number)) for number in range(of.tile)], peak)
 
-    def weigh(self) -> None:
+    def weigh(self, peak: Variable) -> None:
         """Turns the scores into weights e^(score - highest), and the peak into the factor that makes their sum 1."""
         code, builder, block = self._code, self._code.builder, self._of.block
-        highest = code.folded(code.load(self._peak), block, code.maximum)
+        highest = code.folded(peak.get(), block, code.maximum)
         sinks = self._sinks() if self._of.group.scores.sinks else None
         if sinks is not None:
             highest = code.maximum(highest, sinks)
@@ -186,44 +237,30 @@ class _Query:
         weight = code.folded(total.get(), block, builder.fadd)
         if sinks is not None:
             weight = builder.fadd(weight, code.exp(builder.fsub(sinks, highest)))
-        code.store(builder.fdiv(code.constant(1.0), weight), self._peak)
+        peak.set(builder.fdiv(code.constant(1.0), weight))
 
-    def add_up(self, page: Value) -> None:
-        """Adds the values of a page, each times its weights."""
-        code, builder, of, size = self._code, self._code.builder, self._of, self._shape.page_size
+    def add_up(self, page: Value, sums: dict[tuple[int, int], Variable]) -> None:
+        """Adds the values of a page, each times its weights, to `sums`, by number of the head and part."""
+        code, builder, size = self._code, self._code.builder, self._shape.page_size
         before = code.times(page, size)
         start = code.most(builder.sub(self._least, before), 0)
         stop = code.least(builder.sub(self._count, before), size)
-        at_once = max(1, _SUM_REGISTERS // len(of.heads)) * code.width
-        for begin in range(0, self._shape.dim, at_once):
-            parts = range(begin, min(begin + at_once, self._shape.dim), code.width)
-            places = {
-                (number, part): code.at(self._sums, number * self._shape.dim + part)
-                for number in range(len(of.heads))
-                for part in parts
-            }
-            sums = {cell: code.variable(code.vector, code.load(place)) for cell, place in places.items()}
-            if self._split is None:
+        if self._split is None:
+            self._add_page(page, start, stop, sums)
+            return
+        with builder.if_else(builder.icmp_signed("<", page, self._split)) as (lies, scattered):
+            with lies:
                 self._add_page(page, start, stop, sums)
-            else:
-                with builder.if_else(builder.icmp_signed("<", page, self._split)) as (lies, scattered):
-                    with lies:
-                        self._add_page(page, start, stop, sums)
-                    with scattered, code.loop(start, stop) as at:
-                        self._add(*self._token(code.add(before, at)), self._kept(page, at), sums)
-            for cell, place in places.items():
-                code.store(sums[cell].get(), place)
+            with scattered, code.loop(start, stop) as at:
+                self._add(*self._token(code.add(before, at)), self._kept(page, at), sums)
 
-    def write(self) -> None:
-        """Writes the sums of the values, times the factor of each head."""
+    def write(self, sums: dict[tuple[int, int], Variable], factors: Variable) -> None:
+        """Writes sums of the values, times the factor of each head."""
         code, shape = self._code, self._shape
-        factors = code.load(self._peak)
-        for number, head in enumerate(self._of.heads):
-            factor = code.splat(code.lane(factors, number))
-            for part in range(0, shape.dim, code.width):
-                value = code.load(code.at(self._sums, number * shape.dim + part))
-                target = code.at(self._out, head * shape.kv_heads * shape.dim + part)
-                code.store(code.builder.fmul(value, factor), target)
+        for (number, part), total in sums.items():
+            factor = code.splat(code.lane(factors.get(), number))
+            place = self._of.heads[number] * shape.kv_heads * shape.dim + part
+            code.store(code.builder.fmul(total.get(), factor), code.at(self._out, place))
 
     def _page(self, page: Value) -> Value:
         """The address of this layer of a page of the sequence."""
@@ -264,7 +301,7 @@ class _Query:
         place = code.times(code.builder.sub(page, self.first), self._shape.page_size)
         return code.at(self._scratch, code.times(code.add(place, token), self._of.block))
 
-    def _score(self, page: Value, at: Value, tokens: list[tuple[Value, Value]]) -> None:
+    def _score(self, page: Value, at: Value, tokens: list[tuple[Value, Value]], peak: Variable) -> None:
         """The scores of a tile, whose tokens are in these places of the pages at these addresses."""
         code, builder, of = self._code, self._code.builder, self._of
         keys = [of.cache.head(*place, KEY, of.head) for place in tokens]
@@ -280,7 +317,7 @@ class _Query:
         visible = builder.and_(visible, builder.icmp_signed(">=", positions, least))
         scores = builder.select(visible, scores, code.constant(float("-inf")))
         code.store(scores, self._kept(page, at))
-        code.store(code.maximum(code.load(self._peak), scores), self._peak)
+        peak.set(code.maximum(peak.get(), scores))
 
     def _products(self, keys: list[Value]) -> list[Value]:
         """The products of query and key for each token of a tile and head of the block, each a vector to be summed."""
