@@ -29,7 +29,7 @@ from qpdsl import zoo
 from qpdsl.dataset.rows import InputRow
 
 PLANNED, UNCACHED, CACHED = "planned", "loop on vLLM, verifier uncached", "loop on vLLM, all cached"
-_WAYS = {UNCACHED: "uncached", CACHED: "cached"}
+WAYS = {UNCACHED: "uncached", CACHED: "cached"}
 _NUMBER = re.compile(r"-?\d[\d,]*")
 _CLOCKS = ("seconds", "processor_seconds")
 _SLOTS = 128
@@ -70,13 +70,15 @@ def subjects(real: Sequence[Path]) -> list[Subject]:
     ]
 
 
-def measure(subject: Subject, rows: Sequence[InputRow], vllm_python: Path | None, repeats: int) -> dict[str, Any]:
-    """Figures of all sides that run here."""
+def measure(
+    subject: Subject, rows: Sequence[InputRow], vllm_python: Path | None, repeats: int, ways: Sequence[str]
+) -> dict[str, Any]:
+    """Figures of all sides that run here: of ours and of the loop in these `ways`."""
     texts = [str(row.arguments["problem"]) for row in rows]
     absent: dict[str, str] = {}
     rounds: dict[str, list[Found]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        running = _started(subject, vllm_python, Path(scratch), absent)
+        running = _started(subject, vllm_python, Path(scratch), absent, ways)
         try:
             for number in range(repeats):
                 for name in list(running)[:: 1 if number % 2 == 0 else -1]:
@@ -103,19 +105,21 @@ def measure(subject: Subject, rows: Sequence[InputRow], vllm_python: Path | None
     }
 
 
-def _started(subject: Subject, vllm_python: Path | None, scratch: Path, absent: dict[str, str]) -> dict[str, Process]:
+def _started(
+    subject: Subject, vllm_python: Path | None, scratch: Path, absent: dict[str, str], ways: Sequence[str]
+) -> dict[str, Process]:
     """The sides, loaded; those that do not run here are noted in `absent`."""
     running: dict[str, Process] = {}
     room = Room(_SLOTS, subject.context)
     looped = {"verifier": str(subject.verifier), "rubric": subject.rubric, "width": 4, "expand": 4}
     looped |= {"depth": subject.depth, "step_tokens": subject.step_tokens}
-    for name in (PLANNED, *_WAYS):
+    for name in (PLANNED, *(name for name, way in WAYS.items() if way in ways)):
         python = Path(sys.executable) if name == PLANNED else vllm_python or Path(sys.executable)
         side = "planned" if name == PLANNED else "vllm loop"
         options = (
             {"program": subject.program, "models": dict(subject.models)}
             if name == PLANNED
-            else {**looped, "way": _WAYS[name]}
+            else {**looped, "way": WAYS[name]}
         )
         try:
             process = Process(python, 1, _KV_GIB, scratch / f"{len(running)}.log")

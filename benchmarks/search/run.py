@@ -4,6 +4,7 @@ the KV memory bring; and right answers against tokens spent, of every strategy.
     pip install -e '.[bench]'
     python -m benchmarks.search.run [--quick] [--only throughput rules memory splits accuracy vllm] [--repeats 3]
                                     [--show-only] [--vllm-python PATH] [--real FOLDER ...] [--problems FILE]
+                                    [--ways uncached cached]
 
 On the built-in models, one torch thread, float32. `--quick` takes a few problems, for minutes in all. Writes
 `benchmarks/results/search.json` and `search.md`; each part writes its own figures as it ends, and leaves those of the
@@ -30,7 +31,7 @@ import torch
 from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe, sentence
 from benchmarks.search.accuracy import accuracy, show
-from benchmarks.search.against_vllm import measure, rows_of, subjects
+from benchmarks.search.against_vllm import WAYS, measure, rows_of, subjects
 from benchmarks.search.loop import Loop
 from benchmarks.search.planned import Run, plan_of, problems, run
 from benchmarks.search.splits import split_session
@@ -54,7 +55,7 @@ class Sizes:
     loop: int = 128
     memory: int = 48
     accuracy: int = 500
-    real: int = 12
+    real: int = 8
     repeats: int = 3
     budgets: tuple[float, ...] = BUDGETS
     splits: tuple[float, ...] = SPLITS
@@ -237,7 +238,7 @@ def against_vllm(sizes: Sizes, arguments: argparse.Namespace) -> None:
         print(f" {subject.name}")
         real = subject.name != "zoo/counting"
         rows = rows_of(sizes.real if real else sizes.throughput, arguments.problems if real else None)
-        figures = measure(subject, rows, arguments.vllm_python, sizes.repeats)
+        figures = measure(subject, rows, arguments.vllm_python, sizes.repeats, arguments.ways)
         file = arguments.output / "search.json"
         before = json.loads(file.read_text()).get("vllm", {}) if file.is_file() else {}
         record(arguments.output, {"vllm": {**before, subject.name: figures}, **_machine()})
@@ -263,6 +264,8 @@ def main() -> None:
     parser.add_argument(
         "--real", type=Path, nargs="+", default=[], help="folders of chat models that write and judge, each in turn"
     )
+    ways = [*WAYS.values()]
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways, help="the loop's verifier on vLLM")
     parser.add_argument("--problems", type=Path, help="JSON lines with problems for the real model")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

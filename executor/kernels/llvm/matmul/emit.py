@@ -27,6 +27,9 @@ _FEW_TILE_ROWS = 4
 _SHARED_BY_TILES = 4
 # Rows of a tile of a single panel: only the last few panels of a layer are computed so.
 _FEW_ROWS = 2
+# From so many rows on narrow floats are widened once for all tiles of rows, instead of in each.
+WIDENED_ROWS = 24
+_WIDE = FloatPanels(torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     weights    panels
     bytes      of a panel
     bias       float32 [outputs]
-    sums       float32 [T, inputs / group], see `emit_group_sums`; not read where there are no offsets
+    sums       float32 [T, inputs / group], see `emit_group_sums`, where there are offsets; else room for `widened_room`
+               numbers, which is written
     out        float32 [T, out_row]
     out_row    numbers from a row of out to the next
     count      T
@@ -105,8 +109,21 @@ def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     # As many tiles as fit before the last whole panel, and then single panels.
     last = code.add(begin, code.times(code.builder.sdiv(length, code.number(tile.panels)), tile.panels))
     last = code.most(last, begin)
-    with code.loop(begin, last, tile.panels) as panel:
-        _rows(code, tile.rows, partial(_Tile, code, panels, panel, tile.panels))
+
+    def as_they_are() -> None:
+        with code.loop(begin, last, tile.panels) as panel:
+            _rows(code, tile.rows, partial(_Tile, code, panels, panel, tile.panels))
+
+    if isinstance(panels, FloatPanels) and is_narrow(panels):
+        many = code.builder.icmp_signed(">=", given["count"], code.number(WIDENED_ROWS))
+        with code.builder.if_else(many, likely=False) as (wide, narrow):
+            with wide, code.loop(begin, last, tile.panels) as panel:
+                _widen(code, panels, panel, tile.panels)
+                _rows(code, Tile.of(width, _WIDE).rows, partial(_WidenedTile, code, _WIDE, panel, tile.panels))
+            with narrow:
+                as_they_are()
+    else:
+        as_they_are()
     with code.loop(last, given["to"]) as panel:
         _rows(code, _FEW_ROWS, partial(_Tile, code, panels, panel, 1, masked=True))
     code.end()
@@ -138,6 +155,50 @@ def emit_listed(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     with code.loop(given["from"], given["to"], tile.panels) as place:
         _rows(code, tile.rows, partial(_ListedTile, code, panels, place, tile.panels))
     code.end()
+
+
+def is_narrow(panels: Panels) -> bool:
+    """Whether the weights are floats that many rows are better multiplied with once they are float32."""
+    return isinstance(panels, FloatPanels) and panels.dtype is not torch.float32
+
+
+def widened_room(panels: Panels, width: int, inputs: int) -> int:
+    """The numbers of the panels of a tile as float32, where weights are widened; else 0."""
+    return panels_at_once(width) * width * inputs if is_narrow(panels) else 0
+
+
+def _widen(code: KernelCode, form: FloatPanels, panel: Value, panels: int) -> None:
+    """Writes the panels of a tile to the room in `sums`, as float32: what is exact changes no bit of a product."""
+    builder, width, given = code.builder, code.width, code.arguments
+    size = code.times(given["inputs"], width)
+    for number in range(panels):
+        source = code.at(given["weights"], builder.mul(code.add(panel, number), given["bytes"]), I8)
+        target = code.at(given["sums"], code.times(size, number))
+        with code.loop(0, given["inputs"], 2) as place:
+            for step, value in enumerate(_pair(code, form, source, place)):
+                code.store(value, code.at(target, code.times(code.add(place, step), width)))
+
+
+def _pair(code: KernelCode, form: FloatPanels, panel: Value, place: Value) -> tuple[Value, Value]:
+    """The weights of input `place`, which is even, and of the next one, as vectors of float32."""
+    builder, width = code.builder, code.width
+    if form.dtype is torch.bfloat16:
+        at = code.at(panel, code.times(builder.sdiv(place, code.number(2)), width))
+        pair = builder.load(at, typ=code.integers, align=4)
+        # The first of a pair is in the low bits. Followed by zeros, bfloat16 is float32.
+        low = builder.shl(pair, ir.Constant(code.integers, [16] * width))
+        high = builder.and_(pair, ir.Constant(code.integers, [-65536] * width))
+        return builder.bitcast(low, code.vector), builder.bitcast(high, code.vector)
+    kind = F16 if form.dtype is torch.float16 else F32
+    first, second = (code.at(panel, code.times(code.add(place, step), width), kind) for step in range(2))
+    return _float(code, first, kind), _float(code, second, kind)
+
+
+def _float(code: KernelCode, address: Value, kind: ir.Type) -> Value:
+    """A vector of floats of 16 or 32 bits, as float32."""
+    if kind is F32:
+        return code.load(address)
+    return code.builder.fpext(code.builder.load(address, typ=ir.VectorType(F16, code.width), align=2), code.vector)
 
 
 def _rows(code: KernelCode, most: int, tile: Callable[[Value, Value, int], _Tile]) -> None:
@@ -191,6 +252,8 @@ class _Tile:
         self._weights = [
             code.at(arguments["weights"], builder.mul(number, arguments["bytes"]), I8) for number in self._panels
         ]
+        # Where prefetching begins.
+        self._source = self._weights[0]
         self._cells = [(row, number) for row in range(rows) for number in range(panels)]
         self._ahead = code.times(arguments["bytes"], panels)
 
@@ -220,7 +283,7 @@ class _Tile:
         code = self._code
         return {cell: code.variable(code.vector, code.constant(0.0)) for cell in self._cells}
 
-    def _accumulate(self, sums: dict[tuple[int, int], Variable], place: Value, weights: list[Value]) -> None:
+    def _accumulate(self, sums: dict[tuple[int, int], Variable], place: Value, weights: Sequence[Value]) -> None:
         """One input of each row: `place` is its number, `weights` are its weights in each panel."""
         code = self._code
         for row, source in enumerate(self._inputs):
@@ -247,13 +310,11 @@ class _Tile:
         last = code.add(self._ahead, -_LINE_BYTES)
         for line in range(lines):
             at = code.least(code.add(place, line * _LINE_BYTES), last)
-            code.prefetch(code.at(self._weights[0], code.add(at, self._ahead), I8))
+            code.prefetch(code.at(self._source, code.add(at, self._ahead), I8))
 
     def _floats(self, form: FloatPanels) -> dict[tuple[int, int], Variable]:
-        code, builder, width = self._code, self._code.builder, self._code.width
+        code, width = self._code, self._code.width
         sums = self._zeros()
-        bits = {half: ir.Constant(code.integers, [half] * width) for half in (16, -65536)}
-        kind = F16 if form.dtype is torch.float16 else F32
         itemsize = form.dtype.itemsize
         # A cache line of each panel at a time, or two.
         unrolled = 2 if form.dtype is torch.bfloat16 else 4
@@ -262,29 +323,12 @@ class _Tile:
             place = code.times(start, width * itemsize)
             ahead = [code.at(panel, code.add(place, line), I8) for line in lines for panel in self._weights]
             self._prefetch(ahead, start, unrolled)
-            for step in range(unrolled):
-                if form.dtype is torch.bfloat16:
-                    pair = code.times(builder.sdiv(code.add(start, step), code.number(2)), width)
-                    pairs = [builder.load(code.at(panel, pair), typ=code.integers, align=4) for panel in self._weights]
-                    # The first of a pair is in the low bits. Followed by zeros, bfloat16 is float32.
-                    wide = (
-                        [builder.and_(value, bits[-65536]) for value in pairs]
-                        if step % 2
-                        else [builder.shl(value, bits[16]) for value in pairs]
-                    )
-                    weights = [builder.bitcast(value, code.vector) for value in wide]
-                else:
-                    place = code.times(code.add(start, step), width)
-                    weights = [self._float(code.at(panel, place, kind), kind) for panel in self._weights]
-                self._accumulate(sums, code.add(start, step), weights)
+            for step in range(0, unrolled, 2):
+                place = code.add(start, step)
+                pairs = [_pair(code, form, panel, place) for panel in self._weights]
+                for number, weights in enumerate(zip(*pairs, strict=True)):
+                    self._accumulate(sums, code.add(place, number), weights)
         return sums
-
-    def _float(self, address: Value, kind: ir.Type) -> Value:
-        """A vector of floats of 16 or 32 bits, as float32."""
-        code = self._code
-        if kind is F32:
-            return code.load(address)
-        return code.builder.fpext(code.builder.load(address, typ=ir.VectorType(F16, code.width), align=2), code.vector)
 
     def _grouped(self, form: GroupedPanels) -> dict[tuple[int, int], Variable]:
         code, builder, width = self._code, self._code.builder, self._code.width
@@ -323,7 +367,7 @@ class _Tile:
         return totals
 
     def _factors(self, address: Value, factor: Factor) -> Value:
-        return self._float(address, F16 if factor == "float16" else F32)
+        return _float(self._code, address, F16 if factor == "float16" else F32)
 
     def _own(self, coded: bool, factors: list[Value], addresses: list[Value], at: int) -> list[Value]:
         """The factors of a group, of those of its block and its codes `at` so many bytes."""
@@ -373,6 +417,21 @@ class _Tile:
             return builder.call(code.intrinsic("llvm.x86.avx512.permvar.sf.512", kind), [table, value])
         low = builder.and_(value, ir.Constant(code.integers, [15] * width))
         return builder.sitofp(low, code.vector)
+
+
+class _WidenedTile(_Tile):
+    """A tile of panels that lie in the room in `sums`; those that are prefetched are the stored ones."""
+
+    def __init__(
+        self, code: KernelCode, form: Panels, panel: Value, panels: int, index: Value, first: Value, rows: int
+    ) -> None:
+        super().__init__(code, form, panel, panels, index, first, rows)
+        size = code.times(code.arguments["inputs"], code.width)
+        self._weights = [code.at(code.arguments["sums"], code.times(size, number)) for number in range(panels)]
+
+    def _prefetch(self, addresses: Sequence[Value], step: Value, size: int) -> None:
+        if len(self._inputs) > _FEW_TILE_ROWS:
+            super()._prefetch(addresses, step, size)
 
 
 class _ListedTile(_Tile):

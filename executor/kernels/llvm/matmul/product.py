@@ -9,7 +9,13 @@ import torch
 
 from qpdsl.executor.kernels.llvm.jit.compile import Function, Library
 from qpdsl.executor.kernels.llvm.jit.team import TEAM
-from qpdsl.executor.kernels.llvm.matmul.emit import emit_group_sums, emit_matmul, panels_at_once
+from qpdsl.executor.kernels.llvm.matmul.emit import (
+    WIDENED_ROWS,
+    emit_group_sums,
+    emit_matmul,
+    panels_at_once,
+    widened_room,
+)
 from qpdsl.executor.kernels.llvm.matmul.panels import GroupedPanels, Panels, PanelWeights
 
 # What a thread multiplies at least: less is not worth waking one.
@@ -34,6 +40,8 @@ class Product:
         stride = rows.stride(0) if count > 1 else weights.inputs
         sums = self.sums(rows, stride)
         threads = threads_for(count * weights.inputs * weights.outputs)
+        room = self.room if count >= WIDENED_ROWS else 0
+        widened = torch.empty(threads, room, dtype=torch.float32)
         bounds = parts(weights.count, threads, panels_at_once(weights.width))
 
         def run(thread: int) -> None:
@@ -43,7 +51,7 @@ class Product:
                 weights.data.data_ptr(),
                 weights.panel_bytes,
                 self.bias.data_ptr(),
-                sums.data_ptr(),
+                widened[thread].data_ptr() if room else sums.data_ptr(),
                 out.data_ptr(),
                 weights.outputs,
                 count,
@@ -57,6 +65,11 @@ class Product:
 
         TEAM.run(threads, run)
         return out
+
+    @property
+    def room(self) -> int:
+        """The numbers that each thread needs room for, where `WIDENED_ROWS` or more are multiplied."""
+        return widened_room(self.weights.panels, self.weights.width, self.weights.inputs)
 
     def sums(self, rows: torch.Tensor, stride: int) -> torch.Tensor:
         """The sums of the groups of each row's inputs, float32 [T, groups]; empty where there are no offsets.
