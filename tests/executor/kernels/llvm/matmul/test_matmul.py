@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qpdsl.executor.kernels.data.weights import GroupedWeight, Weight
 from qpdsl.executor.kernels.llvm.jit.compile import vector_width
 from qpdsl.executor.kernels.llvm.matmul import product
-from qpdsl.executor.kernels.llvm.matmul.emit import panels_at_once
+from qpdsl.executor.kernels.llvm.matmul.emit import panels_at_once, widened_room
 from qpdsl.executor.kernels.llvm.matmul.panels import GroupedPanels, PanelWeights
 from qpdsl.executor.kernels.llvm.matmul.product import MatmulCode, Product, parts
 from tests.support.executor.weights import FORMS, is_four_bits, made, step
@@ -55,7 +55,8 @@ def multiply(
     begin, end = share or (0, weights.count)
     shifted = isinstance(weights.panels, GroupedPanels) and weights.panels.offset is not None
     groups = weights.inputs // weights.panels.group if shifted else 0
-    code, sums = MatmulCode.of(weights.panels, width), torch.full((count, groups), UNTOUCHED)
+    widened = widened_room(weights.panels, width, weights.inputs)
+    code, sums = MatmulCode.of(weights.panels, width), torch.full((max(count * groups, widened) + 1,), UNTOUCHED)
     if groups:
         code.sum_groups(rows.data_ptr(), rows.stride(0), sums.data_ptr(), count, groups)
     room = torch.full((count + 2, outputs + width), UNTOUCHED)
@@ -82,7 +83,7 @@ def multiply(
     )
     written = torch.zeros_like(room, dtype=torch.bool)
     written[1:-1, begin * width : min(end * width, outputs)] = True
-    assert torch.equal(room[~written], before[~written])
+    assert torch.equal(room[~written], before[~written]) and sums[-1] == UNTOUCHED
     return room[1:-1, :outputs]
 
 
