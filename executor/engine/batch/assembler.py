@@ -176,8 +176,8 @@ def _rows_of(chunks: list[Chunk], page_size: int) -> _Rows:
         tokens, positions, slots = _next_tokens(sequences, page_size)
         context, start = [position + 1 for position in positions], [*range(len(tokens) + 1)]
         readers = [(chunk, 1) for chunk in chunks]
-        own = (tokens, positions, slots, sequences, context, start)
-        return _Rows(*own, len(tokens), {}, max(context), start[:-1], readers)
+        rows = (tokens, positions, slots, sequences, context, start)
+        return _Rows(*rows, len(tokens), {}, max(context), start[:-1], readers)
     ordered = sorted(chunks, key=lambda chunk: chunk.straight > 1)
     sequences = [chunk.sequence for chunk in ordered if chunk.straight == 1]
     tokens, positions, slots = _next_tokens(sequences, page_size)
