@@ -163,8 +163,22 @@ class GenerateRequest:
         return frozenset(feature for feature, is_needed in needed.items() if is_needed)
 
 
+class _ReadOnly:
+    """A request that draws nothing."""
+
+    __slots__ = ()
+
+    @property
+    def samples(self) -> int:
+        return 0
+
+    @property
+    def exit_margin(self) -> None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(_ReadOnly):
     """Prefills `tokens` and reads the logits of `ids` at `positions` (ascending, each below len(tokens))."""
 
     tokens: tuple[int, ...]
@@ -183,14 +197,6 @@ class ReadRequest:
         return len(self.tokens)
 
     @property
-    def samples(self) -> int:
-        return 0
-
-    @property
-    def exit_margin(self) -> None:
-        return None
-
-    @property
     def features(self) -> frozenset[Feature]:
         return frozenset({"logits"})
 
@@ -200,7 +206,7 @@ class ReadRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class LogProbRequest:
+class LogProbRequest(_ReadOnly):
     """Reads the log-probability of each of `targets` after `prompt` and the targets before it, at temperature 1.
 
     With `end`, the summed probability of those ids after all the targets is read as well.
@@ -236,14 +242,6 @@ class LogProbRequest:
         return len(self.tokens)
 
     @property
-    def samples(self) -> int:
-        return 0
-
-    @property
-    def exit_margin(self) -> None:
-        return None
-
-    @property
     def features(self) -> frozenset[Feature]:
         return frozenset({"logprobs"})
 
@@ -253,7 +251,7 @@ class LogProbRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeRequest:
+class TreeRequest(_ReadOnly):
     """Reads of each of `branches` what a `LogProbRequest` of it reads, with what they share computed once.
 
     The tokens of the branches that something is read after make a tree: `nodes`, each of which follows the one that
@@ -308,14 +306,6 @@ class TreeRequest:
     def read_ids(self, place: int) -> tuple[tuple[int, ...], ...]:
         """At this one of its positions, the ids whose summed probability is read, for each value."""
         return self._reads[place]
-
-    @property
-    def samples(self) -> int:
-        return 0
-
-    @property
-    def exit_margin(self) -> None:
-        return None
 
     @property
     def features(self) -> frozenset[Feature]:

@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from qpdsl.executor.kernels.llvm.cache import HeadShape
 from qpdsl.executor.kernels.llvm.jit.builder import I32, I64, KernelCode, Value
-from qpdsl.executor.kernels.llvm.query_group import TOGETHER, Group, HeadBlock, Scores
+from qpdsl.executor.kernels.llvm.query_group import TOGETHER, HeadBlock, QueryGroup, Scores
 
 # What to give as the window of a layer without one.
 NO_WINDOW = 1 << 40
@@ -78,7 +78,7 @@ class _Units:
     def __init__(self, code: KernelCode, shape: HeadShape, scores: Scores) -> None:
         self._code, self._shape, self._scores = code, shape, scores
         self._scaling = code.broadcast(code.arguments["scaling"])
-        self._group = Group(code, shape, scores)
+        self._group = QueryGroup(code, shape, scores)
 
     def emit(self) -> None:
         code, builder, arguments = self._code, self._code.builder, self._code.arguments

@@ -43,7 +43,7 @@ class Scores:
     trees: bool
 
 
-class Group:
+class QueryGroup:
     """Up to `TOGETHER` queries, by their numbers."""
 
     def __init__(self, code: KernelCode, shape: HeadShape, scores: Scores) -> None:
@@ -78,7 +78,7 @@ class Group:
 class HeadBlock:
     """The code for a block of query heads that share KV head `head`, over `together` queries of a group."""
 
-    def __init__(self, group: Group, heads: range, head: Value, together: Value, scaling: Value) -> None:
+    def __init__(self, group: QueryGroup, heads: range, head: Value, together: Value, scaling: Value) -> None:
         code = group.code
         self.code, self.shape, self.group = code, group.shape, group
         self.heads, self.head, self.scaling = heads, head, scaling

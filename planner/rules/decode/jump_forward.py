@@ -27,7 +27,11 @@ def _words(node: PhysicalOp) -> Iterator[str]:
 
 def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
     return alternatives(
-        plan, ruled, "forced tokens", "constraint", lambda op, decode: ["jump", "mask"] * (decode.constraint == "jump")
+        plan,
+        ruled,
+        "forced tokens",
+        "constraint",
+        lambda op, decode: ("jump", "mask") if decode.constraint == "jump" else (),
     )
 
 

@@ -26,7 +26,11 @@ def _words(node: PhysicalOp) -> Iterator[str]:
 
 def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
     return alternatives(
-        plan, ruled, "options", "constraint", lambda op, decode: ["tree", "options"] * (decode.constraint == "tree")
+        plan,
+        ruled,
+        "options",
+        "constraint",
+        lambda op, decode: ("tree", "options") if decode.constraint == "tree" else (),
     )
 
 

@@ -1,7 +1,7 @@
 """Computes the logits of the ids that a mask allows alone, at the steps where these are few.
 
 The head of a small model with a large vocabulary is most of a step. Which steps are better off with the whole head is
-decided at each of them, by the crossover of the device. Source: LLM-QP, section 3, the physical arm `sparse`.
+decided at each of them, by how much of it either would read. Source: LLM-QP, section 3, the physical arm `sparse`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def _words(node: PhysicalOp) -> Iterator[str]:
 
 
 def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
-    return alternatives(plan, ruled, "head", "head", lambda op, decode: ["sparse", "dense"] * (decode.head == "sparse"))
+    return alternatives(
+        plan, ruled, "head", "head", lambda op, decode: ("sparse", "dense") if decode.head == "sparse" else ()
+    )
 
 
 RULE = Rule(
