@@ -92,7 +92,7 @@ class ModelDrafter:
         return bool(mirrors)
 
     def _forward(self, chunks: list[Chunk]) -> ForwardOutput:
-        return self._backend.forward(chunks, False)
+        return self._backend.forward(chunks)
 
     def _mirror(self, sample: Sequence, starting: set[tuple[int, ...]]) -> Sequence | None:
         """The mirror of a sample with the sample's tokens; None where it must wait, or there is no memory."""

@@ -109,7 +109,7 @@ class Drafters:
         proposals = self._drafters[stage.drafting].propose(samples, lengths)
         for sample, proposal in zip(samples, proposals, strict=True):
             sample.proposal = None if proposal is None else _admitted(sample, proposal)
-        self._pace.drafted(stage, max(lengths), time.perf_counter() - start)
+        self._pace.drafted(stage, samples, lengths, time.perf_counter() - start)
 
     def _looking_for(self, sequence: Sequence) -> FeatureDrafter | None:
         """The drafter of a sequence, where it looks at hidden states."""

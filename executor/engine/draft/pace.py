@@ -3,6 +3,9 @@
 A round that checks K tokens brings 1 + α + … + α^K tokens on average, where each is right with probability α
 (Leviathan, Kalman and Matias, 2023). It pays where that many tokens take longer without drafts. Drafts that do not pay
 are tried again now and then, out of a hundredth of the time that has passed since, so what they lose is bounded.
+
+The first draft of a sample takes longer: the drafter reads all that stands there. It is made where the tokens that are
+still to come will save that much.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import math
 from collections import deque
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
-from statistics import median_low
+from statistics import mean, median_low
 
 import numpy as np
 
@@ -28,8 +31,8 @@ _FORGETTING, _OWN_FORGETTING = 0.99, 0.9
 _GAIN = 1.03
 # The share of the time that may be lost on drafts that are only tried, and how many tokens each try checks.
 _TRIED, _TRIAL = 0.01, 2
-# Saved time is counted up to so many steps' worth, and so much may be lost in advance.
-_CREDIT, _DEBT = 4.0, 2.0
+# Saved time is counted up to so many steps' worth. In advance as many steps may be lost, and as many whole drafts.
+_CREDIT, _DEBT = 4.0, 3.0
 # What pays is calculated anew every so many steps.
 _EVERY = 16
 # Drafts that pay are charged for as so many times what is usual, at most.
@@ -38,6 +41,10 @@ _USUALLY = 3.0
 _MOST, _LEAST_COST = 0.99, 1e-5
 # More likely than any token.
 _NEVER = 2.0
+# A sample of which the drafter has not read so many tokens starts anew with it.
+_UNREAD = 16
+# Where no start was measured, one is made for a sample that may get so many tokens more.
+_WORTH = 32
 
 
 @dataclass(slots=True)
@@ -61,9 +68,11 @@ class Stage:
     """What is known of the drafts of requests that are expected to be right alike often.
 
     `credit`: seconds that drafts have saved, less those they have cost. `costs`: seconds that a level of the latest
-    drafts took, of which the median counts.
-    `least`: how likely a drafted token must be to pay, as it was calculated `age` steps ago for so large a `batch`;
-    negative where it is to be calculated. `tries`: whether the present drafts are made to see whether they would pay.
+    drafts took, of which the median counts, starts aside. `starts`: seconds for a token that was read at a start.
+    `read`: up to which token of each sample the drafter has read, its own draft included. `written`: how many tokens
+    the latest samples got. `least`: how likely a drafted token must be to pay, as it was calculated `age` steps ago for
+    so large a `batch`; negative where it is to be calculated; then `gain` times as many tokens come in a second.
+    `tries`: whether the present drafts are made to see whether they would pay.
     """
 
     drafting: Drafting
@@ -71,14 +80,29 @@ class Stage:
     own: dict[Sequence, _Checked] = field(default_factory=dict)
     credit: float = 0.0
     costs: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    starts: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    read: dict[Sequence, int] = field(default_factory=dict)
+    written: deque[int] = field(default_factory=lambda: deque(maxlen=32))
     least: float = -1.0
     age: int = 0
     batch: int = 0
+    gain: float = 1.0
     tries: bool = False
 
     @property
     def level_seconds(self) -> float:
         return median_low(self.costs) if self.costs else 0.0
+
+    def unread(self, sample: Sequence) -> int:
+        """How many of its tokens the drafter has not read, where they are so many that it starts anew; else 0."""
+        unread = len(sample.tokens) - self.read.get(sample, 0)
+        return unread if unread > _UNREAD else 0
+
+    def to_come(self, sample: Sequence) -> int:
+        """How many tokens the sample is expected to get; as many as it may where none has ended yet."""
+        most = sample.generation.max_tokens - sample.drawn
+        # One that has got more than others goes on for some time.
+        return min(most, max(mean(self.written) - sample.drawn, sample.drawn / 2)) if self.written else most
 
     def share(self, sample: Sequence) -> float:
         """The expected share of right tokens."""
@@ -108,7 +132,8 @@ class Pace:
     def may_draft(self, stage: Stage, batch: int) -> bool:
         """Whether it may pay to draft now, in a step of `batch` samples; a quick look before `lengths`."""
         plain = self.times.seconds(batch)
-        if not self.times.knows(batch) or stage.credit < -_DEBT * plain:
+        whole = plain + stage.drafting.length * stage.level_seconds
+        if not self.times.knows(batch) or stage.credit < -_DEBT * whole:
             return False
         stage.age += 1
         if stage.age >= _EVERY or stage.batch != batch:
@@ -127,17 +152,31 @@ class Pace:
             bound = math.log(stage.least)
             shares = (min(stage.share(sample), _MOST) for sample in samples)
             lengths = (int(bound / math.log(share) + 1e-6) for share in shares)
-            return [min(length, room) for length, room in zip(lengths, rooms, strict=True)]
+            most = [min(length, room) for length, room in zip(lengths, rooms, strict=True)]
+            return [
+                length if self._starts(stage, sample, batch) else 0
+                for length, sample in zip(most, samples, strict=True)
+            ]
         if stage.credit < self._trial_cost(stage, batch):
             return [0] * len(samples)
-        # The one that is most often right.
-        chosen = max(range(len(samples)), key=lambda index: stage.share(samples[index]))
+        # Of those that the drafter has read, the one that is most often right.
+        chosen = max(range(len(samples)), key=lambda at: (not stage.unread(samples[at]), stage.share(samples[at])))
+        if stage.credit < self._trial_cost(stage, batch) + self._start_seconds(stage, samples[chosen]):
+            return [0] * len(samples)
         return [min(_TRIAL, room) if index == chosen else 0 for index, room in enumerate(rooms)]
 
-    def drafted(self, stage: Stage, levels: int, seconds: float) -> None:
-        """Drafts of so many tokens after each other took so long to make."""
-        stage.costs.append(seconds / max(1, levels))
-        # A drafter that first reads a long prompt takes longer once. Where drafts pay, that pays as well.
+    def drafted(self, stage: Stage, samples: Several[Sequence], lengths: Several[int], seconds: float) -> None:
+        """Drafts of so many tokens after each other, 0 for none, took so long to make."""
+        drafting = [sample for sample, length in zip(samples, lengths, strict=True) if length]
+        levels, unread = max(1, *lengths), sum(map(stage.unread, drafting))
+        if unread:
+            stage.starts.append(seconds / unread)
+        else:
+            stage.costs.append(seconds / levels)
+        for sample, length in zip(samples, lengths, strict=True):
+            if length:
+                stage.read[sample] = len(sample.tokens) + length
+        # Where drafts pay, what takes longer once pays as well.
         usual = _USUALLY * levels * stage.level_seconds
         stage.credit -= seconds if stage.tries else min(seconds, usual)
 
@@ -166,6 +205,8 @@ class Pace:
         stage = self._of.pop(sample, None)
         if stage is not None:
             stage.own.pop(sample, None)
+            stage.read.pop(sample, None)
+            stage.written.append(sample.drawn)
 
     def _least(self, stage: Stage, samples: Several[Sequence], rooms: Several[int], batch: int) -> float:
         """How likely a drafted token must be to be reached and right, for tokens to come fastest; above 1 for none.
@@ -189,7 +230,22 @@ class Pace:
         seconds = self.times.of(batch + rows) + cost
         rates = tokens / seconds
         best = int(rates.argmax())
-        return float(likely[order[best]]) if rates[best] > _GAIN * batch / self.times.seconds(batch) else _NEVER
+        stage.gain = float(rates[best] * self.times.seconds(batch) / batch)
+        return float(likely[order[best]]) if stage.gain > _GAIN else _NEVER
+
+    def _starts(self, stage: Stage, sample: Sequence, batch: int) -> bool:
+        """Whether to draft for a sample, where that begins with all its tokens."""
+        if not stage.unread(sample):
+            return True
+        if not stage.starts:
+            return stage.to_come(sample) >= _WORTH
+        # The share of a step's time that drafts are expected to save.
+        saved = 1 - 1 / max(stage.gain, 1.0)
+        plain = self.times.seconds(batch) / batch
+        return stage.to_come(sample) * saved * plain > self._start_seconds(stage, sample)
+
+    def _start_seconds(self, stage: Stage, sample: Sequence) -> float:
+        return stage.unread(sample) * median_low(stage.starts) if stage.starts else 0.0
 
     def _trial_cost(self, stage: Stage, batch: int) -> float:
         """The seconds that it takes to try a short draft for one sample."""

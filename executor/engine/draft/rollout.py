@@ -88,7 +88,7 @@ class Rollout:
                     _draw_of(draft.sample, rows[draft.sequence], depth, first.get(draft.sequence, -1))
                     for draft in drafts
                 ]
-                tokens = self._readout.sample(output.hidden, None, draws, masks).tokens
+                tokens = self._readout.sample(output.hidden, draws, masks).tokens
             going = []
             for draft, token in zip(drafts, tokens, strict=True):
                 if depth == 0:

@@ -6,6 +6,7 @@ What these layers compute is the KV that the whole model has there. It is comput
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
+from functools import partial
 
 from qpdsl.executor.engine.draft.rollout import Ahead, Rollout, computed_ahead
 from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
@@ -20,12 +21,12 @@ _MOST_MISSING = 16
 
 
 class SelfDrafter:
-    """Draws ahead from the exit layer, in the pages of the samples themselves, behind what they have computed."""
+    """Draws ahead from the middle layer, in the pages of the samples themselves, behind what they have computed."""
 
     def __init__(self, drafting: Drafting, model: PagedModel, backend: NativeBackend, memory: KVCacheManager) -> None:
         self._drafting = drafting
         self._memory = memory
-        self._rollout = Rollout(model, backend.first_layers, backend.readout)
+        self._rollout = Rollout(model, partial(backend.first_layers, depth=model.exit_layer), backend.readout)
 
     def propose(self, samples: Several[Sequence], lengths: Several[int]) -> list[Proposal | None]:
         """See `Drafter`."""

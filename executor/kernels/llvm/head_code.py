@@ -12,21 +12,21 @@ from __future__ import annotations
 from llvmlite import ir
 
 from qpdsl.executor.kernels.llvm.gumbel import F64, WIDEST_GAP, NoiseCode, least_candidate, natural_log
-from qpdsl.executor.kernels.llvm.jit.builder import F32, I8, I16, I32, I64, POINTER, KernelCode, Value
+from qpdsl.executor.kernels.llvm.jit.builder import F32, I8, I16, I32, I64, POINTER, KernelCode, Value, Variable
 from qpdsl.executor.kernels.llvm.sample import Leaders, exact_score
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX
 
 # Ids whose exponentials are summed together. Their logits, of up to some hundred rows, fit the cache of a core.
 BLOCK = 1024
 # Panels whose noise is made together: a block of four ids to each lane of a vector.
-_TOGETHER = 4
+TOGETHER = 4
 # What a thread finds for each draw.
 FOUND = ("best", "second", "chosen", "top")
 
 
 def block_row(width: int) -> int:
     """Floats of a row of a block's logits, with what the product and the draw may touch after the last panel."""
-    return BLOCK + _TOGETHER * width
+    return BLOCK + TOGETHER * width
 
 
 def emit_draw(module: ir.Module, name: str, width: int) -> None:
@@ -45,7 +45,8 @@ def emit_draw(module: ir.Module, name: str, width: int) -> None:
     masks        int64 [D], the address of the bits of each draw, a bit for each id
     sizes        int64 [D + 1], where the blocks of each draw begin in `peaks` and `totals`
     peaks        float32, the largest logit of each block of each draw
-    totals       float32, the sum of exponentials relative to that, or to 0 where it is -inf
+    seconds      float32, the next largest one, -inf where there is none
+    totals       float32, the sum of exponentials relative to the largest, or to 0 where it is -inf
     room         float32 [threads, room_row], workspace for the logits of a group's rows and two rows more
     found        float32 [threads, 4, D], by these threads: the two best scores, the logit of the best; and workspace
     tokens       int64 [threads, D], the id of the best
@@ -60,8 +61,8 @@ def emit_draw(module: ir.Module, name: str, width: int) -> None:
     """
     pointers = (
         *("x", "weights", "bias", "sums", "listed", "starts", "groups", "first_block", "first_row", "first_draw"),
-        *("finish", "rows", "temperature", "keys", "positions", "masks", "sizes", "peaks", "totals"),
-        *("room", "found", "tokens"),
+        *("finish", "rows", "temperature", "keys", "positions", "masks", "sizes", "peaks", "seconds"),
+        *("totals", "room", "found", "tokens"),
     )
     numbers = ("@multiply", "@bytes", "@inputs", "@sum_groups", "@room_row", "@draws", "@vocabulary")
     code = KernelCode(module, name, (*pointers, *numbers, "@thread", "@from", "@to"), width)
@@ -85,8 +86,8 @@ def emit_draw(module: ir.Module, name: str, width: int) -> None:
         group = code.integer(given["groups"], block, I64)
         row = code.integer(given["first_row"], group, I64)
         rows = builder.sub(code.integer(given["first_row"], code.add(group, 1), I64), row)
-        _multiply(code, own["room"], row, rows, (first, last, end))
-        _finish(code, own["room"], rows, builder.sub(last, first))
+        multiply_block(code, own["room"], row, rows, (first, last, end))
+        finish_block(code, own["room"], rows, builder.sub(last, first))
         work = code.at(own["room"], code.times(rows, block_row(width)))
         in_group = builder.sub(block, code.integer(given["first_block"], group, I64))
         begin = code.integer(given["first_draw"], group, I64)
@@ -95,7 +96,7 @@ def emit_draw(module: ir.Module, name: str, width: int) -> None:
     code.end()
 
 
-def _multiply(code: KernelCode, out: Value, row: Value, rows: Value, places: tuple[Value, Value, Value]) -> None:
+def multiply_block(code: KernelCode, out: Value, row: Value, rows: Value, places: tuple[Value, Value, Value]) -> None:
     """Logits of the rows from `row` on, of the panels at the given places in the list."""
     given = code.arguments
     kinds = (POINTER, I64, POINTER, I64, *[POINTER] * 4, *[I64] * 6)
@@ -111,7 +112,7 @@ def _multiply(code: KernelCode, out: Value, row: Value, rows: Value, places: tup
     )
 
 
-def _finish(code: KernelCode, logits: Value, rows: Value, panels: Value) -> None:
+def finish_block(code: KernelCode, logits: Value, rows: Value, panels: Value) -> None:
     """Scales and caps a block's logits where there is anything to do."""
     builder, given = code.builder, code.arguments
     scale = builder.load(given["finish"], typ=F32)
@@ -131,27 +132,17 @@ def _finish(code: KernelCode, logits: Value, rows: Value, panels: Value) -> None
             code.store(value.get(), place)
 
 
-class _Draw:
-    """The code for one draw and one block of its group, of the panels from place `first` to before `last`.
+class BlockDraw:
+    """The code for one draw and one block of ids, of the panels from place `first` to before `last` in the list.
 
-    `own`: the addresses of what the thread has found, and of the logits; `work`: of two rows of numbers.
+    `room`: the address of the logits of the rows; `work`: of two rows of numbers.
     """
 
-    def __init__(
-        self,
-        code: KernelCode,
-        own: dict[str, Value],
-        work: Value,
-        draw: Value,
-        block: Value,
-        first: Value,
-        last: Value,
-    ) -> None:
-        self._code, self._own, self._draw, self._first, self._last = code, own, draw, first, last
+    def __init__(self, code: KernelCode, room: Value, work: Value, draw: Value, first: Value, last: Value) -> None:
+        self._code, self._draw, self._first, self._last = code, draw, first, last
         builder, given = code.builder, code.arguments
-        self._size = code.add(code.integer(given["sizes"], draw, I64), block)
         row = code.integer(given["rows"], draw, I64)
-        self._logits = code.at(own["room"], code.times(row, block_row(code.width)))
+        self._logits = code.at(room, code.times(row, block_row(code.width)))
         self._raw, self._scores = work, code.at(work, block_row(code.width))
         self._mask = builder.inttoptr(code.integer(given["masks"], draw, I64), POINTER)
         temperature = builder.load(code.at(given["temperature"], draw), typ=F32)
@@ -159,15 +150,6 @@ class _Draw:
         self._divisor = builder.select(self._noisy, temperature, ir.Constant(F32, 1.0))
         key, position = (code.integer(given[name], draw, I64) for name in ("keys", "positions"))
         self._noise = NoiseCode(code, key, position)
-
-    def emit(self) -> None:
-        code, given = self._code, self._code.arguments
-        peak = self._masked()
-        code.builder.store(code.lane(peak, 0), code.at(given["peaks"], self._size))
-        top_place = code.at(self._own["top"], self._draw)
-        top = self._scored(peak, code.broadcast(top_place))
-        code.builder.store(code.lane(top, 0), top_place)
-        self._choose(least_candidate(code, top))
 
     def _panel(self, place: Value) -> Value:
         """The number of the panel at a place in the list, of the last for places after it."""
@@ -186,8 +168,8 @@ class _Draw:
         lanes = ir.Constant(code.integers, [*range(width)])
         vocabulary = code.splat(builder.trunc(code.arguments["vocabulary"], I32))
         peak = code.variable(code.vector, lowest)
-        with code.loop(self._first, self._last, _TOGETHER) as start:
-            for number in range(_TOGETHER):
+        with code.loop(self._first, self._last, TOGETHER) as start:
+            for number in range(TOGETHER):
                 place = code.add(start, number)
                 panel = self._panel(place)
                 ids = builder.add(code.splat(builder.trunc(code.times(panel, width), I32)), lanes)
@@ -212,8 +194,56 @@ class _Draw:
             bits = builder.trunc(builder.lshr(byte, shift), kind)
         return builder.bitcast(bits, ir.VectorType(ir.IntType(1), width))
 
+    def _noised(self, scores: list[Variable], places: list[Value]) -> None:
+        """Adds the noise of a draw to the scores of panels at neighbouring places, where it has some."""
+        code, builder, width = self._code, self._code.builder, self._code.width
+        lane_blocks = ir.Constant(code.integers, [lane % (width // 4) for lane in range(width)])
+        with builder.if_then(self._noisy):
+            panels = [builder.trunc(code.times(self._panel(place), width // 4), I32) for place in places]
+            blocks = builder.add(self._quarters(panels), lane_blocks)
+            for score, noise in zip(scores, self._noise.near(blocks), strict=True):
+                score.set(builder.fadd(score.get(), noise))
+
+    def _quarters(self, numbers: list[Value]) -> Value:
+        """A vector of four numbers int32, each in a quarter of the lanes."""
+        code, builder = self._code, self._code.builder
+        vector = ir.Constant(code.integers, ir.Undefined)
+        for index, number in enumerate(numbers):
+            vector = builder.insert_element(vector, number, ir.Constant(I32, index))
+        return code.shuffle(vector, vector, [lane // (code.width // 4) for lane in range(code.width)])
+
+
+class _Draw(BlockDraw):
+    """A draw that finds its best ids.
+
+    `own`: the addresses of what the thread has found, and of the logits; `block`: counted from the first of its group.
+    """
+
+    def __init__(
+        self,
+        code: KernelCode,
+        own: dict[str, Value],
+        work: Value,
+        draw: Value,
+        block: Value,
+        first: Value,
+        last: Value,
+    ) -> None:
+        super().__init__(code, own["room"], work, draw, first, last)
+        self._own = own
+        self._size = code.add(code.integer(code.arguments["sizes"], draw, I64), block)
+
+    def emit(self) -> None:
+        code, given = self._code, self._code.arguments
+        peak = self._masked()
+        code.builder.store(code.lane(peak, 0), code.at(given["peaks"], self._size))
+        top_place = code.at(self._own["top"], self._draw)
+        top = self._scored(peak, code.broadcast(top_place))
+        code.builder.store(code.lane(top, 0), top_place)
+        self._choose(least_candidate(code, top))
+
     def _scored(self, peak: Value, before: Value) -> Value:
-        """Stores the sum of the block's exponentials, and its scores within the slack.
+        """Stores the sum of the block's exponentials, its second largest logit, and its scores within the slack.
 
         Returns the best score of this block and those before it, of which `before` is the best, in every lane.
         """
@@ -222,17 +252,19 @@ class _Draw:
         # An infinite difference would be no number.
         base = builder.select(builder.fcmp_ordered("==", peak, lowest), code.constant(0.0), peak)
         total = code.variable(code.vector, code.constant(0.0))
+        first, second = code.variable(code.vector, lowest), code.variable(code.vector, lowest)
         top = code.variable(code.vector, before)
         divisor = code.splat(self._divisor)
         # Below this, even the largest noise cannot make an id one of the first two.
         reach = builder.select(self._noisy, ir.Constant(F32, GUMBEL_MAX), ir.Constant(F32, 0.0))
         least = builder.fsub(least_candidate(code, before), code.splat(reach))
-        lane_blocks = ir.Constant(code.integers, [lane % (width // 4) for lane in range(width)])
-        with code.loop(self._first, self._last, _TOGETHER) as start:
-            places = [code.add(start, number) for number in range(_TOGETHER)]
+        with code.loop(self._first, self._last, TOGETHER) as start:
+            places = [code.add(start, number) for number in range(TOGETHER)]
             raw = [code.load(self._at(self._raw, place)) for place in places]
             for values in raw:
                 total.set(builder.fadd(total.get(), code.exp(builder.fsub(values, base))))
+                second.set(code.maximum(second.get(), code.minimum(first.get(), values)))
+                first.set(code.maximum(first.get(), values))
             scores = [code.variable(code.vector, builder.fdiv(values, divisor)) for values in raw]
             highest = scores[0].get()
             for score in scores[1:]:
@@ -243,11 +275,7 @@ class _Draw:
             reached = builder.icmp_unsigned("!=", word, ir.Constant(word.type, 0))
             with builder.if_else(reached) as (some, none):
                 with some:
-                    with builder.if_then(self._noisy):
-                        panels = [builder.trunc(code.times(self._panel(place), width // 4), I32) for place in places]
-                        blocks = builder.add(self._quarters(panels), lane_blocks)
-                        for score, noise in zip(scores, self._noise.near(blocks), strict=True):
-                            score.set(builder.fadd(score.get(), noise))
+                    self._noised(scores, places)
                     for score in scores:
                         top.set(code.maximum(top.get(), score.get()))
                 with none:
@@ -257,15 +285,22 @@ class _Draw:
                 code.store(score.get(), self._at(self._scores, place))
         place = code.at(code.arguments["totals"], self._size)
         builder.store(code.lane(code.total(total.get()), 0), place)
+        place = code.at(code.arguments["seconds"], self._size)
+        builder.store(code.lane(self._second_largest(first.get(), second.get()), 0), place)
         return code.folded(top.get(), 1, code.maximum)
 
-    def _quarters(self, numbers: list[Value]) -> Value:
-        """A vector of four numbers int32, each in a quarter of the lanes."""
-        code, builder = self._code, self._code.builder
-        vector = ir.Constant(code.integers, ir.Undefined)
-        for index, number in enumerate(numbers):
-            vector = builder.insert_element(vector, number, ir.Constant(I32, index))
-        return code.shuffle(vector, vector, [lane // (code.width // 4) for lane in range(code.width)])
+    def _second_largest(self, first: Value, second: Value) -> Value:
+        """The second largest number of all lanes, in every lane, of the two largest of each."""
+        code = self._code
+        distance = code.width // 2
+        while distance:
+            order = [(lane + distance) % code.width for lane in range(code.width)]
+            other = code.shuffle(first, first, order)
+            second = code.maximum(second, code.shuffle(second, second, order))
+            second = code.maximum(second, code.minimum(first, other))
+            first = code.maximum(first, other)
+            distance //= 2
+        return second
 
     def _choose(self, least: Value) -> None:
         """Compares the block's ids that could be first or second with the best so far, in their order."""
@@ -302,14 +337,16 @@ class _Draw:
 def emit_choose(module: ir.Module, name: str) -> None:
     """Merges what threads found. Arguments of the function, in order:
 
-    found, tokens, peaks, totals, sizes: see `emit_draw`; threads have blocks in their order
+    found, tokens, peaks, seconds, totals, sizes: see `emit_draw`; threads have blocks in their order
     order        int64 [D], the place of each draw in the results
     token_out    int64
     logprob_out  float32, at temperature 1
     gap_out      float32, between the two best scores; infinite where it is wider than `WIDEST_GAP`
+    margin_out   float32, between the two largest probabilities at temperature 1
     draws, threads
     """
-    pointers = ("found", "tokens", "peaks", "totals", "sizes", "order", "token_out", "logprob_out", "gap_out")
+    pointers = ("found", "tokens", "peaks", "seconds", "totals", "sizes", "order", "token_out", "logprob_out")
+    pointers += ("gap_out", "margin_out")
     code = KernelCode(module, name, (*pointers, "@draws", "@threads"), 4)
     builder, given = code.builder, code.arguments
     with code.loop(0, given["draws"]) as draw:
@@ -330,28 +367,45 @@ def emit_choose(module: ir.Module, name: str) -> None:
             higher = builder.fcmp_ordered(">", second, leaders.second.get())
             leaders.second.set(builder.select(higher, second, leaders.second.get()))
         out = code.integer(given["order"], draw, I64)
-        logprob = builder.fsub(builder.fpext(chosen.get(), F64), _log_total(code, draw))
+        peak, second, log_total = _totals(code, draw)
+        logprob = builder.fsub(builder.fpext(chosen.get(), F64), log_total)
+        likely = [_power(code, builder.fsub(builder.fpext(logit, F64), log_total)) for logit in (peak, second)]
         gap = builder.fsub(leaders.best.get(), leaders.second.get())
         near = builder.fcmp_ordered("<=", gap, ir.Constant(F32, WIDEST_GAP))
         gap = builder.select(near, gap, ir.Constant(F32, float("inf")))
         builder.store(leaders.token.get(), code.at(given["token_out"], out, I64))
         builder.store(builder.fptrunc(logprob, F32), code.at(given["logprob_out"], out))
         builder.store(gap, code.at(given["gap_out"], out))
+        margin = builder.fptrunc(builder.fsub(*likely), F32)
+        builder.store(margin, code.at(given["margin_out"], out))
     code.end()
 
 
-def _log_total(code: KernelCode, draw: Value) -> Value:
-    """ln Σ e^logit of a draw, float64. Blocks without an allowed id add exactly nothing."""
+def _power(code: KernelCode, value: Value) -> Value:
+    """e to a float64."""
+    return code.builder.call(code.module.declare_intrinsic("llvm.exp", [F64], ir.FunctionType(F64, [F64])), [value])
+
+
+def _totals(code: KernelCode, draw: Value) -> tuple[Value, Value, Value]:
+    """The two largest logits of a draw, float32, and ln Σ e^logit, float64.
+
+    Blocks without an allowed id add exactly nothing.
+    """
     builder, given = code.builder, code.arguments
     first, end = (code.integer(given["sizes"], place, I64) for place in (draw, code.add(draw, 1)))
-    peak = code.variable(F32, ir.Constant(F32, float("-inf")))
+    peak, second = (code.variable(F32, ir.Constant(F32, float("-inf"))) for _ in range(2))
     with code.loop(first, end) as at:
         here = builder.load(code.at(given["peaks"], at), typ=F32)
-        peak.set(builder.select(builder.fcmp_ordered(">", here, peak.get()), here, peak.get()))
+        higher = builder.fcmp_ordered(">", here, peak.get())
+        # The lower one of the two largest, and the block's own second.
+        for other in (builder.select(higher, peak.get(), here), builder.load(code.at(given["seconds"], at), typ=F32)):
+            second.set(builder.select(builder.fcmp_ordered(">", other, second.get()), other, second.get()))
+        peak.set(builder.select(higher, here, peak.get()))
     total = code.variable(F64, ir.Constant(F64, 0.0))
     with code.loop(first, end) as at:
         here = builder.load(code.at(given["peaks"], at), typ=F32)
         power = code.lane(code.exp(code.splat(builder.fsub(here, peak.get()))), 0)
         part = builder.load(code.at(given["totals"], at), typ=F32)
         total.set(builder.fadd(total.get(), builder.fmul(builder.fpext(power, F64), builder.fpext(part, F64))))
-    return builder.fadd(builder.fpext(peak.get(), F64), natural_log(code, total.get()))
+    log_total = builder.fadd(builder.fpext(peak.get(), F64), natural_log(code, total.get()))
+    return peak.get(), second.get(), log_total

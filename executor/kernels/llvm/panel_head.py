@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import accumulate
 
 import numpy as np
 import torch
 
 from qpdsl.executor.kernels.llvm.head_code import FOUND, block_row, emit_choose, emit_draw
-from qpdsl.executor.kernels.llvm.head_plan import SPARSE_SHARE, HeadPlan, HeadPlanner, Numbers
+from qpdsl.executor.kernels.llvm.head_plan import SPARSE_SHARE, Arm, HeadPlan, HeadPlanner, Numbers, Reach
+from qpdsl.executor.kernels.llvm.head_screen import HeadScreen
 from qpdsl.executor.kernels.llvm.jit.compile import Library
 from qpdsl.executor.kernels.llvm.jit.team import TEAM
 from qpdsl.executor.kernels.llvm.matmul.emit import emit_listed
-from qpdsl.executor.kernels.llvm.matmul.panels import Panels
+from qpdsl.executor.kernels.llvm.matmul.panels import FloatPanels, Panels
 from qpdsl.executor.kernels.llvm.matmul.product import Product, threads_for
+
+# A smaller head takes no longer than what finds its best panels. For more draws, products take longer than the weights
+# take to come from memory.
+_SCREENED_BYTES = 1 << 25
+_SCREENED_DRAWS = 12
 
 
 class PanelHead:
@@ -32,6 +38,8 @@ class PanelHead:
         self._bias = torch.zeros(weights.count * weights.width, dtype=torch.float32)
         self._bias[: weights.outputs] = product.bias
         self.planner = HeadPlanner(weights.count, weights.width, share)
+        # Of weights in eight bits there is no smaller copy.
+        self._screens = isinstance(weights.panels, FloatPanels) and weights.nbytes >= _SCREENED_BYTES
         # The mask of draws that have none.
         self._any = np.full(-(-weights.count * weights.width // 32), -1, dtype=np.int32)
         self._any_address: int = self._any.ctypes.data
@@ -46,6 +54,10 @@ class PanelHead:
         allowed: Numbers,
         sparse: Numbers,
         bits: Numbers | None = None,
+        arm: Arm | None = None,
+        reach: Reach | None = None,
+        screened: Numbers | None = None,
+        margins: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Draws from hidden states float32 [R, d]; the other numbers are host arrays [D], but for the bits.
 
@@ -54,13 +66,22 @@ class PanelHead:
         allowed:     int64, the row of `bits` that masks a draw, -1 for none
         sparse:      bool, whether the draw may compute the panels of its allowed ids alone
         bits:        int32 [masks, ids / 32], a bit for each id, the first in the lowest bit
+        arm, reach:  see `HeadPlanner.plan`; no result depends on them
+        screened:    bool, whether nobody reads a draw's log-probability, so that panels which cannot hold its best ids
+                     need not be computed; None for no draw
+        margins:     float32 [D], gets those between the two largest probabilities of the allowed ids at temperature 1,
+                     where no draw is screened
 
         Returns tokens int64, log-probabilities at temperature 1 over the allowed ids float32, and the gaps between the
         best and the second best perturbed score float32, each [D]. A gap wider than 0.01 is infinite. A draw without an
-        allowed id has token 0 and a log-probability that is no number.
+        allowed id has token 0 and a log-probability that is no number. That of a screened draw is a number where its
+        logits are, and says no more.
         """
         whole = None if bits is None else self._whole(bits)
-        plan = self.planner.plan(allowed, sparse, whole)
+        plan = self.planner.plan(allowed, sparse, whole, arm, reach)
+        own = self._screened(plan, screened)
+        if own is not None and not own.all():
+            return self._in_two(own, (rows, temperature, keys, positions, allowed, sparse), hidden, bits, arm)
         draws = np.empty((4, len(rows)), dtype=np.int64)
         draws[1], draws[2], draws[3] = keys, positions, self._any_address
         if whole is not None:
@@ -69,10 +90,54 @@ class PanelHead:
             order = plan.order
             rows, draws, temperature = rows[order], np.take(draws, order, axis=1), temperature[order]
         x, first_row, draws[0] = _gathered(hidden, rows, plan)
-        return self._drawn(x, first_row, draws, np.ascontiguousarray(temperature, dtype=np.float32), plan)
+        temperature = np.ascontiguousarray(temperature, dtype=np.float32)
+        if own is not None:
+            plan = self.planner.over(self._screen.panels(x, draws[0], temperature, *draws[1:]), len(rows))
+        margins = torch.empty(len(rows), dtype=torch.float32) if margins is None else margins
+        return self._drawn(x, first_row, draws, temperature, plan, margins)
+
+    @cached_property
+    def _screen(self) -> HeadScreen:
+        return HeadScreen(self._product, self._finish, self._bias)
+
+    def _screened(self, plan: HeadPlan, screened: Numbers | None) -> Numbers | None:
+        """Which draws are screened, bool [D]: those over all panels that may be, where they are few; None for none."""
+        if screened is None or not self._screens or not screened.any():
+            return None
+        own = np.zeros(len(screened), dtype=np.bool_)
+        own[plan.over_all(self._product.weights.count)] = True
+        own &= screened
+        return own if 0 < np.count_nonzero(own) <= _SCREENED_DRAWS else None
+
+    def _in_two(
+        self, own: Numbers, numbers: tuple[Numbers, ...], hidden: torch.Tensor, bits: Numbers | None, arm: Arm | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The draws of `own` bool [D], which are screened, by themselves, and the others by themselves."""
+        results = [torch.empty(len(own), dtype=kind) for kind in (torch.int64, torch.float32, torch.float32)]
+        for part, screened in ((own, own[own]), (~own, None)):
+            some = self(hidden, *(number[part] for number in numbers), bits, arm, None, screened)
+            for result, values in zip(results, some, strict=True):
+                result[torch.from_numpy(part)] = values
+        return results[0], results[1], results[2]
+
+    def reach(self, allowed: Numbers, sparse: Numbers, bits: Numbers | None) -> Reach | None:
+        """What each arm would read for such draws; None where they have none to choose from."""
+        return self.planner.reach(allowed, sparse, None if bits is None else self._whole(bits))
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes that a draw over all ids reads."""
+        weights = self._product.weights
+        return int(weights.count * weights.panel_bytes)
 
     def _drawn(
-        self, x: torch.Tensor, first_row: Numbers, draws: Numbers, temperature: Numbers, plan: HeadPlan
+        self,
+        x: torch.Tensor,
+        first_row: Numbers,
+        draws: Numbers,
+        temperature: Numbers,
+        plan: HeadPlan,
+        margins: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """`draws` int64 [4, D]: rows, keys, positions and masks, as `emit_draw` has them."""
         weights, count, blocks = self._product.weights, draws.shape[1], len(plan.groups)
@@ -85,11 +150,11 @@ class PanelHead:
         bounds = _bounds(plan.starts, threads)
         sums = self._product.sums(x, weights.inputs)
         room_row, size = (most + 2) * block_row(self._width), int(plan.sizes[-1])
-        # One workspace: the room of the threads, what they found, and two numbers of each block of each draw.
-        parts = [0, *accumulate((threads * room_row, threads * len(FOUND) * count, size, size))]
+        # One workspace: the room of the threads, what they found, and three numbers of each block of each draw.
+        parts = [0, *accumulate((threads * room_row, threads * len(FOUND) * count, size, size, size))]
         space = torch.empty(parts[-1], dtype=torch.float32)
         start = space.data_ptr()
-        room, found, peaks, totals = (start + 4 * part for part in parts[:-1])
+        room, found, peaks, seconds, totals = (start + 4 * part for part in parts[:-1])
         best = torch.empty(threads * count, dtype=torch.int64)
         start = draws.ctypes.data
         row_address, keys, positions, masks = (start + draws.strides[0] * row for row in range(4))
@@ -97,7 +162,8 @@ class PanelHead:
         arguments = (
             *(x.data_ptr(), weights.data.data_ptr(), self._bias.data_ptr(), sums.data_ptr(), listed, starts, groups),
             *(first_block, first_row.ctypes.data, first_draw, self._finish.data_ptr(), row_address),
-            *(temperature.ctypes.data, keys, positions, masks, sizes, peaks, totals, room, found, best.data_ptr()),
+            *(temperature.ctypes.data, keys, positions, masks, sizes, peaks, seconds, totals),
+            *(room, found, best.data_ptr()),
             *(self._code.multiply, weights.panel_bytes, weights.inputs, self._product.groups, room_row),
             *(count, self._vocabulary),
         )
@@ -108,8 +174,8 @@ class PanelHead:
         TEAM.run(threads, run)
         tokens = torch.empty(count, dtype=torch.int64)
         logprobs, gaps = torch.empty(count, dtype=torch.float32), torch.empty(count, dtype=torch.float32)
-        outs = (tokens.data_ptr(), logprobs.data_ptr(), gaps.data_ptr())
-        self._code.choose(found, best.data_ptr(), peaks, totals, sizes, order, *outs, count, threads)
+        outs = (tokens.data_ptr(), logprobs.data_ptr(), gaps.data_ptr(), margins.data_ptr())
+        self._code.choose(found, best.data_ptr(), peaks, seconds, totals, sizes, order, *outs, count, threads)
         return tokens, logprobs, gaps
 
     def _whole(self, bits: Numbers) -> Numbers:

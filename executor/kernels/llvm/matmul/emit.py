@@ -175,11 +175,11 @@ def _widen(code: KernelCode, form: FloatPanels, panel: Value, panels: int) -> No
         source = code.at(given["weights"], builder.mul(code.add(panel, number), given["bytes"]), I8)
         target = code.at(given["sums"], code.times(size, number))
         with code.loop(0, given["inputs"], 2) as place:
-            for step, value in enumerate(_pair(code, form, source, place)):
+            for step, value in enumerate(emit_pair(code, form, source, place)):
                 code.store(value, code.at(target, code.times(code.add(place, step), width)))
 
 
-def _pair(code: KernelCode, form: FloatPanels, panel: Value, place: Value) -> tuple[Value, Value]:
+def emit_pair(code: KernelCode, form: FloatPanels, panel: Value, place: Value) -> tuple[Value, Value]:
     """The weights of input `place`, which is even, and of the next one, as vectors of float32."""
     builder, width = code.builder, code.width
     if form.dtype is torch.bfloat16:
@@ -325,7 +325,7 @@ class _Tile:
             self._prefetch(ahead, start, unrolled)
             for step in range(0, unrolled, 2):
                 place = code.add(start, step)
-                pairs = [_pair(code, form, panel, place) for panel in self._weights]
+                pairs = [emit_pair(code, form, panel, place) for panel in self._weights]
                 for number, weights in enumerate(zip(*pairs, strict=True)):
                     self._accumulate(sums, code.add(place, number), weights)
         return sums

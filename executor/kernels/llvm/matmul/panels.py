@@ -86,21 +86,22 @@ class PanelWeights:
             self.panels = FloatPanels(weight.values.dtype)
         count = -(-self.outputs // width)
         size = self.panels.panel_bytes(self.inputs, width)
-        # Rounded up, so that every panel begins with a line of the cache.
-        self.panel_bytes = -(-size // _ALIGNMENT) * _ALIGNMENT
-        self.data = _aligned(count, self.panel_bytes)
+        self.data = aligned_panels(count, size)
         fill = _fill_grouped if isinstance(weight, GroupedWeight) else _fill_floats
         # A few thousand outputs at a time: what is laid out anew passes through memory twice.
         for first in range(0, self.outputs, 256 * width):
-            outputs = torch.arange(first, min(first + 256 * width, self.outputs))
-            part = weight.select(outputs)
-            target = self.data[first // width : -(-(first + len(outputs)) // width), :size]
-            fill(part, self.panels, target, width)  # type: ignore[arg-type]
+            last = min(first + 256 * width, self.outputs)
+            target = self.data[first // width : -(-last // width), :size]
+            fill(weight.select(slice(first, last)), self.panels, target, width)  # type: ignore[arg-type]
 
     @property
     def count(self) -> int:
         """How many panels there are."""
         return self.data.shape[0]
+
+    @property
+    def panel_bytes(self) -> int:
+        return self.data.shape[1]
 
     @property
     def nbytes(self) -> int:
@@ -159,9 +160,10 @@ class PanelWeights:
         ).dequantized()
 
 
-def _aligned(count: int, size: int) -> torch.Tensor:
-    """uint8 [count, size] of zeros that begins with a line of the cache."""
-    data = torch.zeros(count * size + _ALIGNMENT, dtype=torch.uint8)
+def aligned_panels(count: int, size: int) -> torch.Tensor:
+    """uint8 [count, size], not filled; the size is rounded up, so that every panel begins with a line of the cache."""
+    size = -(-size // _ALIGNMENT) * _ALIGNMENT
+    data = torch.empty(count * size + _ALIGNMENT, dtype=torch.uint8)
     start = -data.data_ptr() % _ALIGNMENT
     return data[start : start + count * size].view(count, size)
 
@@ -184,8 +186,10 @@ def _factor(factors: torch.Tensor) -> Factor:
 
 def _lanes(part: torch.Tensor, width: int) -> torch.Tensor:
     """[out, n] as [panels, n, width], padded with zeros."""
-    padded = pad(part, (0, 0, 0, -part.shape[0] % width))
-    return padded.view(-1, width, part.shape[1]).transpose(1, 2)
+    missing = -part.shape[0] % width
+    # Padding copies, even where there is nothing to add.
+    padded = pad(part, (0, 0, 0, missing)) if missing else part
+    return padded.reshape(-1, width, part.shape[1]).transpose(1, 2)
 
 
 def _fill_floats(weight: Weight, form: FloatPanels, target: torch.Tensor, width: int) -> None:

@@ -44,7 +44,7 @@ def ratio(alpha: float, row_cost: float, level_cost: float, batch: int = 1, step
         stage = pace.stage(samples[0])
         lengths = lengths_of(pace, samples)
         if any(lengths):
-            pace.drafted(stage, max(lengths), level_cost * max(lengths))
+            pace.drafted(stage, samples, lengths, level_cost * max(lengths))
             seconds += level_cost * max(lengths)
         gained = 0
         for sample, length in zip(samples, lengths, strict=True):
@@ -91,11 +91,41 @@ def test_drafts_that_did_not_pay_come_back_when_they_would() -> None:
         (length,) = lengths_of(pace, [sample])
         right = length if step >= 1000 else 0
         if length:
-            pace.drafted(stage, length, 0.05 * length)
+            pace.drafted(stage, [sample], [length], 0.05 * length)
             pace.checked(sample, right, right + (right < length))
         pace.ran([sample], 1 + right, 1 + length, 1 + 0.05 * length)
         drafted.append(length)
     assert sum(drafted[200:1000]) < 100 and sum(drafted[2000:]) > 5000
+
+
+def test_a_drafter_reads_a_prompt_where_the_tokens_to_come_will_save_that_much() -> None:
+    def served(max_tokens: int, count: int) -> tuple[float, int]:
+        """Seconds a token, and how many samples were drafted for. A step takes 1 s, a start 20 s, a level 0.1 s."""
+        pace, seconds, tokens, begun = Pace(), 0.0, 0, 0
+        for _ in range(count):
+            request = GenerateRequest(tuple(range(100)), (1,), SamplingParams(1), max_tokens, draft=DRAFTING)
+            sample = Sequence.of(Ticket(request, lambda ticket: None), request)
+            started = False
+            while sample.drawn < max_tokens:
+                stage = pace.stage(sample)
+                (length,) = lengths_of(pace, [sample])
+                if length:
+                    took = 0.1 * length + (0 if started else 20)
+                    started = True
+                    pace.drafted(stage, [sample], [length], took)
+                    pace.checked(sample, length, length)
+                    seconds += took
+                pace.ran([sample], 1 + length, 1 + length, 1)
+                sample.tokens += [7] * (1 + length)
+                seconds += 1
+            tokens += sample.drawn
+            begun += started
+            pace.forget(sample)
+        return seconds / tokens, begun
+
+    long, short = served(200, 20), served(12, 20)
+    assert long[0] < 0.4 and long[1] == 20
+    assert short[0] < 1.03 and short[1] == 0
 
 
 def test_times_are_between_those_that_were_measured() -> None:
