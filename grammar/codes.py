@@ -164,7 +164,7 @@ CODES: dict[str, CodeInfo] = {
     "QP308": CodeInfo("empty choice", "Each text of `choice(…)` is at least one character long."),
     "QP309": CodeInfo("unknown format", "`format` is one that llguidance can hold a text to."),
     "QP310": CodeInfo("program too large", "Calls may go 64 deep and add 10,000 stages to the programs of a file."),
-    "QP401": CodeInfo("clauses that exclude each other", "`via filter` stands without `as`."),
+    "QP401": CodeInfo("clauses that exclude each other", "`via filter` stands without `as choice`."),
     "QP402": CodeInfo("model that helps itself", "Filtering or drafting with the model itself saves nothing."),
     "QP501": CodeInfo(
         "value not known yet", "A parameter or a column of a program in Python has a value when it runs."

@@ -79,7 +79,7 @@ STAGE_SYNONYMS = {
 # How a clause is written, and what stands in its place.
 CLAUSE_FORMS = {
     "as": 'as SCHEMA, /regex/, choice("a", "b") or grammar("file.lark")',
-    "via": "via filter(MODEL, THRESHOLD) or amortized(MARGIN)",
+    "via": 'via filter(MODEL, THRESHOLD, by= share=) or amortized(MARGIN, layer= rerank= head="folder" certify=)',
     "draft": 'draft MODEL, ngram, ngram("texts.txt"), early_exit, eagle("folder") or none; each with tokens= branches=',
     "within": "within exact, epsilon(1e-3) or loss(0.02)",
     "prefer": "prefer latency=0.8",
@@ -94,6 +94,12 @@ DRAFT_OPTIONS = ("tokens", "branches")
 MOST_DRAFTED = 63
 TARGETS = ("choice", "grammar")
 VIAS = ("filter", "amortized")
+# The options of both besides what stands first.
+FILTER_OPTIONS = ("by", "share")
+AMORTIZED_OPTIONS = ("layer", "rerank", "head", "certify")
+# What a filter goes by: the probability of the drawn token, the lead of the likeliest one, how little is open.
+Confidence = OneOf["probability", "margin", "entropy"]
+CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 LEVELS = ("exact", "epsilon", "loss")
 # The kinds of verifiers that a model may be declared as; `executor/verifiers/registry.py` has the same ones.
 VerifierKind = OneOf["rlhflow", "math_shepherd", "skywork", "qwen", "outcome"]

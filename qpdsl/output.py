@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import stat
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from qpdsl.errors import UsageError, reason
@@ -53,6 +55,35 @@ def write_whole(path: Path, lines: Iterable[str], *, replace: bool = True) -> No
     The file keeps its mode. Raises UsageError, without `replace` also where the path holds something.
     """
     _write(path, path, (f"{line}\n" for line in lines), replace=replace)
+
+
+@contextlib.contextmanager
+def folder_written(path: Path) -> Iterator[Path]:
+    """A new folder to write files into; after the block it takes the place of `path`, with what was there before.
+
+    Nothing stays of it where the block fails or is interrupted. Raises UsageError where it cannot be written.
+    """
+    part: Path | None = None
+    retired: Path | None = None
+    try:
+        part = Path(tempfile.mkdtemp(prefix=".qpdsl-", suffix=".part", dir=path.parent))
+        yield part
+        for file in part.iterdir():
+            file.chmod(0o644)
+        part.chmod(0o755)
+        if path.exists():
+            retired = part.with_suffix(".old")
+            path.rename(retired)
+        part.rename(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {reason(error)}") from error
+    finally:
+        if retired is not None and not path.exists():
+            retired.rename(path)
+        for left in (part, retired):
+            if left is not None:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def replace_text(path: Path, text: str) -> None:

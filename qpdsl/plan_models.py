@@ -12,7 +12,9 @@ from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.runtime.requirements import required_features
 from qpdsl.executor.text.context import Context, ContextError, encode
+from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.zoo import builtin
 
@@ -38,6 +40,22 @@ def named_heads(operators: Iterable[ops.Operator]) -> Iterator[str]:
         if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "eagle":
             assert op.draft.model is not None
             yield op.draft.model
+
+
+def named_exit_heads(
+    plan: PhysicalPlan, operators: Iterable[ops.Operator]
+) -> Iterator[tuple[str, str, tuple[int | None, ...]]]:
+    """The folders of exit heads that a plan names, each with the id of its model and the layers that are asked for.
+
+    None is the folder's usual layer. All of them are asked for, by no layer at all, where only a run says which.
+    """
+    for op in operators:
+        if isinstance(op, ops.Generate) and isinstance(op.via, ops.Amortized) and op.via.head is not None:
+            layers: tuple[int | None, ...] = (None,) if op.via.layer is None else ()
+            literal = constant(op.via.layer)
+            if isinstance(literal, ast.Literal) and isinstance(literal.value, int):
+                layers = (literal.value,)
+            yield op.via.head, plan.models[op.model], layers
 
 
 def verifier_kinds(plan: PhysicalPlan, operators: Iterable[ops.Operator]) -> dict[str, str]:

@@ -17,20 +17,27 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.engine.step.routed_head import HeadRouter
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped
 from qpdsl.executor.events.events import Path as RowPath
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.eagle_checkpoint import load_head
+from qpdsl.executor.models.exit_head import ExitHead
+from qpdsl.executor.models.exit_record import ExitRecord
 from qpdsl.executor.models.load import load, score_with
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.routing import Routing
+from qpdsl.executor.routing.route_trace import RouteTrace
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.instance import Services
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
+from qpdsl.executor.runtime.instance.request_cache import RequestCache
 from qpdsl.executor.runtime.run import InstanceResult, run
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.garbage_collector import collections_paused, collections_seldom
+from qpdsl.model_digest import location_digest
 from qpdsl.model_location import locate, locate_adapter
 from qpdsl.plan_models import (
     check_features,
@@ -38,13 +45,14 @@ from qpdsl.plan_models import (
     check_templates,
     check_vocabularies,
     check_writers,
+    named_exit_heads,
     named_heads,
     named_models,
     verifier_kinds,
 )
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
-from qpdsl.settings import check_device, check_memory, check_threads, check_types
+from qpdsl.settings import check_device, check_memory, check_router, check_threads, check_types
 from qpdsl.threads import usual_threads
 
 # So many turns of the event loop a task takes to its first request: one to start it, and one each for the tasks that it
@@ -56,14 +64,20 @@ class Session:
     """Runs plans on `device` ("cpu", "cuda", "cuda:1"…).
 
     `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_type` "int8" or "fp8" keeps keys and
-    values in eight bits, half of bfloat16's memory or less; tokens are then those of a slightly different model.
+    values in eight bits, about half of bfloat16's memory, and "int4" in about five, less than a third; tokens are then
+    those of a slightly different model.
     `kv_bytes` is the memory for the KV of all models together, in bytes or as text ("4GiB", "50%" of the device's);
     by default a quarter of what is free, 2 GiB at the most, and on a GPU what is free less what the largest step
     takes. `threads` are torch's: by default what OMP_NUM_THREADS says, else one a core, or a single one if every model
     is small. `functions` are the Python scorers and extractors that programs may name. `events` takes what
     happens; by default the session has a stream of its own. On a GPU `deterministic` gives a sample the same bits in
     any batch, and `compile` has torch.compile make the layers' kernels when they first run; both are added to what
-    `config` says (see `EngineConfig`). Raises ArgumentError.
+    `config` says (see `EngineConfig`). `router`: what decides at each step of a constrained `generate` how the head is
+    computed. "lin_ucb", "thompson" and "exponential" learn it, "fixed:dense", "fixed:rows" and "fixed:union" do not;
+    by default, or with "none", a rule decides. No token depends on it. With `record_routes` every way is tried at each
+    such step, and `route_traces` has what each took. `exit_heads` are folders that `qpdsl calibrate` wrote, by the
+    names of the models in programs that they are for, or by "" for any: where a program permits a loss, its plan may
+    leave those models early. Raises ArgumentError.
     """
 
     @naming_keywords
@@ -80,8 +94,12 @@ class Session:
         *,
         deterministic: bool = False,
         compile: bool = False,
+        router: str | None = None,
+        record_routes: bool = False,
+        exit_heads: Mapping[str, str] | None = None,
     ) -> None:
         check_device(device)
+        check_router(router)
         check_types(dtype, kv_type)
         check_threads(threads)
         check_memory(kv_bytes, device)
@@ -93,12 +111,20 @@ class Session:
         self._functions = {function.name: function for function in functions}
         config = config or EngineConfig()
         config = replace(
-            config, deterministic=deterministic or config.deterministic, compiled=compile or config.compiled
+            config,
+            deterministic=deterministic or config.deterministic,
+            compiled=compile or config.compiled,
+            record_routes=record_routes or config.record_routes,
         )
+        self.router = router
+        self.exit_heads = dict(exit_heads or {})
+        self._routing = (None if router is None else Routing.named(router)) or Routing()
         self._engine = PagedEngine(config, self._stepped, kv_bytes)
+        self._request_cache = RequestCache(self._engine)
         self._running = False
         self._models: dict[str, PagedTextModel] = {}
         self._heads: dict[str, EagleHead] = {}
+        self._exit_heads: set[tuple[str, str, tuple[int | None, ...]]] = set()
         self._mathematics = Mathematics()
         self._scores = ScoreStore()
         self._floors: list[tuple[int, asyncio.Event]] = []
@@ -144,6 +170,11 @@ class Session:
                 raise ModelError(model, str(error)) from error
         for place, head in self._heads.items():
             self._engine.add_head(place, head)
+        for place, model, layers in named_exit_heads(plan, operators):
+            self._load_exit_heads(place, model, layers)
+        for model, share in plan.sparse_shares.items():
+            if model in self._models:
+                self._models[model].paged.prefer_sparse(share)
         self._set_threads()
         check_vocabularies(plan, operators, self._models)
         check_heads(plan, operators, self._models, self._heads)
@@ -152,6 +183,23 @@ class Session:
         check_writers(plan, operators, self._models)
         check_templates(plan, operators, self._models)
         check_features(plan, self._engine)
+
+    def _load_exit_heads(self, place: str, model: str, layers: tuple[int | None, ...]) -> None:
+        """Loads the exit heads of a folder for these layers of a loaded model, for all that it has where none is named.
+
+        Raises ModelError.
+        """
+        if (place, model, layers) in self._exit_heads:
+            return
+        folder, paged = Path(place).expanduser(), self._models[model].paged
+        digest = location_digest(locate(model), locate_adapter(model))
+        record = ExitRecord.read(model, folder)
+        # The first of a folder is the one that is meant where a run names no layer.
+        asked = layers or tuple(head.layer for head in record.heads)
+        for layer in dict.fromkeys((record.usual.layer, *(layer for layer in asked if layer is not None))):
+            head = ExitHead.load(model, folder, layer, digest, paged.layout.layers, paged.head_inputs)
+            self._engine.add_exit_head(place, head)
+        self._exit_heads.add((place, model, layers))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -217,6 +265,33 @@ class Session:
         """How many sequences the engine has to work at, of all models together."""
         return sum(self._engine.busy(model) for model in self._models)
 
+    def routers(self) -> dict[str, HeadRouter]:
+        """What routes the steps of each model, by its id, for models that were asked to route some."""
+        heads = {name: self._engine.routed(name) for name in self._models}
+        return {
+            name: head.routers[self._routing]
+            for name, head in heads.items()
+            if head is not None and self._routing in head.routers
+        }
+
+    def restore_router(self, model: str, state: object) -> None:
+        """Has a model's steps routed by what an earlier run learned, unless this session has learned something itself.
+
+        Raises ValueError where it is no such state.
+        """
+        head = self._engine.routed(model)
+        if head is not None and self._routing not in head.routers:
+            head.router(self._routing).restore(state)
+
+    def route_traces(self) -> dict[str, RouteTrace]:
+        """What was recorded of the routed steps of each model, by its id."""
+        return {model: router.trace() for model, router in self.routers().items() if router.recorded}
+
+    @property
+    def routing(self) -> Routing:
+        """How steps are routed where a plan says that they are."""
+        return self._routing
+
     async def settled(self) -> None:
         """Waits until tasks that were just started have made their first requests, and notes how busy the engine is."""
         for _ in range(_TURNS):
@@ -256,7 +331,10 @@ class Session:
         verifiers = {name: model.verifier for name, model in models.items() if model.verifier is not None}
         known = {**self._functions, **(functions or {})}
         scores = self._shared_scores()
-        services = Services(self._engine, models, verifiers, self.events, known, on_token, self._mathematics, scores)
+        shared = (on_token, self._mathematics, scores, self._routing)
+        services = Services(
+            self._engine, models, verifiers, self.events, known, *shared, request_cache=self._request_cache
+        )
         return await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
 
     def _set_threads(self) -> None:

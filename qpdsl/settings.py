@@ -49,6 +49,18 @@ def check_memory(kv_bytes: int | str | None, device: str = "cpu") -> None:
         raise ArgumentError(f"`kv_bytes` is more memory than there is: it asks for {amount_text(amount)}, {there_is}")
 
 
+def check_router(router: object) -> None:
+    """Raises ArgumentError unless the value names a router (see `Routing.named`), or is None."""
+    from qpdsl.executor.requests.routing import Routing
+
+    if router is None:
+        return
+    try:
+        Routing.named(router if isinstance(router, str) else json_text(router))
+    except ValueError as error:
+        raise ArgumentError(f"`router`: {error}") from error
+
+
 def check_timeout(seconds: object) -> None:
     """Raises ArgumentError unless the value is a time in seconds, above 0, or None."""
     if seconds is None:

@@ -41,10 +41,8 @@ def _options(nodes: tuple[PhysicalOp, ...]) -> Iterator[tuple[str, ast.Expr]]:
                     expr = getattr(op, name)
                     if expr is not None:
                         yield name, expr
-                if isinstance(op.via, ops.Filter):
-                    yield "threshold", op.via.threshold
-                elif isinstance(op.via, ops.Amortized):
-                    yield "margin", op.via.margin
+                if op.via is not None:
+                    yield from op.via.numbers
             case ops.TopK(k=k):
                 yield "keep", k
             case ops.Split(count=count, temperature=temperature):

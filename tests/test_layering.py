@@ -24,7 +24,7 @@ TOP = ("grammar", "planner", "executor", "qpdsl", "tui")
 FACES = ("qpdsl", "qpdsl.__main__")
 HEAVY = {"torch", "transformers", "triton", "tokenizers", "numpy", "rich"}
 # Folders whose files may import what is heavy when they are imported themselves.
-HEAVY_FOLDERS = ("executor", "qpdsl/family")
+HEAVY_FOLDERS = ("executor", "qpdsl/calibration", "qpdsl/family")
 HEAVY_MODULES = ("qpdsl.session", "qpdsl.planning.analysis", "qpdsl.planning.profile")
 MOST_FILES = 12
 
@@ -43,10 +43,13 @@ LAYERS: dict[str, str] = {
     "planner/rules/decode": "planner/plan",
     "planner/rules": "grammar/ast grammar/literals planner/plan planner/rules/decode",
     "planner/cost": "grammar grammar/ast planner/plan",
-    "planner/optimize": "planner/plan planner/rules planner/cost",
-    "planner/explain": "grammar grammar/ast grammar/format planner/plan planner/rules planner/cost planner/optimize",
+    "planner/capacity": "",
+    "planner/optimize": "grammar/ast planner/plan planner/rules planner/cost",
+    "planner/explain": "grammar grammar/ast grammar/format planner/plan planner/rules planner/cost planner/optimize "
+    "planner/capacity",
     "executor": "",
     "executor/requests": "",
+    "executor/routing": "",
     "executor/checkpoint": "",
     "executor/kernels/data": "",
     "executor/kernels/plain": "executor/kernels/data",
@@ -61,8 +64,10 @@ LAYERS: dict[str, str] = {
     "executor/engine/model": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
     "executor/engine/rowwise",
     "executor/engine/step": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
-    "executor/engine/model",
+    "executor/engine/model executor/routing",
     "executor/engine/draft": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
+    "executor/engine/model executor/engine/step",
+    "executor/engine/exit": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
     "executor/engine/model executor/engine/step",
     "executor/engine": "executor/requests executor/engine/*",
     "executor/text": "",
@@ -78,18 +83,20 @@ LAYERS: dict[str, str] = {
     "executor/runtime/generate": "grammar/literals planner/plan executor/requests executor/text executor/models "
     "executor/events executor/engine/step executor/runtime/instance executor/runtime/operators",
     "executor/runtime": "planner/plan executor/requests executor/events executor/runtime/*",
-    "executor/measure": "planner/cost executor/requests executor/text executor/models executor/events "
-    "executor/engine executor/engine/*",
-    "tui/state": "executor/events",
+    "executor/measure": "planner/cost planner/capacity executor/checkpoint executor/requests executor/text "
+    "executor/models executor/events executor/engine executor/engine/*",
+    "tui/state": "executor/requests executor/events",
     "tui/widgets": "grammar tui/state",
     "tui/screens": "grammar tui/state tui/widgets",
     "tui/report": "grammar executor/events tui/state tui/widgets tui/screens",
     "tui": "tui/*",
     "qpdsl": "grammar* planner/plan executor* qpdsl/zoo",
     "qpdsl/sources": "grammar* planner/plan planner/names planner/check executor/runtime/instance qpdsl",
-    "qpdsl/planning": "grammar planner* executor/checkpoint executor/models executor/measure qpdsl qpdsl/zoo",
-    "qpdsl/dataset": "grammar planner/plan executor/checkpoint executor/events executor/runtime "
+    "qpdsl/planning": "grammar grammar/ast grammar/format planner* executor/checkpoint executor/engine/memory "
+    "executor/models executor/measure executor/engine/step executor/routing qpdsl qpdsl/zoo",
+    "qpdsl/dataset": "grammar planner/plan executor/checkpoint executor/requests executor/events executor/runtime "
     "executor/runtime/instance qpdsl",
+    "qpdsl/calibration": "executor/checkpoint executor/requests executor/models executor/engine/model qpdsl",
     "qpdsl/family/tasks": "",
     "qpdsl/family/training": "executor/engine/draft executor/models qpdsl/family/tasks",
     "qpdsl/family/measure": "planner/plan planner/optimize qpdsl qpdsl/sources qpdsl/dataset qpdsl/family/*",
@@ -102,6 +109,8 @@ LAYERS: dict[str, str] = {
     "qpdsl/cli/runs": "planner/plan planner/explain executor* tui tui/widgets qpdsl/zoo "
     "qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset qpdsl/cli",
     "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",
+    "qpdsl/cli/commands/profiling": "grammar planner* executor/checkpoint qpdsl qpdsl/zoo qpdsl/sources qpdsl/planning "
+    "qpdsl/cli",
     "qpdsl/cli/commands": "grammar* planner* executor* qpdsl qpdsl/*",
 }
 

@@ -53,8 +53,8 @@ def checkpoint(folder: Path, positions: int | None = None) -> PreTrainedModel:
 
 
 def greedy(prompt: Sequence[int], tokens: int) -> GenerateRequest:
-    """Exactly `tokens` greedy tokens: no id ends them."""
-    return GenerateRequest(tuple(prompt), (0,), GREEDY, tokens)
+    """Exactly `tokens` greedy tokens: no id ends them. Like other engines by default, without log-probabilities."""
+    return GenerateRequest(tuple(prompt), (0,), GREEDY, tokens, logprobs=False)
 
 
 def run(engine: PagedEngine) -> None:

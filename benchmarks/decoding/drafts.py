@@ -152,7 +152,14 @@ class Side:
         start, cpu = time.perf_counter(), time.process_time()
         requests = [
             GenerateRequest(
-                prompt, (number,), SamplingParams(temperature), tokens, self._eos, cached=False, draft=self._drafting
+                prompt,
+                (number,),
+                SamplingParams(temperature),
+                tokens,
+                self._eos,
+                cached=False,
+                draft=self._drafting,
+                logprobs=False,
             )
             for number, prompt in enumerate(prompts)
         ]

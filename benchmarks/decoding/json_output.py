@@ -43,14 +43,15 @@ GENERATE, LLAMA, VLLM = "generate", "llama.cpp", "vllm"
 PEERS = (GENERATE, LLAMA, VLLM)
 MODELS = ("Gemma-3-270M", "SmolLM2-135M")
 # Our sides: everything on, each thing off, and a mask for every step of a dense head.
-_ON: Mapping[str, Any] = MappingProxyType({"jump": True, "sparse": True, "draft": "ngram"})
+_ON: Mapping[str, Any] = MappingProxyType({"jump": True, "sparse": True, "screened": True, "draft": "ngram"})
 PLANS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         ALL: _ON,
         "without jump": {**_ON, "jump": False},
         "without sparse": {**_ON, "sparse": False},
+        "without screen": {**_ON, "screened": False},
         "without draft": {**_ON, "draft": None},
-        "masked dense": {"jump": False, "sparse": False, "draft": None},
+        "masked dense": {"jump": False, "sparse": False, "screened": False, "draft": None},
     }
 )
 _WARM_TOKENS = 4

@@ -160,13 +160,13 @@ def _sample(case: Case) -> Iterator[str]:
 def _notes(record: Record, clock: str) -> Iterator[str]:
     clock_name = "the wall clock" if clock == "wall" else "processor time of the side and all that it starts"
     yield (
-        f"Times are by {clock_name}, prompts counted. `{ALL}`: jump-forward, sparse head, n-gram drafts where they "
-        f"pay. `{_DENSE}`: a mask and a dense head for every token, no jump-forward. How much faster: the median of "
-        "the rounds, lowest and highest. Valid: JSON that the schema allows, bounds and lengths included. Cut: ended "
-        "by the limit, and the beginning of a record. Same rows: those with the tokens of our side with everything on; "
-        "llama.cpp's converter reads no bounds of integers, so that its grammar is a wider one. Ids allowed: of the "
-        "draws that asked the model. Time in masks: what steps waited for them. One round at one row is one record; a "
-        "record's length is its own."
+        f"Times are by {clock_name}, prompts counted. `{ALL}`: jump-forward, sparse and screened heads, n-gram drafts "
+        f"where they pay. `{_DENSE}`: a mask and a dense head for every token, no jump-forward. How much faster: the "
+        "median of the rounds, lowest and highest. Valid: JSON that the schema allows, bounds and lengths included. "
+        "Cut: ended by the limit, and the beginning of a record. Same rows: those with the tokens of our side with "
+        "everything on; llama.cpp's converter reads no bounds of integers, so that its grammar is a wider one. Ids "
+        "allowed: of the draws that asked the model. Time in masks: what steps waited for them. One round at one row "
+        "is one record; a record's length is its own."
     )
     machine = record["machine"]
     sides = ", ".join(f"{row['side']} {row['version']}" for row in record["sides"])

@@ -1,17 +1,18 @@
-"""Keys and values in eight bits against the model's own type: how far off, how many other tokens, how much more fits.
+"""Keys and values in eight and four bits against the model's own type: errors, other tokens, how much more fits.
 
-    python -m benchmarks.engine.kv_types [--models zoo 0.5B] [--quick]
+    python -m benchmarks.engine.kv_types [--models zoo 0.5B] [--folder FOLDER] [--quick]
 
 Each model first writes greedily with keys and values in its own type (float32 here); a verifier is given what the
 generator wrote. Then every type reads those same tokens, and the logits of all ids at each place are compared (teacher
 forcing): a token is changed where the type's best id is another. Errors are in logits, beside the standard deviation of
 a place's logits. After that every type writes, or judges, for itself: texts that come out otherwise, and how many are
-right. Nothing is timed.
+right. Nothing is timed. With the FOLDER of `benchmarks.common.real_models`, real models write on after prose, too.
 """
 
 from __future__ import annotations
 
 import gc
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from transformers import AutoTokenizer
 
 from benchmarks.common.results import machine_line, write
 from benchmarks.common.serving import NAME, checkpoint, engine_of, greedy, run, samples
-from benchmarks.common.settings import Settings, alone
+from benchmarks.common.settings import Settings, parser, settings_of
 from benchmarks.common.shapes import COUNTING, HALF, chat_prompts, folder_of, random_prompts
+from benchmarks.common.subjects import subjects
 from benchmarks.peers.peer import Tokens
 from qpdsl import zoo
-from qpdsl.executor.engine.memory.kv_cache import KVType
+from qpdsl.executor.engine.memory.kv_cache import KV_TYPES, KVType
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest
@@ -32,7 +34,7 @@ from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
 from qpdsl.family.tasks.counting import Problem, evaluation_problems, judge
 
 MINI, PRM = "zoo/counting-mini", "zoo/counting-prm"
-KINDS: tuple[KVType | None, ...] = (None, "int8", "fp8")
+KINDS: tuple[KVType | None, ...] = (None, *KV_TYPES)
 _ROOM = 64 << 20
 # Teacher forcing holds the logits of all places at once.
 _FORCED = 64
@@ -206,7 +208,7 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def bench(settings: Settings) -> None:
+def bench(settings: Settings, folder: Path | None = None) -> None:
     rows = list[Row]()
     count, length = settings.sized(500, 16), settings.sized(256, 96)
     problems = evaluation_problems(count)
@@ -220,11 +222,14 @@ def bench(settings: Settings) -> None:
         solutions = [tokenizer.decode(ids, skip_special_tokens=True) for ids in texts]
         rows += verifier(problems[:_FORCED], solutions)
     if HALF in settings.models:
-        folder = folder_of(HALF, settings.scratch)
         prompts = random_prompts(settings.sized(4, 1), settings.sized(128, 16), 151_936)
-        rows += generator(HALF, folder, prompts, settings.sized(64, 8), None)
+        rows += generator(HALF, folder_of(HALF, settings.scratch), prompts, settings.sized(64, 8), None)
+    for name, subject in subjects(folder).items() if folder is not None else ():
+        if subject.prose:
+            prompts = subject.prompts(settings.sized(8, 1), settings.sized(128, 16))
+            rows += generator(name, subject.float32, prompts, settings.sized(64, 8), None)
     text = (
-        f"# Keys and values in eight bits\n\n{table(rows)}\n\n"
+        f"# Keys and values in eight and four bits\n\n{table(rows)}\n\n"
         f"Errors and changed tokens with the same tokens given, over {rows[0].off.places if rows[0].off else 0:,} "
         f"places of the first model; changed texts and right answers when each type writes for itself, over "
         f"{count} shipped problems (of the verifier: verdicts on the steps of {min(count, _FORCED)} solutions, right "
@@ -234,4 +239,8 @@ def bench(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    alone(__doc__, bench)
+    options = parser(__doc__)
+    options.add_argument("--folder", type=Path, help="where the real models are; without it they are left out")
+    arguments = options.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        bench(settings_of(arguments, Path(scratch)), arguments.folder)

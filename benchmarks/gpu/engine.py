@@ -145,8 +145,8 @@ def engine_for(model: PagedModel, variant: str, batch: int, tokens: int) -> Page
     decoding = kernel_backend(model, cache, rows, graphs=variant != "eager")
     reading = runner.backend.forward
 
-    def forward(chunks: list[Any], early_exit: bool) -> Any:
-        return (decoding.forward if all(chunk.count == 1 for chunk in chunks) else reading)(chunks, early_exit)
+    def forward(chunks: list[Any], exits: Any = ()) -> Any:
+        return (decoding.forward if all(chunk.count == 1 for chunk in chunks) else reading)(chunks, exits)
 
     runner.backend.forward = forward  # type: ignore[method-assign]
     runner.backend.readout = decoding.readout

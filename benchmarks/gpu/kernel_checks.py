@@ -17,7 +17,7 @@ from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.plain import reference
 from tests.support.executor.paged_case import DEVICE, make_batch, make_query, make_rows, page_tables
 
-F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
 # Relative errors: those of the sums in float32, and in 16 bits of the rounded weights and the rounded result.
 BOUNDS = {F32: 2e-5, BF16: 1e-2, F16: 1.5e-3}
 
@@ -56,6 +56,8 @@ SHAPES = [
     Shape("fp8", BF16, 16, 8, 4, 128),
     Shape("fp8", F16, 16, 4, 1, 96, window=64, sinks=True),
     Shape("fp8", F32, 32, 2, 4, 32),
+    Shape("int4", BF16, 16, 8, 4, 128),
+    Shape("int4", F16, 32, 2, 7, 80, window=100),
 ]
 SMALL = [
     Shape("plain", F32, 16, 2, 4, 32, window=20),
@@ -89,6 +91,8 @@ def run(record: Record, small: bool = False) -> None:
     record.case("checks", "sampling", lambda: check_sampling(lengths.vocabulary))
     for dtype in (F32, BF16) if small else (F32, BF16, F16):
         record.case("checks", f"heads, {dtype}", lambda dtype=dtype: check_heads(dtype, 300 if small else 50_001))
+    for sizes in ((1, 3, 6), (4 if small else 64, 4, 3)):
+        record.case("checks", f"routers, {sizes}", lambda sizes=sizes: check_router(*sizes, steps=5 if small else 50))
 
 
 def result(kernel: str, case: str, error: float, bound: float, why: str = "") -> dict[str, Any]:
@@ -217,3 +221,29 @@ def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:
             few = case.masked()
             lines += compared("sparse", sparse(few.hidden, few.head, few.draws, *few.lists()), few)
     return lines
+
+
+def check_router(routers: int, arms: int, features: int, steps: int) -> list[dict[str, Any]]:
+    """LinUCB of so many routers: arms that are not the twin's, and the largest error of what was learned."""
+    from qpdsl.executor.kernels.data.bandits import Bandits
+    from qpdsl.executor.kernels.plain import lin_ucb_twins
+    from qpdsl.executor.kernels.triton import lin_ucb_kernels
+
+    generator = torch.Generator().manual_seed(0)
+    like = {"dtype": torch.float64, "device": DEVICE}
+    kernel, twin = (
+        Bandits(torch.eye(features, **like).repeat(routers, arms, 1, 1), torch.zeros(routers, arms, features, **like))
+        for _ in range(2)
+    )
+    optimism = torch.full((1,), -0.2, **like)
+    differ = 0
+    for _ in range(steps):
+        contexts = torch.rand(routers, features, generator=generator, dtype=F64).to(DEVICE) / math.sqrt(features)
+        losses = torch.rand(routers, generator=generator, dtype=F64).to(DEVICE)
+        taken = lin_ucb_kernels.choose(kernel, contexts, optimism)
+        differ += int((taken != lin_ucb_twins.choose(twin, contexts, optimism)).sum())
+        lin_ucb_kernels.learn(kernel, contexts, taken, losses)
+        lin_ucb_twins.learn(twin, contexts, taken, losses)
+    error = max(float((kernel.inverse - twin.inverse).abs().max()), float((kernel.theta - twin.theta).abs().max()))
+    name = f"{routers} routers, {arms} arms, {features} features"
+    return [result("router", f"arms, {name}", float(differ), 0.0), result("router", f"learned, {name}", error, 1e-9)]

@@ -24,7 +24,7 @@ from qpdsl.executor.kernels.triton import decode, prefill, sample
 from qpdsl.executor.kernels.triton.tuning import Tuning
 
 PAGE = 16
-KINDS: tuple[RowKind, ...] = ("int8", "fp8")
+KINDS: tuple[RowKind, ...] = ("int8", "fp8", "int4")
 BF16 = torch.bfloat16
 # Key heads, queries a key head, width: of a model of 8B and of one of 1B parameters (Llama 3).
 MODELS = {"8B": (8, 4, 128), "1B": (8, 4, 64)}
@@ -123,11 +123,12 @@ def cache(
     if kind == "plain":
         rows = KVRows.plain(torch.empty(total, PAGE, 2, kv_heads, dim, dtype=BF16, device="cuda").normal_())
     else:
-        # Bytes of small numbers: no e4m3 pattern among them is not a number.
+        # Bytes of small numbers: no e4m3 or float16 pattern among them is not a number.
         rows = KVRows.quantized(
             torch.randint(0, 120, (total, size), dtype=torch.uint8, device="cuda"), kind, PAGE, kv_heads, dim
         )
-        rows.split()[1].fill_(0.01)
+        for scales in rows.split()[1:]:
+            scales.fill_(0.01)
     order = torch.randperm(sum(counts), dtype=torch.int32) * layers
     pages = torch.nn.utils.rnn.pad_sequence(list(order.split(counts)), batch_first=True).cuda()
     slots = []

@@ -7,8 +7,11 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
+
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.draft.drafters import Drafters
+from qpdsl.executor.engine.exit.exit_steps import ExitSteps, FirstLayers, Source
 from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
@@ -20,6 +23,7 @@ from qpdsl.executor.engine.step.readout import Reading
 from qpdsl.executor.engine.step.stopwatch import Stopwatch
 from qpdsl.executor.engine.step_report import StepSeconds
 from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.latencies import Waits
 from qpdsl.executor.requests.request import Finish, GenerateRequest
 
 # After so many steps of others a model goes before one whose batch would be full.
@@ -31,12 +35,17 @@ _NOT_FINITE = "the model's logits are not finite numbers; a wider dtype may help
 
 
 class _Drawn(NamedTuple):
-    """A token for a sample, and of how many ids that a mask allowed it was drawn."""
+    """A token for a sample, of how many ids that a mask allowed it was drawn, and how sure the model was of it.
+
+    `confidence` is no number where nobody asked. `left`: whether it is an early exit's, None where it could not be.
+    """
 
     token: int
     logprob: float
     near_tie: bool
     allowed: int | None
+    confidence: float = math.nan
+    left: bool | None = None
 
 
 @dataclass(slots=True)
@@ -44,7 +53,8 @@ class ModelRunner:
     """A model with the scheduler of its sequences and the backend that runs its steps.
 
     `passed` counts the steps of other models since its last one, `peak` is the most sequences that were ready lately:
-    by these the engine chooses the model of a step. `spent` is where the time of its next step went.
+    by these the engine chooses the model of a step. `spent` is where the time of its next step went, and `waits` are
+    those for tokens that it ended.
     """
 
     name: str
@@ -53,9 +63,11 @@ class ModelRunner:
     scheduler: Scheduler
     filler: MaskFiller
     drafters: Drafters
+    exits: ExitSteps
     passed: int = 0
     peak: float = 1.0
     spent: StepSeconds = field(default_factory=StepSeconds)
+    waits: Waits = field(default_factory=Waits)
 
     def urgency(self) -> float:
         """How full its next batch would be against the fullest lately, and how long it has waited.
@@ -73,14 +85,20 @@ class ModelRunner:
         """One forward over the chunks, and what is read off it: values, tokens, samples that end."""
         start = time.perf_counter()
         with working_on(self.model.device):
-            early_exit = any(chunk.sequence.request.exit_margin is not None for chunk in chunks)
+            whole = [chunk for chunk in chunks if not chunk.deferring]
+            leaves = {chunk.sequence.request.exit for chunk in whole if chunk.read_rows}
+            exits = {leave.layer for leave in leaves if leave is not None and leave.layer is not None}
             with self.filler.begin(chunks) as filling:
-                output = self.backend.forward(chunks, early_exit)
+                output = ForwardOutput([], torch.empty(0), {})
+                if whole:
+                    output = self.backend.forward(whole, sorted(exits))
                 if self.drafters.looking:
                     self._show(output)
-                self.scheduler.advance(chunks)
+                self.scheduler.advance(whole)
+                parts = self.exits.first_layers([chunk for chunk in chunks if chunk.deferring])
                 self.resolve_reads(output)
-                self.resolve_draws(output, filling.masks())
+                self.resolve_draws(output, parts, filling.masks())
+                self.exits.settle(parts)
             self.spent.masks += filling.waited
         self.drafters.ran(chunks, time.perf_counter() - start)
 
@@ -115,13 +133,16 @@ class ModelRunner:
                 self.scheduler.finish(sequence)
                 sequence.ticket.finish_read(sequence.values, sequence.cached)
 
-    def resolve_draws(self, output: ForwardOutput, masks: Masks | None) -> None:
+    def resolve_draws(self, output: ForwardOutput, parts: list[FirstLayers], masks: Masks | None) -> None:
         """Draws the next tokens of every sample whose tokens are all computed; prompts are forked into their samples.
+
+        Of those in `parts` the first layers are.
 
         After each proposed token one is drawn too. The first that is not what was proposed ends what a step gives.
         """
         draws: list[Draw] = []
         drawing: list[tuple[Sequence, Proposal | None]] = []
+        sources: list[Source | None] = []
         row = 0
         for chunk, count in output.readers:
             prompt = chunk.sequence
@@ -132,23 +153,57 @@ class ModelRunner:
                 samples = self._fork(prompt) if prompt.unforked else [prompt]
                 for sample in samples:
                     drawing.append((sample, chunk.proposal))
-                    draws += _draws(sample, chunk.proposal, first, allowed)
+                    own = _draws(sample, chunk.proposal, first, allowed)
+                    sources += [_source(output, draw) for draw in own]
+                    draws += own
+        for part in parts:
+            for sample, row in part.draws:
+                if sample.ticket.done:
+                    continue
+                drawing.append((sample, None))
+                draws += _draws(sample, None, row, -1 if masks is None else masks.first.get(sample, -1))
+                sources.append(Source(part.residual, row, sample))
         if not draws:
             return
         watch = Stopwatch(self.model.device)
-        drawn = self.backend.readout.sample(output.hidden, output.exit_hidden, draws, masks)
+        hidden = output.hidden if output.readers else None
+        drawn, left = self.exits.sample(hidden, draws, sources, parts, masks)
         self.spent.head += watch.seconds()
+        self._note_arm(drawing)
         counts = None if masks is None else masks.counts.tolist()
         tokens = [
-            _Drawn(token, logprob, near_tie, None if counts is None or draw.allowed < 0 else counts[draw.allowed])
-            for draw, token, logprob, near_tie in zip(draws, *drawn, strict=True)
+            _Drawn(
+                *(token, logprob, near),
+                None if counts is None or draw.allowed < 0 else counts[draw.allowed],
+                confidence,
+                early,
+            )
+            for draw, early, token, logprob, near, confidence in zip(draws, left, *drawn, strict=True)
         ]
+        now = time.perf_counter()
         first = 0
         for sample, proposal in drawing:
             last = first + 1 + (0 if proposal is None else len(proposal.tokens))
             if not sample.ticket.done:
                 self._check(sample, proposal, tokens[first:last])
+                self._note_wait(sample, now)
             first = last
+
+    def _note_wait(self, sample: Sequence, now: float) -> None:
+        """Notes how long a sample has waited for what it got in this step; of one that runs ahead nothing is noted."""
+        tokens = sample.drawn - sample.told
+        if tokens > 0:
+            if sample.rank[0] == 0:
+                self.waits.note(now - sample.since, tokens, first=sample.told == 0)
+            sample.told, sample.since = sample.drawn, now
+
+    def _note_arm(self, drawing: list[tuple[Sequence, Proposal | None]]) -> None:
+        """Counts for each sample how the head of this step was computed, where a router chose it."""
+        routed = self.backend.readout.routed
+        if routed is not None and routed.arm is not None:
+            for sample, _ in drawing:
+                if sample.generation.route is not None:
+                    sample.arms[routed.arm] = sample.arms.get(routed.arm, 0) + 1
 
     def _fork(self, prompt: Sequence) -> list[Sequence]:
         """The samples of a prompt that go on, with the tokens that surely begin each."""
@@ -160,6 +215,8 @@ class ModelRunner:
             del sample.tokens[sample.prompt_length :]
             if all(self._append_forced(sample, token) for token in ahead):
                 going.append(sample)
+            else:
+                self._note_wait(sample, time.perf_counter())
         return going
 
     def _check(self, sample: Sequence, proposal: Proposal | None, drawn: list[_Drawn]) -> None:
@@ -174,9 +231,12 @@ class ModelRunner:
         going = True
         while going and node is not None:
             sample.draws += 1
+            sample.exits += drawn[node + 1].left is True
+            sample.refined += drawn[node + 1].left is False
             token = drawn[node + 1].token
             node_after = None if proposal is None else proposal.child(node, token)
             sample.accepted += node_after is not None
+            sample.rejected += node_after is None and proposal is not None and proposal.goes_on(node)
             going = self._append(sample, drawn[node + 1])
             if going and node_after is not None:
                 self.scheduler.memory.accept(sample, node_after - accepted)
@@ -200,18 +260,27 @@ class ModelRunner:
         if not math.isfinite(drawn.logprob):
             self._fail(sequence, _NOT_FINITE)
             return False
-        sequence.tokens.append(drawn.token)
-        sequence.logprob += drawn.logprob
-        sequence.logprobs.append(drawn.logprob)
         sequence.near_ties += drawn.near_tie
+        if not _stands(sequence, drawn):
+            self._end(sequence, "unsure")
+            return False
+        sequence.tokens.append(drawn.token)
+        logprob = drawn.logprob if sequence.generation.logprobs else 0.0
+        sequence.logprob += logprob
+        sequence.logprobs.append(logprob)
         if drawn.allowed is not None:
             sequence.allowed.append(drawn.allowed)
         finish = _finish(sequence, drawn.token, self.model.max_positions)
         if finish is not None:
-            sequence.computed = min(sequence.computed, len(sequence.tokens))
-            self.scheduler.finish(sequence)
-            sequence.ticket.finish_sample(sequence.index, sequence.sample(finish), sequence.cached)
+            self._end(sequence, finish)
         return finish is None
+
+    def _end(self, sequence: Sequence, finish: Finish) -> None:
+        sequence.computed = min(sequence.computed, len(sequence.tokens))
+        if (leave := sequence.request.exit) is not None and leave.layer is not None:
+            sequence.skipped += sequence.late * (self.model.depth - leave.layer)
+        self.scheduler.finish(sequence)
+        sequence.ticket.finish_sample(sequence.index, sequence.sample(finish), sequence.cached)
 
     def _fail(self, sequence: Sequence, reason: str) -> None:
         sequence.ticket.fail(EngineError(reason))
@@ -232,7 +301,9 @@ def _draws(sample: Sequence, proposal: Proposal | None, row: int, allowed: int) 
     """The draws of a sample from the rows of the hidden states from `row` on, with bits from row `allowed` on."""
     request = sample.generation
     params, key, drawn = request.sampling, request.keys[sample.index], request.drawn + sample.drawn
-    rest = (request.sparse, request.exit_margin)
+    measure = None if request.confidence is None else request.confidence.by
+    screened = not request.logprobs and request.exit is None and measure is None
+    rest = (request.sparse, request.exit, request.route, measure, screened)
     if proposal is None:
         return [Draw(row, params, key, drawn, allowed, *rest)]
     depths = [0, *(depth + 1 for depth in proposal.depths)]
@@ -240,6 +311,23 @@ def _draws(sample: Sequence, proposal: Proposal | None, row: int, allowed: int) 
         Draw(row + index, params, key, drawn + depth, allowed + index if allowed >= 0 else -1, *rest)
         for index, depth in enumerate(depths)
     ]
+
+
+def _source(output: ForwardOutput, draw: Draw) -> Source | None:
+    """Where a draw from a forward of all layers would read at its exit."""
+    if draw.exit is None or draw.exit.layer is None:
+        return None
+    return Source(output.states[draw.exit.layer], draw.row)
+
+
+def _stands(sequence: Sequence, drawn: _Drawn) -> bool:
+    """Whether the model was sure enough of a token. Of one that alone could come there is nothing to ask."""
+    wanted = sequence.confidence
+    if wanted is None or math.isnan(drawn.confidence) or drawn.allowed == 1:
+        return True
+    sequence.near_ties += wanted.near(drawn.confidence)
+    sequence.confidence = wanted.after(drawn.confidence)
+    return wanted.holds(drawn.confidence)
 
 
 def _finish(sequence: Sequence, token: int, max_positions: int) -> Finish | None:

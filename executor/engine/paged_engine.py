@@ -17,8 +17,11 @@ from qpdsl.executor.engine.draft.eagle import EagleDrafter
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.draft.ngram import NGramDrafter
 from qpdsl.executor.engine.draft.self_draft import SelfDrafter
+from qpdsl.executor.engine.exit.exit_states import ExitHeads, HeadWeights
+from qpdsl.executor.engine.exit.exit_steps import ExitSteps
 from qpdsl.executor.engine.memory import budget
 from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
+from qpdsl.executor.engine.memory.footprint import Footprint, ResidentMemory
 from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
 from qpdsl.executor.engine.memory.pool import PagePool
@@ -30,11 +33,14 @@ from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
 from qpdsl.executor.engine.step.backends import NativeBackend, backend_of, fixed_rows
 from qpdsl.executor.engine.step.mask_filler import MaskFiller
+from qpdsl.executor.engine.step.routed_head import HeadRouter, RoutedHead
 from qpdsl.executor.engine.step_report import StepReport, StepSeconds, report
 from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.latencies import Waits
 from qpdsl.executor.requests.request import GenerateRequest, Request, SamplingParams
+from qpdsl.executor.requests.routing import Routing
 from qpdsl.executor.requests.ticket import Ticket
 
 
@@ -45,7 +51,8 @@ class EngineConfig:
     On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `compiled` has
     torch.compile make the layers' kernels when they first run, unless steps are deterministic; `graphs` captures decode
     steps as CUDA graphs. On a CPU in float32 a sample has the same bits in any batch anyway, where the model's layers
-    run without transformers' modules.
+    run without transformers' modules. With `record_routes`, a step whose head is routed is computed by every arm, to
+    know what each takes.
     """
 
     max_sequences: int = 128
@@ -53,6 +60,7 @@ class EngineConfig:
     deterministic: bool = False
     compiled: bool = False
     graphs: bool = True
+    record_routes: bool = False
 
 
 class PagedEngine:
@@ -80,6 +88,11 @@ class PagedEngine:
         self._reclaimer = Reclaimer()
         self._model_drafters: list[tuple[str, ModelDrafter]] = []
         self._heads: dict[str, EagleHead] = {}
+        self._exit_heads = ExitHeads()
+        self._routers: dict[str, dict[Routing, HeadRouter]] = {}
+        self._resident: ResidentMemory | None = None
+        # Bytes of weights by model, counted once.
+        self._weights: dict[str, int] = {}
         self._stepping = False
         self._cancelled: list[tuple[Scheduler, Ticket]] = []
         self._on_step = on_step
@@ -110,6 +123,10 @@ class PagedEngine:
     def add_head(self, name: str, head: EagleHead) -> None:
         """Makes an EAGLE head ready to draft, on the device of the models that it is for."""
         self._heads[name] = head.eval()
+
+    def add_exit_head(self, name: str, head: HeadWeights) -> None:
+        """Makes an exit head ready for requests that leave a model early by it. Of a name, each layer has its own."""
+        self._exit_heads.add(name, head)
 
     def _allocate(self, models: Mapping[str, PagedModel]) -> None:
         """Makes the arena anew for these models. The old one is freed first: a budget may be all that is free."""
@@ -147,7 +164,12 @@ class PagedEngine:
         backend = backend_of(model, cache, rows, config.graphs)
         drafters = Drafters(partial(self._drafter, name), model.max_positions)
         scheduler.on_leave = drafters.forget
-        return ModelRunner(name, model, backend, scheduler, MaskFiller(model.vocabulary), drafters)
+        if backend.readout.routed is not None:
+            backend.readout.routed.record = int(config.record_routes)
+            # What was learned outlives a memory that is cut anew.
+            backend.readout.routed.routers = self._routers.setdefault(name, {})
+        exits = ExitSteps(model, backend, self._exit_heads, scheduler.token_budget)
+        return ModelRunner(name, model, backend, scheduler, MaskFiller(model.vocabulary), drafters, exits)
 
     def _drafter(self, name: str, drafting: Drafting) -> Drafter:
         """What drafts for a model. Raises EngineError where nothing can."""
@@ -219,6 +241,10 @@ class PagedEngine:
         """See `Engine`."""
         return self._runners[model].model.capabilities
 
+    def routed(self, model: str) -> RoutedHead | None:
+        """What routes the steps of a model, with the routers that it has; None where nothing can."""
+        return self._runners[model].backend.readout.routed
+
     def busy(self, model: str) -> int:
         """The sequences that a model has to work at; a prompt that is not forked yet counts for all its samples."""
         scheduler = self._runners[model].scheduler
@@ -242,8 +268,10 @@ class PagedEngine:
             raise EngineError(f"{model} {inability}")
         if (reason := scheduler.too_large(len(request.tokens))) is not None:
             raise EngineError(reason)
-        if isinstance(request, GenerateRequest) and request.draft is not None:
-            self._runners[model].drafters.prepare(request.draft)
+        if isinstance(request, GenerateRequest):
+            request = self._exit_heads.settled(model, paged, request)
+            if request.draft is not None:
+                self._runners[model].drafters.prepare(request.draft)
         ticket = Ticket(request, partial(self._cancel, scheduler), scheduler.promote)
         scheduler.add(Sequence.of(ticket, request, paged.max_positions - length))
         if self._arrived is not None:
@@ -264,7 +292,7 @@ class PagedEngine:
             self._stepping = False
             self._retire_cancelled()
         self._report(runner, chunks, time.monotonic() - start)
-        runner.spent = StepSeconds()
+        runner.spent, runner.waits = StepSeconds(), Waits()
 
     async def drive(self) -> None:
         """Steps for as long as the task lives, letting the awaiting coroutines run in between."""
@@ -330,4 +358,16 @@ class PagedEngine:
             return
         decodes = sum(chunk.count == 1 and chunk.sequence.drawn > 1 for chunk in chunks)
         prefill = sum(chunk.count for chunk in chunks) - decodes
-        self._on_step(report(runner.name, runner.scheduler, len(chunks), prefill, decodes, seconds, runner.spent))
+        counts = (len(chunks), prefill, decodes, seconds)
+        routed = runner.backend.readout.routed
+        footprint = self._footprint(runner, prefill + decodes)
+        self._on_step(report(runner.name, runner.scheduler, *counts, runner.spent, runner.waits, routed, footprint))
+
+    def _footprint(self, runner: ModelRunner, rows: int) -> Footprint:
+        """What the step of so many rows, and everything else, holds in memory."""
+        if self._resident is None:
+            self._resident = ResidentMemory(runner.model.device)
+        if runner.name not in self._weights:
+            self._weights[runner.name] = int(runner.model.weight_bytes)
+        activations = rows * runner.model.row_bytes
+        return Footprint(self._weights[runner.name], activations, self._resident.bytes())

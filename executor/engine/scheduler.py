@@ -10,6 +10,7 @@ Models that share memory have a scheduler each, in one `SchedulerGroup`, which c
 from __future__ import annotations
 
 import itertools
+import time
 from bisect import bisect_left, insort
 from collections.abc import Callable
 
@@ -67,8 +68,10 @@ class Scheduler:
         """Gives a request that ran ahead priority 0."""
         for queue in (self.waiting, self.running):
             for sequence in queue:
-                if sequence.ticket is ticket:
+                if sequence.ticket is ticket and sequence.rank[0] > 0:
                     sequence.rank = (0, *sequence.rank[1:])
+                    # Until now nobody waited for it.
+                    sequence.since = time.perf_counter()
             queue.sort(key=_rank)
 
     def schedule(self) -> list[Chunk]:
@@ -97,7 +100,10 @@ class Scheduler:
         )
 
     def advance(self, chunks: list[Chunk]) -> None:
-        """Marks the chunks as computed, but for what was proposed; the pages of a prefill can be shared from now on."""
+        """Marks the chunks as computed, but for what was proposed; the pages of a prefill can be shared from now on.
+
+        Chunks that are `deferring` are none of them.
+        """
         for chunk in chunks:
             chunk.sequence.computed += chunk.count
             if chunk.count > 1:
@@ -144,14 +150,14 @@ class Scheduler:
     def _continue(self, chunks: list[Chunk]) -> int:
         """Chunks of the running sequences, those that rank first first; returns what is left of the token budget."""
         running = tuple(self.running)
-        missing = [len(sequence.tokens) - sequence.computed for sequence in running]
+        missing = [sequence.missing for sequence in running]
         decoding = missing.count(1)
         budget = self.token_budget - decoding
         if decoding < len(running):
             budget = max(budget, 1)
         for sequence, rest in zip(running, missing, strict=True):
             count = 1 if rest == 1 else min(rest, budget)
-            if sequence.computed + count > sequence.limit:
+            if sequence.reached + count > sequence.limit:
                 # Without pages it was preempted a moment ago, to make room for a sequence before it.
                 count = self._room(sequence, count) if sequence.pages and count > 0 else 0
             if count > 0:
@@ -160,7 +166,7 @@ class Scheduler:
                 proposal = self._proposal(sequence, count, budget) if count == rest else None
                 if proposal is not None:
                     budget -= len(proposal.tokens)
-                chunks.append(Chunk(sequence, count, proposal))
+                chunks.append(Chunk(sequence, count, proposal, sequence.defers))
         return budget
 
     def _proposal(self, sequence: Sequence, count: int, budget: int) -> Proposal | None:
@@ -252,7 +258,7 @@ class Scheduler:
         """
         cold_only = sequence.rank[0] > 0 and self._is_idle_work(sequence)
         while True:
-            room = self.memory.extend(sequence, count, cold_only=cold_only)
+            room = self.memory.extend(sequence, sequence.late + count, cold_only=cold_only) - sequence.late
             if room > 0:
                 return room
             if self._group.drop_drafts():
@@ -269,7 +275,7 @@ class Scheduler:
 
     def _refuse(self, sequence: Sequence) -> None:
         self.refusals += 1
-        sequence.ticket.fail(EngineError(self.too_large(sequence.computed + 1) or "there is no KV memory to be had"))
+        sequence.ticket.fail(EngineError(self.too_large(sequence.reached + 1) or "there is no KV memory to be had"))
         self.cancel(sequence.ticket)
 
 

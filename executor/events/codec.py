@@ -23,7 +23,11 @@ _LOGPROB_DIGITS = 4
 _GREATEST = 1 << 53
 # The fields of each class of report that was written.
 _REPORT_FIELDS: dict[type, tuple[str, ...]] = {}
-_FIGURES = tuple(field.name for field in fields(EngineFigures) if field.name not in ("model", "others"))
+# No wait has a bucket beyond: 2^64 seconds are far longer than any.
+_MOST_BUCKETS = 1024
+# Counts of an engine's report by bucket.
+_WAITS = ("first_waits", "waits")
+_FIGURES = tuple(field.name for field in fields(EngineFigures) if field.name not in ("model", "others", *_WAITS))
 
 
 class BadEvent(ValueError):
@@ -110,11 +114,12 @@ def _candidate_record(candidate: Candidate) -> dict[str, Any]:
 
 def _report(report: Any) -> dict[str, Any]:
     if isinstance(report, EngineFigures):
-        return {"model": report.model, **{name: getattr(report, name) for name in _FIGURES}, **report.others}
+        waits = {name: dict(counts) for name in _WAITS if (counts := getattr(report, name))}
+        return {"model": report.model, **{name: getattr(report, name) for name in _FIGURES}, **report.others, **waits}
     names = _REPORT_FIELDS.get(type(report))
     if names is None:
         names = _REPORT_FIELDS[type(report)] = tuple(field.name for field in fields(report))
-    return {name: _plain(getattr(report, name)) for name in names}
+    return {name: _plain(value) for name in names if (value := getattr(report, name)) or name not in _WAITS}
 
 
 def _read_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +181,9 @@ def _figures(record: Any) -> EngineFigures:
         for name, value in record.items()
         if name not in figures and isinstance(value, (int, float)) and not isinstance(value, bool)
     }
-    return EngineFigures(_checked(str)(record["model"]), **figures, others=others)
+    waits: dict[str, Any] = {name: _buckets(record[name]) for name in _WAITS if name in record}
+    model = _checked(str)(record["model"])
+    return EngineFigures(model=model, others=others, **figures, **waits)  # type: ignore[arg-type]
 
 
 def _sums(record: Any) -> dict[str, tuple[float, ...]]:
@@ -185,6 +192,17 @@ def _sums(record: Any) -> dict[str, tuple[float, ...]]:
 
 def _counts(record: Any) -> dict[str, int]:
     return {name: _count(value) for name, value in _checked(dict)(record).items()}
+
+
+def _buckets(record: Any) -> dict[int, int]:
+    return {_bucket(name): _count(value) for name, value in _checked(dict)(record).items()}
+
+
+def _bucket(name: str) -> int:
+    bucket = int(name)
+    if abs(bucket) > _MOST_BUCKETS:
+        raise ValueError(f"{name:.40} is no bucket")
+    return bucket
 
 
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -118,7 +118,8 @@ class Routed(Event):
 class EngineFigures:
     """An engine's report of a step as it is read back from a trace, by a process that loads no engine.
 
-    It has the figures that every report has, and in `others` whatever else the engine counted, by name.
+    It has the figures that every report has, and in `others` whatever else the engine counted, by name. The waits for
+    tokens that the step ended are counted by bucket (see `latencies.py`).
     """
 
     model: str
@@ -129,6 +130,8 @@ class EngineFigures:
     pages: int
     preemptions: int
     others: Mapping[str, float] = field(default_factory=dict)
+    first_waits: Mapping[int, int] = field(default_factory=dict)
+    waits: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

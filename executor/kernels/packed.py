@@ -18,7 +18,7 @@ from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Paths, Scoring
 
-_KINDS: tuple[RowKind, ...] = ("plain", "int8", "fp8")
+_KINDS: tuple[RowKind, ...] = ("plain", "int8", "fp8", "int4")
 # Every part begins at a multiple of 16 bytes (in int32): for other pointers kernels would be compiled once more.
 _ALIGNED = 4
 

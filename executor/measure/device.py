@@ -3,9 +3,9 @@
 Everything runs as the requests of a program would: through the scheduler, the paged cache and the sampler, on random
 token ids. `planner/cost/device.py` says what the figures are.
 
-What eight-bit keys and values do to a model is measured as well: the time of the steps, and the largest difference of
-any compared logit from that with keys and values as the model computes them. The texts are the model's own, and random
-tokens where it writes none.
+What keys and values in eight or four bits do to a model is measured as well: the time of the steps, and the largest
+difference of any compared logit from that with keys and values as the model computes them, and how many draws come out
+otherwise. The texts are the model's own, and random tokens where it writes none.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from qpdsl.executor.engine.memory.kv_cache import KV_TYPES, KVType
-from qpdsl.executor.engine.model.heads import ValueHead
+from qpdsl.executor.engine.memory.kv_cache import KV_TYPES, KVType, suits
+from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.measure.head_crossover import head_crossover
 from qpdsl.executor.measure.loads import BATCHES, CHUNKS, CONTEXT, ModelLoads, Timer, curve_of
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.request import ReadRequest
@@ -28,7 +30,7 @@ from qpdsl.planner.cost.device import Device, KVProfile, ModelProfile, ModelShap
 
 # Loads the measured model with its keys and values kept in another type. Raises ModelError.
 Reload = Callable[[KVType], PagedTextModel]
-# The texts by which the error of eight-bit keys and values is taken: their number, and the tokens of each.
+# The texts by which the error of quantized keys and values is taken: their number, and the tokens of each.
 _TEXTS, _TEXT_TOKENS = 8, 96
 # The logits that are compared, of all texts together.
 _LOGITS = 2_000_000
@@ -58,7 +60,11 @@ def shape_of(model: PagedModel) -> ModelShape:
     heads = layout.kv_heads * model.fold
     size = model.weight_bytes / model.parameters
     kv_bytes = float(layout.token_bytes)
-    return ModelShape(model.parameters, layout.layers, heads, layout.kv_heads, layout.head_dim, size, kv_bytes)
+    head = model.head
+    rows, width = (head.width, head.in_features) if isinstance(head, LogitHead) else (0, 0)
+    return ModelShape(
+        model.parameters, layout.layers, heads, layout.kv_heads, layout.head_dim, size, kv_bytes, rows * width, rows
+    )
 
 
 def measure_model(
@@ -66,7 +72,7 @@ def measure_model(
 ) -> ModelProfile:
     """Seconds of steps of one model by size and, with `tables`, its throughput by KV memory and batch.
 
-    With `reload`, also what eight-bit keys and values do to it. Raises ModelError.
+    With `reload`, also what quantized keys and values do to it. Raises ModelError.
     """
     loads = ModelLoads(model, clock)
     # The first steps of a model are slower than all others.
@@ -87,13 +93,14 @@ def measure_model(
         loads.table(batches, loads.scoring) if tables else None,
         measure_kv_types(model, reload, clock) if reload is not None else {},
         loads.reading(),
+        head_crossover(model.paged, clock),
     )
 
 
 def measure_kv_types(model: PagedTextModel, reload: Reload, clock: Timer) -> dict[str, KVProfile]:
-    """A profile of the model with its keys and values in each eight-bit type; none if they are in one already.
+    """A profile of the model with its keys and values in each type of fewer bits; none if they are in one already.
 
-    A type in which a logit is not finite is left out, as it cannot be used. Raises ModelError.
+    A type that its heads do not suit is left out, and one in which a logit is not finite. Raises ModelError.
     """
     if model.paged.layout.kv_type is not None:
         return {}
@@ -101,16 +108,34 @@ def measure_kv_types(model: PagedTextModel, reload: Reload, clock: Timer) -> dic
     texts = loads.texts(_TEXTS, _TEXT_TOKENS)
     exact = _logits(loads, texts)
     profiles: dict[str, KVProfile] = {}
-    for kv_type in KV_TYPES:
+    layout = model.paged.layout
+    for kv_type in (kind for kind in KV_TYPES if suits(kind, layout.head_dim)):
         quantized = ModelLoads(reload(kv_type), clock)
-        errors = [abs(a - b) for a, b in zip(exact, _logits(quantized, texts), strict=True)]
+        changed = _logits(quantized, texts)
+        errors = [abs(a - b) for a, b in zip(exact, changed, strict=True)]
         if not all(map(math.isfinite, errors)):
             continue
         quantized.decode(4)
         prefill, decode = quantized.prefills(), quantized.decodes()
         token_bytes = float(quantized.model.paged.layout.token_bytes)
-        profiles[kv_type] = KVProfile(token_bytes, max(errors), curve_of(decode or prefill), curve_of(prefill))
+        loss = changed_draws(exact, changed, model.paged.vocabulary) if model.writes else None
+        curves = curve_of(decode or prefill), curve_of(prefill)
+        profiles[kv_type] = KVProfile(token_bytes, max(errors), *curves, loss)
     return profiles
+
+
+def changed_draws(exact: Sequence[float], other: Sequence[float], vocabulary: int) -> float:
+    """The share of draws that come out otherwise under other logits, for rows of `vocabulary` logits one after another.
+
+    Greedy ones, or those at temperature 1 with the same Gumbel noise: the larger share. One more than was seen counts,
+    so that few draws prove little.
+    """
+    before, after = (np.asarray(values, np.float32).reshape(-1, vocabulary) for values in (exact, other))
+    noise = np.random.default_rng(0).gumbel(size=before.shape).astype(np.float32)
+    changed = max(
+        int(np.count_nonzero((before + way).argmax(1) != (after + way).argmax(1))) for way in (np.float32(0), noise)
+    )
+    return (changed + 1) / (len(before) + 1)
 
 
 def _logits(loads: ModelLoads, texts: Sequence[tuple[int, ...]]) -> list[float]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, InstanceStarted, OperatorDone
+from qpdsl.executor.measure.memory_meter import MemoryMeter
+from qpdsl.executor.requests.latencies import Waits, percentiles
 from qpdsl.planner.cost.run_figures import ModelFigures, OperatorFigures, RunFigures
 
 _PARTS = ("mask_seconds", "head_seconds", "draft_seconds")
@@ -33,8 +35,10 @@ class _Model:
     decode_seconds: float = 0.0
     latest: Mapping[str, int] = field(default_factory=dict)
     peak: int = 0
+    held: int = 0
     # Seconds of the parts of forwards, by the names of the report's fields.
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_PARTS, 0.0))
+    waits: Waits = field(default_factory=Waits)
 
 
 class RunMeter:
@@ -61,6 +65,7 @@ class RunMeter:
         self._first: float | None = None
         self._last = 0.0
         self._peak_kv = 0
+        self._memory = MemoryMeter(self._page_bytes)
 
     def see(self, event: Event) -> None:
         """A reader of the event stream. Greedy decoding that is run for comparison does not count."""
@@ -97,6 +102,7 @@ class RunMeter:
             peak_kv=self._peak_kv if self._page_bytes else None,
             kv_budget=self._kv_budget,
             longest=max(steps) / mean if mean else 1.0,
+            memory=self._memory.parts(),
         )
 
     def _operator(self, event: OperatorDone) -> None:
@@ -134,7 +140,10 @@ class RunMeter:
         model.decode_seconds += seconds * (1 - share)
         for part in _PARTS:
             model.parts[part] += getattr(report, part, 0.0)
+        model.waits.add(report.first_waits, report.waits)
         model.peak = max(model.peak, report.pages_held)
+        model.held += report.pages_held
+        self._memory.step(report)
         model.latest = {
             "preemptions": report.preemptions,
             "pages": report.pages,
@@ -159,6 +168,9 @@ class RunMeter:
             model.latest["pages"],
             self._page_bytes.get(name, 0),
             **model.parts,
+            first_token=percentiles(model.waits.first),
+            between_tokens=percentiles(model.waits.between),
+            mean_pages=model.held / model.steps,
         )
 
 

@@ -2,7 +2,8 @@
 
 Open `text_model.py` first; `load.py` makes a `TextModel` of a folder, of a GGUF file or of a hub id, and refuses what
 cannot run here. Models are transformers' own, loaded from safetensors or GGUF only, and no code from a checkpoint is
-run. `lora.py` merges a LoRA adapter into the weights.
+run. `lora.py` merges a LoRA adapter into the weights. `exit_head.py` reads and writes the exit heads that `qpdsl
+calibrate` fits, `exit_record.py` what is known of them, without torch.
 
 A GGUF file is read without the package of that name, so that what is not understood is refused and not left out
 (`executor/checkpoint/gguf_families.py`). `gguf_model.py` builds the model around layers that hold the stored weights,

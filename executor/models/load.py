@@ -8,7 +8,8 @@ numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,32 @@ def load(
     only, from the folder only, and no code from the checkpoint.
     Raises ModelError.
     """
+    with _opened(name, location, device, dtype, adapter, slow) as (loading, torch_dtype):
+        return loading.model(device, torch_dtype, kv_type, kind, keep=dtype is None and device == "cpu")
+
+
+def load_modules(
+    name: str, location: str | Path, device: str, dtype: str | None, adapter: str | Path | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """The modules of a causal language model as transformers runs them, and its tokenizer; arguments as for `load`.
+
+    They have the weights that `load` computes with: quantized ones stay as they are stored where they would there.
+    Raises ModelError.
+    """
+    with _opened(name, location, device, dtype, adapter) as (loading, torch_dtype):
+        return loading.modules(device, torch_dtype, keep=dtype is None and device == "cpu")
+
+
+@contextmanager
+def _opened(
+    name: str,
+    location: str | Path,
+    device: str,
+    dtype: str | None,
+    adapter: str | Path | None,
+    slow: Callable[[str], None] | None = None,
+) -> Iterator[tuple[_Loading, torch.dtype | str]]:
+    """A model whose files are checked, ready to be loaded inside the block, and the type to load it in."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     for library in _LIBRARIES:
@@ -93,8 +120,7 @@ def load(
         lora = AdapterFolder.of(name, path, str(adapter))
     try:
         with isolated(folder) as files, no_hub():
-            loading = _Loading(name, str(location), folder, files, lora, slow)
-            return loading.model(device, torch_dtype, kv_type, kind, keep=dtype is None and device == "cpu")
+            yield _Loading(name, str(location), folder, files, lora, slow), torch_dtype
     except OSError as error:
         raise ModelError(name, f"its files cannot be read: {error}") from error
 
@@ -150,22 +176,9 @@ class _Loading:
         """`keep`: whether quantized weights stay as they are stored; `native`: see `PagedModel`."""
         config, tokenizer = self._config(), self._tokenizer()
         verifier, head = self._verifier(kind, config, tokenizer, device)
-        if self.folder.gguf is None:
-            model = self._pretrained(config, head, verifier, dtype, device, keep)
-        else:
-            model = self._from_gguf(self.folder.gguf, config, None if keep else dtype, device)
         # What a package keeps in a form of its own has its configuration.
-        packaged = hasattr(config, "quantization_config")
+        model, packaged = self._checked(config, tokenizer, verifier, head, dtype, device, keep=keep)
         held = self.folder.kinds if keep and not packaged else None
-        if (wrong := _no_number(model.named_parameters())) is not None:
-            raise self._error(wrong)
-        if self.adapter is not None:
-            if held is not None:
-                what = "a GGUF file" if self.folder.gguf is not None else "a quantized checkpoint"
-                kept = f"an adapter is merged into floats, and the weights of {what} are kept as they are stored"
-                raise adapter_error(self.name, self.adapter.origin, f"{kept}; `--dtype float32` makes floats of them")
-            self._merge(model, self.adapter, is_base=head is not None)
-        self._check_vocabulary(model, tokenizer)
         if verifier is not None:
             self._check_scores(model, tokenizer, verifier)
         try:
@@ -180,6 +193,43 @@ class _Loading:
         return PagedTextModel.of(
             self.name, tokenizer, paged, self._eos(model, tokenizer), verifier, self._notes(), held
         )
+
+    def modules(
+        self, device: str, dtype: torch.dtype | str, *, keep: bool
+    ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+        """See `load_modules`."""
+        config, tokenizer = self._config(), self._tokenizer()
+        self._verifier(None, config, tokenizer, device)
+        model, _ = self._checked(config, tokenizer, None, None, dtype, device, keep=keep)
+        return model, tokenizer
+
+    def _checked(
+        self,
+        config: PretrainedConfig,
+        tokenizer: PreTrainedTokenizerFast,
+        verifier: Verifier | None,
+        head: ValueHead | None,
+        dtype: torch.dtype | str,
+        device: str,
+        *,
+        keep: bool,
+    ) -> tuple[PreTrainedModel, bool]:
+        """The modules with all their weights, and whether a package keeps these in a form of its own."""
+        if self.folder.gguf is None:
+            model = self._pretrained(config, head, verifier, dtype, device, keep)
+        else:
+            model = self._from_gguf(self.folder.gguf, config, None if keep else dtype, device)
+        packaged = hasattr(config, "quantization_config")
+        if (wrong := _no_number(model.named_parameters())) is not None:
+            raise self._error(wrong)
+        if self.adapter is not None:
+            if keep and not packaged and self.folder.kinds is not None:
+                what = "a GGUF file" if self.folder.gguf is not None else "a quantized checkpoint"
+                kept = f"an adapter is merged into floats, and the weights of {what} are kept as they are stored"
+                raise adapter_error(self.name, self.adapter.origin, f"{kept}; `--dtype float32` makes floats of them")
+            self._merge(model, self.adapter, is_base=head is not None)
+        self._check_vocabulary(model, tokenizer)
+        return model, packaged
 
     def _merge(self, model: PreTrainedModel, adapter: AdapterFolder, *, is_base: bool) -> None:
         try:

@@ -15,7 +15,9 @@ _WITHOUT: Mapping[Feature, str] = {
     "seeds": "does not sample by a seed, so its samples could not be drawn again",
     "masks": "cannot hold its output to a constraint",
     "early_exit": "has no middle layer to leave at",
+    "confidence": "does not tell how sure it is of its tokens",
     "drafts": "does not check drafted tokens",
+    "routing": "has one way to compute its head, so that there is nothing to decide at a step",
     "logits": "does not tell the logits of given tokens",
     "logprobs": "does not tell the log-probabilities of given tokens",
 }
@@ -26,12 +28,12 @@ class Capabilities:
     """What an engine can do for one model. A plan that needs more is refused before it runs.
 
     "sampling": it serves a `GenerateRequest`. "seeds": a sample with a temperature depends on its key, its prompt and
-    its sampling parameters, so the same request gives the same tokens. "masks", "early_exit", "drafts": a request may
-    have a `mask`, an `exit_margin` or a `draft`. "logits": it serves a `ReadRequest`. "logprobs": it serves a
-    `LogProbRequest` and a `TreeRequest`. "forks": a prompt is computed once for all its samples and for later requests
-    that begin with it; no request needs that, but without it shared prefixes save nothing. `spare_rows`: a step with so
-    many sequences takes little longer than with one, so that work which may be for nothing costs little; None where
-    that is not known.
+    its sampling parameters, so the same request gives the same tokens. "masks", "early_exit", "confidence", "drafts",
+    "routing": a request may have a `mask`, an `exit`, a `confidence`, a `draft`, a `route`. "logits": it serves a
+    `ReadRequest`. "logprobs": it serves a `LogProbRequest` and a `TreeRequest`. "forks": a prompt is computed once for
+    all its samples and for later requests that begin with it; no request needs that, but without it shared prefixes
+    save nothing. `spare_rows`: a step with so many sequences takes little longer than with one, so that work which may
+    be for nothing costs little; None where that is not known.
     """
 
     features: frozenset[Feature]

@@ -6,7 +6,7 @@ All requests say the same of themselves, so that an engine need not ask for thei
     length        how many positions these take
     positions     where among them something is read: the next token, logits or log-probabilities
     samples       how many samples are drawn; 0 for a request that only reads
-    exit_margin   the margin of an early exit, None without one
+    exit          when the model may be left early, None for never
     features      what the engine must be able to do
 """
 
@@ -19,14 +19,19 @@ from typing import Literal as OneOf
 
 import numpy as np
 
+from qpdsl.executor.requests.confidence import Confidence
 from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.early_exit import EarlyExit
+from qpdsl.executor.requests.routing import Arm, Routing
 
 # Below this temperature logits divided by it leave the range of float32, and any sampling has long become greedy.
 _LEAST_TEMPERATURE = 1e-6
 
 # What an engine may be able to do for a model (see `Capabilities`).
-Feature = OneOf["sampling", "seeds", "masks", "early_exit", "drafts", "logits", "logprobs", "forks"]
-Finish = OneOf["eos", "stop", "length", "match"]
+Feature = OneOf[
+    "sampling", "seeds", "masks", "early_exit", "confidence", "drafts", "routing", "logits", "logprobs", "forks"
+]
+Finish = OneOf["eos", "stop", "length", "match", "unsure"]
 # 0: needed now. 1: run-ahead work, which only uses what would stand idle: it is admitted where nothing else waits, is
 # the first to be preempted, and takes no cached page that was used lately.
 Priority = OneOf[0, 1]
@@ -103,14 +108,15 @@ class GenerateRequest:
     """Samples continuations of one prompt; the prompt is prefilled once, then forked.
 
     `keys` holds a 64-bit noise key for each sample, under which `drawn` tokens were drawn before this request. `watch`
-    and `mask` make a fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an
-    `exit_margin`, a token is drawn from the logits of the exit layer, in the middle of the model, wherever their two
-    largest probabilities differ by at least that much. `priority`: see `Priority`. With `cached`, the request may use
-    what the engine computed for others, and they may use what is computed for it.
+    and `mask` make a fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`,
+    tokens may be drawn before the model's last layer. With a `confidence`, a sample ends before the first token that
+    does not stand by it. `priority`: see `Priority`. With `cached`, the request may use what the engine computed for
+    others, and they may use what is computed for it.
 
     How the steps are carried out changes no token: with `jump`, ids that the mask forces are taken without asking the
     model; with `sparse`, the head computes the ids that the mask allows alone, where they are few; `draft` proposes
-    tokens that one forward then checks.
+    tokens that one forward then checks; `route` says who decides at each step how the head is computed. Without
+    `logprobs` nobody reads the samples' log-probabilities: they are 0, and the head may leave out ids that cannot win.
     """
 
     prompt: tuple[int, ...]
@@ -121,18 +127,23 @@ class GenerateRequest:
     watch: Callable[[int], Watch] | None = None
     mask: Callable[[], Mask] | None = None
     drawn: int = 0
-    exit_margin: float | None = None
+    exit: EarlyExit | None = None
+    confidence: Confidence | None = None
     priority: Priority = 0
     cached: bool = True
     jump: bool = False
     sparse: bool = False
     draft: Drafting | None = None
+    route: Routing | None = None
+    logprobs: bool = True
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ValueError("a prompt needs at least one token")
         if not self.keys or self.max_tokens < 1:
             raise ValueError("a request needs at least one sample of at least one token")
+        if self.exit is not None and self.confidence is not None:
+            raise ValueError("a token may leave the model early or have to be sure, not both")
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -157,8 +168,10 @@ class GenerateRequest:
             "sampling": True,
             "seeds": not self.sampling.greedy,
             "masks": self.mask is not None,
-            "early_exit": self.exit_margin is not None,
+            "early_exit": self.exit is not None,
+            "confidence": self.confidence is not None,
             "drafts": self.draft is not None,
+            "routing": self.route is not None,
         }
         return frozenset(feature for feature, is_needed in needed.items() if is_needed)
 
@@ -173,7 +186,7 @@ class _ReadOnly:
         return 0
 
     @property
-    def exit_margin(self) -> None:
+    def exit(self) -> None:
         return None
 
 
@@ -324,7 +337,12 @@ class StepCounts:
     """How the tokens of a sample came about.
 
     `draws` asked the model, in `rounds` forwards; `forced` were taken without it. Of `drafted` tokens `accepted` were
-    what the model would have drawn. `allowed` holds, for each draw under a mask, how many ids it allowed.
+    what the model would have drawn, and `rejected` were proposed for a place where it drew another. `allowed` holds,
+    for each draw under a mask, how many ids it allowed.
+
+    Of the draws that could leave the model early, `exits` did and `refined` went on. `late` tokens had their last
+    layers computed after the token that follows them was drawn; `skipped` sums, over those that never had them, how
+    many layers these are. `arms`: of the forwards in which a router chose how the head is computed, how many were so.
     """
 
     draws: int = 0
@@ -333,6 +351,12 @@ class StepCounts:
     drafted: int = 0
     accepted: int = 0
     allowed: tuple[int, ...] = ()
+    exits: int = 0
+    refined: int = 0
+    late: int = 0
+    skipped: int = 0
+    arms: tuple[tuple[Arm, int], ...] = ()
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,9 +364,11 @@ class Sample:
     """One continuation: its tokens, eos included, and why it ended.
 
     `logprob` sums the tokens' natural log-probabilities under the model's distribution at temperature 1, over the ids
-    that the request's mask allowed; `near_ties` counts draws that rounding could have decided; `watch` is the request's
-    watch on this sample; `logprobs` are the tokens' own, empty where they were not read one by one; `steps` says how
-    they came about.
+    that the request's mask allowed, and of a token that left early under the distribution that it was drawn from;
+    `near_ties` counts draws that rounding could have decided; `watch` is the request's watch on this sample; `logprobs`
+    are the tokens' own, empty where they were not read one by one; `steps` says how they came about. With the finish
+    "unsure" the sample ended before a token of too little confidence, which is none of its tokens but counts among the
+    draws and near ties; `confidence` is what the next draw would be held to.
     """
 
     tokens: tuple[int, ...]
@@ -352,6 +378,7 @@ class Sample:
     watch: Watch | None = field(default=None, compare=False)
     logprobs: tuple[float, ...] = field(default=(), compare=False)
     steps: StepCounts = field(default=StepCounts(), compare=False)
+    confidence: Confidence | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

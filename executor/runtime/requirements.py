@@ -26,7 +26,8 @@ def required_features(plan: PhysicalPlan) -> dict[str, frozenset[Feature]]:
             case ops.Generate() as op, GenerateStrategy() as strategy:
                 require(op.model, _generate_features(op, strategy))
                 if isinstance(op.via, ops.Filter):
-                    require(op.via.model, {"sampling"})
+                    drawing = _generate_features(op, strategy) - {"logprobs"}
+                    require(op.via.model, drawing | {"confidence"})
                 if strategy.decode.draft == "model" and op.draft is not None and op.draft.model is not None:
                     require(op.draft.model, {"sampling"})
             case ops.Judge() as op, _:
@@ -46,9 +47,10 @@ def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozense
         "sampling": True,
         "seeds": op.temperature is not None and (temperature is None or evaluate(temperature, {}) != 0),
         "masks": decode.masked,
-        "early_exit": decode.head == "early_exit" or decode.draft == "early_exit",
+        "early_exit": decode.exits_early or decode.draft == "early_exit",
         "drafts": decode.drafts,
-        # The large model scores the tokens that the small one has drawn.
-        "logprobs": decode.filter == "confidence",
+        "routing": decode.routed,
+        # The large model tells the log-probabilities of what the small one has drawn.
+        "logprobs": decode.filter != "none" and strategy.logprobs,
     }
     return frozenset(feature for feature, is_needed in needed.items() if is_needed)

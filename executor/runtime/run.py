@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qpdsl.executor.events.events import InstanceDone, InstanceStarted
@@ -44,6 +44,7 @@ class InstanceResult:
 
     `error` says why there is no value. Tokens are counted as `Usage` counts them; seconds are wall time. `timed_out`:
     it took longer than it was given. `unscored`: rows without a score, as they were too long for a verifier or a judge.
+    `counts`: those of its `Usage`.
     """
 
     value: JsonValue
@@ -56,6 +57,7 @@ class InstanceResult:
     error: str | None = None
     timed_out: bool = False
     unscored: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 async def run(
@@ -121,6 +123,7 @@ async def run(
         error,
         timed_out,
         usage.counts["unscored"],
+        dict(usage.counts),
     )
 
 

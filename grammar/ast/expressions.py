@@ -86,3 +86,8 @@ class Apply(Node):
 
 
 Expr = Literal | Name | Template | Unary | Binary | Matches | Apply
+
+
+def present(**values: Expr | None) -> tuple[tuple[str, Expr], ...]:
+    """Those of the named expressions that are there, in their order."""
+    return tuple((name, value) for name, value in values.items() if value is not None)

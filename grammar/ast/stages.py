@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
-from qpdsl.grammar.ast.expressions import Expr, JsonPath, Name, Regex, Template
+from qpdsl.grammar.ast.expressions import Expr, JsonPath, Name, Regex, Template, present
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import DraftMethod
+from qpdsl.grammar.words import Confidence, DraftMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,39 @@ Target = SchemaTarget | ChoiceTarget | GrammarTarget | Regex
 
 @dataclass(frozen=True, slots=True)
 class Filter(Node):
-    """`via filter(MODEL, THRESHOLD)`: the small model's token stands where its confidence is at or over it."""
+    """`via filter(MODEL, THRESHOLD, by= share=)`: the small model's token stands where its confidence is over it.
+
+    With `share` the threshold is none that is written: it is held so that the large model draws that share of tokens.
+    """
 
     model: ModelRef
-    threshold: Expr
+    threshold: Expr | None
+    by: Confidence = "probability"
+    share: Expr | None = None
+
+    @property
+    def numbers(self) -> tuple[tuple[str, Expr], ...]:
+        """The arguments that are numbers and given, by name, in the order of the form."""
+        return present(threshold=self.threshold, share=self.share)
 
 
 @dataclass(frozen=True, slots=True)
 class Amortized(Node):
-    """`via amortized(MARGIN)`: leave at the middle layer where its margin is at or over it."""
+    """`via amortized(MARGIN, layer= rerank= head="folder" certify=)`: leave early where the margin is at or over it.
 
-    margin: Expr
+    `margin` may be absent where `certify` is given. `head` is the folder of an exit head.
+    """
+
+    margin: Expr | None
+    layer: Expr | None = None
+    rerank: Expr | None = None
+    head: str | None = None
+    certify: Expr | None = None
+
+    @property
+    def numbers(self) -> tuple[tuple[str, Expr], ...]:
+        """The arguments that are numbers and given, by name, in the order of the form."""
+        return present(margin=self.margin, layer=self.layer, rerank=self.rerank, certify=self.certify)
 
 
 Via = Filter | Amortized

@@ -12,18 +12,25 @@ from qpdsl.grammar.builders.faults import Faults
 from qpdsl.grammar.builders.leaves import LeafBuilder, at, constant, span_of
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
+from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import (
+    AMORTIZED_OPTIONS,
     CLAUSE_FORMS,
+    CONFIDENCES,
     DRAFT_OPTIONS,
     DRAFTS,
+    FILTER_OPTIONS,
     LEVELS,
     MOST_DRAFTED,
     STAGES,
     TARGETS,
     VIAS,
+    Confidence,
 )
 
 _JUDGE = 'judge(MODEL, "rubric", LOW..HIGH)'
+_FILTER = "filter(MODEL, THRESHOLD, by=probability|margin|entropy) or filter(MODEL, by=…, share=S)"
+_AMORTIZED = 'amortized(MARGIN, layer=L, rerank=K, head="folder", certify=E)'
 # The most whole numbers that a judge may choose among.
 _MOST_MARKS = 1000
 # A number with more digits than this could be longer than the answer that a judge may give.
@@ -78,6 +85,9 @@ class FormBuilder:
     def range(self, meta: Any, children: list[ast.Expr | None]) -> RangeArgument:
         return RangeArgument(children[0], children[1], span_of(meta))
 
+    def by_argument(self, meta: Any, children: list[ast.Expr]) -> ast.Argument:
+        return ast.Argument("by", children[0], span=span_of(meta))
+
     def arguments(self, meta: Any, children: list[ast.Argument]) -> tuple[ast.Argument, ...]:
         return tuple(children)
 
@@ -100,16 +110,50 @@ class FormBuilder:
         return None
 
     def via_of(self, form: Form) -> ast.Via | None:
-        """`filter(MODEL, THRESHOLD)` or `amortized(MARGIN)`."""
+        """`filter(MODEL, THRESHOLD, …)` or `amortized(MARGIN, …)`."""
         if form.name == "filter":
-            values = self._values(form, "filter(MODEL, THRESHOLD)", 2)
-            model = self.leaves.model_of(values[0]) if values else None
-            return None if values is None or model is None else ast.Filter(model, values[1], span=form.span)
+            return self._filter(form)
         if form.name == "amortized":
-            values = self._values(form, "amortized(MARGIN)", 1)
-            return None if values is None else ast.Amortized(values[0], span=form.span)
+            return self._amortized(form)
         self.report_unknown(form.name, "way to decode", VIAS, CLAUSE_FORMS["via"])
         return None
+
+    def _filter(self, form: Form) -> ast.Filter | None:
+        found = self._mixed(form, _FILTER, 1, 2, FILTER_OPTIONS)
+        if found is None:
+            return None
+        (place, *thresholds), named = found
+        model = self.leaves.model_of(place)
+        threshold, share = thresholds[0] if thresholds else None, named.get("share")
+        if (threshold is None) == (share is None):
+            message = "`filter` takes a threshold or a `share`" + (", not both" if share is not None else "")
+            self.faults.report("QP125", message, form.span, notes=(f"form: {_FILTER}",))
+            return None
+        by: Confidence = "probability"
+        if "by" in named:
+            word = named["by"].id if isinstance(named["by"], ast.Name) else ""
+            known = next((name for name in CONFIDENCES if name == word), None)
+            if known is None:
+                message, span = f"`by` is one of {listed(CONFIDENCES)}", named["by"].span
+                self.faults.report_unknown("QP125", message, span, word, CONFIDENCES, "no confidence")
+                return None
+            by = known
+        return None if model is None else ast.Filter(model, threshold, by, share, span=form.span)
+
+    def _amortized(self, form: Form) -> ast.Amortized | None:
+        found = self._mixed(form, _AMORTIZED, 0, 1, AMORTIZED_OPTIONS)
+        if found is None:
+            return None
+        margins, named = found
+        if not margins and "certify" not in named:
+            message = "`amortized` takes a margin, or `certify` in its place"
+            self.faults.report("QP125", message, form.span, notes=(f"form: {_AMORTIZED}",))
+            return None
+        head = named.pop("head", None)
+        place = None if head is None else self.leaves.text_of(head, "the folder of an exit head")
+        if head is not None and not place:
+            return None
+        return ast.Amortized(margins[0] if margins else None, head=place, **named, span=form.span)
 
     def draft_of(self, value: ast.ModelRef | Form | Token) -> ast.Draft | None:
         """A model, `ngram("texts.txt")`, `early_exit`, `eagle("folder")` or `none`; options stand in brackets."""
@@ -242,6 +286,39 @@ class FormBuilder:
         """A name that is none of the `known` ones of its `kind`."""
         notes = (f"form: {usage}",)
         self.faults.report_unknown("QP124", f"`{name}` is no {kind}", at(name), name.value, known, notes=notes)
+
+    def _mixed(
+        self, form: Form, usage: str, least: int, most: int, options: tuple[str, ...]
+    ) -> tuple[tuple[ast.Expr, ...], dict[str, ast.Expr]] | None:
+        """The arguments that stand by their places, `least` to `most` of them, and the options by their names.
+
+        None where something about them is wrong, which is reported.
+        """
+        notes = (f"form: {usage}",)
+        named: dict[str, ast.Argument] = {}
+        for argument in form.arguments:
+            if isinstance(argument, RangeArgument) or argument.name is None:
+                continue
+            name, span = argument.name, Span(argument.span.start, argument.span.start + len(argument.name))
+            if name in named:
+                first = named[name].span
+                self.faults.report_repeated(f"`{name}`", argument.span, first)
+                return None
+            if name not in options:
+                message = f"`{form.name}` has no option `{name}`"
+                self.faults.report_unknown("QP116", message, span, name, options, "unknown option", notes=notes)
+                return None
+            named[name] = argument
+        plain = tuple(argument for argument in form.arguments if argument not in named.values())
+        values = self._values(replace(form, arguments=plain), usage, None if plain else 0)
+        if values is None:
+            return None
+        if not least <= len(values) <= most:
+            expected = f"{least} or {most} arguments by their places"
+            message = f"`{form.name}` takes {expected}, found {len(values)}"
+            self.faults.report("QP125", message, form.span, notes=notes)
+            return None
+        return values, {name: argument.value for name, argument in named.items()}
 
     def _values(self, form: Form, usage: str, count: int | None) -> tuple[ast.Expr, ...] | None:
         """The arguments, which stand by their places: `count` of them, or one at least."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.words import DRAFT_OPTIONS, STAGES, TEXT_OPTIONS
+from qpdsl.grammar.words import AMORTIZED_OPTIONS, DRAFT_OPTIONS, FILTER_OPTIONS, STAGES, TEXT_OPTIONS
 
 # How tightly operators bind: an operand that binds looser than its operator stands in parentheses.
 _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _NEGATION = range(1, 8)
@@ -216,14 +216,31 @@ def _generate(stage: ast.Generate) -> Iterator[str]:
             yield f"{option}={format_expr(value)}"
     if stage.target:
         yield f"as {_target(stage.target)}"
-    if isinstance(stage.via, ast.Filter):
-        yield f"via filter({_model(stage.via.model)}, {format_expr(stage.via.threshold)})"
-    elif stage.via:
-        yield f"via amortized({format_expr(stage.via.margin)})"
+    if stage.via:
+        yield f"via {format_via(stage.via)}"
     if stage.draft:
         yield f"draft {format_draft(stage.draft)}"
     if stage.into:
         yield f"into {stage.into.id}"
+
+
+def format_via(via: ast.Via, values: Mapping[str, ast.Expr] | None = None) -> str:
+    """What follows `via`; names in `values` are shown as their values."""
+    options: tuple[str, ...] = AMORTIZED_OPTIONS
+    word, parts, usual = "amortized", list[str](), {"by": "probability"}
+    if isinstance(via, ast.Filter):
+        word, options, first = "filter", FILTER_OPTIONS, via.threshold
+        parts.append(_model(via.model))
+    else:
+        first = via.margin
+    parts += [] if first is None else [format_expr(first, values)]
+    for option in options:
+        value = getattr(via, option)
+        if value is None or value == usual.get(option):
+            continue
+        shown = value if option == "by" else format_text(value) if option == "head" else format_expr(value, values)
+        parts.append(f"{option}={shown}")
+    return f"{word}({', '.join(parts)})"
 
 
 def format_draft(draft: ast.Draft) -> str:

@@ -11,6 +11,8 @@ from qpdsl.grammar.words import COLUMNS
 
 _COUNTS = ("n", "top_k", "max_tokens")
 _RATES = ("temperature", "top_p", "min_p")
+# Arguments of a way to decode that are whole numbers.
+_WHOLE = ("layer", "rerank")
 # A name that is so much like a column's, where columns are read, is a slip of it: `scor`, but not `min_score`.
 _SLIP = 0.8
 
@@ -71,7 +73,8 @@ def _stage_uses(stage: ast.Stage) -> Iterator[_Use]:
                 if value is not None:
                     yield from _uses(value, "int" if option in _COUNTS else "float" if option in _RATES else "text")
             if via is not None:
-                yield from _uses(via.threshold if isinstance(via, ast.Filter) else via.margin, "float")
+                for name, value in via.numbers:
+                    yield from _uses(value, "int" if name in _WHOLE else "float")
         case ast.Score(verifier=verifier, given=given):
             if isinstance(verifier, ast.Judge):
                 yield from _uses(verifier.rubric, None)

@@ -18,7 +18,7 @@ from qpdsl.planner.names.scope import BoundColumn, word_span
 from qpdsl.planner.names.unknown import suggestion
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.ops import Constraint
-from qpdsl.planner.plan.options import default_of
+from qpdsl.planner.plan.options import RANGES, default_of
 from qpdsl.planner.plan.reads import names
 
 _OPTIONS = {"n": "int", "temperature": "float", "top_p": "float", "top_k": "int", "min_p": "float", "max_tokens": "int"}
@@ -75,20 +75,24 @@ def _via(binder: Binder, stage: ast.Generate, model: str) -> ops.Filter | ops.Am
     via = stage.via
     if via is None:
         return None
+    form = "filter" if isinstance(via, ast.Filter) else "amortized"
+    for name, value in via.numbers:
+        what = f"the {name}" if name in ("threshold", "margin") else f"`{name}`"
+        binder.number(stage, name, value, f"{what} of `{form}`", RANGES[name].type)
     if isinstance(via, ast.Amortized):
-        binder.number(stage, "margin", via.margin, "the margin of `amortized`", "float")
-        return ops.Amortized(via.margin)
+        return ops.Amortized(via.margin, via.layer, via.rerank, via.head, via.certify)
     small = binder.model(via.model)
-    binder.number(stage, "threshold", via.threshold, "the threshold of `filter`", "float")
-    if stage.target is not None:
-        message = "`via filter` cannot stand beside `as`"
-        notes = ("the small model's confidence says nothing of the tokens that a constraint leaves",)
-        what = (Label(stage.target.span, "the output is held to this"),)
-        binder.scope.error("QP401", message, via.span, "leave one of them out", secondary=what, notes=notes)
+    chooses = isinstance(stage.target, ast.ChoiceTarget)
+    if chooses:
+        assert stage.target is not None
+        message = "`via filter` cannot stand beside `as choice`"
+        notes = ("a choice draws no tokens: the probabilities of whole options decide it",)
+        why = (Label(stage.target.span, "one of these is chosen"),)
+        binder.scope.error("QP401", message, via.span, "leave one of them out", secondary=why, notes=notes)
     if is_same_model(binder, small, model):
         message = f"`{small}` filters for itself: every token is its own"
         binder.warn(Diagnostic("QP402", message, via.model.span, "name a smaller model"))
-    return ops.Filter(small, via.threshold) if stage.target is None else None
+    return None if chooses else ops.Filter(small, via.threshold, via.by, via.share)
 
 
 def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | None) -> None:

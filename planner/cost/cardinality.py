@@ -10,8 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from qpdsl.grammar import ast
-from qpdsl.planner.cost.statistics import DRAFT_METHODS, OperatorStatistics, ProgramStatistics, Statistics
+from qpdsl.planner.cost.statistics import (
+    ALLOWED_BITS,
+    DRAFT_METHODS,
+    OperatorStatistics,
+    ProgramStatistics,
+    Statistics,
+)
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.decode_plan import TokenCost
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 
@@ -42,7 +49,10 @@ class Cardinality:
     Of a `generate`: `going` rows were continued by `samples` of `length` tokens, from contexts of `context` tokens
     each. Each run waited for a sample of `longest` tokens. `used_ahead` is the share of the samples that ran
     ahead that were used, `given_up` the share of samples that were cancelled because a vote was decided. `forced` is
-    the share of the tokens that a constraint forces; `drafts` says what each way to draft came to.
+    the share of the tokens that a constraint forces; `drafts` says what each way to draft came to. `allowed` holds the
+    shares of the draws under a mask by the bits of the number of ids that it allowed. Of the draws that could leave the
+    model early the share `refined` did not; the share `large` of a filtered sample's tokens was the large model's.
+    These are None where not known.
 
     Of a `score`: `texts` of `text_tokens` each were to be scored. Of these tokens, `new_tokens` stand in steps that had
     not been scored, and `first_tokens` up to the end of the first step. `stem_tokens` are those that all texts of a
@@ -68,17 +78,24 @@ class Cardinality:
     given_up: float = 0.0
     forced: float = 0.0
     drafts: Mapping[str, DraftFigures] = field(default_factory=dict)
+    allowed: Mapping[int, float] = field(default_factory=dict)
+    refined: float | None = None
+    large: float | None = None
     measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cardinalities:
-    """By operator. `source` says in words what they are based on; `longest`: see `RunFigures`."""
+    """By operator. `source` says in words what they are based on; `longest`: see `RunFigures`.
+
+    `ways` has what a token takes with ways to decode that were measured beforehand.
+    """
 
     of: Mapping[str, Cardinality]
     source: str
     longest: float
     statistics: ProgramStatistics | None
+    ways: Mapping[ops.Filter | ops.Amortized, TokenCost] = field(default_factory=dict)
 
 
 def cardinalities(plan: PhysicalPlan, statistics: Statistics) -> Cardinalities:
@@ -209,8 +226,22 @@ def _measured(prior: Cardinality, statistics: OperatorStatistics | None, node: P
         given_up=given_up / (given_up + samples) if given_up + samples else 0.0,
         forced=min(statistics.count("forced") / statistics.sampled_tokens, 1.0) if statistics.sampled_tokens else 0.0,
         drafts=_drafts(statistics),
+        allowed=_allowed(statistics),
+        refined=_share(statistics.count("refined"), statistics.count("exits")),
+        large=_share(statistics.count("large_draws"), statistics.count("filter_sure")),
         measured=True,
     )  # fmt: skip
+
+
+def _share(part: float, rest: float) -> float | None:
+    """The part of both; None where there is neither."""
+    return part / (part + rest) if part + rest else None
+
+
+def _allowed(statistics: OperatorStatistics) -> dict[int, float]:
+    counts = {name: count for name, count in statistics.counts.items() if name.startswith(ALLOWED_BITS)}
+    whole = sum(counts.values())
+    return {int(name.removeprefix(ALLOWED_BITS)): count / whole for name, count in counts.items() if whole}
 
 
 def _drafts(statistics: OperatorStatistics) -> dict[str, DraftFigures]:

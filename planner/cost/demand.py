@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qpdsl.planner.cost.cardinality import Cardinalities, Cardinality, DraftFigures
+from qpdsl.planner.cost.device import Device, ModelShape
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.decode_plan import DecodePlan
+from qpdsl.planner.plan.decode_plan import DecodePlan, TokenCost
 from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy
 
@@ -19,6 +20,8 @@ _LEAST_COMPUTED = 1.5
 _JUDGE_TOKENS = 4.0
 # The share of the tokens that is drawn where a constraint forces nearly all.
 _LEAST_DRAWN = 0.02
+# The share of draws that go on past an early exit where nobody knows.
+_REFINED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +59,39 @@ class Demand:
         return self.prompt - self.cached
 
 
-def demands(plan: PhysicalPlan, cards: Cardinalities, idle: float = 0.0) -> tuple[Demand, ...]:
-    """Of all operators. `idle` is the share of the time when samples may run ahead (see `PhysicalPlan.floor`)."""
+def demands(
+    plan: PhysicalPlan, cards: Cardinalities, idle: float = 0.0, device: Device | None = None
+) -> tuple[Demand, ...]:
+    """Of all operators. `idle` is the share of the time when samples may run ahead (see `PhysicalPlan.floor`).
+
+    `device` has the shapes of the models; without it they are taken to be like others.
+    """
     values = plan.values()
-    plan_demands = []
-    for node in executed(plan.ops):
-        card = cards.of[node.id]
-        match node.op, node.strategy:
-            case ops.Generate(), GenerateStrategy() as strategy:
-                plan_demands += _generate(node, node.op, strategy, card, plan.models, idle, values)
-            case ops.Score() as op, ScoreStrategy() as strategy:
-                plan_demands.append(_score(node, plan.models.get(op.verifier, op.verifier), strategy, card))
-            case ops.Judge() as op, ScoreStrategy() as strategy:
-                plan_demands.append(_judge(node, plan.models.get(op.model, op.model), strategy, card))
-    return tuple(plan_demands)
+    nodes = executed(plan.ops)
+    return tuple(demand for node in nodes for demand in demands_of(node, plan.models, values, cards, idle, device))
+
+
+def demands_of(
+    node: PhysicalOp,
+    models: Mapping[str, str],
+    values: Scope,
+    cards: Cardinalities,
+    idle: float = 0.0,
+    device: Device | None = None,
+) -> list[Demand]:
+    """Those of one operator, those inside it left out. `values` are those of the parameters."""
+    card = cards.of[node.id]
+    match node.op, node.strategy:
+        case ops.Generate() as op, GenerateStrategy() as strategy:
+            shape = None if device is None else device.profile(models.get(op.model, op.model)).shape
+            cost = cards.ways.get(op.via) if op.via is not None else None
+            cost = cost or token_cost(op, strategy.decode, card, shape, values)
+            return _generate(node, op, strategy, card, models, idle, values, cost)
+        case ops.Score() as op, ScoreStrategy() as strategy:
+            return [_score(node, models.get(op.verifier, op.verifier), strategy, card)]
+        case ops.Judge() as op, ScoreStrategy() as strategy:
+            return [_judge(node, models.get(op.model, op.model), strategy, card)]
+    return []
 
 
 def executed(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
@@ -91,6 +113,7 @@ def _generate(
     models: Mapping[str, str],
     idle: float,
     values: Scope,
+    cost: TokenCost,
 ) -> list[Demand]:
     greedy = evaluate(op.temperature, values) == 0
     distinct = card.going if strategy.collapse and greedy else card.samples
@@ -117,17 +140,58 @@ def _generate(
         node.id, model, prompt, prompt - computed, sampled, steps, card.runs, distinct / runs, kept_tokens, distinct,
         context,
     )  # fmt: skip
-    cost = strategy.decode.cost
-    if not cost.requests:
-        large = replace(demand, sampled=sampled * cost.large, steps=steps * cost.large)
-        return _drafted(large, op, strategy.decode, card, models)
+    if not isinstance(op.via, ops.Filter):
+        if cost.large != 1.0:
+            demand = replace(demand, sampled=sampled * cost.large, steps=steps * cost.large)
+        return _drafted(demand, op, strategy.decode, card, models)
     waves = card.longest * card.runs
     drawn = sampled * cost.large
-    large = replace(demand, sampled=drawn, steps=0.0, waves=waves * cost.large, opening=drawn)
-    if not isinstance(op.via, ops.Filter):
-        return [large]
+    # What the small model decided, the large one reads before its next token.
+    caught_up = 0.0 if cost.requests else sampled - drawn
+    # Nor does it read those that it draws nothing of.
+    asked = 1.0 if cost.requests else min(cost.large * card.length, 1.0)
+    read, known = (prompt + caught_up) * asked, (prompt - computed) * asked
+    large = replace(
+        demand, prompt=read, cached=known, sampled=drawn, steps=0.0, waves=waves * cost.large, opening=drawn
+    )
     small, drawn = models.get(op.via.model, op.via.model), sampled * cost.small
-    return [replace(demand, model=small, sampled=drawn, steps=0.0, waves=waves * cost.small, opening=drawn), large]
+    if cost.requests:
+        return [replace(demand, model=small, sampled=drawn, steps=0.0, waves=waves * cost.small, opening=drawn), large]
+    return [replace(demand, model=small, sampled=drawn, steps=steps * cost.small), large]
+
+
+def token_cost(
+    op: ops.Generate, decode: DecodePlan, card: Cardinality, shape: ModelShape | None, values: Scope
+) -> TokenCost:
+    """What a token takes, by what earlier runs of the operator came to where they are known.
+
+    An early exit takes f + r·(1 − f) of a forward: f is the part of the weights up to the exit, its head counted, and r
+    the share of the draws that go on (LLM-QP, section 5). The plain form takes the head twice. A sparse head takes the
+    rows of the ids that the mask allows.
+    """
+    cost = decode.cost
+    head = 0.0 if shape is None else shape.head_share
+    if decode.exits_early and isinstance(op.via, ops.Amortized):
+        depth = 0.5
+        layer = None if op.via.layer is None else evaluate(op.via.layer, values)
+        if shape is not None and isinstance(layer, int | float):
+            depth = min(layer / shape.layers, 1.0)
+        refined = _REFINED if card.refined is None else card.refined
+        if decode.head == "early_exit":
+            return replace(cost, large=cost.large * (1 + head))
+        leaves, rest = (1 - head) * depth + head, (1 - head) * (1 - depth) + head
+        return replace(cost, large=cost.large * (leaves + refined * rest))
+    if isinstance(op.via, ops.Filter):
+        return cost if card.large is None else replace(cost, large=card.large)
+    if decode.head == "sparse" and shape is not None and shape.vocabulary:
+        return replace(cost, large=cost.large * (1 - head * (1 - _rows_read(card, shape.vocabulary))))
+    return cost
+
+
+def _rows_read(card: Cardinality, vocabulary: int) -> float:
+    """The share of the head's rows that sparse steps read, on average; all of them where nobody knows."""
+    # Of the numbers with so many bits the middle one.
+    return sum(share * min(0.75 * 2**bits / vocabulary, 1.0) for bits, share in card.allowed.items()) or 1.0
 
 
 def _drafted(
@@ -139,6 +203,8 @@ def _drafted(
     that drafts comes second.
     """
     drawn = 1 - card.forced if decode.constraint == "jump" else 1.0
+    if drawn == 1.0 and not decode.drafts:
+        return [demand]
     figures = card.drafts.get(decode.draft)
     if figures is None:
         # Nobody knows what n-grams that the program does not ask for would come to.

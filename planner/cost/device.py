@@ -10,13 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from qpdsl.grammar.model_id import base_of
 from qpdsl.planner.cost.validation import count, mapping, number, rising, text
 
 # The version of the JSON data.
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,9 @@ class ModelShape:
     """The numbers that a transformer's cost depends on.
 
     `parameters` are those that every token is multiplied with: without embeddings that are only looked up, with a head
-    that shares them. `number_bytes` is the size of one weight, less than a byte where several share one, and of one
-    number of the KV cache unless `kv_token_bytes` gives the bytes of a token there.
+    that shares them. `head_parameters` are those of the head among them, for `vocabulary` ids; 0 where not known.
+    `number_bytes` is the size of one weight, less than a byte where several share one, and of one number of the KV
+    cache unless `kv_token_bytes` gives the bytes of a token there.
     """
 
     parameters: int
@@ -35,6 +37,13 @@ class ModelShape:
     head_dim: int
     number_bytes: float = 4
     kv_token_bytes: float | None = None
+    head_parameters: int = 0
+    vocabulary: int = 0
+
+    @property
+    def head_share(self) -> float:
+        """The head's part of the weights that a token is multiplied with; 0 where not known."""
+        return min(self.head_parameters / self.parameters, 1.0)
 
     @property
     def weight_bytes(self) -> float:
@@ -100,14 +109,16 @@ def _between(sizes: Sequence[float], values: Sequence[float], size: float) -> fl
 class KVProfile:
     """A model whose keys and values are kept in another type than it computes them in.
 
-    `epsilon` is the greatest difference of a logit on the calibration texts. `token_bytes` are the bytes of a token.
-    `decode` and `prefill` are the curves of such steps.
+    `epsilon` is the greatest difference of a logit on the calibration texts. `loss` is the share of draws there whose
+    token changes, greedy or sampled with the same noise, and one more than was seen counts; None where that was not
+    measured. `token_bytes` are the bytes of a token. `decode` and `prefill` are the curves of such steps.
     """
 
     token_bytes: float
     epsilon: float
     decode: Curve
     prefill: Curve
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +128,8 @@ class ModelProfile:
     `decode` gives a step's seconds by the sequences decoding in it, at `context` tokens each; `prefill` by the prompt
     tokens computed in it. `read_seconds` is what a token of context costs a sequence that decodes, None where that was
     not measured. `generate` and `score` are throughput tables of drawing and of scoring. `kv_types` holds the profiles
-    with keys and values in other types, by the types' names.
+    with keys and values in other types, by the types' names. `sparse_share`: up to which share of the head a list of
+    ids takes no longer than all of it, None where that was not measured.
     """
 
     shape: ModelShape
@@ -129,6 +141,7 @@ class ModelProfile:
     score: Table | None = None
     kv_types: Mapping[str, KVProfile] = field(default_factory=dict)
     read_seconds: float | None = None
+    sparse_share: float | None = None
 
     def kept(self, kv_type: str | None) -> ModelProfile:
         """The model with its keys and values in that type; itself where that was not measured."""
@@ -163,33 +176,37 @@ class Device:
         """The measured profile of a model, or one by roofline from its shape."""
         # An adapter changes the weights of a model, and not how long it takes.
         profile = self.models.get(model) or self.models.get(base_of(model))
-        return profile if profile is not None else self._roofline(shape or _DEFAULT_SHAPE)
+        if profile is not None:
+            return profile
+        return _roofline(shape or _DEFAULT_SHAPE, self.bandwidth, self.peak, self.step_overhead)
 
     def with_model(self, model: str, profile: ModelProfile) -> Device:
         return replace(self, models={**self.models, model: profile})
 
-    def _roofline(self, shape: ModelShape) -> ModelProfile:
-        """Steps take as long as the slower of memory and arithmetic (Williams, Waterman and Patterson, 2009)."""
-        context = 256
-
-        def step(rows: int, read: float) -> float:
-            moved = shape.weight_bytes + rows * read * shape.kv_bytes
-            seconds = max(moved / self.bandwidth, rows * shape.flops(read) / self.peak)
-            return self.step_overhead * shape.layers + seconds
-
-        sizes = (1, 4, 16, 64, 128, 256, 512, 2048)
-        return ModelProfile(
-            shape,
-            self.step_overhead * shape.layers,
-            context,
-            Curve(tuple((float(size), step(size, context)) for size in sizes[:5])),
-            # A prompt's KV is read once a chunk, not once a token.
-            Curve(tuple((float(size), step(size, context / size)) for size in sizes)),
-        )
-
 
 # For an unknown model: the size of the built-in generator.
 _DEFAULT_SHAPE = ModelShape(2_600_000, 4, 8, 2, 32)
+
+
+@lru_cache(maxsize=64)
+def _roofline(shape: ModelShape, bandwidth: float, peak: float, step_overhead: float) -> ModelProfile:
+    """Steps take as long as the slower of memory and arithmetic (Williams, Waterman and Patterson, 2009)."""
+    context = 256
+
+    def step(rows: int, read: float) -> float:
+        moved = shape.weight_bytes + rows * read * shape.kv_bytes
+        seconds = max(moved / bandwidth, rows * shape.flops(read) / peak)
+        return step_overhead * shape.layers + seconds
+
+    sizes = (1, 4, 16, 64, 128, 256, 512, 2048)
+    return ModelProfile(
+        shape,
+        step_overhead * shape.layers,
+        context,
+        Curve(tuple((float(size), step(size, context)) for size in sizes[:5])),
+        # A prompt's KV is read once a chunk, not once a token.
+        Curve(tuple((float(size), step(size, context / size)) for size in sizes)),
+    )
 
 
 def nominal(kind: str = "cpu") -> Device:
@@ -238,15 +255,18 @@ def _profile(data: Mapping[str, Any]) -> ModelProfile:
         _table(data["score"]),
         {name: _kv(mapping(value)) for name, value in mapping(data["kv_types"]).items()},
         None if data["read_seconds"] is None else number(data["read_seconds"]),
+        None if data["sparse_share"] is None else number(data["sparse_share"], positive=True),
     )
 
 
 def _shape(data: Mapping[str, Any]) -> ModelShape:
     token_bytes = data["kv_token_bytes"]
-    sizes = ("number_bytes", "kv_token_bytes")
-    counts = {field.name: count(data[field.name]) for field in fields(ModelShape) if field.name not in sizes}
+    sizes, of_head = ("number_bytes", "kv_token_bytes"), ("head_parameters", "vocabulary")
+    counts = {part.name: count(data[part.name]) for part in fields(ModelShape) if part.name not in (*sizes, *of_head)}
+    head = {name: count(data[name]) for name in of_head if data.get(name)}
     return ModelShape(
         **counts,
+        **head,
         number_bytes=number(data["number_bytes"], positive=True),
         kv_token_bytes=None if token_bytes is None else number(token_bytes, positive=True),
     )
@@ -258,6 +278,7 @@ def _kv(data: Mapping[str, Any]) -> KVProfile:
         number(data["epsilon"]),
         _curve(mapping(data["decode"])),
         _curve(mapping(data["prefill"])),
+        None if data.get("loss") is None else number(data["loss"]),
     )
 
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from qpdsl.planner.cost.cardinality import Cardinalities, cardinalities
-from qpdsl.planner.cost.demand import Demand, demands, executed
+from qpdsl.planner.cost.demand import Demand, demands_of, executed
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.statistics import Statistics, clock_key
 from qpdsl.planner.cost.timing import Load, ModelTiming, Timing, idleness, timing_of
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import Cost, PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.plan.physical import Cost, GenerateStrategy, PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.rewrite import map_operators
 
 
@@ -106,57 +107,97 @@ class CostModel:
         clocks = cards.statistics.clock if cards.statistics is not None else {}
         self.clock = clocks.get(clock_key(device))
         self.factor = self.clock or 1.0
-        # Plans that differ in joint knobs alone share their operators. The operators are kept with their demands, so
-        # that no other plan's can get the same id.
-        self._demands: dict[tuple[int, float], tuple[object, tuple[Demand, ...], float]] = {}
+        # Plans that differ in joint knobs alone share their operators, and most others share all but one. The operators
+        # are kept with their demands, so that no other plan's can get the same id.
+        self._of_nodes: dict[tuple[int, float], tuple[PhysicalOp, list[Demand]]] = {}
+        self._work: dict[tuple[int, float], tuple[object, _Work]] = {}
         self._seconds: dict[tuple[int, float, float, str | None], float] = {}
+        self._values: Mapping[str, Value] | None = None
 
     def seconds(self, plan: PhysicalPlan) -> float:
         """The seconds of the whole load."""
-        plan_demands, rows, flight, idle = self._schedule(plan)
+        work, flight, idle = self._schedule(plan)
         key = (id(plan.ops), flight, idle, plan.kv_type)
         if key not in self._seconds:
-            self._seconds[key] = self._timing(plan, plan_demands, rows, flight).seconds * self.factor
+            self._seconds[key] = self._timing(plan, work, flight).seconds * self.factor
         return self._seconds[key]
 
     def timing(self, plan: PhysicalPlan) -> PlanTiming:
-        plan_demands, rows, flight, _ = self._schedule(plan)
-        return PlanTiming(plan_demands, flight, self._timing(plan, plan_demands, rows, flight))
+        work, flight, _ = self._schedule(plan)
+        return PlanTiming(work.demands, flight, self._timing(plan, work, flight))
 
-    def _schedule(self, plan: PhysicalPlan) -> tuple[tuple[Demand, ...], float, float, float]:
-        """Demands, rows made for a problem, problems in flight, and the share of time when samples may run ahead."""
-        plan_demands, rows = self._demands_and_rows(plan, 0.0)
-        flight = _flight(plan, plan_demands, self._load)
+    def _schedule(self, plan: PhysicalPlan) -> tuple[_Work, float, float]:
+        """The work, the problems in flight, and the share of time when samples may run ahead."""
+        work = self._work_of(plan, 0.0)
+        flight = _flight(plan, work, self._load)
+        if not work.ahead:
+            return work, flight, 0.0
         # Below the plan's floor there is room for samples to run ahead.
-        idle = round(idleness(plan_demands, flight, self._cards.longest, self._load.problems, plan.floor), 3)
-        if idle:
-            plan_demands, rows = self._demands_and_rows(plan, idle)
-        return plan_demands, rows, flight, idle
+        longest, problems = self._cards.longest, self._load.problems
+        idle = round(idleness(work.turns, work.drawn, flight, longest, problems, plan.floor), 3)
+        return (self._work_of(plan, idle) if idle else work), flight, idle
 
-    def _demands_and_rows(self, plan: PhysicalPlan, idle: float) -> tuple[tuple[Demand, ...], float]:
+    def _work_of(self, plan: PhysicalPlan, idle: float) -> _Work:
         key = (id(plan.ops), idle)
-        if key not in self._demands:
-            leaves = (node for node in executed(plan.ops) if not node.body and not node.arms)
-            rows = sum(self._cards.of[node.id].rows_out for node in leaves)
-            self._demands[key] = plan.ops, demands(plan, self._cards, idle), rows
-        _, plan_demands, rows = self._demands[key]
-        return plan_demands, rows
+        if key not in self._work:
+            nodes = list(executed(plan.ops))
+            rows = sum(self._cards.of[node.id].rows_out for node in nodes if not node.body and not node.arms)
+            found = tuple(demand for node in nodes for demand in self._of_node(plan, node, idle))
+            self._work[key] = plan.ops, _Work.of(found, rows, any(map(_runs_ahead, nodes)))
+        return self._work[key][1]
 
-    def _timing(self, plan: PhysicalPlan, plan_demands: tuple[Demand, ...], rows: float, flight: float) -> Timing:
+    def _of_node(self, plan: PhysicalPlan, node: PhysicalOp, idle: float) -> list[Demand]:
+        key = (id(node), idle if _runs_ahead(node) else 0.0)
+        if key not in self._of_nodes:
+            if self._values is None:
+                self._values = plan.values()
+            own = demands_of(node, plan.models, self._values, self._cards, idle, self._device)
+            self._of_nodes[key] = node, own
+        return self._of_nodes[key][1]
+
+    def _timing(self, plan: PhysicalPlan, work: _Work, flight: float) -> Timing:
         load = replace(self._load, kv_type=plan.kv_type) if plan.kv_type is not None else self._load
-        return timing_of(plan_demands, flight, rows, self._cards.longest, self._device, load)
+        return timing_of(work.demands, flight, work.rows, self._cards.longest, self._device, load)
 
 
-def _flight(plan: PhysicalPlan, plan_demands: tuple[Demand, ...], load: Load) -> float:
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the operators of a plan demand for a problem, which has them make `rows`.
+
+    They take `turns` of the device, with `sequences` side by side on average. The model that draws most draws `drawn`
+    tokens. `ahead`: some samples may run ahead.
+    """
+
+    demands: tuple[Demand, ...]
+    rows: float
+    turns: float
+    sequences: float
+    drawn: float
+    ahead: bool
+
+    @classmethod
+    def of(cls, demands: tuple[Demand, ...], rows: float, ahead: bool) -> _Work:
+        turns = sum(demand.steps + demand.waves for demand in demands)
+        sequences = sum(demand.sequences * (demand.steps + demand.waves) for demand in demands)
+        drawn: dict[str, float] = {}
+        for demand in demands:
+            drawn[demand.model] = drawn.get(demand.model, 0.0) + demand.sampled
+        most = max(drawn.values(), default=0.0)
+        return cls(demands, rows, turns, sequences / turns if turns else 0.0, most, ahead)
+
+
+def _runs_ahead(node: PhysicalOp) -> bool:
+    return isinstance(node.strategy, GenerateStrategy) and node.strategy.run_ahead > 0
+
+
+def _flight(plan: PhysicalPlan, work: _Work, load: Load) -> float:
     """How many problems run at once: one more starts while fewer sequences than the floor are at work."""
     if load.in_flight is not None:
         return float(max(1, min(load.in_flight, load.problems)))
     most = max(1, min(plan.in_flight or 1, load.problems))
-    turns = sum(demand.steps + demand.waves for demand in plan_demands)
-    if not plan.floor or not turns:
+    if not plan.floor or not work.turns:
         return float(most)
-    sequences = sum(demand.sequences * (demand.steps + demand.waves) for demand in plan_demands) / turns
-    return min(float(most), max(1.0, plan.floor / max(sequences, 1e-9)))
+    return min(float(most), max(1.0, plan.floor / max(work.sequences, 1e-9)))
 
 
 def _costs(

@@ -58,9 +58,10 @@ class OperatorFigures:
 class ModelFigures:
     """Sums over the forwards of one model. The seconds of a forward are divided by its tokens of either kind.
 
-    At most `peak_pages` of `pages` were held at once, each of `page_bytes` bytes (0 where not known). Beside the layers
-    the forwards took `mask_seconds` to wait for masks, `head_seconds` to read hidden states and `draft_seconds` to
-    propose tokens.
+    At most `peak_pages` of `pages` were held at once, `mean_pages` on average over the steps, each of `page_bytes`
+    bytes (0 where not known). Beside the layers the forwards took `mask_seconds` to wait for masks, `head_seconds` to
+    read hidden states and `draft_seconds` to propose tokens. Samples waited `first_token` seconds for their first token
+    and `between_tokens` for each other: the percentiles 50, 95 and 99, or nothing where none was drawn.
     """
 
     steps: int = 0
@@ -77,6 +78,9 @@ class ModelFigures:
     mask_seconds: float = 0.0
     head_seconds: float = 0.0
     draft_seconds: float = 0.0
+    first_token: tuple[float, ...] = ()
+    between_tokens: tuple[float, ...] = ()
+    mean_pages: float = 0.0
 
     @property
     def layer_seconds(self) -> float:
@@ -89,11 +93,53 @@ class ModelFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterRegret:
+    """What other choices would have come to, where every arm was tried at every step. All but the arm is in seconds.
+
+    A step took `paid` on average, the router's own time with it. It would have taken `fixed` by always `best_fixed`,
+    the best of the arms, and `oracle` by the best arm of every step. `static` and `dynamic` are the sums of what was
+    paid over these two. `variation`: V_T, the sum of how far the seconds of an arm moved from step to step.
+    """
+
+    best_fixed: str
+    paid: float
+    fixed: float
+    oracle: float
+    static: float
+    dynamic: float
+    variation: float
+
+
+@dataclass(frozen=True, slots=True)
+class RouterFigures:
+    """What the router of one model did: of `steps`, how many each arm computed, in how many `seconds`.
+
+    `spent` are the seconds that the router itself took. `regret` is None where no other arm was tried.
+    """
+
+    policy: str
+    steps: Mapping[str, int]
+    seconds: float
+    spent: float
+    regret: RouterRegret | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPart:
+    """Bytes of one part of the memory over the steps of a run."""
+
+    peak: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunFigures:
     """One run of a plan over `problems` rows of input, `in_flight` at once.
 
     `seconds` is wall time from the first instance's start to the last one's end. `peak_kv` and `kv_budget` are bytes,
     None where not known. `longest` is the number of steps of the longest problem over that of the average one.
+    `memory` has the parts `weights`, `activations`, `other`, `kv_leased` and `kv`; it is empty where nobody told what
+    is taken.
     """
 
     problems: int
@@ -105,6 +151,7 @@ class RunFigures:
     peak_kv: int | None = None
     kv_budget: int | None = None
     longest: float = 1.0
+    memory: Mapping[str, MemoryPart] = field(default_factory=dict)
 
     @property
     def forward_seconds(self) -> float:

@@ -36,8 +36,12 @@ _MEANS = ("runs", "rows_in", "rows_out", "prompt_tokens", "cached_tokens", "samp
 _PLAN_INDEPENDENT = (
     "going", "samples", "longest", "context", "texts", "text_tokens", "first_tokens", "new_tokens", "steps",
     "steps_known", "run_ahead", "run_ahead_used", "given_up", "forced", "would_draws", "would_rounds", "would_drafted",
-    *(f"{way}_{what}" for way in DRAFT_METHODS for what in ("drafted", "rounds", "draws")),
+    *(f"{way}_{what}" for way in DRAFT_METHODS for what in ("drafted", "rounds", "draws", "accepted", "rejected")),
+    "exits", "refined", "late", "skipped", "filter_samples", "filter_alone", "filter_draws", "filter_sure",
+    "large_draws", "large_tokens",
 )  # fmt: skip
+# Counts of draws by the ids that a mask allowed (`allowed_37`) are kept by the bits of that number.
+_ALLOWED, ALLOWED_BITS = "allowed_", "ids_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +170,11 @@ def fingerprint(plan: PhysicalPlan) -> str:
     Nor does what drafts, which changes no token.
     """
     state = blake2b(digest_size=12)
-    drafters = {op.draft.model for op in _generates(plan) if op.draft is not None} - {
-        op.model for op in _generates(plan)
-    }
+    drafters = {op.draft.model for op in _generates(plan) if op.draft is not None}
+    # How a plan chose to decode is no part of its program.
+    chosen = [node.op for node in everything(plan.ops) if node.id in plan.ways]
+    drafters |= {op.via.model for op in chosen if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter)}
+    drafters -= {op.model for op in _generates(plan)}
     models = sorted((name, id) for name, id in plan.models.items() if name not in drafters)
     state.update(repr((plan.name, models, list(_operators(plan)))).encode("utf-8", "replace"))
     return state.hexdigest()
@@ -184,8 +190,11 @@ def _operators(plan: PhysicalPlan) -> Iterator[object]:
         if isinstance(
             node.op, ops.SetContext | ops.Generate | ops.TopK | ops.Split | ops.Repeat | ops.Where | ops.Vote
         ):
-            arguments = [(part.name, repr(getattr(node.op, part.name))) for part in fields(node.op)]
-            yield type(node.op).__name__, [pair for pair in arguments if pair[0] not in _NOT_PRINTED]
+            op: ops.Operator = node.op
+            if isinstance(op, ops.Generate) and node.id in plan.ways:
+                op = replace(op, via=None)
+            arguments = [(part.name, repr(getattr(op, part.name))) for part in fields(op)]
+            yield type(op).__name__, [pair for pair in arguments if pair[0] not in _NOT_PRINTED]
 
 
 def _generates(plan: PhysicalPlan) -> list[ops.Generate]:
@@ -210,10 +219,21 @@ def _means(figures: OperatorFigures, problems: int, most: float | None, words: s
         figures.prompt_tokens / problems,
         figures.cached_tokens / problems,
         figures.sampled_tokens / problems,
-        {name: figures.counts[name] / problems for name in _PLAN_INDEPENDENT if name in figures.counts},
+        {name: figures.counts[name] / problems for name in _PLAN_INDEPENDENT if name in figures.counts}
+        | {name: draws / problems for name, draws in _allowed(figures.counts).items()},
         most,
         words,
     )
+
+
+def _allowed(counts: Mapping[str, int]) -> dict[str, int]:
+    """Draws under a mask, by the bits of the number of ids that it allowed."""
+    found: dict[str, int] = {}
+    for name, draws in counts.items():
+        if name.startswith(_ALLOWED):
+            key = f"{ALLOWED_BITS}{int(name.removeprefix(_ALLOWED)).bit_length()}"
+            found[key] = found.get(key, 0) + draws
+    return found
 
 
 def _weighted(old: OperatorStatistics | None, new: OperatorStatistics, weight: float) -> OperatorStatistics:

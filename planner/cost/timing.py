@@ -94,15 +94,14 @@ def phases(flight: float, longest: float, problems: int) -> tuple[float, float]:
     return problems / flight - 1, 1 + (longest - 1) * (1 - (1 - flight / problems) / flight)
 
 
-def idleness(demands: Sequence[Demand], flight: float, longest: float, problems: int, floor: int) -> float:
-    """The share of the time, on average, by which a model that draws has fewer sequences than `floor` to work at."""
-    turns = sum(demand.steps + demand.waves for demand in demands)
-    drawn: dict[str, float] = {}
-    for demand in demands:
-        drawn[demand.model] = drawn.get(demand.model, 0.0) + demand.sampled
+def idleness(turns: float, drawn: float, flight: float, longest: float, problems: int, floor: int) -> float:
+    """The share of the time, on average, by which a model that draws has fewer sequences than `floor` to work at.
+
+    A problem takes `turns` of the device, and the model that draws most draws `drawn` tokens for it.
+    """
     if not floor or not turns:
         return 0.0
-    filled = flight * max(drawn.values()) / turns / floor
+    filled = flight * drawn / turns / floor
     full, tail = phases(flight, longest, problems)
     last = _room(filled, 1 / flight) if flight > 1 else max(1 - filled, 0.0)
     return (full * max(1 - filled, 0.0) + tail * last) / (full + tail)

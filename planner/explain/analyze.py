@@ -13,6 +13,7 @@ from qpdsl.planner.cost.run_figures import (
     ACCOUNTING_RULE,
     ModelFigures,
     OperatorFigures,
+    RouterFigures,
     RunFigures,
     operator_seconds,
     total,
@@ -20,6 +21,7 @@ from qpdsl.planner.cost.run_figures import (
 from qpdsl.planner.explain.implementation import shown_implementation
 from qpdsl.planner.explain.plan import decided, explain_json, tree
 from qpdsl.planner.explain.quantities import byte_count, count, per_cent, plural, seconds
+from qpdsl.planner.explain.router import router_json, router_words
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import Cost, PhysicalOp, PhysicalPlan, everything
@@ -29,13 +31,15 @@ from qpdsl.planner.plan.physical import Cost, PhysicalOp, PhysicalPlan, everythi
 class Analysis:
     """One run of a plan: what was measured, and what had been estimated before it ran.
 
-    `implementations`: how each model holds its weights and which code ran its layers, by its id.
+    `implementations`: how each model holds its weights and which code ran its layers, by its id. `routers`: what routed
+    the steps of those that were, by their ids.
     """
 
     plan: PhysicalPlan
     figures: RunFigures
     estimate: Estimate
     implementations: Mapping[str, str] = field(default_factory=dict)
+    routers: Mapping[str, RouterFigures] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.text()
@@ -68,6 +72,8 @@ class Analysis:
                 "near_ties": whole.count("near_ties"),
                 "kv_peak_bytes": figures.peak_kv,
                 "kv_budget_bytes": figures.kv_budget,
+                "memory": {name: {"peak": part.peak, "mean": part.mean} for name, part in figures.memory.items()}
+                or None,
                 "models": {
                     name: {
                         "implementation": self.implementations.get(name),
@@ -82,6 +88,11 @@ class Analysis:
                         "preemptions": model.preemptions,
                         "evictions": model.evictions,
                         "thrashed": model.thrashed,
+                        "router": router_json(self.routers[name]) if name in self.routers else None,
+                        "first_token": _percentiles(model.first_token),
+                        "between_tokens": _percentiles(model.between_tokens),
+                        "peak_pages": model.peak_pages,
+                        "mean_pages": model.mean_pages,
                     }
                     for name, model in figures.models.items()
                 },
@@ -193,8 +204,13 @@ class Analysis:
         if drafted := actual.count("drafted"):
             accepted = per_cent(actual.count("accepted") / drafted)
             yield f"{accepted} of {count(drafted)} drafted accepted"
+        routed = {arm: actual.count(f"{arm}_steps") for arm in ("dense", "rows", "union")}
+        if steps := sum(routed.values()):
+            yield "head " + ", ".join(f"{arm} {per_cent(own / steps)}" for arm, own in routed.items() if own)
         if (rounds := actual.count("rounds")) and actual.count("drafted"):
             yield f"{actual.count('draws') / rounds:.2f} tokens a round"
+        yield from _exits(actual)
+        yield from _filtered(actual)
 
     def _notes(self) -> Iterator[str]:
         figures, estimate = self.figures, self.estimate
@@ -206,11 +222,18 @@ class Analysis:
         for name, model in figures.models.items():
             if parts := list(_parts(model)):
                 yield f"{name}: {', '.join(parts)}"
+            if model.first_token:
+                waits = [f"first token {_waits(model.first_token)}"]
+                waits += [f"then each {_waits(model.between_tokens)}"] if model.between_tokens else []
+                yield f"{name}: {', '.join(waits)} (p50, p95, p99)"
+            if name in self.routers:
+                yield f"{name}: {router_words(self.routers[name])}"
             if model.preemptions or model.thrashed:
                 yield (
                     f"{name}: {plural(model.preemptions, 'preemption')}, "
                     f"{plural(model.thrashed, 'page')} evicted and missed"
                 )
+        yield from _memory(figures)
         device = "the device as measured" if estimate.measured else "a device that `qpdsl profile` has not measured"
         clock = "" if estimate.clock is None else f", seconds times {estimate.clock:.2g} by earlier runs"
         yield f"estimates: {estimate.source}; {device}{clock}"
@@ -239,10 +262,46 @@ class Analysis:
                 "allowed_median": actual.allowed(0.5),
                 "allowed_p95": actual.allowed(0.95),
             }
+            if isinstance(node.op.via, ops.Amortized):
+                measured["exits"] = {name: actual.count(name) for name in ("exits", "refined", "skipped", "late")}
+            elif isinstance(node.op.via, ops.Filter):
+                measured["filter"] = {
+                    "draws": actual.count("filter_draws"),
+                    "decided": actual.count("filter_sure"),
+                    "samples": actual.count("filter_samples"),
+                    "alone": actual.count("filter_alone"),
+                    "large_draws": actual.count("large_draws"),
+                    "large_tokens": actual.count("large_tokens"),
+                }
         estimated: dict[str, Any] = {"rows_out": self.estimate.rows.get(node.id)}
         for name in ("prompt_tokens", "cached_tokens", "sampled_tokens", "seconds"):
             estimated[name] = None if cost is None else getattr(cost, name)
         return measured, estimated
+
+
+def _exits(actual: OperatorFigures) -> Iterator[str]:
+    """What leaving the model early came to."""
+    exits, refined = actual.count("exits"), actual.count("refined")
+    if not exits + refined:
+        return
+    yield f"{per_cent(refined / (exits + refined))} of {count(exits + refined)} draws refined"
+    if skipped := actual.count("skipped"):
+        yield f"{count(skipped)} layers of tokens skipped"
+    if late := actual.count("late"):
+        yield f"{plural(late, 'token')} finished late"
+
+
+def _filtered(actual: OperatorFigures) -> Iterator[str]:
+    """What a small model spared a large one."""
+    sure, draws = actual.count("filter_sure"), actual.count("filter_draws")
+    if not draws:
+        return
+    decided = sure + actual.count("large_draws")
+    yield f"small model decided {per_cent(sure / decided) if decided else '0%'} of {count(decided)} tokens"
+    alone, samples = actual.count("filter_alone"), actual.count("filter_samples")
+    yield f"{count(alone)} of {plural(samples, 'sample')} without the large model"
+    if computed := actual.count("large_tokens"):
+        yield f"it computed {plural(computed, 'token')} with what it caught up on"
 
 
 def _parts(model: ModelFigures) -> Iterator[str]:
@@ -257,6 +316,27 @@ def _parts(model: ModelFigures) -> Iterator[str]:
         yield from (
             f"{part} {seconds(time)} ({per_cent(time / model.seconds)})" for part, time in parts.items() if time
         )
+
+
+def _memory(figures: RunFigures) -> Iterator[str]:
+    """The parts of the memory: the peak of each over the steps, and its mean."""
+    names = {"weights": "weights", "activations": "activations", "kv": "KV", "other": "other"}
+    parts = {words: figures.memory[name] for name, words in names.items() if name in figures.memory}
+    if parts:
+        sizes = ", ".join(f"{words} {byte_count(part.peak)} ({byte_count(part.mean)})" for words, part in parts.items())
+        blocks = "".join(
+            f"; {name}: {count(model.peak_pages)} ({count(model.mean_pages)}) of {count(model.pages)} KV pages"
+            for name, model in figures.models.items()
+        )
+        yield f"memory, peak (mean of the steps): {sizes}{blocks}"
+
+
+def _waits(percentiles: tuple[float, ...]) -> str:
+    return " ".join(seconds(wait) for wait in percentiles)
+
+
+def _percentiles(waits: tuple[float, ...]) -> dict[str, float] | None:
+    return dict(zip(("p50", "p95", "p99"), waits, strict=True)) if waits else None
 
 
 def _operators(operators: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -32,6 +32,8 @@ def _model(profile: ModelProfile) -> Iterator[str]:
     )
     yield f"  a step that decodes      {_curve(profile.decode, 'sequences')}"
     yield f"  a step of prompts        {_curve(profile.prefill, 'tokens')}"
+    if profile.sparse_share is not None:
+        yield f"  a list of ids pays up to {profile.sparse_share:.0%} of the head"
     for word, table in (("generated", profile.generate), ("scored", profile.score)):
         if table is not None:
             yield f"  tokens/s {word}, by tokens of KV memory (rows) and sequences side by side"

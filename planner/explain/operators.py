@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.format.unparse import format_expr, format_pattern
+from qpdsl.grammar.format.unparse import format_expr, format_pattern, format_via
+from qpdsl.grammar.source import Span
 from qpdsl.grammar.width import shorten
 from qpdsl.planner.plan import ops
 
@@ -100,14 +101,20 @@ def _options(op: ops.Generate, values: Values) -> Iterator[str]:
 def _clauses(op: ops.Generate, values: Values) -> Iterator[str]:
     if op.constraint is not None:
         yield f"as {op.constraint.name}"
-    if isinstance(op.via, ops.Filter):
-        yield f"via filter({_model(op.via.model)}, {format_expr(op.via.threshold, values)})"
-    elif isinstance(op.via, ops.Amortized):
-        yield f"via amortized({format_expr(op.via.margin, values)})"
+    if op.via is not None:
+        yield f"via {format_via(_via(op.via, op.span), values)}"
     if op.draft is not None:
         yield f"draft {_draft(op.draft)}"
     if op.into is not None:
         yield f"into {op.into}"
+
+
+def _via(via: ops.Filter | ops.Amortized, span: Span) -> ast.Via:
+    """As a clause."""
+    if isinstance(via, ops.Filter):
+        model = ast.ModelRef(via.model, not via.model.isidentifier(), span=span)
+        return ast.Filter(model, via.threshold, via.by, via.share, span=span)
+    return ast.Amortized(via.margin, via.layer, via.rerank, via.head, via.certify, span=span)
 
 
 def _draft(draft: ops.Draft) -> str:

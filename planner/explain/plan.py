@@ -62,6 +62,7 @@ def notes(plan: PhysicalPlan) -> tuple[str, str, str]:
         running.append(f"problems: ≤{plan.in_flight} at once, {at_work}")
     if plan.kv_type is not None:
         running.append(f"keys and values: {plan.kv_type}")
+    running += [f"operator {id}: {measured}" for id, measured in plan.ways.items()]
     running += [f"{name}: {id}" for name, id in plan.models.items() if name != id and adapter_of(id) is not None]
     columns = f"columns: {', '.join(plan.ops[-1].columns)}"
     return printable(columns), printable("; ".join(running)), printable(_footnote(plan))
@@ -87,6 +88,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "in_flight": plan.in_flight,
         "floor": plan.floor,
         "kv_type": plan.kv_type,
+        "measured_ways": dict(plan.ways),
         **{word: _whole(total) for word, total in _totals(plan).items()},
         "parameters": [
             {

@@ -32,7 +32,7 @@ def choice_text(choice: PlanChoice) -> str:
     lines += _memory(choice)
     lines.append(
         f"C: {choice.weight:g} × time over that of the plan as the rules left it, "
-        f"and {1 - choice.weight:g} × the share of results lost; each line with all else as chosen"
+        f"and {1 - choice.weight:g} × the share of draws that change; each line with all else as chosen"
     )
     return "\n".join(lines)
 
@@ -55,7 +55,8 @@ def _rows(considered: tuple[Considered, ...]) -> Iterator[list[str]]:
     before: Knob | None = None
     for line in considered:
         knob = str(line.knob) if line.knob != before else ""
-        yield [knob, line.value, seconds(line.seconds), f"{line.cost:#.4g}", line.verdict]
+        said = "; ".join(part for part in (line.verdict, line.measured) if part)
+        yield [knob, line.value, seconds(line.seconds), f"{line.cost:#.4g}", said]
         before = line.knob
 
 

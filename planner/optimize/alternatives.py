@@ -6,11 +6,10 @@ No rule decides the type of keys and values: measurements of a type say whether 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from qpdsl.planner.cost.device import Device
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import Equivalence
 from qpdsl.planner.plan.physical import KV_TYPES, KVType, PhysicalOp, PhysicalPlan, everything
@@ -34,15 +33,20 @@ def of_operators(plan: PhysicalPlan, ruled: PhysicalPlan, disabled: Collection[s
     yield from sorted(alternatives, key=lambda alternative: order[alternative.knob.operator])
 
 
-def kv_types(plan: PhysicalPlan, ruled: PhysicalPlan, models: Collection[str], device: Device) -> Iterator[Alternative]:
-    """How keys and values are kept: as the models compute them, or in a type whose error was measured for all."""
+def kv_types(
+    plan: PhysicalPlan, ruled: PhysicalPlan, kept: Mapping[str, tuple[float, float | None]]
+) -> Iterator[Alternative]:
+    """How keys and values are kept: as the models compute them, or in a type whose error was measured for all.
+
+    `kept` has that error by type, in logits and in draws that change (None where not known).
+    """
     yield Alternative(_KV, "as computed", _keeping(plan, ruled, None))
-    profiles = [device.models.get(model) for model in models]
     for kv_type in KV_TYPES:
-        known = [profile.kv_types.get(kv_type) if profile is not None else None for profile in profiles]
-        errors = [profile.epsilon for profile in known if profile is not None]
-        if errors and len(errors) == len(known):
-            yield Alternative(_KV, kv_type, _keeping(plan, ruled, kv_type), max(errors))
+        if kv_type in kept:
+            epsilon, loss = kept[kv_type]
+            changed = "" if loss is None else f", {loss:.2%} of draws change"
+            measured = f"logits off by {epsilon:.2g}{changed}, by `qpdsl profile`"
+            yield Alternative(_KV, kv_type, _keeping(plan, ruled, kv_type), measured)
 
 
 def as_computed(plan: PhysicalPlan) -> Alternative:
@@ -57,8 +61,11 @@ def _keeping(plan: PhysicalPlan, ruled: PhysicalPlan, kv_type: KVType | None) ->
         return "epsilon" if kv_type is not None and equivalence == "exact" else equivalence
 
     def kept(node: PhysicalOp) -> PhysicalOp:
+        if node.id in plan.ways:
+            return node
         calls = isinstance(node.op, ops.Generate | ops.Score | ops.Judge)
         own = looser(before[node.id]) if calls else before[node.id]
         return node if own == node.equivalence else replace(node, equivalence=own)
 
-    return replace(map_operators(plan, kept), kv_type=kv_type, equivalence=looser(ruled.equivalence))
+    own = plan.equivalence if plan.ways else ruled.equivalence
+    return replace(map_operators(plan, kept), kv_type=kv_type, equivalence=looser(own))

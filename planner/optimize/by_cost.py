@@ -21,6 +21,8 @@ from qpdsl.planner.cost.statistics import Statistics
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.optimize.alternatives import JOINT, as_computed, kv_types, of_operators
 from qpdsl.planner.optimize.kv_shares import MemorySplit, memory_splits
+from qpdsl.planner.optimize.measured_ways import Losses, MeasuredWay, filter_ways, offered
+from qpdsl.planner.optimize.measured_ways import alternatives as decoding_ways
 from qpdsl.planner.optimize.plan_candidate import LAMBDA, Considered, PlanCandidate, PlanChoice, objective, refusal
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.rewrite import map_operators
@@ -49,14 +51,16 @@ def choice_of(
     *,
     kv_types: bool = True,
     disabled: Collection[str] = (),
+    ways: Sequence[MeasuredWay] = (),
 ) -> PlanChoice:
     """The plan with its knobs set and the estimated cost on its operators, and what was considered for it.
 
     Where the rules left nothing open (the naive plan), only the costs are filled in. `kv_types` is false where
     whoever runs the plan has said how keys and values are kept; `disabled` are rules that the plan is to do without.
+    `ways` are ways to decode that lose something, as measured.
     """
     start = time.perf_counter()
-    search = _Search(plan, device, statistics, load or Load(PROBLEMS), kv_types=kv_types, disabled=disabled)
+    search = _Search(plan, device, statistics, load or Load(PROBLEMS), ways, kv_types=kv_types, disabled=disabled)
     best = search.best()
     considered = tuple(search.considered(best))
     return PlanChoice(
@@ -81,19 +85,23 @@ class _Search:
         device: Device,
         statistics: Statistics,
         load: Load,
+        ways: Sequence[MeasuredWay],
         *,
         kv_types: bool,
         disabled: Collection[str],
     ) -> None:
         self._disabled = disabled
         self._device, self.load = device, load
-        self._cards = cardinalities(plan, statistics)
+        # The naive plan is run as it is written.
+        open_ = plan.in_flight is not None
+        self._ways = offered((*ways, *filter_ways(plan, statistics)), plan.within) if open_ else ()
+        self._cards = replace(cardinalities(plan, statistics), ways={way.via: way.cost for way in self._ways})
         self._cost_model = CostModel(device, self._cards, load)
         self.tried = 0
-        self.ruled = self._candidate(plan)
         ruled_demands = demands(plan, self._cards)
-        self._models = list(dict.fromkeys(demand.model for demand in ruled_demands))
-        self._kv_types = kv_types
+        models = list(dict.fromkeys(demand.model for demand in ruled_demands))
+        self._losses = Losses.of(self._ways, models if kv_types and open_ else (), device)
+        self.ruled = self._candidate(plan)
         self.levels: tuple[MemorySplit, ...] = ()
         if plan.in_flight is not None:
             self.levels = memory_splits(ruled_demands, device, load)
@@ -110,7 +118,7 @@ class _Search:
         """Each knob at each of its values, the others as they were chosen."""
         limit = self._objective(best)
         for alternative in self._alternatives(best.plan):
-            plan, candidate = alternative.plan, self._candidate(alternative.plan, alternative.epsilon)
+            plan, candidate = alternative.plan, self._candidate(alternative.plan)
             chosen = _settings(plan) == _settings(best.plan)
             verdict = "chosen" if chosen else refusal(candidate, best.plan.within)
             cost = self._objective(candidate)
@@ -118,7 +126,7 @@ class _Search:
                 verdict = f"less than {_WORTH:.0%} better" if cost < limit else "no better"
             yield Considered(
                 alternative.knob, alternative.value, plan.equivalence, candidate.seconds, candidate.loss, cost,
-                verdict or "", chosen,
+                verdict or "", chosen, alternative.measured,
             )  # fmt: skip
 
     def marked(self, plan: PhysicalPlan) -> PhysicalPlan:
@@ -130,9 +138,10 @@ class _Search:
         """The plan with what is expected of it on its operators."""
         return with_costs(plan, estimate_known(plan, self._device, self._cards, self.load))
 
-    def _candidate(self, plan: PhysicalPlan, epsilon: float | None = None) -> PlanCandidate:
+    def _candidate(self, plan: PhysicalPlan) -> PlanCandidate:
         self.tried += 1
-        return PlanCandidate(plan, self._cost_model.seconds(plan), epsilon=epsilon)
+        losses = self._losses
+        return PlanCandidate(plan, self._cost_model.seconds(plan), losses.loss(plan), losses.epsilon(plan))
 
     def _objective(self, candidate: PlanCandidate) -> float:
         return objective(candidate, self.ruled.seconds, candidate.plan.prefer)
@@ -147,9 +156,9 @@ class _Search:
     def _joint(self, plan: PhysicalPlan) -> Iterator[PlanCandidate]:
         """All combinations of what operators share."""
         for kept in self._kept(plan):
-            if refusal(self._candidate(kept.plan, kept.epsilon), plan.within) is None:
+            if refusal(self._candidate(kept.plan), plan.within) is None:
                 for combination in self._combinations(kept.plan, JOINT):
-                    yield self._candidate(combination, kept.epsilon)
+                    yield self._candidate(combination)
 
     def _combinations(self, plan: PhysicalPlan, knobs: Sequence[JointAlternatives]) -> Iterator[PhysicalPlan]:
         """The plan with these knobs at all of their values."""
@@ -174,23 +183,28 @@ class _Search:
 
     def _operators(self, best: PlanCandidate) -> PlanCandidate:
         """Single operators, one after another, each on the best so far."""
-        ruled = self.ruled.plan
-        for knob in dict.fromkeys(alternative.knob for alternative in of_operators(best.plan, ruled, self._disabled)):
-            offered = of_operators(best.plan, ruled, self._disabled)
-            plans = [alternative.plan for alternative in offered if alternative.knob == knob]
-            best = self._better(best, [self._candidate(plan, best.epsilon) for plan in plans])
+        offers = list(self._of_operators(best.plan))
+        for knob in dict.fromkeys(alternative.knob for alternative in offers):
+            better = self._better(best, [self._candidate(offer.plan) for offer in offers if offer.knob == knob])
+            if better is not best:
+                best, offers = better, list(self._of_operators(better.plan))
         return best
+
+    def _of_operators(self, plan: PhysicalPlan) -> Iterator[Alternative]:
+        """Ways to decode first, since what the rules decided about an operator is for one way."""
+        ruled = self.ruled.plan
+        return chain(decoding_ways(plan, ruled, self._ways), of_operators(plan, ruled, self._disabled))
 
     def _alternatives(self, plan: PhysicalPlan) -> Iterator[Alternative]:
         """Every knob at every value, the operators' first."""
         ruled = self.ruled.plan
         joint = [alternatives(plan, ruled, self._batch) for alternatives in JOINT]
-        return chain(of_operators(plan, ruled, self._disabled), *joint, self._kept(plan))
+        return chain(self._of_operators(plan), *joint, self._kept(plan))
 
     def _kept(self, plan: PhysicalPlan) -> list[Alternative]:
-        if not self._kv_types or plan.in_flight is None:
+        if not self._losses.kept:
             return [as_computed(plan)]
-        return list(kv_types(plan, self.ruled.plan, self._models, self._device))
+        return list(kv_types(plan, self.ruled.plan, self._losses.kept))
 
 
 def _settings(plan: PhysicalPlan) -> object:

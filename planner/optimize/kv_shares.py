@@ -46,7 +46,7 @@ def memory_splits(demands: Sequence[Demand], device: Device, load: Load) -> tupl
     profiles = {model: load.profile(model, device) for model in models}
     tokens = {model: _tokens(demands, model) for model in models}
     splits: list[MemorySplit] = []
-    for shares in _levels(models):
+    for shares in memory_levels(models):
         best: MemorySplit | None = None
         for batch in _BATCHES:
             if batch > load.max_sequences:
@@ -72,7 +72,7 @@ def _tokens(demands: Sequence[Demand], model: str) -> float:
     return sum(demand.sampled for demand in of_model) or max(sum(demand.computed for demand in of_model), 1e-9)
 
 
-def _levels(models: Sequence[str]) -> Iterator[dict[str, float]]:
+def memory_levels(models: Sequence[str]) -> Iterator[dict[str, float]]:
     """The shares of every way to split the memory in eighths, the most even first."""
     count = len(models)
     compositions = _compositions(max(LEVELS, count), count)

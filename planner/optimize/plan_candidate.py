@@ -20,7 +20,7 @@ _ORDER = {"exact": 0, "epsilon": 1, "lossy": 2, "loss": 2}
 class PlanCandidate:
     """A plan with the seconds that it is expected to take.
 
-    `loss` is the share of results that are expected to be worse than the exact plan's, None where nobody knows it;
+    `loss` is the share of draws whose token changes, all tokens before it the same, None where nobody measured it;
     `epsilon` the most by which its logits were seen to differ, None where they do not.
     """
 
@@ -34,6 +34,8 @@ class PlanCandidate:
 class Considered:
     """One value of one knob, the others as they were chosen: `seconds` for the whole load, `cost` the objective C.
 
+    `measured` says what is known of a value that changes results, and where from.
+
     `verdict` says why it is not the plan: "no better" where it comes to the same, empty where it costs more. `chosen`
     marks what the plan has.
     """
@@ -46,6 +48,7 @@ class Considered:
     cost: float
     verdict: str
     chosen: bool
+    measured: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +72,23 @@ class PlanChoice:
 
 
 def objective(candidate: PlanCandidate, exact_seconds: float, prefer: float | None) -> float:
-    """C of a candidate; `prefer` is the program's λ. A loss that nobody knows counts as whole.
+    """C of a candidate; `prefer` is the program's λ. A loss that nobody knows counts as whole, and not at all where the
+    plan is judged by its ε.
 
     Latency is rounded before it is weighed, so that what comes to the same does so under any λ.
     """
     weight = LAMBDA if prefer is None else prefer
     relative = round(candidate.seconds / exact_seconds, _DIGITS) if exact_seconds else 1.0
-    return weight * relative + (1 - weight) * (1.0 if candidate.loss is None else candidate.loss)
+    unknown = 1.0 if candidate.epsilon is None else 0.0
+    return weight * relative + (1 - weight) * (unknown if candidate.loss is None else candidate.loss)
 
 
 def refusal(candidate: PlanCandidate, within: Tolerance) -> str | None:
     """Why a plan is outside of what the program permits; None where it is not.
 
-    Under `epsilon(ε)` logits must have been seen to differ by no more than ε; under `loss(x)` the share of results that
-    change must be known and no more than x. A program that is lossy by its `via` alone permits that and nothing more.
+    Under `epsilon(ε)` logits must have been seen to differ by no more than ε; under `loss(x)` the share of draws that
+    change must have been measured and be no more than x. A program that is lossy by its `via` alone permits that and
+    nothing more.
     """
     plan, epsilon, loss, bound = candidate.plan, candidate.epsilon, candidate.loss, within.bound
     if _ORDER[plan.equivalence] > _ORDER[within.level]:
@@ -95,6 +101,6 @@ def refusal(candidate: PlanCandidate, within: Tolerance) -> str | None:
     if within.level == "epsilon":
         assert epsilon is not None
         return None if epsilon <= bound else f"outside `within {within}`: logits differ by up to {epsilon:.2g}"
-    if loss is None or epsilon is not None:
-        return f"outside `within {within}`: nobody knows what share of results it changes"
-    return None if loss <= bound else f"outside `within {within}`: {loss:.2g} of results change"
+    if loss is None:
+        return f"outside `within {within}`: nobody measured what share of draws it changes"
+    return None if loss <= bound else f"outside `within {within}`: {loss:.2g} of draws change"

@@ -6,6 +6,7 @@ A step has four parts, and each has variants (LLM-QP, section 3: a logical `Deco
     constraint  what holds the ids to the program's constraint
     draft       what proposes tokens that one forward then checks
     filter      which of two models decides a token
+    router      what decides, step by step, between ways that a plan permits
 
 `DecodePlan` names a variant of each part. A new variant is an entry in `VARIANTS`, which says where it applies, what it
 keeps, what it costs and how EXPLAIN calls it, and the code in `executor/runtime/generate` that carries it out. The
@@ -18,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal as OneOf
 
 from qpdsl.grammar.words import DraftMethod
@@ -27,7 +29,7 @@ from qpdsl.planner.plan import ops
 Equivalence = OneOf["exact", "epsilon", "lossy"]
 _LOOSER: Mapping[Equivalence, int] = {"exact": 0, "epsilon": 1, "lossy": 2}
 
-Part = OneOf["head", "constraint", "draft", "filter"]
+Part = OneOf["head", "constraint", "draft", "filter", "router"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,11 @@ def _is_masked(op: ops.Generate) -> bool:
     return op.constraint is not None and op.constraint.kind != "choice"
 
 
+def _routes(op: ops.Generate) -> bool:
+    """Where the steps of one sample differ in what carries them out best."""
+    return not _chooses(op) and not _filters(op) and (_is_masked(op) or _exits_early(op))
+
+
 def _drafts_by(method: DraftMethod) -> Callable[[ops.Generate], bool]:
     return lambda op: op.draft is not None and op.draft.method == method and not _chooses(op) and not _filters(op)
 
@@ -91,8 +98,10 @@ def _may_draft(op: ops.Generate) -> bool:
 
 # Of the variants of a part that apply to an operator, the plainest plan takes the first.
 VARIANTS: tuple[Variant, ...] = (
-    # A draw leaves at the middle layer where its margin is wide enough, as `via amortized(…)` asks for.
+    # A draw leaves at an early layer where its margin is wide enough, as `via amortized(…)` asks for. All layers run.
     Variant("head", "early_exit", "early exit", "lossy", _exits_early),
+    # The layers behind the exit run only where a draw stays, then for all tokens before it that they have not seen.
+    Variant("head", "deferred", "early exit · later layers deferred", "lossy", _exits_early),
     # One product over the whole vocabulary.
     Variant("head", "dense", "dense head", "exact", lambda op: not _exits_early(op)),
     # Where a step's mask leaves few ids, their rows alone.
@@ -130,7 +139,20 @@ VARIANTS: tuple[Variant, ...] = (
         TokenCost(large=0.15, small=1.0, requests=True),
         whole=False,
     ),
+    # And draws on by itself until it is not; what the large model has to draw is gathered into batches.
+    Variant(
+        "filter",
+        "cached",
+        "filter · small runs · large calls in batches",
+        "lossy",
+        _filters,
+        TokenCost(large=0.15, small=0.85),
+        whole=False,
+    ),
     Variant("filter", "none", "", "exact", lambda op: not _filters(op)),
+    Variant("router", "none", "", "exact", lambda op: True),
+    # A policy learns which of the permitted ways is the best for what a step shows (LLM-QP, section 4).
+    Variant("router", "learned", "learned router", "exact", _routes),
 )
 _BY_NAME = {(variant.part, variant.name): variant for variant in VARIANTS}
 
@@ -143,6 +165,7 @@ class DecodePlan:
     constraint: str = "none"
     draft: str = "none"
     filter: str = "none"
+    router: str = "none"
 
     def __post_init__(self) -> None:
         for part, name in self._names():
@@ -159,7 +182,7 @@ class DecodePlan:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """Those of head, constraint, draft and filter, in this order."""
+        """Those of head, constraint, draft, filter and router, in this order."""
         return tuple(_BY_NAME[part, name] for part, name in self._names())
 
     @property
@@ -175,18 +198,21 @@ class DecodePlan:
     @property
     def cost(self) -> TokenCost:
         """What a token takes with all its parts."""
-        costs = [variant.cost for variant in self.variants]
-        return TokenCost(
-            large=math.prod(cost.large for cost in costs),
-            small=sum(cost.small for cost in costs),
-            requests=any(cost.requests for cost in costs),
-            gained=math.prod(cost.gained for cost in costs),
-            drafting=sum(cost.drafting for cost in costs),
-        )
+        return _cost(self)
 
     @property
     def drafts(self) -> bool:
         return self.draft != "none"
+
+    @property
+    def exits_early(self) -> bool:
+        """Whether a draw may leave before the last layer, all layers computed or not."""
+        return self.head in ("early_exit", "deferred")
+
+    @property
+    def routed(self) -> bool:
+        """Whether a policy decides at each step how the head is computed."""
+        return self.router == "learned" and self.head == "sparse"
 
     @property
     def masked(self) -> bool:
@@ -211,3 +237,17 @@ class DecodePlan:
         yield "constraint", self.constraint
         yield "draft", self.draft
         yield "filter", self.filter
+        yield "router", self.router
+
+
+@cache
+def _cost(plan: DecodePlan) -> TokenCost:
+    """The choice by cost asks for it some hundred times a plan."""
+    costs = [variant.cost for variant in plan.variants]
+    return TokenCost(
+        large=math.prod(cost.large for cost in costs),
+        small=sum(cost.small for cost in costs),
+        requests=any(cost.requests for cost in costs),
+        gained=math.prod(cost.gained for cost in costs),
+        drafting=sum(cost.drafting for cost in costs),
+    )

@@ -16,8 +16,9 @@ from typing import get_args
 import networkx as nx
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.expressions import present
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import MOST_DRAFTED, DraftMethod
+from qpdsl.grammar.words import CONFIDENCES, MOST_DRAFTED, Confidence, DraftMethod
 
 Reduce = OneOf["last", "min", "mean", "prod", "sum"]
 LogProbReduce = OneOf["sum", "mean"]
@@ -101,17 +102,52 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Filter decoding: the token of `model` stands where exp(−NLL) of its top token is at or over `threshold`."""
+    """Filter decoding: the token that `model` draws stands where its confidence is over `threshold`.
+
+    `by` is what the confidence is: exp(−NLL) of the drawn token, the lead p1 − p2 of the likeliest one, or 1 − H/ln V
+    of the distribution. `share`, in the place of a threshold, holds the threshold where the larger model draws that
+    share of a sample's tokens.
+    """
 
     model: str
-    threshold: ast.Expr
+    threshold: ast.Expr | None = None
+    by: Confidence = "probability"
+    share: ast.Expr | None = None
+
+    def __post_init__(self) -> None:
+        require(self.by in CONFIDENCES, f"there is no confidence `{self.by}`")
+        require((self.threshold is None) != (self.share is None), "a filter has a threshold or a share")
+
+    @property
+    def numbers(self) -> tuple[tuple[str, ast.Expr], ...]:
+        """The expressions, by the names of their ranges."""
+        return present(threshold=self.threshold, share=self.share)
 
 
 @dataclass(frozen=True, slots=True)
 class Amortized:
-    """Leave at the middle layer where its margin is at or over `margin`."""
+    """Leave after `layer` layers where the margin there, p1 − p2 over the allowed ids, is at or over `margin`.
 
-    margin: ast.Expr
+    Without `layer`: that of the head, or else the middle one. Where the margin is smaller, all layers decide; with
+    `rerank` they choose among so many ids, those that lead at the exit. `head` is the folder of an exit head
+    (`qpdsl calibrate`); without one the model's own is used. With `certify` the token of the exit stands only where it
+    leads by more than 2·`certify`/T, in logits with their noise, or 2·`certify` where T is 0.
+    """
+
+    margin: ast.Expr | None = None
+    layer: ast.Expr | None = None
+    rerank: ast.Expr | None = None
+    head: str | None = None
+    certify: ast.Expr | None = None
+
+    def __post_init__(self) -> None:
+        require(self.margin is not None or self.certify is not None, "an early exit has a margin or a certificate")
+        require(self.head != "", "an exit head has a folder")
+
+    @property
+    def numbers(self) -> tuple[tuple[str, ast.Expr], ...]:
+        """The expressions, by the names of their ranges."""
+        return present(margin=self.margin, layer=self.layer, rerank=self.rerank, certify=self.certify)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +190,7 @@ class Generate(Operator):
     """Each unfinished row becomes `n` rows that go on with tokens of `model`; finished rows pass as one row.
 
     The expressions read parameters only. `stop` is a string; `max_tokens` None means up to the context's end. Beside a
-    filter there is no `constraint`. `draft` is the program's wish, None where it says nothing.
+    filter there is no `choice`. `draft` is the program's wish, None where it says nothing.
     """
 
     model: str
@@ -172,9 +208,9 @@ class Generate(Operator):
 
     def _check(self) -> None:
         filters = isinstance(self.via, Filter)
-        require(not filters or self.constraint is None, "a `generate` that filters is held to no constraint")
-        drafts = self.draft is not None and self.draft.method != "none"
         chooses = self.constraint is not None and self.constraint.kind == "choice"
+        require(not filters or not chooses, "a `generate` that filters draws tokens, it does not choose")
+        drafts = self.draft is not None and self.draft.method != "none"
         require(not drafts or not (filters or chooses), "a `generate` that filters or chooses takes no drafts")
 
 

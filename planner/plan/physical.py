@@ -32,6 +32,10 @@ class GenerateStrategy:
     while its row waits to be chosen (the thesis's decode-aware tree expansion); what the chosen rows can use is kept.
     `vote`: the operator (an id) that the rows go to one by one as they are done, through the operators between, and
     that can give up the rest.
+
+    Of a filter: what the large model has to draw waits until `flush_rows` rows want it, or until the first of them has
+    waited for `flush_seconds`, and not once nothing else is under way. `logprobs`: the large model tells the
+    log-probability of what was written; else each token has that of the model that drew it.
     """
 
     decode: DecodePlan = field(default_factory=DecodePlan)
@@ -40,9 +44,13 @@ class GenerateStrategy:
     until: ast.Regex | None = None
     run_ahead: int = 0
     vote: str | None = None
+    flush_rows: int = 1
+    flush_seconds: float = 0.0
+    logprobs: bool = True
 
     def __post_init__(self) -> None:
         require(self.run_ahead >= 0, "no sample runs back")
+        require(self.flush_rows >= 1 and self.flush_seconds >= 0, "a batch has a row at least, and waits for no past")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +102,8 @@ def plainest(op: ops.Operator) -> Strategy | None:
     return None
 
 
-# Keys and values in eight bits.
-KVType = OneOf["int8", "fp8"]
+# Keys and values in eight or four bits.
+KVType = OneOf["int8", "fp8", "int4"]
 KV_TYPES: tuple[KVType, ...] = get_args(KVType)
 
 
@@ -184,7 +192,9 @@ class PhysicalPlan:
     None means all. `in_flight` is how many problems run at once, None where nothing was decided; `floor` the fewest
     sequences that the engine should have to work at: below it another problem starts, and samples run ahead. `rules`
     are the names of the rules that made the plan what it is, those that a choice by cost turned back left out; `chosen`
-    is true where such a choice changed it. `kv_type` is how keys and values are kept, None for the models' own type.
+    is true where such a choice changed it, and `ways` says by id of which operators the `via` is its, and what was
+    measured of that. `kv_type` is how keys and values are kept, None for the models' own type. `sparse_shares`: of
+    models by their ids, up to which share of the head a step reads the allowed ids alone, where that was measured.
     """
 
     name: str
@@ -204,6 +214,8 @@ class PhysicalPlan:
     rules: tuple[str, ...] = ()
     chosen: bool = False
     kv_type: KVType | None = None
+    ways: Mapping[str, str] = field(default_factory=dict)
+    sparse_shares: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(bool(self.ops) and isinstance(self.ops[-1].op, ops.Return), "the plan does not end in a return")

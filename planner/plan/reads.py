@@ -14,7 +14,7 @@ from typing import get_args
 from qpdsl.grammar import ast
 from qpdsl.grammar.words import COLUMNS, FUNCTIONS
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.rewrite import Chain, with_inner
 
 Columns = frozenset[str]
@@ -39,6 +39,8 @@ GENERATED: Parts = PARTS - {"context", "path"}
 # The columns that say something of what was generated.
 GENERATED_COLUMNS: Columns = frozenset(COLUMNS) - {"group"}
 _NOTHING: Parts = frozenset()
+# What an operator reads only to add its own to it.
+_ACCUMULATED: Mapping[type[ops.Operator], Parts] = {ops.Generate: frozenset({"logprob"})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +102,8 @@ def parameter_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
         case ops.Generate():
             options = (op.n, op.temperature, op.top_p, op.top_k, op.min_p, op.stop, op.max_tokens)
             yield from (value for value in options if value is not None)
-            if isinstance(op.via, ops.Filter):
-                yield op.via.threshold
-            elif isinstance(op.via, ops.Amortized):
-                yield op.via.margin
+            if op.via is not None:
+                yield from (value for _, value in op.via.numbers)
         case ops.Judge(rubric=rubric):
             yield rubric
         case ops.TopK(k=k):
@@ -246,6 +246,15 @@ def reported(plan: PhysicalPlan) -> Columns:
     """The columns of the last rows that somebody looks at when the program has run, its value aside."""
     last = plan.ops[-1].columns
     return frozenset(last if plan.reads is None else set(plan.reads) & set(last))
+
+
+def reads_logprobs(plan: PhysicalPlan) -> bool:
+    """Whether an operator, or whoever looks at the last rows, reads a log-probability of generated text."""
+    return "logprob" in reported(plan) or any(
+        "logprob" in state_access(node.op).reads - _ACCUMULATED.get(type(node.op), _NOTHING)
+        or "logprob" in reads(node) | inner_reads(node)
+        for node in everything(plan.ops)
+    )
 
 
 def with_columns(chain: Chain, before: Mapping[str, str]) -> Chain:

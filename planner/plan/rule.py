@@ -32,12 +32,12 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A plan in which one knob stands at `value`, in words. `epsilon`: see `KVProfile`, None for an exact plan."""
+    """A plan in which one knob stands at `value`, in words. `measured` says what is known of one that is not exact."""
 
     knob: Knob
     value: str
     plan: PhysicalPlan
-    epsilon: float | None = None
+    measured: str = ""
 
 
 Alternatives = Callable[[PhysicalPlan, PhysicalPlan], Iterator[Alternative]]

@@ -26,12 +26,21 @@ from qpdsl.planner.rules import (
     speculative_expansion,
     stop_when_matched,
 )
-from qpdsl.planner.rules.decode import draft_tokens, jump_forward, option_tree, sparse_logits
+from qpdsl.planner.rules.decode import (
+    defer_layers,
+    draft_tokens,
+    filter_in_runs,
+    jump_forward,
+    option_tree,
+    sparse_logits,
+    unread_logprobs,
+)
 
 # `Rule.place` says why each rule stands where it does.
 RULES = (
     drop_unread.RULE,
     merge_equal.RULE,
+    unread_logprobs.RULE,
     collapse_greedy.RULE,
     share_prefixes.RULE,
     incremental_score.RULE,
@@ -41,6 +50,8 @@ RULES = (
     jump_forward.RULE,
     option_tree.RULE,
     draft_tokens.RULE,
+    defer_layers.RULE,
+    filter_in_runs.RULE,
     speculative_expansion.RULE,
     sparse_logits.RULE,
     in_flight.RULE,

@@ -54,14 +54,16 @@ def problems(plan: PhysicalPlan, ruled: PhysicalPlan, batch: int = 1) -> Iterato
     """Problems at once."""
     if plan.in_flight is not None:
         for most in sorted({*PROBLEMS, plan.in_flight}):
-            yield Alternative(Knob("problems at once"), str(most), replace(plan, in_flight=most))
+            other = plan if most == plan.in_flight else replace(plan, in_flight=most)
+            yield Alternative(Knob("problems at once"), str(most), other)
 
 
 def floors(plan: PhysicalPlan, ruled: PhysicalPlan, batch: int = 1) -> Iterator[Alternative]:
     """Sequences below which another problem starts, those of the best batch among them."""
     if plan.in_flight is not None:
         for floor in sorted({*FLOORS, max(batch, FLOORS[0]), plan.floor}):
-            yield Alternative(Knob("sequences to keep at work"), str(floor), replace(plan, floor=floor))
+            other = plan if floor == plan.floor else replace(plan, floor=floor)
+            yield Alternative(Knob("sequences to keep at work"), str(floor), other)
 
 
 RULE = Rule(

@@ -86,6 +86,7 @@ def using(
     threads: int | None = None,
     deterministic: bool | None = None,
     compile: bool | None = None,
+    router: str | None = None,
     seed: int | None = None,
     models: Mapping[str, str] | None = None,
     row_timeout: float | None = None,
@@ -103,6 +104,7 @@ def using(
         "threads": threads,
         "deterministic": deterministic,
         "compile": compile,
+        "router": router,
     }
     settings = {name: value for name, value in known.items() if value is not None}
     if settings:

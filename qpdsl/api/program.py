@@ -28,6 +28,7 @@ from qpdsl.planner.plan.logical import LogicalProgram, Parameter
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planning.planning import with_choice
+from qpdsl.planning.routed import routed
 from qpdsl.planning.target import Target
 from qpdsl.stage_options import check_options
 
@@ -287,12 +288,14 @@ class Program(Generic[P, R]):
 def _target(binding: Binding) -> Target:
     """What programs of a binding run on: the device of its session, else that of the default session."""
     session = binding.session
-    return Target() if session is None else Target(session.device, session.dtype, session.threads)
+    if session is None:
+        return Target()
+    return Target(session.device, session.dtype, session.threads, session.router, tuple(session.exit_heads.items()))
 
 
 def _physical_plan(logical: LogicalProgram, target: Target) -> PhysicalPlan:
     """The plan by all rules, with what they left open chosen by cost, but for the KV type, which the session sets."""
-    return with_choice(optimize(plan(logical)), target, kv_types=False).plan
+    return routed(with_choice(optimize(plan(logical)), target, kv_types=False).plan, target.router)
 
 
 def _warn(diagnostic: Diagnostic, file: ast.File) -> None:

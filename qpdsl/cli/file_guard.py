@@ -6,7 +6,7 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -133,6 +133,36 @@ class FileGuard:
         made = Target(target, option, contents, overwrite)
         made.check()
         return made
+
+    def writes_folder(
+        self, path: Path, option: str, files: Sequence[str], contents: Contents, *, overwrite: bool
+    ) -> Path:
+        """Names a folder to write, and checks that it can be; it is written as a whole, by `output.folder_written`.
+
+        `files` are all that it will hold. A folder that holds other files is not replaced, and one of the same kind,
+        whose first file begins as `contents` says, only with `overwrite`.
+        """
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_dir():
+            raise UsageError(f"cannot write `{path}`: it is a file, and {option} names a folder")
+        # Only where there is a folder around it can one come there.
+        check_writable(target.parent / f"{target.name}.part")
+        above = {_identity(folder) for folder in (target, *target.absolute().parents)}
+        for folder, what in self._kept:
+            if folder in above:
+                raise UsageError(f"`{path}` lies in {what}; {option} must be elsewhere")
+        for name in files:
+            if (identity := _identity(target / name)) in self._read:
+                raise UsageError(f"`{target / name}` is {self._read[identity]}; {option} must be another folder")
+        there = sorted(entry.name for entry in target.iterdir()) if target.exists() else []
+        if other := [name for name in there if name not in files]:
+            raise UsageError(
+                f"`{path}` holds other files, such as `{other[0]}`, so {option} does not replace it",
+                "give another name",
+            )
+        if there:
+            Target(target / files[0], option, contents, overwrite).check()
+        return target
 
     def _streams(self) -> None:
         for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):

@@ -124,11 +124,26 @@ _PLANNING = (
         help="Plan without a rule; `explain --verbose` names those that changed the plan.",
         shell_complete=complete_rules,
     ),
+    click.option(
+        "--exit-head",
+        "exit_heads",
+        metavar="[NAME=]FOLDER",
+        multiple=True,
+        help="Exit heads that `qpdsl calibrate` fitted for a model of the program, or for NAME. A program that permits "
+        "it, as `within loss(0.02)` does, may leave that model early where its measured loss allows it.",
+    ),
 )
 
 
 device_option = click.option(
     "--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N."
+)
+
+router_option = click.option(
+    "--router",
+    type=click.Choice(["none", "lin_ucb", "thompson", "exponential", "fixed:dense", "fixed:rows", "fixed:union"]),
+    help="What decides at each step of a constrained `generate` over which ids the head is computed: a policy that "
+    "learns it as it runs, or always one way. The tokens are the same.  [default: a rule]",
 )
 
 format_option = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)

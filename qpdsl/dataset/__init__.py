@@ -5,6 +5,7 @@ of each (`row_outcome.py`) as it ends. The command line appends every outcome to
 before the row counts as done; the ordered output is written at the end, whole or not at all. A run is resumed only if
 its fingerprint (`fingerprint.py`) agrees: program, arguments, model files, seed, input, device, types and version. A
 line of the journal that was damaged is not believed, and its row runs again. Fields of the input that mean nothing are
-said, not passed over. The keys of a record and their order are part of the format. Nothing here prints, but for the
-progress bar on stderr.
+said, not passed over. The keys of a record and their order are part of the format. `summary.py` says what a run came
+to, `token_waits.py` how long its samples waited for tokens, and `filter_figures.py` which of two models drew them.
+Nothing here prints, but for the progress bar on stderr.
 """

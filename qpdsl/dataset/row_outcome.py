@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from qpdsl.dataset.filter_figures import filter_counts
 from qpdsl.dataset.json_values import plain, plain_rows, shown
 from qpdsl.planner.plan.evaluate import NUMBER
 
@@ -22,7 +24,8 @@ _FIRST_KEYS = ("id", "answer", "score", "tokens_in", "tokens_out")
 class Outcome:
     """`correct` and `greedy_correct` are None where the row has no reference, `greedy` also where greedy was not run.
 
-    Greedy's tokens are not in `tokens_in` and `tokens_out`. `rows` is None unless the rows were asked for.
+    Greedy's tokens are not in `tokens_in` and `tokens_out`. `filtered`: see `filter_counts`. `rows` is None unless the
+    rows were asked for.
     """
 
     id: str
@@ -37,6 +40,7 @@ class Outcome:
     greedy_correct: bool | None = None
     error: str | None = None
     unscored: int = 0
+    filtered: Mapping[str, int] = field(default_factory=dict)
     rows: list[dict[str, Any]] | None = None
 
     def record(self, *, timing: bool) -> dict[str, Any]:
@@ -83,6 +87,7 @@ def outcome(row: InputRow, result: InstanceResult, greedy: InstanceResult | None
         tokens_out=result.sampled_tokens,
         near_ties=result.near_ties,
         unscored=result.unscored,
+        filtered=filter_counts(result.counts),
         seconds=result.seconds,
         correct=None if reference is None else same_answer(result.value, reference),
         greedy=None if greedy is None else greedy.value,

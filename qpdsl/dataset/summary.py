@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from qpdsl.dataset.filter_figures import FilterFigures
+from qpdsl.dataset.token_waits import wait_facts, waits_json
+from qpdsl.executor.requests.latencies import Waits
 
 if TYPE_CHECKING:
     from qpdsl.dataset.row_outcome import Outcome
@@ -18,12 +23,14 @@ TOO_LONG = "(too long for a verifier or judge)"
 class Summary:
     """`seconds` is the wall time of this run alone, in which `sampled` tokens were drawn for the rows it finished.
 
-    A row that failed counts as wrong. Greedy's tokens are not counted.
+    A row that failed counts as wrong. Greedy's tokens are not counted. `waits`: how long this run's samples waited for
+    their tokens, by model.
     """
 
     outcomes: Sequence[Outcome]
     seconds: float
     sampled: int
+    waits: Mapping[str, Waits] = field(default_factory=dict)
 
     @property
     def failed(self) -> list[Outcome]:
@@ -43,8 +50,11 @@ class Summary:
         facts.append(("near ties", f"{self._near_ties:,}"))
         if self._unscored:
             facts.append(("unscored", f"{self._unscored:,} {TOO_LONG}"))
+        if (filtered := self._filtered) is not None:
+            facts += filtered.facts()
         if self.sampled:
             facts.append(("seconds", f"{self.seconds:.1f} ({self.sampled / self.seconds:,.0f} tokens/s)"))
+        facts += wait_facts(self.waits)
         return aligned(facts)
 
     def to_json(self, *, timing: bool) -> dict[str, Any]:
@@ -56,8 +66,10 @@ class Summary:
         summary |= {"tokens_in": self._tokens_in, "tokens_out": self._tokens_out, "near_ties": self._near_ties}
         if self._unscored:
             summary |= {"unscored": self._unscored}
+        if (filtered := self._filtered) is not None:
+            summary |= {"filter": filtered.to_json(timing=timing)}
         if timing:
-            summary |= {"seconds": round(self.seconds, 3)}
+            summary |= {"seconds": round(self.seconds, 3), "waits": waits_json(self.waits)}
         return summary
 
     @property
@@ -79,6 +91,13 @@ class Summary:
     @property
     def _unscored(self) -> int:
         return sum(outcome.unscored for outcome in self.outcomes)
+
+    @property
+    def _filtered(self) -> FilterFigures | None:
+        counts: Counter[str] = Counter()
+        for outcome in self.outcomes:
+            counts.update(outcome.filtered)
+        return FilterFigures.of(counts)
 
     @property
     def _near_ties(self) -> int:

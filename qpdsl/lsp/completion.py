@@ -17,6 +17,7 @@ from qpdsl.grammar.parse.tokens import Token, scan
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.words import (
     CLAUSE_FORMS,
+    CONFIDENCES,
     DECLARATIONS,
     DRAFTS,
     EQUALITIES,
@@ -131,6 +132,8 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
         yield from (_item(word, Kind.EnumMember) for word in REDUCES)
     elif last == "=" and before == "equal":
         yield from (_item(word, Kind.EnumMember) for word in EQUALITIES)
+    elif last == "=" and before == "by":
+        yield from (_item(word, Kind.EnumMember) for word in CONFIDENCES)
     elif last == "extract" or last == "into":
         return
     elif last == "draft":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -14,6 +15,7 @@ from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.explain.analyze import Analysis
 from qpdsl.planner.explain.operators import in_words
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.planning.router_memory import RouterMemory, router_figures
 from qpdsl.planning.user_cache import changing_statistics, read_device, read_statistics
 from qpdsl.session import Session
 
@@ -33,12 +35,19 @@ class RunAnalysis:
         self._load = load_of(session, problems, in_flight)
         self._estimate = estimate_cost(plan, self._device, read_statistics(), self._load)
         self._implementations = session.implementations
+        self._session = session
+        self._routers = RouterMemory(session, plan, self._device)
         self._measuring = RunMeter(session.kv_page_bytes, session.kv_budget)
         session.events.subscribe(self._measuring.see)
 
     def done(self) -> Analysis:
         """The figures so far, with the estimate beside them."""
-        return Analysis(self.plan, self._measuring.figures(), self._estimate, self._implementations)
+        figures, routers = self._measuring.figures(), router_figures(self._session)
+        return Analysis(self.plan, figures, self._estimate, self._implementations, routers)
+
+    def warm_start(self, tell: Callable[[str], None]) -> None:
+        """Has the session's routers begin with what earlier runs learned; `tell` gets lines of what does not fit."""
+        self._routers.restore(tell)
 
     def remember(self, *, alone: bool, wanted: bool = False) -> None:
         """Adds the problems that have ended to the statistics; the run may have been cut short.
@@ -54,6 +63,7 @@ class RunAnalysis:
             with changing_statistics() as statistics:
                 load = replace(self._load, problems=figures.problems)
                 learn(statistics, analysis, self._device, load, clocked=alone and whole)
+            self._routers.keep()
 
 
 def learn(statistics: Statistics, analysis: Analysis, device: Device, load: Load, *, clocked: bool = True) -> None:

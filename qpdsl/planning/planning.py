@@ -11,6 +11,8 @@ from qpdsl.planner.optimize.optimizer import Optimized, optimize
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.rules import RULES
+from qpdsl.planning.exit_heads import exit_ways
+from qpdsl.planning.routed import with_router
 from qpdsl.planning.target import Target
 from qpdsl.planning.user_cache import measured_device, read_statistics
 
@@ -54,8 +56,8 @@ class Planning:
             return Optimized(naive, (), {})
         ruled = optimize(naive, [name for name in self.disabled if name != NAME])
         if NAME in self.disabled:
-            return replace(ruled, disabled=self.disabled)
-        return with_choice(ruled, target, load, kv_types=kv_types)
+            return with_router(replace(ruled, disabled=self.disabled), target.router)
+        return with_router(with_choice(ruled, target, load, kv_types=kv_types), target.router)
 
 
 def with_choice(optimized: Optimized, target: Target, load: Load | None = None, *, kv_types: bool = True) -> Optimized:
@@ -65,8 +67,11 @@ def with_choice(optimized: Optimized, target: Target, load: Load | None = None, 
     if device is None:
         return optimized
     disabled = optimized.disabled
-    choice = choice_of(optimized.plan, device, read_statistics(), load, kv_types=kv_types, disabled=disabled)
-    return replace(optimized, choice=choice)
+    ways = exit_ways(dict(target.exit_heads), optimized.plan.within)
+    choice = choice_of(optimized.plan, device, read_statistics(), load, kv_types=kv_types, disabled=disabled, ways=ways)
+    shares = {model: device.profile(model).sparse_share for model in dict.fromkeys(choice.plan.models.values())}
+    known = {model: share for model, share in shares.items() if share is not None}
+    return replace(optimized, choice=replace(choice, plan=replace(choice.plan, sparse_shares=known)))
 
 
 def reads_of(program: LogicalProgram, *, rows: bool = False, text: bool = False) -> tuple[str, ...] | None:

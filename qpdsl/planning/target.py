@@ -14,11 +14,17 @@ from qpdsl.grammar.model_id import base_of
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device by its kind ("cpu", "cuda", "cuda:1"…). `dtype` and `threads` None: as `Session` chooses them."""
+    """A device by its kind ("cpu", "cuda", "cuda:1"…). `dtype` and `threads` None: as `Session` chooses them.
+
+    `exit_heads` are names of models with the folders of exit heads for them; the empty name is for all.
+    `router`: who decides there how the heads of steps are computed, as `Session` takes it; None where nobody does.
+    """
 
     kind: str = "cpu"
     dtype: str | None = None
     threads: int | None = None
+    router: str | None = None
+    exit_heads: tuple[tuple[str, str], ...] = ()
 
     @property
     def keeps_stored_weights(self) -> bool:

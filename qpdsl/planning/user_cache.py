@@ -1,4 +1,4 @@
-"""What qpdsl remembers between runs, in the user's cache folder: statistics, and devices that were measured.
+"""What qpdsl remembers between runs, in the user's cache folder: statistics, devices that were measured, routers.
 
 Nothing here is ever required: a file that cannot be read, or that holds what was not written here, counts as absent,
 and `damaged_files` says so. Only regular files are read and written, never what a link leads to. A file that cannot be
@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,12 +22,18 @@ from qpdsl.errors import UsageError, UserError, reason
 from qpdsl.executor.checkpoint.cache_folder import cache_folder
 from qpdsl.output import check_writable, write_whole
 from qpdsl.planner.cost.device import Device, device_from_json, device_json, nominal
+from qpdsl.planner.cost.router_states import ROUTERS_FILE, RouterStates
 from qpdsl.planner.cost.statistics import STATISTICS_FILE, Statistics
 
 T = TypeVar("T")
 _LOCK_SECONDS, _LOCK_TRIES = 1.0, 50
 # Some hundred times what is written here.
 _LARGEST_FILE = 64 << 20
+# What runs write, and what reads it.
+_OF_RUNS: Mapping[str, Callable[[str], object]] = {
+    STATISTICS_FILE: Statistics.from_text,
+    ROUTERS_FILE: RouterStates.from_text,
+}
 
 
 class _Unusable(Exception):
@@ -45,14 +51,15 @@ def damaged_files() -> list[str]:
     """A line for each file that is there and cannot be used."""
     notes: list[str] = []
     try:
-        files = [folder() / STATISTICS_FILE, *sorted(folder().glob(_device_file("*", "*", "*")))]
+        own = [folder() / name for name in _OF_RUNS]
+        files = [*own, *sorted(folder().glob(_device_file("*", "*", "*")))]
     except (OSError, UserError):
         return notes
     for file in files:
         try:
-            _read(file, Statistics.from_text if file.name == STATISTICS_FILE else _device)
+            _read(file, _OF_RUNS.get(file.name, _device))
         except _Unusable as why:
-            again = "runs" if file.name == STATISTICS_FILE else "`qpdsl profile`"
+            again = "runs" if file.name in _OF_RUNS else "`qpdsl profile`"
             notes.append(f"`{file}` is not used ({why}); {again} will write it anew")
     return notes
 
@@ -78,6 +85,23 @@ def changing_statistics() -> Iterator[Statistics]:
         statistics = read_statistics()
         yield statistics
         write_statistics(statistics)
+
+
+def read_routers() -> RouterStates:
+    """What routers learned, empty where there is nothing."""
+    try:
+        return _read(folder() / ROUTERS_FILE, RouterStates.from_text) or RouterStates()
+    except (_Unusable, UserError):
+        return RouterStates()
+
+
+@contextlib.contextmanager
+def changing_routers() -> Iterator[RouterStates]:
+    """What routers learned, written when the block ends. Raises UsageError where it cannot be written."""
+    with _locked():
+        states = read_routers()
+        yield states
+        _write(ROUTERS_FILE, states.to_text())
 
 
 def read_device(kind: str, dtype: str, threads: int) -> Device:

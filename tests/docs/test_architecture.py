@@ -10,7 +10,7 @@ from tests.support.paths import ROOT
 
 TEXT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 # What the example of a row is called in code, where that differs.
-WORDS = {"speculative_expansion": "speculative_expansion|run_ahead", "early_exit": "early_exit|exit_margin"}
+WORDS = {"speculative_expansion": "speculative_expansion|run_ahead", "early_exit": "early_exit|EarlyExit|exits"}
 ROWS = re.findall(r"^\| an? [^|]*\*\*([a-z ]+)\*\*[^|]*\| `(\w+)` \| (.*) \|$", TEXT, re.MULTILINE)
 
 

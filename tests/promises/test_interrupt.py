@@ -111,6 +111,10 @@ CASES = {
         "explain {files}/p.qp --analyze --input {files}/in.jsonl --python {files}/plain.py --concurrency 4",
     ),
     "profile": Case("import qpdsl.planning.profile as profile\nprofile.measure_device = held\n", "profile"),
+    "calibrate": Case(
+        "import qpdsl.calibration.head_fitting as heads\nheads.load_modules = held\n",
+        "calibrate zoo/counting-mini --text {files}/in.jsonl --field problem --output heads",
+    ),
     "report": Case(
         SWALLOWS + "import qpdsl.tui.report.page as page\npage.page = swallows\n", "report {files}/trace.jsonl"
     ),

@@ -51,7 +51,13 @@ PARAMETERS = {
     "fmt": {"targets": REWRITES},
     "report": {"trace": READS, "output": WRITES},
     "replay": {"trace": READS},
-    "profile": {"models": READS_FOLDER, "device": NO_FILE},
+    "profile": {
+        "models": READS_FOLDER, "roofline": READS_FOLDER, "surface": READS, "device": NO_FILE, "hardware": NO_FILE,
+        "contexts": NO_FILE, "batches": NO_FILE, "weights": NO_FILE, "kv_memory": NO_FILE,
+    },
+    "calibrate": {
+        "model": READS_FOLDER, "text": READS, "output": WRITES, "field": NO_FILE, "layers": NO_FILE, "device": NO_FILE,
+    },
     "analyze": {"name": NO_FILE},
     "explain-error": {"code": NO_FILE},
     "programs": {"name": NO_FILE},
@@ -137,6 +143,8 @@ def usual(command: str) -> dict[str, str]:
     """A value for every parameter of a command that names a file."""
     if command == "report":
         return {"trace": "trace.jsonl", "output": "new.html"}
+    if command == "calibrate":
+        return {"model": "model", "text": "notes.txt", "output": "heads"}
     return {
         "target": "p.qp", "input": "in.jsonl", "python": "scorers.py", "allow_read": ".", "models": "llm=model",
         "adapters": "llm=adapter", "output": "new.jsonl", "trace": "new-trace.jsonl", "drafts": "ngram(notes.txt)",
@@ -180,6 +188,10 @@ def colliding(command: str, world: Path) -> Iterator[tuple[str, Path, str]]:
             yield writer, world / "notes.txt", "texts to draft from"
         if command == "run" and writer != "output":
             yield writer, world / "new.jsonl.journal", "the journal"
+        if command == "calibrate":
+            yield writer, world / "model" / "heads", "the folder of the model"
+            yield writer, zoo.path("zoo/counting") / "heads", "the folder of a built-in model"
+            yield writer, world.parent / "cache" / "qpdsl" / "heads", "where statistics are kept"
         if "models" in uses:
             yield writer, world / "model" / "new.jsonl", "the folder of a model"
             yield writer, world / "model" / "config.json", "a file of a model"

@@ -160,6 +160,7 @@ def test_words_of_the_command_line(on_terminal: OnTerminal, bad_folder: Path) ->
         ("run", "greedy", "--set", "problem=x", "--kv-memory", bad), ("explain", "greedy", "--disable-rule", bad),
         ("explain", "greedy", "--against", bad), ("analyze", bad), ("report", none), ("replay", none), ("top", bad),
         ("fmt", none), ("run", "greedy", "--set", "problem=x", "--python", none), ("completion", bad), ("profile", bad),
+        ("calibrate", bad, "--text", none, "--output", none), ("calibrate", "zoo/counting", "--text", none),
         ("explain", "greedy", "--model", f"llm={bad}"), ("explain", "greedy", "--program", bad), ("programs", bad),
         ("run", "greedy", "--set", "problem=x", "--trace", none / "t.jsonl"), ("check", "greedy", "--allow-read", bad),
     ):  # fmt: skip

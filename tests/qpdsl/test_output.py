@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpdsl.dataset.fingerprint import model_digest
 from qpdsl.dataset.progress import Rate
 from qpdsl.dataset.row_outcome import Outcome, same_answer
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
+from qpdsl.model_digest import model_digest
 from qpdsl.output import OrderedLines, check_writable, write_whole
 from qpdsl.planner.plan.evaluate import Value
 from tests.support.timing import assert_quick, cpu_seconds

@@ -134,6 +134,8 @@ def _models(state: RunState) -> list[dict[str, Any]]:
             "pages": model.latest.pages,
             "most": model.most_pages,
             "preemptions": model.latest.preemptions,
+            "first_token": list(model.first_token),
+            "between_tokens": list(model.between_tokens),
             "width": model.series.width,
             "held": [bucket.pages for bucket in model.series.buckets],
             "decode": [round(bucket.decode / model.series.width) for bucket in model.series.buckets],

@@ -84,7 +84,14 @@ function memory() {
     const points = model.held.map((pages, index) => `${across(Math.min((index + 1) * model.width, data.seconds)).toFixed(1)},${(height - (pages / most) * (height - 14)).toFixed(1)}`);
     svg.append(made("path", { d: `M${left},${height} L${points.join(" L")}`, fill: "none", stroke: colours[at % colours.length], "stroke-width": 2, "stroke-dasharray": at ? `${3 * at + 2} 3` : "" }));
   });
-  byId("memory").append(svg, legend(data.models.map((model, at) => [`${model.name}: at most ${count(model.most)} of ${count(model.pages)} pages, ${model.preemptions} preemptions`, colours[at % colours.length]])));
+  byId("memory").append(svg, legend(data.models.map((model, at) => [`${model.name}: at most ${count(model.most)} of ${count(model.pages)} pages, ${model.preemptions} preemptions${waits(model)}`, colours[at % colours.length]])));
+}
+
+// How long samples waited for their tokens: the percentiles 50, 95 and 99.
+function waits(model) {
+  const told = (seconds) => seconds.map((wait) => (1e3 * wait).toFixed(1)).join("/");
+  const first = model.first_token.length ? `, first token ${told(model.first_token)} ms` : "";
+  return model.between_tokens.length ? `${first}, each token ${told(model.between_tokens)} ms` : first;
 }
 
 function accuracy() {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -28,7 +30,10 @@ _OTHERS = {
     "drafted": "drafted",
     "accepted": "accepted",
 }
-_SHOWN_ELSEWHERE = ("seconds", "sequences", "capacity")
+_ARMS = ("dense", "rows", "union")
+_ROUTER = (*(f"{arm}_steps" for arm in _ARMS), "routed_seconds", "router_seconds", "router_regret")
+_MEMORY = ("weight_bytes", "activation_bytes", "resident_bytes")
+_SHOWN_ELSEWHERE = ("seconds", "sequences", "capacity", *_MEMORY, *_ROUTER)
 
 
 class ModelPanel(Widget):
@@ -121,6 +126,11 @@ def _facts(model: ModelState, state: RunState, palette: Palette) -> list[Text]:
         _fact("tokens", f"{figures.count(model.prefill_tokens)} in, {figures.count(model.decode_tokens)} out", palette),
         _fact("preemptions", f"{latest.preemptions:,}", palette),
     ]
+    # The percentiles 50, 95 and 99.
+    for title, waits in (("first token", model.first_token), ("each token", model.between_tokens)):
+        if waits:
+            facts.append(_fact(title, f"{'/'.join(map(_milliseconds, waits))} ms", palette))
+    facts += [_fact(name, value, palette) for name, value in _memory(model, state)]
     facts += [
         _fact(_OTHERS.get(name, one_line(name.replace("_", " "))), _number(value), palette)
         for name, value in latest.others.items()
@@ -129,10 +139,39 @@ def _facts(model: ModelState, state: RunState, palette: Palette) -> list[Text]:
     drafted, accepted = latest.others.get("drafted"), latest.others.get("accepted")
     if drafted and accepted is not None:
         facts.append(_fact("acceptance", figures.share(accepted / drafted), palette))
+    facts += [_fact(name, value, palette) for name, value in _router(latest.others)]
     regrets = [totals.regret for totals in state.operators.values() if totals.regret is not None]
     if regrets:
         facts.append(_fact("router regret", f"{sum(regrets):.3f}", palette))
     return facts
+
+
+def _memory(model: ModelState, state: RunState) -> Iterator[tuple[str, str]]:
+    """The memory of this model beside its pages, and what the process holds besides all; nothing where not told."""
+    others = model.latest.others
+    resident = others.get("resident_bytes", 0.0)
+    if not resident:
+        return
+    activations = others.get("activation_bytes", 0.0)
+    yield "weights", figures.size(others.get("weight_bytes", 0.0))
+    yield "activations", figures.size(activations)
+    of_models = sum(
+        latest.others.get("weight_bytes", 0.0) + latest.others.get("leased_bytes", 0.0)
+        for latest in (other.latest for other in state.models.values())
+    )
+    yield "process", figures.size(resident)
+    yield "of it other", figures.size(max(resident - of_models - activations, 0.0))
+
+
+def _router(others: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """How often each arm computed the head, what choosing took a step, and what better choices would have saved."""
+    steps = {arm: others.get(f"{arm}_steps", 0.0) for arm in _ARMS}
+    total = sum(steps.values())
+    if total:
+        yield from ((f"{arm} steps", f"{own:,.0f}, {figures.share(own / total)}") for arm, own in steps.items() if own)
+        yield "routing", f"{others.get('router_seconds', 0.0) / total * 1e6:.0f} µs a step"
+        if regret := others.get("router_regret"):
+            yield "routed regret", figures.seconds(regret)
 
 
 def _prefix_share(model: ModelState, state: RunState) -> float | None:
@@ -198,6 +237,10 @@ def _label(name: str, palette: Palette) -> tuple[str, str]:
 
 def _fact(name: str, value: str, palette: Palette) -> Text:
     return Text.assemble(_label(name, palette), (value, palette.text))
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value * 1e3:.1f}" if value < 0.0995 else f"{value * 1e3:,.0f}"
 
 
 def _number(value: float) -> str:

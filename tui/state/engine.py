@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from qpdsl.executor.events.events import EngineFigures, EngineStepped
+from qpdsl.executor.requests.latencies import Waits, percentiles
 
 _MOST = 512
 
@@ -65,7 +66,8 @@ class Series:
 class ModelState:
     """The latest report of one model, its sums since the beginning, and its series over time.
 
-    `most_pages` is the most that were held after any step; the series has what is held at each time.
+    `most_pages` is the most that were held after any step; the series has what is held at each time; `waits` has those
+    for tokens, since the beginning.
     """
 
     name: str
@@ -78,6 +80,7 @@ class ModelState:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     series: Series = field(default_factory=Series)
+    waits: Waits = field(default_factory=Waits)
 
     def add(self, event: EngineStepped) -> None:
         report = event.report
@@ -88,6 +91,7 @@ class ModelState:
         self.steps += 1
         self.busy += report.others.get("seconds", 0.0)
         self.most_pages = max(self.most_pages, report.pages_held)
+        self.waits.add(report.first_waits, report.waits)
         bucket = self.series.at(event.at)
         bucket.prefill += report.prefill_tokens
         bucket.decode += report.decode_tokens
@@ -96,6 +100,16 @@ class ModelState:
         bucket.seconds += report.others.get("seconds", 0.0)
         bucket.pages = report.pages_held
         bucket.waiting = report.waiting
+
+    @property
+    def first_token(self) -> tuple[float, ...]:
+        """How long samples waited for their first tokens: percentiles 50, 95 and 99 in seconds; empty for none."""
+        return percentiles(self.waits.first)
+
+    @property
+    def between_tokens(self) -> tuple[float, ...]:
+        """Likewise, from each token to the next."""
+        return percentiles(self.waits.between)
 
     @property
     def others(self) -> Mapping[str, float]:

@@ -24,6 +24,15 @@ def count(value: float) -> str:
     raise AssertionError
 
 
+def size(value: float) -> str:
+    """Bytes as people read them, with two digits at the least: 640 KiB, 9.5 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} GiB"
+
+
 def share(value: float | None) -> str:
     """A share as per cent."""
     if value is None:

@@ -51,7 +51,7 @@ class Ours:
         plan: Mapping[str, Any],
         on_first: Callable[[], None],
     ) -> Written:
-        """A plan has `jump`, `sparse`, and `draft`: the method of an adaptive draft, or None."""
+        """A plan has `jump`, `sparse`, `screened`, and `draft`: the method of an adaptive draft, or None."""
         engine = self._engine(str(sorted(plan.items())))
         self._steps.clear()
         draft = None if plan["draft"] is None else Drafting(plan["draft"])
@@ -78,6 +78,7 @@ class Ours:
                     jump=plan["jump"],
                     sparse=plan["sparse"],
                     draft=draft,
+                    logprobs=not plan["screened"],
                 ),
             )
             for prompt, schema in zip(prompts, schemas, strict=True)

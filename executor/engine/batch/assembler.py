@@ -58,7 +58,7 @@ class GraphAssembler:
         count = len(chunks)
         rows = self._rows or bucket(count)
         sequences = [chunk.sequence for chunk in chunks]
-        tokens, positions, slots = _next_tokens(sequences, self._page_size)
+        tokens, positions, slots = _first_tokens(chunks, self._page_size)
         depth = max(positions) // self._page_size + 1
         width = next_power_of_two(max(depth, _LEAST_WIDTH))
         context = np.asarray(positions) + 1
@@ -138,10 +138,15 @@ def bucket(rows: int) -> int:
     return next((size for size in _FEW_ROWS if size >= rows), -(-rows // _ROW_STEP) * _ROW_STEP)
 
 
-def _next_tokens(sequences: list[Sequence], page_size: int) -> tuple[list[int], list[int], list[int]]:
-    """Token, position and slot of the next token of each sequence."""
-    positions = [sequence.computed for sequence in sequences]
-    pairs = list(zip(sequences, positions, strict=True))
+def in_rows(chunks: list[Chunk]) -> list[Chunk]:
+    """Chunks without trees in the order in which their rows follow one another: those of one row come first."""
+    return sorted(chunks, key=lambda chunk: chunk.straight > 1)
+
+
+def _first_tokens(chunks: list[Chunk], page_size: int) -> tuple[list[int], list[int], list[int]]:
+    """Token, position and slot of the first token of each chunk."""
+    positions = [chunk.start for chunk in chunks]
+    pairs = list(zip([chunk.sequence for chunk in chunks], positions, strict=True))
     tokens = [sequence.tokens[i] for sequence, i in pairs]
     return tokens, positions, [sequence.pages[i // page_size] * page_size + i % page_size for sequence, i in pairs]
 
@@ -173,14 +178,15 @@ def _rows_of(chunks: list[Chunk], page_size: int) -> _Rows:
     """The rows of chunks: those of one token, then tokens of trees, then the others."""
     if all(chunk.is_draw for chunk in chunks):
         sequences = [chunk.sequence for chunk in chunks]
-        tokens, positions, slots = _next_tokens(sequences, page_size)
+        tokens, positions, slots = _first_tokens(chunks, page_size)
         context, start = [position + 1 for position in positions], [*range(len(tokens) + 1)]
         readers = [(chunk, 1) for chunk in chunks]
         rows = (tokens, positions, slots, sequences, context, start)
         return _Rows(*rows, len(tokens), {}, max(context), start[:-1], readers)
-    ordered = sorted(chunks, key=lambda chunk: chunk.straight > 1)
-    sequences = [chunk.sequence for chunk in ordered if chunk.straight == 1]
-    tokens, positions, slots = _next_tokens(sequences, page_size)
+    ordered = in_rows(chunks)
+    single_ones = [chunk for chunk in ordered if chunk.straight == 1]
+    sequences = [chunk.sequence for chunk in single_ones]
+    tokens, positions, slots = _first_tokens(single_ones, page_size)
     context = [position + 1 for position in positions]
     branches: dict[int, Branch] = {}
     first_branches: list[int] = []
@@ -205,7 +211,7 @@ def _rows_of(chunks: list[Chunk], page_size: int) -> _Rows:
     readers = []
     single = 0
     for chunk, first_branch in zip(ordered, first_branches, strict=True):
-        straight, begin = chunk.straight, chunk.sequence.computed
+        straight, begin = chunk.straight, chunk.start
         if straight == 1:
             first = single
             single += 1

@@ -145,7 +145,7 @@ class EagleDrafter:
                 rows = [guess.predicted[node] for node in range(-1, len(chunk.proposal.tokens))]
             hidden += rows
             readers.append((chunk, len(rows)))
-        return ForwardOutput(readers, torch.stack(hidden), None)
+        return ForwardOutput(readers, torch.stack(hidden), {})
 
     def _catch_up(self, guesses: list[_Guess]) -> None:
         """Has the head take what the model has given since, and the tokens behind that the model has not seen yet."""

@@ -98,7 +98,7 @@ class Stage:
         unread = len(sample.tokens) - self.read.get(sample, 0)
         return unread if unread > _UNREAD else 0
 
-    def to_come(self, sample: Sequence) -> int:
+    def to_come(self, sample: Sequence) -> float:
         """How many tokens the sample is expected to get; as many as it may where none has ended yet."""
         most = sample.generation.max_tokens - sample.drawn
         # One that has got more than others goes on for some time.

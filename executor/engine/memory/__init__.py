@@ -7,14 +7,16 @@ begins with the same tokens continues there; nothing has to be kept or freed by 
 
 All models' KV lies in one buffer (`arena.py`), cut into slabs that a model's pool (`pool.py`) leases as it needs them
 and gives back as soon as no page in one is held. So memory moves between a generator and its verifier as they need it.
-`budget.py` says how large the buffer may be. `kv_cache.py` has the layout: a page is one row for each layer, one after
-the other, and its number is that of its first row. A slab is zeroed where its last owner had another type.
+`budget.py` says how large the buffer may be, `footprint.py` what else the process holds. `kv_cache.py` has the layout:
+a page is one row for each layer, one after the other, and its number is that of its first row. A slab is zeroed where
+its last owner had another type.
 
 A model that needs pages takes a free one of its own, then a free slab, then what is worth least (`prefix_tree.py`,
 `reclaimer.py`): leaves of its own prefix tree, or a slab of another model that holds only cached prefixes. Only then is
 a sequence preempted: of all models, the one with the lowest priority and then the youngest. It is computed again later,
 and its tokens do not change. The oldest sequence can always continue, so no two models wait for each other.
 
-Everything here is bookkeeping of page numbers; only `arena.py` and `kv_cache.py` hold tensors. `check_integrity()`
-balances every account, and a hypothesis state machine drives it over two models on a few slabs.
+Everything here is bookkeeping of page numbers; only `arena.py` and `kv_cache.py` hold tensors, and a sequence the
+residuals of tokens whose last layers are to come. `check_integrity()` balances every account, and a hypothesis state
+machine drives it over two models on a few slabs.
 """

@@ -11,18 +11,25 @@ from typing import Literal, get_args
 
 import torch
 
+from qpdsl.executor.kernels.data import int4_groups
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 
-# Keys and values in eight bits with a float32 scale for each token and head; None: in the model's own type.
-KVType = Literal["int8", "fp8"]
+# Keys and values in eight bits with a float32 scale for each token and head, or in four with a scale and a minimum for
+# each group along a head; None: in the model's own type.
+KVType = Literal["int8", "fp8", "int4"]
 KV_TYPES: tuple[KVType, ...] = get_args(KVType)
+
+
+def suits(kv_type: KVType, head_dim: int) -> bool:
+    """Whether heads so wide can be kept in that type."""
+    return kv_type != "int4" or int4_groups.suits(head_dim)
 
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
     """The geometry of a model's KV: a row holds [page_size, 2, kv_heads, head_dim], key and then value, in `dtype`.
 
-    With `kv_type` a row holds those numbers in eight bits each, and then their scales (see `KVRows`).
+    With `kv_type` a row holds those numbers in eight or four bits each, and their scales (see `KVRows`).
     """
 
     layers: int
@@ -82,6 +89,5 @@ class KVCache:
     def copy_token(self, source: tuple[int, int], target: tuple[int, int]) -> None:
         """Copies keys and values of one token, from a page and place to another, in every layer."""
         layers, (old, old_place), (new, new_place) = self.layout.layers, source, target
-        parts = (self.rows.data,) if self.layout.kv_type is None else self.rows.split()
-        for part in parts:
+        for part in self.rows.split():
             part[new : new + layers, new_place] = part[old : old + layers, old_place]

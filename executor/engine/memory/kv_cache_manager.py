@@ -102,7 +102,10 @@ class KVCacheManager:
         return True
 
     def extend(self, sequence: Sequence, count: int, *, cold_only: bool = False) -> int:
-        """Makes room to write the next `count` tokens, or as many as memory holds; returns how many."""
+        """Makes room to write the next `count` tokens, or as many as memory holds; returns how many.
+
+        The late ones count among them, and have theirs.
+        """
         start, size = sequence.computed, self.page_size
         at = start // size
         copies = start % size != 0 and self.pool.shared(sequence.pages[at])
@@ -160,12 +163,13 @@ class KVCacheManager:
         self.pool.release_all(sequence.pages)
         sequence.pages = []
         sequence.computed = sequence.limit = sequence.published = 0
+        sequence.forget_deferred()
         sequence.node = None
 
     def wasted_bytes(self, running: Iterable[Sequence]) -> int:
         """Bytes of the leased slabs that hold no token: room in pages, free pages, the ends of slabs."""
         room = len(self.tree) * self.page_size - self.tree.tokens
-        room += sum([sequence.limit - sequence.computed for sequence in running])
+        room += sum([sequence.limit - sequence.reached for sequence in running])
         used = (self.pool.held + 1) * self._page_bytes
         return room * self._token_bytes + self.pool.leased_bytes - used
 
@@ -174,7 +178,8 @@ class KVCacheManager:
         owners = Counter(self.tree.pages())
         for sequence in sequences:
             owners.update(sequence.pages)
-            assert len(sequence.pages) >= self.pages_for(sequence.computed)
+            assert len(sequence.pages) >= self.pages_for(sequence.reached)
+            assert sequence.late == sum(map(len, sequence.deferred)), "each late token has its residual"
         self.pool.check_integrity(owners)
 
     def _cacheable(self, sequence: Sequence) -> list[int]:

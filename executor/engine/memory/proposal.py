@@ -63,6 +63,10 @@ class Proposal:
         pairs = zip(self.parents, self.tokens, strict=True)
         return next((number for number, pair in enumerate(pairs) if pair == (parent, token)), None)
 
+    def goes_on(self, parent: int) -> bool:
+        """Whether any token is proposed behind `parent` (-1 for the last of the sequence)."""
+        return parent + 1 < len(self.tokens) if self.parents is None else parent in self.parents
+
     def pruned(self, kept: int) -> Proposal | None:
         """The first `kept` tokens, None for none: parents come first, so they are a proposal too."""
         if kept <= 0:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from qpdsl.executor.engine.memory.prefix_tree import PrefixNode
 from qpdsl.executor.engine.memory.proposal import Proposal
+from qpdsl.executor.requests.confidence import Confidence
 from qpdsl.executor.requests.request import (
     Finish,
     GenerateRequest,
@@ -17,12 +21,19 @@ from qpdsl.executor.requests.request import (
     TreeRequest,
     Watch,
 )
+from qpdsl.executor.requests.routing import Arm
 from qpdsl.executor.requests.ticket import Ticket
+
+# A chunk reads weights once for all of its tokens: with more than these, putting their later layers off saves little.
+_FEW_MISSING = 16
 
 
 @dataclass(eq=False, slots=True)
 class Sequence:
     """`tokens[:computed]` have their KV in `pages`; the rest waits to be computed.
+
+    Of `late` tokens behind those, the layers up to the request's exit are computed: `deferred` are their residuals
+    after these, float32 [n, d] in turn. Nobody else may see what their pages hold; who loses its pages forgets them.
 
     Where the request samples (`generates`), a prompt stands for `copies` samples of it, from number `index` on, until
     it is forked. A request that only reads is one sequence, whose `values` are those read so far, one tuple a position.
@@ -37,7 +48,8 @@ class Sequence:
     `rank` orders all sequences of an engine, the first served first: priority, number of arrival, index. `overtaken`
     counts the younger ones that were admitted before it. `KVManager` keeps the rest: tokens below `limit` may be
     written without asking it; `published` pages are in the prefix tree, the last of them at `node`; `digests` of the
-    prompt's whole pages serve as hints.
+    prompt's whole pages serve as hints. By `confidence` its next token must stand. It has waited for its
+    next token since `since`, on the clock of `time.perf_counter`; `told` of its tokens have ended such waits.
     """
 
     ticket: Ticket
@@ -68,14 +80,27 @@ class Sequence:
     forced: int = 0
     drafted: int = 0
     accepted: int = 0
+    rejected: int = 0
     allowed: list[int] = field(default_factory=list)
+    arms: dict[Arm, int] = field(default_factory=dict)
     tree: Proposal | None = None
+    since: float = field(default_factory=time.perf_counter)
+    told: int = 0
+    confidence: Confidence | None = field(init=False, default=None)
+    deferred: list[np.ndarray[Any, np.dtype[np.float32]]] = field(default_factory=list)
+    late: int = 0
+    exits: int = 0
+    refined: int = 0
+    caught_up: int = 0
+    skipped: int = 0
     generates: bool = field(init=False)
     prompt_length: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.generates = self.request.samples > 0
         self.prompt_length = len(self.request.tokens)
+        if isinstance(self.request, GenerateRequest):
+            self.confidence = self.request.confidence
 
     @classmethod
     def of(cls, ticket: Ticket, request: Request, room: int = 0) -> Sequence:
@@ -104,9 +129,32 @@ class Sequence:
         return len(self.tokens) - (0 if self.tree is None else len(self.tree.tokens))
 
     @property
+    def reached(self) -> int:
+        """How many of its tokens, the first ones, some layer has seen."""
+        return self.computed + self.late
+
+    @property
     def missing(self) -> int:
-        """Tokens whose KV is still to be computed; a sequence that decodes misses one."""
-        return len(self.tokens) - self.computed
+        """Tokens that no layer has seen yet; a sequence that decodes misses one."""
+        return len(self.tokens) - self.computed - self.late
+
+    @property
+    def defers(self) -> bool:
+        """Whether its next chunk runs the layers up to the exit alone: once it decodes, and nearly all is computed."""
+        leave = self.request.exit
+        if leave is None or not leave.deferred or not self.forked:
+            return False
+        return self.late > 0 or self.missing <= _FEW_MISSING
+
+    def defer(self, residual: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+        """Keeps the residuals [n, d] of its next tokens after the exit layer. What they are views of stays alive."""
+        self.deferred.append(residual)
+        self.late += len(residual)
+
+    def forget_deferred(self) -> None:
+        """Its late tokens are missing again."""
+        self.deferred.clear()
+        self.late = 0
 
     @property
     def drawn(self) -> int:
@@ -144,13 +192,17 @@ class Sequence:
         """What a sample has come to."""
         tokens = tuple(self.tokens[self.prompt_length :])
         counts = (self.draws, self.rounds, self.forced, self.drafted, self.accepted)
-        steps = StepCounts(*counts, tuple(self.allowed))
-        return Sample(tokens, finish, self.logprob, self.near_ties, self.watch, tuple(self.logprobs), steps)
+        exits = (self.exits, self.refined, self.caught_up, self.skipped)
+        steps = StepCounts(*counts, tuple(self.allowed), *exits, arms=tuple(self.arms.items()), rejected=self.rejected)
+        return Sample(
+            tokens, finish, self.logprob, self.near_ties, self.watch, tuple(self.logprobs), steps, self.confidence
+        )
 
     def _copy(self, index: int, copies: int) -> Sequence:
         copy = Sequence(self.ticket, self.request, list(self.tokens), index, copies, cached=self.cached)
         copy.admitted, copy.digests, copy.mask = True, self.digests, self.mask
         copy.rank = (*self.rank[:2], index)
+        copy.since = self.since
         return copy
 
 
@@ -174,6 +226,8 @@ class Branch(NamedTuple):
 class Chunk:
     """The next `count` tokens of a sequence, and behind its last one those of `proposal`.
 
+    A `deferring` one has those behind its sequence's late ones: it runs the layers up to the exit alone.
+
     A chunk has a row for each of them. Proposed tokens have their keys and values in the places behind the sequence's
     own, in their order, and a position each by how many tokens stand before them on their path. Its `branches` are the
     rows after the first `straight` ones.
@@ -182,6 +236,12 @@ class Chunk:
     sequence: Sequence
     count: int
     proposal: Proposal | None = None
+    deferring: bool = False
+
+    @property
+    def start(self) -> int:
+        """The place of its first token in the sequence."""
+        return self.sequence.reached if self.deferring else self.sequence.computed
 
     @property
     def rows(self) -> int:
@@ -198,7 +258,7 @@ class Chunk:
         """How many of its rows, the first ones, follow one another."""
         sequence = self.sequence
         if sequence.tree is not None:
-            return min(self.count, max(0, sequence.stem - sequence.computed))
+            return min(self.count, max(0, sequence.stem - self.start))
         return self.count if self.proposal is not None and self.proposal.is_tree else self.rows
 
     @property
@@ -209,8 +269,8 @@ class Chunk:
         branches = self.rows - straight
         if tree is None or not branches:
             return []
-        start = sequence.stem if sequence.tree is not None else sequence.computed + self.count
-        first = max(0, sequence.computed - start)
+        start = sequence.stem if sequence.tree is not None else self.start + self.count
+        first = max(0, self.start - start)
         return [
             Branch(straight + index, start, tuple(start + number for number in ancestors))
             for index, ancestors in enumerate(tree.ancestors[first : first + branches])
@@ -219,14 +279,14 @@ class Chunk:
     @property
     def tokens(self) -> list[int]:
         """Those of its rows."""
-        start = self.sequence.computed
+        start = self.start
         tokens = self.sequence.tokens[start : start + self.count]
         return tokens if self.proposal is None else [*tokens, *self.proposal.tokens]
 
     @property
     def positions(self) -> list[int]:
         """Those of its rows."""
-        start = self.sequence.computed
+        start = self.start
         return [*range(start, start + self.straight), *(branch.position for branch in self.branches)]
 
     @property
@@ -240,7 +300,7 @@ class Chunk:
     @property
     def read_rows(self) -> list[int]:
         """The rows whose hidden state is read: at the request's positions, or wherever a token may be drawn after."""
-        sequence, start = self.sequence, self.sequence.computed
+        sequence, start = self.sequence, self.start
         end = start + self.count
         if sequence.generates:
             return [*range(self.count - 1, self.rows)] if end == len(sequence.tokens) else []

@@ -28,7 +28,7 @@ def make_rowwise(stack: ModuleStack, head: LogitHead | ValueHead, probe: Probe, 
     except Exception:
         # Its own code wants something of the parts that were replaced.
         return
-    hidden, _ = stack.forward(trial.batch, trial.cache, early_exit=False)
+    hidden, _ = stack.forward(trial.batch, trial.cache)
     if probe.agrees(trial, head.dense(trial.read(hidden))):
         stack.rowwise = not rows.findings
         rows.keep()
@@ -64,6 +64,6 @@ def compile_attention(
         return
     trial = probe.kernel_start(plain)
     stack.attention = tried
-    hidden, _ = stack.forward(trial.batch, trial.cache, early_exit=False)
+    hidden, _ = stack.forward(trial.batch, trial.cache)
     agrees = probe.agrees(trial, head.dense(trial.read(hidden)))
     stack.attention, stack.sampler = (used, sampler) if agrees else (None, None)

@@ -2,7 +2,7 @@
 
 Attention is registered through transformers' attention interface and given the batch as a keyword argument of the
 forward, so the only thing that is process-wide is a function without state. A forward can also keep the hidden states
-after the exit layer, the middle one, where `via amortized` may exit early.
+after some layers, where `via amortized` may exit early.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -59,35 +60,35 @@ class AttentionBatch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ExitLayer:
-    """The layer in the middle of a model, the `depth`-th, and the norm before the model's head."""
+class ExitLayers:
+    """The layers of a model, after each of which but the last it may be left, and the norm before the model's head."""
 
-    depth: int
-    layer: torch.nn.Module
+    layers: torch.nn.ModuleList
     norm: torch.nn.Module
 
     @classmethod
-    def of(cls, inner: torch.nn.Module, layers: int) -> ExitLayer | None:
+    def of(cls, inner: torch.nn.Module, layers: int) -> ExitLayers | None:
         """None where the model's parts do not have the names that the known families give them."""
         stack = getattr(inner, "layers", None)
         norm = getattr(inner, "norm", None) or getattr(inner, "final_layer_norm", None)
-        if not isinstance(stack, torch.nn.ModuleList) or len(stack) != layers or layers < 2 or norm is None:
+        if not isinstance(stack, torch.nn.ModuleList) or len(stack) != layers or norm is None:
             return None
-        return cls(layers // 2, stack[layers // 2 - 1], norm)
+        return cls(stack, norm)
 
     @contextmanager
-    def outputs(self) -> Iterator[list[torch.Tensor]]:
-        """A list that receives the layer's output [1, T, d] in a forward inside the block."""
-        outputs: list[torch.Tensor] = []
+    def outputs(self, exits: Sequence[int]) -> Iterator[dict[int, torch.Tensor]]:
+        """What receives the output [T, d] after so many layers, each of `exits`, in a forward inside the block."""
+        outputs: dict[int, torch.Tensor] = {}
 
-        def keep(module: torch.nn.Module, inputs: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
-            outputs.append(output[0] if isinstance(output, tuple) else output)
+        def keep(
+            depth: int, module: torch.nn.Module, inputs: object, output: torch.Tensor | tuple[torch.Tensor, ...]
+        ) -> None:
+            outputs[depth] = (output[0] if isinstance(output, tuple) else output)[0]
 
-        handle = self.layer.register_forward_hook(keep)
-        try:
+        with ExitStack() as hooks:
+            for depth in exits:
+                hooks.callback(self.layers[depth - 1].register_forward_hook(partial(keep, depth)).remove)
             yield outputs
-        finally:
-            handle.remove()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ class ModuleStack:
         self.attention: LayerAttention | None = None
         self.sampler: RowSampler | None = None
         self.rowwise = False
-        self._exit = ExitLayer.of(self.inner, layers)
+        self._exits = ExitLayers.of(self.inner, layers)
         self._compiled: Callable[..., Any] | None = None
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -238,9 +239,9 @@ class ModuleStack:
         return embedded
 
     @property
-    def exit_depth(self) -> int:
-        """The number of layers up to the exit layer; 0 where the model has none."""
-        return 0 if self._exit is None else self._exit.depth
+    def depth(self) -> int:
+        """The number of layers; 0 where the model cannot be left after one of them."""
+        return 0 if self._exits is None else len(self._exits.layers)
 
     def compile(self, backend: str = "inductor") -> None:
         """Compiles the layers, when they first run. Without a compiler, or where it fails, they run as they are."""
@@ -262,15 +263,21 @@ class ModuleStack:
         return self._run(batch, _Call(cache, batch))
 
     def forward(
-        self, batch: AttentionBatch, cache: KVCache, early_exit: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hidden states [T, d] after the last norm; with `early_exit`, also those of the exit layer after that norm."""
+        self, batch: AttentionBatch, cache: KVCache, exits: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """Hidden states [T, d] after the last norm; and of each of `exits`, those after so many layers, before it."""
         call = _Call(cache, batch, self.attention)
-        if not early_exit or self._exit is None:
-            return self._run(batch, call, compiled=True), None
-        with self._exit.outputs() as outputs:
+        if not exits or self._exits is None:
+            return self._run(batch, call, compiled=True), {}
+        with self._exits.outputs(exits) as outputs:
             hidden = self._run(batch, call)
-        return hidden, self._exit.norm(outputs[0][0])
+        return hidden, outputs
+
+    def normed(self, residual: torch.Tensor) -> torch.Tensor:
+        """The last norm of hidden states [N, d] after some layer."""
+        assert self._exits is not None
+        normed: torch.Tensor = self._exits.norm(residual)
+        return normed
 
     def _run(self, batch: AttentionBatch, call: _Call, compiled: bool = False) -> torch.Tensor:
         inputs = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}

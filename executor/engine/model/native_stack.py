@@ -65,6 +65,7 @@ class NativeStack:
         self._forwards: dict[tuple[RowKind, torch.dtype], Function] = {}
         self._tree_attends: dict[tuple[RowKind, torch.dtype], Library] = {}
         self._forward_over("plain", torch.float32)
+        self._norm_rows = forward_code(self._shape)["norm"]
         self._rotations, self._embed = decoder.rotations, embed
         self._residual_scale = torch.tensor([decoder.residual_scale], dtype=torch.float32)
         self._one = torch.ones(1, dtype=torch.float32)
@@ -91,9 +92,9 @@ class NativeStack:
         return self._embed(tokens)
 
     @property
-    def exit_depth(self) -> int:
-        """The number of layers up to the exit layer, the middle one; 0 where there is none."""
-        return len(self._layers) // 2
+    def depth(self) -> int:
+        """The number of layers."""
+        return len(self._layers)
 
     @property
     def weight_bytes(self) -> int:
@@ -117,31 +118,52 @@ class NativeStack:
         return joined, gated, max(product.groups for product in products), max(product.room for product in products)
 
     def forward(
+        self, batch: KernelBatch, cache: KVCache, exits: Sequence[int] = (), threads: int | None = None
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """Hidden states [T, d] after the last norm; and for each of `exits`, that after so many layers."""
+        residual, states = self._embed(batch.tokens), dict[int, torch.Tensor]()
+        first = 0
+        for depth in (*sorted(exits), len(self._layers)):
+            hidden = self.run(batch, cache, residual, first, depth, threads)
+            if depth in exits:
+                states[depth] = residual.clone()
+            first = depth
+        return hidden, states
+
+    def run(
         self,
         batch: KernelBatch,
         cache: KVCache,
-        early_exit: bool,
+        residual: torch.Tensor,
+        first: int,
+        depth: int,
         threads: int | None = None,
-        depth: int | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hidden states [T, d] after the last norm; with `early_exit`, also those of the exit layer after that norm.
+    ) -> torch.Tensor:
+        """Runs the layers from `first` to before `depth` alone, on the `residual` float32 [T, d] before them.
 
-        With a `depth`, only so many layers run, the first ones, and the norm.
+        That becomes the one after them; with the last norm it is the result. Of the keys and values of the batch's
+        tokens, those of these layers are in the cache after it.
         """
-        residual = self._embed(batch.tokens)
         count = residual.shape[0]
         hidden = torch.empty_like(residual)
-        exit_hidden = torch.empty_like(residual) if early_exit else None
         if batch.paged.longest > len(self._tables[0]):
             self._grow(batch.paged.longest)
         if threads is None:
             threads = self._threads(count)
         table = batch.paged.pages.shape[1]
         self._workspace = self._workspace.grown(self, count, threads, table)
-        frame = self._workspace.frame(self, residual, hidden, batch, cache, exit_hidden, depth or len(self._layers))
+        frame = self._workspace.frame(self, residual, hidden, batch, cache, (first, depth))
         address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
         TEAM.run(threads, lambda thread: function(address, thread, threads))
-        return hidden, exit_hidden
+        return hidden
+
+    def normed(self, residual: torch.Tensor) -> torch.Tensor:
+        """The last norm of a residual float32 [N, d]."""
+        residual = residual.contiguous()
+        hidden = torch.empty_like(residual)
+        addresses = [tensor.data_ptr() for tensor in (residual, self._norm.weight, hidden)]
+        self._norm_rows(*addresses, len(residual), self._one.data_ptr())
+        return hidden
 
     def tune(self, steps: Sequence[tuple[KernelBatch, KVCache]]) -> None:
         """Times small and large `steps` with several numbers of threads, to choose from for steps of their kind.
@@ -156,7 +178,7 @@ class NativeStack:
                 begin = time.perf_counter()
                 while not trials or time.perf_counter() - begin < _TRIAL_SECONDS:
                     start = time.perf_counter()
-                    self.forward(batch, cache, False, threads=count)
+                    self.forward(batch, cache, threads=count)
                     trials.append(time.perf_counter() - start)
                 times[count] = min(trials)
                 count //= 2
@@ -298,10 +320,9 @@ class _Workspace:
         hidden: torch.Tensor,
         batch: KernelBatch,
         cache: KVCache,
-        exit_hidden: torch.Tensor | None,
-        depth: int,
+        layers: tuple[int, int],
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The numbers of a step, in the order of `FRAME`."""
+        """The numbers of a step, in the order of `FRAME`. `layers`: the first that runs, and the one to stop before."""
         paged = batch.paged
         tensors = {
             **self._shared,
@@ -309,7 +330,6 @@ class _Workspace:
             **stack.constants,
             "residual": residual,
             "hidden": hidden,
-            "exit_hidden": residual if exit_hidden is None else exit_hidden,
             "positions": batch.positions,
             "slots": paged.slots,
             "rows": cache.rows.data,
@@ -330,8 +350,8 @@ class _Workspace:
             "tree_attend": 0 if paged.paths is None else stack.tree_attend(cache.layout.kind, cache.layout.dtype),
             "path": 0 if paged.paths is None else paged.paths.places.shape[1],
             "layers": stack.table.ctypes.data,
-            "depth": depth,
-            "exit": 0 if exit_hidden is None else stack.exit_depth,
+            "first": layers[0],
+            "depth": layers[1],
         }
         return np.array([numbers[name] for name in FRAME], dtype=np.int64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.budget import main_memory
-from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, KVType
+from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, KVType, suits
 from qpdsl.executor.engine.model.embedding import TokenEmbedding, embedded_weight
 from qpdsl.executor.engine.model.families import describe
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
@@ -58,11 +59,11 @@ class PagedModel:
     """A loaded model behind paged attention. Raises UnsupportedModel where that cannot reproduce it.
 
     Its KV lies in pages of `page_size` tokens, in whichever `KVCache` of `layout` a forward is given, in the model's
-    type or in eight bits (`kv_type`). The model must not be used elsewhere afterwards: on a CPU in float32 its weights
-    may be laid out anew, and then its own modules are empty. `kernels`: whether attention runs by the Triton kernels;
-    always on CUDA, and elsewhere, for tests, by their interpreter or their torch twins. `native`: whether layers run
-    code compiled for this CPU where they can. With a `head`, `model` is a base model, which has none of its own, and
-    nothing can be generated with it.
+    type or in eight or four bits (`kv_type`). The model must not be used elsewhere afterwards: on a CPU in float32 its
+    weights may be laid out anew, and then its own modules are empty. `kernels`: whether attention runs by the Triton
+    kernels; always on CUDA, and elsewhere, for tests, by their interpreter or their torch twins. `native`: whether
+    layers run code compiled for this CPU where they can. With a `head`, `model` is a base model, which has none of its
+    own, and nothing can be generated with it.
     """
 
     def __init__(
@@ -90,7 +91,13 @@ class PagedModel:
         if layers is None or heads is None:
             raise UnsupportedModel("its configuration names no numbers of layers and heads")
         kv_heads, dim = probe.kept.kv_heads, probe.kept.dim
+        if kv_type is not None and not suits(kv_type, dim):
+            raise UnsupportedModel(f"its heads are {dim} wide, and {kv_type} takes widths that 16 divides; take int8")
         self.fold = max(1, heads // kv_heads)
+        hidden, gated = setting(config, "hidden_size"), setting(config, "intermediate_size")
+        self._hidden = hidden if isinstance(hidden, int) else kv_heads * self.fold * dim
+        # Several widths stand in a list.
+        self._gated = 2 * max(gated if isinstance(gated, list) else [gated or 4 * self._hidden])
         kept = torch.float32 if self.device == "cpu" else self.dtype
         plain = KVLayout(layers, page_size, kv_heads, dim, kept)
         self.layout = KVLayout(layers, page_size, kv_heads, dim, kept, kv_type)
@@ -126,8 +133,9 @@ class PagedModel:
         """What the model can be asked for: a value head has no vocabulary, so it is only read."""
         features: set[Feature] = {"logits", "forks"}
         if isinstance(self.head, LogitHead):
-            features |= {"sampling", "seeds", "masks", "logprobs", "drafts"}
-            features |= {"early_exit"} if self._stack.exit_depth > 0 else set()
+            features |= {"sampling", "seeds", "masks", "confidence", "logprobs", "drafts"}
+            features |= {"early_exit"} if self._stack.depth > 1 else set()
+            features |= {"routing"} if not self.kernels and self.panel_head is not None else set()
         return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)
 
     @property
@@ -148,6 +156,15 @@ class PagedModel:
         return self._stack.weight_bytes + (0 if packed is None else packed.nbytes)
 
     @property
+    def row_bytes(self) -> int:
+        """What a row of a step takes on its way through a layer at the most, by the model's shape.
+
+        The residual, what is normed, and then either queries, keys, values and what was attended, or the gated MLP.
+        """
+        numbers = 2 * self._hidden + max(2 * self.layout.kv_heads * (self.fold + 1) * self.layout.head_dim, self._gated)
+        return int(numbers * (torch.float32 if self.native else self.dtype).itemsize)
+
+    @property
     def sampler(self) -> RowSampler | None:
         """The compiled kernel that samples from rows of logits; None where there is none."""
         return self._stack.sampler
@@ -161,6 +178,11 @@ class PagedModel:
         wide = not isinstance(self._stack, ModuleStack) or self.dtype is torch.float32
         return self.head.drawing() if wide and isinstance(self.head, LogitHead) else None
 
+    def prefer_sparse(self, share: float) -> None:
+        """Has a step read the allowed ids alone up to this share of the head, as it was measured on this device."""
+        if self.panel_head is not None:
+            self.panel_head.planner.share = share
+
     @property
     def least_rows(self) -> int:
         """The rows that a forward must have for a row's bits not to depend on their number."""
@@ -171,23 +193,38 @@ class PagedModel:
         if self.kernels and isinstance(self._stack, ModuleStack):
             self._stack.compile()
 
+    @property
+    def depth(self) -> int:
+        """The number of layers; 0 where the model cannot be left after one of them."""
+        return self._stack.depth
+
+    @property
+    def head_inputs(self) -> int:
+        """The width of the hidden states that its head reads."""
+        return self.head.in_features if isinstance(self.head, LogitHead) else 0
+
+    @property
+    def exit_layer(self) -> int:
+        """The number of layers after which it is left where nothing says another: the half of them."""
+        return self.depth // 2
+
     @torch.inference_mode()
     def forward(
-        self, batch: GroupedBatch | KernelBatch, cache: KVCache, *, early_exit: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, batch: GroupedBatch | KernelBatch, cache: KVCache, exits: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Runs one batch and returns the hidden states [W, d] of the rows that are read; its KV is in `cache` after it.
 
-        With `early_exit`, also those after the exit layer, with the last norm over them.
+        And of each of `exits`, those of these rows after so many layers, for `leaving`.
         """
         if isinstance(batch, GroupedBatch):
             assert isinstance(self._stack, ModuleStack)
-            hidden, exit_hidden = self._stack.forward(batch, cache, early_exit)
+            hidden, states = self._stack.forward(batch, cache, exits)
         else:
-            hidden, exit_hidden = self._stack.forward(batch, cache, early_exit)
+            hidden, states = self._stack.forward(batch, cache, exits)
         rows = batch.read_rows
         if rows is None:
-            return hidden, exit_hidden
-        return hidden.index_select(0, rows), None if exit_hidden is None else exit_hidden.index_select(0, rows)
+            return hidden, states
+        return hidden.index_select(0, rows), {layer: state.index_select(0, rows) for layer, state in states.items()}
 
     @torch.inference_mode()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -196,15 +233,28 @@ class PagedModel:
 
     @property
     def runs_in_part(self) -> bool:
-        """Whether its first layers can run without the others."""
-        return not isinstance(self._stack, ModuleStack) and self._stack.exit_depth > 0
+        """Whether some of its layers can run without the others."""
+        return not isinstance(self._stack, ModuleStack) and self._stack.depth > 1
 
     @torch.inference_mode()
-    def first_layers(self, batch: KernelBatch, cache: KVCache) -> torch.Tensor:
-        """As `forward`, with the layers up to the exit layer alone. Only where the model `runs_in_part`."""
+    def run_layers(
+        self, batch: KernelBatch, cache: KVCache, residual: torch.Tensor | None, first: int, depth: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Runs the layers from `first` to before `depth` alone. Only where the model `runs_in_part`.
+
+        `residual` float32 [T, d] is what comes before them, None where `first` is 0; it is changed. Returns it as it is
+        after them, and the same with the last norm.
+        """
         assert not isinstance(self._stack, ModuleStack)
-        hidden, _ = self._stack.forward(batch, cache, False, depth=self._stack.exit_depth)
-        return hidden if batch.read_rows is None else hidden.index_select(0, batch.read_rows)
+        if residual is None:
+            residual = self._stack.embed(batch.tokens)
+        hidden = self._stack.run(batch, cache, residual, first, depth)
+        return residual, hidden
+
+    @torch.inference_mode()
+    def leaving(self, residual: torch.Tensor) -> torch.Tensor:
+        """Hidden states [N, d] for the head, of rows that leave after some layer: the last norm of their residual."""
+        return self._stack.normed(residual)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -277,7 +327,7 @@ def _native(
             raise NativeMismatch("its layers cannot be compiled") from error
         return None
     trial = probe.kernel_start(plain)
-    hidden, _ = native.forward(trial.batch, trial.cache, early_exit=False)
+    hidden, _ = native.forward(trial.batch, trial.cache)
     if not probe.agrees(trial, head.dense(trial.read(hidden)), expected):
         if sparing:
             raise NativeMismatch("its compiled layers give other logits than its own")

@@ -1,11 +1,12 @@
 """One step of one model: the forward, then what is read off it.
 
 Open `backends.py` first: a `Backend` lays a step's chunks out and runs the model, in torch, by compiled code on a CPU
-or by Triton kernels on a GPU. `readout.py` reads its hidden states. A draw without filters and exit margin goes to a
-`TokenHead` (`token_head.py`), which comes from hidden states to tokens with no logits of all ids in memory, over all
-ids or over those that a mask allows: `compiled_head.py` on a CPU, `device_head.py` elsewhere. The others have logits
-computed (`model/heads.py`), masked, and drawn from by `sampler.py`: filters, noise, near ties. Which way a draw goes
-depends on that draw alone. `graphs.py` captures decode steps as CUDA graphs.
+or by Triton kernels on a GPU. `readout.py` reads its hidden states. A draw without filters goes to a `TokenHead`
+(`token_head.py`), which comes from hidden states to tokens with no logits of all ids in memory, over all ids or over
+those that a mask allows: `compiled_head.py` on a CPU, `device_head.py` elsewhere. Where requests have a `route`,
+`routed_head.py` asks a policy in which way the compiled head does it. The others have logits computed
+(`model/heads.py`), masked, and drawn from by `sampler.py`: filters, noise, near ties. Which way a draw goes depends on
+that draw alone. `graphs.py` captures decode steps as CUDA graphs. Draws of an early exit are read twice (`../exit/`).
 
 `draws.py` lists the draws of a step. What they may take under a mask depends on tokens that are known before the
 forward, so `mask_filler.py` asks the masks while it runs, in the thread of `side_thread.py`, or at once where a

@@ -14,6 +14,7 @@ products depend on how many tokens chose each expert. A `max_sequences` above 12
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +33,7 @@ from qpdsl.executor.engine.step.compiled_head import CompiledHead
 from qpdsl.executor.engine.step.device_head import DeviceHead
 from qpdsl.executor.engine.step.graphs import CudaRecorder, DecodeGraphs, Recorder
 from qpdsl.executor.engine.step.readout import Readout
+from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step.sampler import KernelSampler, Sampler
 from qpdsl.executor.engine.step.token_head import TokenHead
 from qpdsl.executor.kernels.packed import Sizes
@@ -48,21 +50,21 @@ _FIXED_HEAD_ROWS = 64
 class ForwardOutput:
     """Hidden states [W, d] of the rows that are read. `readers`: their chunks, in order, and how many rows of each.
 
-    `exit_hidden` [W, d]: the same after the exit layer, where a request has an exit margin. Both are overwritten by the
-    next forward.
+    `states`: by their number, the same [W, d] after some of the layers, before the last norm, where a request may leave
+    there. All of them are overwritten by the next forward.
     """
 
     readers: list[tuple[Chunk, int]]
     hidden: torch.Tensor
-    exit_hidden: torch.Tensor | None
+    states: dict[int, torch.Tensor]
 
     @classmethod
     def unpadded(
-        cls, readers: list[tuple[Chunk, int]], hidden: torch.Tensor, exit_hidden: torch.Tensor | None
+        cls, readers: list[tuple[Chunk, int]], hidden: torch.Tensor, states: dict[int, torch.Tensor]
     ) -> ForwardOutput:
         """Where the rows that are read come first, and padding may follow."""
         count = sum(rows for _, rows in readers)
-        return cls(readers, hidden[:count], None if exit_hidden is None else exit_hidden[:count])
+        return cls(readers, hidden[:count], {layer: state[:count] for layer, state in states.items()})
 
 
 class Backend(Protocol):
@@ -70,8 +72,11 @@ class Backend(Protocol):
 
     readout: Readout
 
-    def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
-        """One forward over the chunks; the KV of their tokens is in the cache after it."""
+    def forward(self, chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
+        """One forward over the chunks; the KV of their tokens is in the cache after it.
+
+        `exits` are the numbers of layers after which rows are read too.
+        """
         ...
 
 
@@ -85,10 +90,10 @@ class GroupedBackend:
         head = _compiled_head(model) or _device_head(model, staging, deterministic=True)
         self.readout = Readout(model, staging, sampler.sample, head=head)
 
-    def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
+    def forward(self, chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
         model, cache = self._model, self._cache
         batch = build(chunks, model.layout, model.fold, cache.scratch, model.device, model.least_rows)
-        return ForwardOutput(batch.readers, *model.forward(batch, cache, early_exit=early_exit))
+        return ForwardOutput(batch.readers, *model.forward(batch, cache, exits))
 
 
 def fixed_rows(max_sequences: int) -> int:
@@ -117,19 +122,19 @@ class KernelBackend:
         head = _device_head(model, self._staging, self._deterministic)
         self.readout = Readout(model, self._staging, sample, None if rows is None else _FIXED_HEAD_ROWS, head)
 
-    def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
+    def forward(self, chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
         if not all(chunk.rows == 1 and chunk.read_rows for chunk in chunks):
-            return self._eager(self._assembler.mixed(chunks), early_exit)
+            return self._eager(self._assembler.mixed(chunks), exits)
         step = self._assembler.decode(chunks)
-        if early_exit or self.graphs is None:
-            return self._eager(step, early_exit)
+        if exits or self.graphs is None:
+            return self._eager(step, exits)
         hidden = self.graphs.run(step.sizes, lambda inputs: self._fill(step, inputs))
-        return ForwardOutput(step.readers, hidden[: len(chunks)], None)
+        return ForwardOutput(step.readers, hidden[: len(chunks)], {})
 
-    def _eager(self, step: PackedStep, early_exit: bool) -> ForwardOutput:
+    def _eager(self, step: PackedStep, exits: Sequence[int]) -> ForwardOutput:
         (numbers,) = self._staging.send([step.numbers])
         batch = KernelBatch.of(numbers, step.sizes, self._deterministic)
-        return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, early_exit=early_exit))
+        return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, exits))
 
     def _fill(self, step: PackedStep, inputs: torch.Tensor) -> None:
         self._staging.send([step.numbers], into=inputs.view(torch.uint8))
@@ -155,16 +160,30 @@ class NativeBackend:
         sample: Sampler = sampler.sample if model.sampler is None else KernelSampler(staging, model.sampler)
         self.readout = Readout(model, staging, sample, head=_compiled_head(model))
 
-    def forward(self, chunks: list[Chunk], early_exit: bool) -> ForwardOutput:
-        step = self._assembler.step(chunks, self._model.least_rows)
-        batch = KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
-        return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, early_exit=early_exit))
+    def forward(self, chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
+        step, batch = self._batch(chunks)
+        return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, exits))
 
-    def first_layers(self, chunks: list[Chunk]) -> ForwardOutput:
-        """As `forward`, with the layers up to the exit layer alone; of the KV, only theirs is in the cache after it."""
+    def first_layers(self, chunks: list[Chunk], depth: int) -> ForwardOutput:
+        """As `forward`, with the first `depth` layers alone; of the KV, only theirs is in the cache after it."""
+        step, batch = self._batch(chunks)
+        _, hidden = self._model.run_layers(batch, self._cache, None, 0, depth)
+        rows = batch.read_rows
+        return ForwardOutput.unpadded(step.readers, hidden if rows is None else hidden.index_select(0, rows), {})
+
+    def run_layers(
+        self, chunks: list[Chunk], residual: torch.Tensor | None, first: int, depth: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Runs the layers from `first` to before `depth` alone, on the `residual` before them (None: the embeddings).
+
+        Returns the residual after them, and the same with the last norm: float32 [T, d] for all rows of the chunks, in
+        the order of `in_rows`. Only where the model `runs_in_part`.
+        """
+        return self._model.run_layers(self._batch(chunks)[1], self._cache, residual, first, depth)
+
+    def _batch(self, chunks: list[Chunk]) -> tuple[PackedStep, KernelBatch]:
         step = self._assembler.step(chunks, self._model.least_rows)
-        batch = KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
-        return ForwardOutput.unpadded(step.readers, self._model.first_layers(batch, self._cache), None)
+        return step, KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
 
 
 def backend_of(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> Backend:
@@ -182,7 +201,7 @@ def kernel_backend(model: PagedModel, cache: KVCache, rows: int | None, graphs: 
 
 def _compiled_head(model: PagedModel) -> TokenHead | None:
     head = model.panel_head
-    return None if head is None else CompiledHead(head)
+    return None if head is None else RoutedHead(CompiledHead(head))
 
 
 def _device_head(model: PagedModel, staging: Staging, deterministic: bool) -> TokenHead | None:

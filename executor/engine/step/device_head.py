@@ -51,6 +51,9 @@ class DeviceHead:
         tokens, logprobs, gaps = (torch.cat(pair).index_select(0, places) for pair in zip(sparse, dense, strict=True))
         return _sampled((tokens, logprobs, gaps))
 
+    def with_margins(self, hidden: torch.Tensor, draws: HeadDraws) -> None:
+        """See `TokenHead`. The kernels tell no margins."""
+
     def _dense(self, hidden: torch.Tensor, draws: HeadDraws, chosen: _Ints) -> Drawn:
         """The draws `chosen`, over all ids."""
         arrays = _numbers(draws, chosen)

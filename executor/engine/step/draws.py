@@ -9,7 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from qpdsl.executor.engine.memory.sequence import Sequence
+from qpdsl.executor.requests.confidence import ConfidenceMeasure
+from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import Bits, SamplingParams
+from qpdsl.executor.requests.routing import Routing
 
 
 class Draw(NamedTuple):
@@ -17,7 +20,9 @@ class Draw(NamedTuple):
 
     `row`: of the hidden states that are read. `position`: how many tokens were drawn before under the key. `allowed`:
     the row of the masks' bits, -1 where every id may come. `sparse`: whether the head may compute the ids alone that
-    the mask allows. `exit_margin`: as in a `GenerateRequest`.
+    the mask allows. `exit` and `route`: as in a `GenerateRequest`.
+    `confidence`: what is to be told of how sure the model was, None for nothing. `screened`: whether the head may leave
+    out ids that cannot win, since nobody reads the log-probability.
     """
 
     row: int
@@ -26,7 +31,10 @@ class Draw(NamedTuple):
     position: int
     allowed: int = -1
     sparse: bool = False
-    exit_margin: float | None = None
+    exit: EarlyExit | None = None
+    route: Routing | None = None
+    confidence: ConfidenceMeasure | None = None
+    screened: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """What is read off a step's hidden states: the next token of each sample, logits and log-probabilities.
 
-This is the logits processor of other engines: it computes logits, masks what a constraint forbids, takes the early exit
-where the exit layer is confident, and samples.
+This is the logits processor of other engines: it computes logits, masks what a constraint forbids, and samples.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,8 @@ from torch.nn.functional import pad
 from qpdsl.executor.engine.batch.staging import Staging
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step.draws import Draw, Masks
-from qpdsl.executor.engine.step.sampler import NEAR_CUT_PROBABILITY, SampledTokens, Sampler
+from qpdsl.executor.engine.step.routed_head import RoutedHead
+from qpdsl.executor.engine.step.sampler import SampledTokens, Sampler
 from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
 from qpdsl.executor.requests.request import LogProbRequest, ReadRequest, TreeRequest
 
@@ -25,11 +27,12 @@ _ROWS_AT_ONCE = 64
 
 
 class HostTokens(NamedTuple):
-    """`SampledTokens` on the host."""
+    """`SampledTokens` on the host, with the confidence in each token where its draw asks for it, else no number."""
 
     tokens: list[int]
     logprobs: list[float]
     near_ties: list[bool]
+    confidences: list[float]
 
 
 class Reading(NamedTuple):
@@ -62,20 +65,28 @@ class Readout:
         self._sampler = sampler
         self._rows = rows
 
-    def sample(
-        self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None
-    ) -> HostTokens:
-        """One token for each draw; several may read the same hidden state.
+    @property
+    def routed(self) -> RoutedHead | None:
+        """The head that a policy may route; None where there is one way to compute it."""
+        return self._head if isinstance(self._head, RoutedHead) else None
 
-        `exit_hidden` are the hidden states after the exit layer, where a draw has an exit margin.
-        """
-        sampled = self._sampled(hidden, exit_hidden, draws, masks)
+    def sample(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> HostTokens:
+        """One token for each draw; several may read the same hidden state. Nobody asks whether a draw has an `exit`."""
+        if self.routed is not None:
+            self.routed.arm = None
+        sampled = self._sampled(hidden, draws, masks)
+        measured = sampled.confidences
         if not sampled.tokens.is_cuda:
-            return HostTokens(sampled.tokens.tolist(), sampled.logprobs.tolist(), sampled.near_ties.tolist())
+            logprobs = sampled.logprobs.tolist()
+            confidences = _confidences(draws, logprobs, None if measured is None else measured.tolist())
+            return HostTokens(sampled.tokens.tolist(), logprobs, sampled.near_ties.tolist(), confidences)
         # All of them are exact in double.
-        columns = torch.stack((sampled.tokens.double(), sampled.logprobs.double(), sampled.near_ties.double()))
-        tokens, logprobs, near_ties = self._staging.fetch(columns).tolist()
-        return HostTokens([int(token) for token in tokens], logprobs, [near_tie > 0 for near_tie in near_ties])
+        columns = [sampled.tokens.double(), sampled.logprobs.double(), sampled.near_ties.double()]
+        columns += [] if measured is None else [measured]
+        tokens, logprobs, near_ties, *rest = self._staging.fetch(torch.stack(columns)).tolist()
+        confidences = _confidences(draws, logprobs, rest[0] if rest else None)
+        ties = [near_tie > 0 for near_tie in near_ties]
+        return HostTokens([int(token) for token in tokens], logprobs, ties, confidences)
 
     def read(self, readings: list[Reading]) -> list[list[tuple[float, ...]]]:
         """For each reading, what it reads at each of its positions: the logits of its ids, or log-probabilities."""
@@ -92,49 +103,59 @@ class Readout:
             start = end
         return values
 
-    def _sampled(
-        self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None
-    ) -> SampledTokens:
+    def with_margins(
+        self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None
+    ) -> tuple[SampledTokens, torch.Tensor] | None:
+        """See `TokenHead`; None too where no head draws. For draws without filters."""
+        return None if self._head is None else self._head.with_margins(hidden, HeadDraws.of(draws, masks))
+
+    def masked_logits(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> torch.Tensor:
+        """Logits float32 [B, V] of each draw, -inf for the ids that it may not take."""
+        logits = self._logits_of(hidden, [draw.row for draw in draws])
+        allowed = None if masks is None else self._allowed(draws, masks, logits.shape[-1])
+        return logits if allowed is None else logits.masked_fill(~allowed, float("-inf"))
+
+    def drawn(self, logits: torch.Tensor, draws: list[Draw]) -> SampledTokens:
+        """A token for each draw from its masked logits [B, V]."""
+        return self._sampler(
+            logits, [draw.params for draw in draws], [draw.key for draw in draws], [draw.position for draw in draws]
+        )
+
+    def _sampled(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> SampledTokens:
         head = self._head
         if head is None:
-            return self._by_logits(hidden, exit_hidden, draws, masks)
+            return self._by_logits(hidden, draws, masks)
         reading = [index for index, draw in enumerate(draws) if _needs_logits(draw)]
         if not reading:
-            return head(hidden, HeadDraws.of(draws, masks))
+            return self._by_head(head, hidden, draws, masks)
         if len(reading) == len(draws):
-            return self._by_logits(hidden, exit_hidden, draws, masks)
+            return self._by_logits(hidden, draws, masks)
         others = sorted(set(range(len(draws))) - set(reading))
-        drawn = head(hidden, HeadDraws.of([draws[index] for index in others], masks))
-        read = self._by_logits(hidden, exit_hidden, [draws[index] for index in reading], masks)
+        drawn = self._by_head(head, hidden, [draws[index] for index in others], masks)
+        read = self._by_logits(hidden, [draws[index] for index in reading], masks)
         # Where each draw lies after both are joined.
         (places,) = self._staging.send([np.argsort(np.array(others + reading))])
         return SampledTokens(
             torch.cat((drawn.tokens, read.tokens))[places],
             torch.cat((drawn.logprobs, read.logprobs))[places],
             torch.cat((drawn.near_ties, read.near_ties))[places],
+            _joined(drawn, read, places),
         )
 
-    def _by_logits(
-        self, hidden: torch.Tensor, exit_hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None
-    ) -> SampledTokens:
-        rows = [draw.row for draw in draws]
-        logits = self._logits_of(hidden, rows)
-        allowed = None if masks is None else self._allowed(draws, masks, logits.shape[-1])
-        if allowed is not None:
-            logits = logits.masked_fill(~allowed, float("-inf"))
-        params = [draw.params for draw in draws]
-        keys, positions = [draw.key for draw in draws], [draw.position for draw in draws]
-        if exit_hidden is None:
-            return self._sampler(logits, params, keys, positions)
-        exit_logits = self._logits_of(exit_hidden, rows)
-        if allowed is not None:
-            exit_logits = exit_logits.masked_fill(~allowed, float("-inf"))
-        exits, near_margin = self._exits(exit_logits, draws)
-        sampled = self._sampler(torch.where(exits[:, None], exit_logits, logits), params, keys, positions)
-        # In double, so that the result does not depend on how threads split the sum.
-        wide = logits.double()
-        logprobs = (wide.gather(1, sampled.tokens[:, None])[:, 0] - wide.logsumexp(dim=-1)).float()
-        return SampledTokens(sampled.tokens, logprobs, sampled.near_ties | near_margin)
+    def _by_head(self, head: TokenHead, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> SampledTokens:
+        """Without logits of all ids, unless somebody asks for margins and the head does not tell them."""
+        if all(map(_by_probability, draws)):
+            return head(hidden, HeadDraws.of(draws, masks))
+        told = head.with_margins(hidden, HeadDraws.of(draws, masks))
+        if told is None:
+            return self._by_logits(hidden, draws, masks)
+        sampled, margins = told
+        return replace(sampled, confidences=margins)
+
+    def _by_logits(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> SampledTokens:
+        logits = self.masked_logits(hidden, draws, masks)
+        sampled = self.drawn(logits, draws)
+        return sampled if all(map(_by_probability, draws)) else self._with_confidences(sampled, logits, draws)
 
     def _read(
         self, hidden: torch.Tensor, request: ReadRequest | LogProbRequest | TreeRequest, done: int
@@ -192,15 +213,50 @@ class Readout:
         shifts = torch.arange(32, dtype=torch.int32, device=packed.device)
         return ((packed[:, :, None] >> shifts) & 1).flatten(1)[:, :vocabulary].bool()
 
-    def _exits(self, exit_logits: torch.Tensor, draws: list[Draw]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which draws exit early, bool [B], and whether rounding could have decided it, bool [B]."""
-        exit_margins = [draw.exit_margin for draw in draws]
-        (margins,) = self._staging.send([np.array([float("inf") if m is None else m for m in exit_margins])])
-        top = exit_logits.double().softmax(dim=-1).topk(2, dim=-1).values
-        surplus = top[:, 0] - top[:, 1] - margins
-        return surplus >= 0, surplus.abs() < NEAR_CUT_PROBABILITY
+    def _with_confidences(self, sampled: SampledTokens, logits: torch.Tensor, draws: list[Draw]) -> SampledTokens:
+        """With the margin, or 1 - H / ln(ids), of draws that ask for it. Masked `logits` [B, V] are -inf."""
+        # A sum alone is split among threads, where one of several has its own thread: it would have other bits.
+        wide = logits.double().expand(max(2, len(logits)), -1)
+        probabilities = wide.softmax(dim=-1)
+        top = probabilities.topk(min(2, wide.shape[-1]), dim=-1).values
+        margins = top[:, 0] - top[:, 1] if top.shape[-1] > 1 else top[:, 0]
+        entropies = torch.special.entr(probabilities).sum(dim=-1)
+        most = wide.isfinite().sum(dim=-1).clamp(min=2).double().log()
+        (by_margin,) = self._staging.send([np.array([draw.confidence == "margin" for draw in draws])])
+        count = len(draws)
+        confidences = torch.where(by_margin, margins[:count], 1 - entropies[:count] / most[:count])
+        return replace(sampled, confidences=confidences)
 
 
 def _needs_logits(draw: Draw) -> bool:
-    """Whether a draw looks at the logits of all ids: filters sort them, an early exit compares two distributions."""
-    return draw.exit_margin is not None or (draw.params.filtered and not draw.params.greedy)
+    """Whether a draw looks at the logits of all ids.
+
+    Filters sort them, and an entropy is of all of them.
+    """
+    return draw.confidence == "entropy" or (draw.params.filtered and not draw.params.greedy)
+
+
+def _by_probability(draw: Draw) -> bool:
+    """Whether the log-probability of what is drawn tells all that is asked of the model's confidence."""
+    return draw.confidence in (None, "probability")
+
+
+def _joined(first: SampledTokens, second: SampledTokens, places: torch.Tensor) -> torch.Tensor | None:
+    """The confidences of both, by `places` in them; None where neither has any."""
+    parts = [part.confidences for part in (first, second)]
+    if all(part is None for part in parts):
+        return None
+    filled = [
+        torch.full(sampled.tokens.shape, math.nan, dtype=torch.float64, device=places.device) if part is None else part
+        for sampled, part in zip((first, second), parts, strict=True)
+    ]
+    return torch.cat(filled)[places]
+
+
+def _confidences(draws: list[Draw], logprobs: list[float], measured: list[float] | None) -> list[float]:
+    """The confidence in each token where its draw asks for it, else no number."""
+    confidences = measured or [math.nan] * len(draws)
+    for index, draw in enumerate(draws):
+        if draw.confidence == "probability":
+            confidences[index] = math.exp(logprobs[index])
+    return confidences

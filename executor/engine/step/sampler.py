@@ -25,11 +25,15 @@ NEAR_CUT_PROBABILITY = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """For each row the token int64 [B], its log-probability at temperature 1 float32 [B], near tie or not bool [B]."""
+    """For each row the token int64 [B], its log-probability at temperature 1 float32 [B], near tie or not bool [B].
+
+    `confidences` float64 [B]: margins and entropies where a draw asks for them, None where none does.
+    """
 
     tokens: torch.Tensor
     logprobs: torch.Tensor
     near_ties: torch.Tensor
+    confidences: torch.Tensor | None = None
 
 
 # As `sample`.
@@ -160,13 +164,20 @@ def _best(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, gap
 
 
-def perturbed(scores: torch.Tensor, keys: list[int], positions: list[int]) -> torch.Tensor:
-    """Adds Gumbel noise to the ids that can win with it; those too far below the row's maximum become −inf."""
+def perturbed(
+    scores: torch.Tensor, keys: list[int], positions: list[int], lead: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Adds Gumbel noise to the ids that can win with it; those too far below the row's maximum become −inf.
+
+    With a `lead` [B], noise comes to all ids that can end nearer than that to the winner.
+    """
     batch, vocabulary = scores.shape
     padding = -vocabulary % 4
     if padding:
         scores = torch.nn.functional.pad(scores, (0, padding), value=float("-inf"))
     threshold = scores.amax(dim=-1, keepdim=True) - (GUMBEL_MAX - GUMBEL_MIN)
+    if lead is not None:
+        threshold = threshold - lead[:, None]
     blocks = scores.view(batch, -1, 4)
     rows, places = ((blocks >= threshold[:, :, None]).any(dim=-1)).nonzero(as_tuple=True)
     key = torch.tensor([k - (1 << 64) if k >> 63 else k for k in keys], device=scores.device)

@@ -11,13 +11,14 @@ import torch
 
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.sampler import SampledTokens
+from qpdsl.executor.requests.routing import Routing
 
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
 class HeadDraws:
-    """Draws without filters and exit margins, as host arrays [D].
+    """Draws without filters, as host arrays [D].
 
     rows:        int64, of the hidden states
     temperature: float32, 0 where the largest logit wins
@@ -26,6 +27,8 @@ class HeadDraws:
     allowed:     int64, the row of the masks' bits, -1 where every id may come
     sparse:      bool, whether the head may compute the allowed ids alone: no result depends on it
     masks:       None where all of `allowed` is -1
+    screened:    bool, whether the head may leave out ids that cannot win; a draw's log-probability then says nothing
+    route:       who decides how they are computed, None where nobody does: no result depends on it
     """
 
     rows: _Ints
@@ -35,6 +38,8 @@ class HeadDraws:
     allowed: _Ints
     sparse: np.ndarray[Any, np.dtype[np.bool_]]
     masks: Masks | None
+    screened: np.ndarray[Any, np.dtype[np.bool_]]
+    route: Routing | None = None
 
     @classmethod
     def of(cls, draws: Sequence[Draw], masks: Masks | None) -> HeadDraws:
@@ -47,14 +52,23 @@ class HeadDraws:
             allowed,
             np.array([draw.sparse for draw in draws], dtype=np.bool_),
             masks if (allowed >= 0).any() else None,
+            np.array([draw.screened for draw in draws], dtype=np.bool_),
+            next((draw.route for draw in draws if draw.route is not None), None),
         )
 
 
 class TokenHead(Protocol):
     """Hidden states [R, d] on the model's device to one token for each draw.
 
-    Log-probabilities are at temperature 1, over the allowed ids. A draw of which no id is allowed has some token, which
-    nobody reads.
+    Log-probabilities are at temperature 1, over the allowed ids; that of a screened draw is a number where its logits
+    are, and says no more. A draw of which no id is allowed has some token, which nobody reads.
     """
 
     def __call__(self, hidden: torch.Tensor, draws: HeadDraws) -> SampledTokens: ...
+
+    def with_margins(self, hidden: torch.Tensor, draws: HeadDraws) -> tuple[SampledTokens, torch.Tensor] | None:
+        """The same, and how far apart the two largest probabilities of the allowed ids are at temperature 1.
+
+        Margins are float64 [D]. None where the head does not tell them.
+        """
+        ...

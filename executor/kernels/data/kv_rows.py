@@ -6,19 +6,23 @@ Keys and values may be kept in eight bits, int8 or e4m3, with one float32 scale 
 the largest magnitude of a head's vector to the largest number of the format, as in KVQuant (Hooper et al., NeurIPS
 2024, section 3) and vLLM's per-head scales. A scale per token needs no calibration and no second pass. Because of the
 scales the memory holds not twice as many tokens as in 16 bits, but 1.78 times (heads 32 wide) to 1.94 times (128 wide).
+In four bits they lie as `int4_groups.py` says: 3.2 times as many tokens as in 16 bits.
 Attention always reads what was stored, so a sample still does not depend on the schedule; but its tokens are those of a
 slightly different model (class `epsilon`). The errors are measured in `benchmarks/results/kv_types.md`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-# What the elements of a row are: numbers of the model's type, or of one of the two eight-bit formats.
-RowKind = Literal["plain", "int8", "fp8"]
+from qpdsl.executor.kernels.data import int4_groups
+
+# What the elements of a row are: numbers of the model's type, of one of the two eight-bit formats, or of four bits.
+RowKind = Literal["plain", "int8", "fp8", "int4"]
 # The largest magnitudes. e4m3 has no infinity; 448 is its largest finite number.
 LARGEST = {"int8": 127.0, "fp8": 448.0}
 # A vector without a larger magnitude counts as zero: the reciprocal of its scale would overflow.
@@ -29,8 +33,9 @@ SMALLEST = 1e-30
 class KVRows:
     """A model's view of the arena. Build it with `plain` or `quantized`.
 
-    data:    plain: [R, page_size, 2, KV, D] of the model's dtype (0: key, 1: value); quantized: uint8 [R, bytes a row],
-             the int8 or e4m3 data [page_size, 2, KV, D] first, then float32 scales [page_size, 2, KV]
+    data:    plain: [R, page_size, 2, KV, D] of the model's dtype (0: key, 1: value); quantized: uint8 [R, bytes a row]:
+             of eight bits, the int8 or e4m3 data [page_size, 2, KV, D] first, then float32 scales [page_size, 2, KV];
+             of four bits, records [page_size, 2, KV, record_bytes(D)]
     scales:  the same memory as float32 [R, bytes a row / 4]; for plain rows `data` itself, which is not read as scales
     kind:    what an element is
     """
@@ -52,9 +57,9 @@ class KVRows:
     @classmethod
     def quantized(cls, data: torch.Tensor, kind: RowKind, page_size: int, kv_heads: int, dim: int) -> KVRows:
         """Rows uint8 [R, row_bytes(...)]. Raises ValueError for another size or a row that float32 cannot divide."""
-        values, scales = page_size * 2 * kv_heads * dim, page_size * 2 * kv_heads * 4
-        if data.dim() != 2 or data.shape[1] != values + scales or not data.is_contiguous() or values % 4:
-            raise ValueError(f"a row of {kind} is {values} + {scales} bytes, not {list(data.shape[1:])}")
+        size = row_bytes(kind, data.dtype, page_size, kv_heads, dim)
+        if data.dim() != 2 or data.shape[1] != size or not data.is_contiguous() or size % 4:
+            raise ValueError(f"a row of {kind} is {size} bytes, not {list(data.shape[1:])}")
         return cls(data, data.view(torch.float32), page_size, kv_heads, dim, kind)
 
     @property
@@ -62,21 +67,46 @@ class KVRows:
         """Elements of `data` from one row to the next."""
         return self.data.stride(0)
 
-    def split(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Quantized rows as views: data uint8 [R, page_size, 2, KV, D] and scales float32 [R, page_size, 2, KV]."""
-        shape = (self.data.shape[0], self.page_size, 2, self.kv_heads, self.dim)
-        values = self.page_size * 2 * self.kv_heads * self.dim
-        return self.data[:, :values].view(shape), self.scales[:, values // 4 :].view(shape[:4])
+    def split(self) -> tuple[torch.Tensor, ...]:
+        """Views that begin [R, page_size, 2, KV]: of plain rows the data itself, of eight bits data uint8 [..., D] and
+        scales float32 [...], of four bits records uint8 [..., record_bytes(D)].
+        """
+        if self.kind == "plain":
+            return (self.data,)
+        shape = (self.data.shape[0], self.page_size, 2, self.kv_heads)
+        values = self.page_size * 2 * self.kv_heads * head_bytes(self.kind, self.data.dtype, self.dim)
+        data = self.data[:, :values].view(*shape, -1)
+        return (data,) if self.kind == "int4" else (data, self.scales[:, values // 4 :].view(shape))
+
+    def write(self, row: torch.Tensor, place: torch.Tensor, new: torch.Tensor) -> None:
+        """Stores keys and values `new` [N, 2, KV, D] at places int64 [N] of rows int64 [N], in place."""
+        for part, stored in zip(self.split(), _encoded(new, self.kind), strict=True):
+            part[row, place] = stored.to(part.dtype)
+
+    def read(self, row: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        """Keys and values float32 [N, 2, KV, D] at places int64 [N] of rows int64 [N]."""
+        return _decoded([part[row, place] for part in self.split()], self.kind, self.dim)
+
+    def decoded(self) -> torch.Tensor:
+        """All keys and values float32 [R, page_size, 2, KV, D]."""
+        return _decoded(self.split(), self.kind, self.dim)
+
+
+def head_bytes(kind: RowKind, dtype: torch.dtype, dim: int) -> int:
+    """Bytes of one vector [D], without what eight bits keep elsewhere. `dtype` matters for plain rows only."""
+    if kind == "int4":
+        return int4_groups.record_bytes(dim)
+    return dim * dtype.itemsize if kind == "plain" else dim
 
 
 def row_bytes(kind: RowKind, dtype: torch.dtype, page_size: int, kv_heads: int, dim: int) -> int:
-    """Bytes of one row. `dtype` matters for plain rows only."""
-    heads = page_size * 2 * kv_heads
-    return heads * dim * dtype.itemsize if kind == "plain" else heads * (dim + 4)
+    """Bytes of one row. `dtype` matters for plain rows only. Raises ValueError for heads that do not suit four bits."""
+    scale = 4 if kind in LARGEST else 0
+    return page_size * 2 * kv_heads * (head_bytes(kind, dtype, dim) + scale)
 
 
 def quantize(values: torch.Tensor, kind: RowKind) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantizes `values` [..., D]: bytes uint8 [..., D] and scales float32 [...], rounding half to even."""
+    """`values` [..., D] in eight bits: bytes uint8 [..., D] and scales float32 [...], rounding half to even."""
     wide = values.float()
     largest = wide.abs().amax(dim=-1)
     zero = largest < SMALLEST
@@ -95,3 +125,16 @@ def dequantize(data: torch.Tensor, scale: torch.Tensor, kind: RowKind) -> torch.
     """The values [..., D] float32 of what `quantize` gave."""
     wide = data.view(torch.int8 if kind == "int8" else torch.float8_e4m3fn).float()
     return wide * scale[..., None]
+
+
+def _encoded(values: torch.Tensor, kind: RowKind) -> tuple[torch.Tensor, ...]:
+    """The parts of `KVRows.split` for `values` [..., D]."""
+    if kind == "plain":
+        return (values,)
+    return (int4_groups.pack(values),) if kind == "int4" else quantize(values, kind)
+
+
+def _decoded(parts: Sequence[torch.Tensor], kind: RowKind, dim: int) -> torch.Tensor:
+    if kind == "plain":
+        return parts[0].float()
+    return int4_groups.unpack(parts[0], dim) if kind == "int4" else dequantize(parts[0], parts[1], kind)

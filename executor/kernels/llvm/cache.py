@@ -1,4 +1,4 @@
-"""LLVM code that reads and writes the rows of a KV cache (see `KVRows`): floats, or eight bits with scales."""
+"""LLVM code that reads and writes the rows of a KV cache (see `KVRows`): floats, or eight or four bits with scales."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, RowKind, row_bytes
+from qpdsl.executor.kernels.data.int4_groups import FACTOR_BYTES, LIMIT, MOST, group_of
+from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, RowKind, head_bytes, row_bytes
 from qpdsl.executor.kernels.llvm.jit.builder import F16, F32, I8, I16, I32, KernelCode, Value
 
 # Keys come first in a row, then values.
@@ -35,13 +36,14 @@ class CacheShape:
         return row_bytes(self.kind, self.dtype, self.page_size, self.kv_heads, self.dim)
 
     @property
-    def element_bytes(self) -> int:
-        return self.dtype.itemsize if self.kind == "plain" else 1
+    def head_bytes(self) -> int:
+        """Bytes from a head to the next one, without the scales of eight bits."""
+        return head_bytes(self.kind, self.dtype, self.dim)
 
     @property
     def token_bytes(self) -> int:
-        """Bytes from a token's key to the next token's, without scales."""
-        return 2 * self.kv_heads * self.dim * self.element_bytes
+        """Bytes from a token's key to the next token's."""
+        return 2 * self.kv_heads * self.head_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,7 @@ class Cache:
     def head(self, page: Value, token: int | Value, which: int, head: Value) -> Value:
         """The address of a token's key or value of one head."""
         code, shape = self._code, self._shape
-        place = code.times(
-            code.add(code.times(head, shape.dim), which * shape.kv_heads * shape.dim), shape.element_bytes
-        )
+        place = code.times(code.add(head, which * shape.kv_heads), shape.head_bytes)
         return code.at(page, code.add(place, code.times(code.number(token), shape.token_bytes)), I8)
 
     def load(self, head: Value, part: int) -> Value:
@@ -100,6 +100,8 @@ class Cache:
         code, builder, kind = self._code, self._code.builder, self._shape.kind
         if kind == "plain":
             return self._load_float(head, part)
+        if kind == "int4":
+            return self._load_codes(head, part)
         stored = builder.load(code.at(head, part, I8), typ=ir.VectorType(I8, code.width), align=1)
         if kind == "int8":
             return builder.sitofp(builder.sext(stored, code.integers), code.vector)
@@ -110,18 +112,23 @@ class Cache:
         return builder.bitcast(builder.or_(builder.bitcast(magnitude, code.integers), sign), code.vector)
 
     def scale(self, page: Value, token: Value, which: int, head: Value) -> Value | None:
-        """The factor of the numbers of a head; None for rows that have no scales."""
-        if self._shape.kind == "plain":
+        """The factor of the numbers of a head; None for rows whose numbers are loaded as they are."""
+        if self._shape.kind not in LARGEST:
             return None
         return self._code.builder.load(self._scale(page, token, which, head), typ=F32, align=4)
 
     def store(self, page: Value, token: Value, which: int, head: Value, values: Sequence[Value]) -> None:
-        """Stores the vectors of one head; eight-bit rows get the bits of `kv_rows.quantize` for finite numbers."""
+        """Stores the vectors of one head, in the bits that `KVRows.write` gives finite numbers."""
         code, builder, kind = self._code, self._code.builder, self._shape.kind
         target = self.head(page, token, which, head)
         if kind == "plain":
             for index, value in enumerate(values):
                 self._store_float(value, target, index * code.width)
+            return
+        if kind == "int4":
+            size = group_of(self._shape.dim) // code.width
+            for index in range(0, len(values), size):
+                self._store_group(values[index : index + size], target, index * code.width)
             return
         largest = code.magnitude(values[0])
         for value in values[1:]:
@@ -169,6 +176,69 @@ class Cache:
             rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
             narrow = builder.trunc(builder.lshr(rounded, self._bits(16)), ir.VectorType(I16, code.width))
             builder.store(narrow, code.at(head, part, I16), align=2)
+
+    def _factors(self, head: Value, part: int) -> Value:
+        """The address of the scale and the minimum of the group that number `part` of a head is in."""
+        dim = self._shape.dim
+        return self._code.at(head, dim // 2 + part // group_of(dim) * FACTOR_BYTES, I8)
+
+    def _load_codes(self, head: Value, part: int) -> Value:
+        """Four-bit codes times their group's scale, plus its minimum: exact products, and one rounding."""
+        code, builder = self._code, self._code.builder
+        lanes = range(code.width)
+        # Eight codes are the bits of one int32, those of the first number lowest.
+        whole = ir.IntType(min(32, 4 * code.width))
+        words = ir.VectorType(whole, max(1, code.width // 8))
+        stored = builder.load(code.at(head, part // 2, I8), typ=words, align=1)
+        order = ir.Constant(code.integers, [lane // 8 for lane in lanes])
+        spread_out = builder.shuffle_vector(stored, ir.Constant(words, ir.Undefined), order)
+        if whole.width < 32:
+            spread_out = builder.zext(spread_out, code.integers)
+        shifts = ir.Constant(code.integers, [4 * (lane % 8) for lane in lanes])
+        codes = builder.uitofp(builder.and_(builder.lshr(spread_out, shifts), self._bits(15)), code.vector)
+        pair = builder.load(self._factors(head, part), typ=ir.VectorType(F16, 2), align=2)
+        pair = builder.fpext(pair, ir.VectorType(F32, 2))
+        scale, minimum = (code.splat(builder.extract_element(pair, ir.Constant(I32, index))) for index in range(2))
+        return code.fma(codes, scale, minimum)
+
+    def _store_group(self, values: Sequence[Value], head: Value, part: int) -> None:
+        """Stores the vectors of one group, which begins at number `part` of a head."""
+        code, builder = self._code, self._code.builder
+        zero, limit = code.constant(0.0), code.constant(LIMIT)
+        clamped = [code.maximum(code.constant(-LIMIT), code.minimum(value, limit)) for value in values]
+        low, high, poison = clamped[0], clamped[0], builder.fmul(values[0], zero)
+        for value, given in zip(clamped[1:], values[1:], strict=True):
+            low, high = code.minimum(low, value), code.maximum(high, value)
+            # A NaN must stay one: comparisons drop it, but a product with zero does not.
+            poison = builder.fadd(poison, builder.fmul(given, zero))
+        low, high = code.folded(low, 1, code.minimum), code.folded(high, 1, code.maximum)
+        # Adding zero leaves no zero with a sign.
+        low = builder.fadd(builder.fadd(low, code.folded(poison, 1, builder.fadd)), zero)
+        halves = ir.VectorType(F16, code.width)
+        scale = builder.fptrunc(builder.fdiv(builder.fsub(high, low), code.constant(MOST)), halves)
+        minimum = builder.fptrunc(low, halves)
+        wide, base = builder.fpext(scale, code.vector), builder.fpext(minimum, code.vector)
+        is_flat = builder.fcmp_ordered("==", wide, zero)
+        inverse = builder.select(is_flat, zero, builder.fdiv(code.constant(1.0), wide))
+        shifts = ir.Constant(code.integers, [4 * (lane % 8) for lane in range(code.width)])
+        for index, value in enumerate(clamped):
+            scaled = builder.fmul(builder.fsub(value, base), inverse)
+            whole = code.rounded(code.maximum(zero, code.minimum(scaled, code.constant(MOST))))
+            self._store_codes(builder.shl(whole, shifts), code.at(head, part // 2 + index * code.width // 2, I8))
+        place = self._factors(head, part)
+        for index, factor in enumerate((scale, minimum)):
+            builder.store(code.lane(factor, 0), code.at(place, index, F16), align=2)
+
+    def _store_codes(self, shifted: Value, place: Value) -> None:
+        """Joins the lanes, each a code in its place of an int32, by eights."""
+        code, builder = self._code, self._code.builder
+        for first in range(0, code.width, 8):
+            word = code.lane(shifted, first)
+            for lane in range(first + 1, min(first + 8, code.width)):
+                word = builder.or_(word, code.lane(shifted, lane))
+            if code.width < 8:
+                word = builder.trunc(word, ir.IntType(4 * code.width))
+            builder.store(word, code.at(place, first // 2, I8), align=1)
 
     def _scale(self, page: Value, token: Value, which: int, head: Value) -> Value:
         code, shape = self._code, self._shape

@@ -25,15 +25,15 @@ from qpdsl.executor.kernels.llvm.matmul.emit import panels_at_once
 
 # residual float32 [T, hidden], which the forward changes; normed, projected [T, hidden], joined [T, joined_row],
 # attended [T, queries] and gated [T, gated_row] are its workspace, widened, sums and scratch that of each thread, so
-# many bytes apart. `exit` is the number of layers after which `exit_hidden` [T, hidden] is written, 0 for none.
-# `tree_attend` is the address of attention with trees where a step has some, else 0; path_start, places and path are
-# what it reads more. The barrier is int32 [32] of zeros.
+# many bytes apart. Of the layers, those from `first` to before `depth` run; `hidden` [T, hidden] is the residual after
+# them with the last norm. `tree_attend` is the address of attention with trees where a step has some, else 0;
+# path_start, places and path are what it reads more. The barrier is int32 [32] of zeros.
 FRAME = (
     *("residual", "normed", "projected", "joined", "joined_row", "attended", "gated", "gated_row"),
     *("widened", "widened_bytes", "sums", "sums_bytes", "scratch", "scratch_bytes"),
     *("count", "positions", "slots", "rows", "pages", "context", "start", "sequences", "table"),
     *("tree_attend", "path_start", "places", "path"),
-    *("layers", "depth", "exit", "exit_hidden", "last_norm", "hidden", "factor", "one", "barrier"),
+    *("layers", "first", "depth", "last_norm", "hidden", "factor", "one", "barrier"),
 )
 # Of each product: the addresses of its code, of the code of its group sums (0 for none), of its panels and its bias;
 # and the numbers of `emit_matmul`.
@@ -175,13 +175,11 @@ class _Forward:
         self._columns = gate_columns(code.width)
 
     def emit(self) -> None:
-        code, builder = self._code, self._code.builder
-        with code.loop(0, self._number("depth")) as index:
+        code = self._code
+        with code.loop(self._number("first"), self._number("depth")) as index:
             self._layer = code.at(self._pointer("layers"), code.times(index, len(LAYER)), I64)
             self._attention(index)
             self._mlp()
-            with builder.if_then(builder.icmp_signed("==", code.add(index, 1), self._number("exit"))):
-                self._norm("norm", self._pointer("residual"), self._pointer("last_norm"), self._pointer("exit_hidden"))
         self._norm("norm", self._pointer("residual"), self._pointer("last_norm"), self._pointer("hidden"))
         self._wait()
         code.end()

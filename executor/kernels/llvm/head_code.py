@@ -345,8 +345,10 @@ def emit_choose(module: ir.Module, name: str) -> None:
     margin_out   float32, between the two largest probabilities at temperature 1
     draws, threads
     """
-    pointers = ("found", "tokens", "peaks", "seconds", "totals", "sizes", "order", "token_out", "logprob_out")
-    pointers += ("gap_out", "margin_out")
+    pointers = (
+        *("found", "tokens", "peaks", "seconds", "totals", "sizes", "order"),
+        *("token_out", "logprob_out", "gap_out", "margin_out"),
+    )
     code = KernelCode(module, name, (*pointers, "@draws", "@threads"), 4)
     builder, given = code.builder, code.arguments
     with code.loop(0, given["draws"]) as draw:

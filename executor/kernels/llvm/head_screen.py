@@ -45,7 +45,7 @@ class HeadScreen:
         self._width, self._vocabulary, self._inputs = weights.width, weights.outputs, weights.inputs
         self._copy = EightBitCopy(weights)
         # Of each panel, how far a logit may be off where the hidden state is one unit long.
-        self._errors: _Floats = self._copy.errors.amax(dim=1).numpy() * float(finish[0].abs())
+        self._errors: _Floats = (self._copy.errors.amax(dim=1) * finish[0].abs()).numpy()
         self._listed = np.arange(weights.count, dtype=np.int32)
         self._code = _library(weights.width)
         self._multiply = Library({"multiply": partial(emit_listed, panels=self._copy.panels, width=weights.width)})
@@ -120,11 +120,12 @@ class EightBitCopy:
     """
 
     def __init__(self, weights: PanelWeights) -> None:
-        inputs, width, count = weights.inputs, weights.width, weights.count
+        form, inputs, width, count = weights.panels, weights.inputs, weights.width, weights.count
+        assert isinstance(form, FloatPanels)
         self.panels = GroupedPanels(8, inputs, inputs, scaled=False, shifted=False, scale="float32", offset=None)
         self.data = aligned_panels(count, self.panels.panel_bytes(inputs, width))
         self.errors = torch.empty(count, width, dtype=torch.float32)
-        library = Library({"round": partial(emit_round, panels=weights.panels, width=width)})
+        library = Library({"round": partial(emit_round, panels=form, width=width)})
         threads = threads_for(count * width * inputs)
         bounds = [count * thread // threads for thread in range(threads + 1)]
         source, target, errors = weights.data.data_ptr(), self.data.data_ptr(), self.errors.data_ptr()

@@ -26,7 +26,7 @@ _WORK = 1 << 20
 
 
 class LayerAttention:
-    """Stores keys and values, and attends: float32 queries over rows that hold float32 or eight bits.
+    """Stores keys and values, and attends: float32 queries over rows that hold floats, or eight or four bits.
 
     Raises LookupError where the kernels cannot be compiled for the machine or the shapes.
     """

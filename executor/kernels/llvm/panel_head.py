@@ -110,12 +110,18 @@ class PanelHead:
         return own if 0 < np.count_nonzero(own) <= _SCREENED_DRAWS else None
 
     def _in_two(
-        self, own: Numbers, numbers: tuple[Numbers, ...], hidden: torch.Tensor, bits: Numbers | None, arm: Arm | None
+        self,
+        own: Numbers,
+        numbers: tuple[Numbers, Numbers, Numbers, Numbers, Numbers, Numbers],
+        hidden: torch.Tensor,
+        bits: Numbers | None,
+        arm: Arm | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The draws of `own` bool [D], which are screened, by themselves, and the others by themselves."""
         results = [torch.empty(len(own), dtype=kind) for kind in (torch.int64, torch.float32, torch.float32)]
         for part, screened in ((own, own[own]), (~own, None)):
-            some = self(hidden, *(number[part] for number in numbers), bits, arm, None, screened)
+            rows, temperature, keys, positions, allowed, sparse = (number[part] for number in numbers)
+            some = self(hidden, rows, temperature, keys, positions, allowed, sparse, bits, arm, screened=screened)
             for result, values in zip(results, some, strict=True):
                 result[torch.from_numpy(part)] = values
         return results[0], results[1], results[2]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from qpdsl.executor.kernels.data import kv_rows
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 
@@ -70,9 +69,7 @@ def write_kv(rows: KVRows, new: torch.Tensor, slots: torch.Tensor) -> None:
     if rows.kind == "plain":
         rows.data.view(-1, *rows.data.shape[2:]).index_copy_(0, slots, new)
         return
-    row, place = slots // rows.page_size, slots % rows.page_size
-    data, scales = rows.split()
-    data[row, place], scales[row, place] = kv_rows.quantize(new, rows.kind)
+    rows.write(slots // rows.page_size, slots % rows.page_size, new)
 
 
 def paged_attention(
@@ -126,9 +123,7 @@ def _gather(rows: KVRows, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tens
     stored = rows.data.flatten(1).index_select(0, pages)
     if rows.kind == "plain":
         return stored
-    values = rows.page_size * 2 * rows.kv_heads * rows.dim
-    data = stored[:, :values].view(len(stored), -1, rows.dim)
-    return kv_rows.dequantize(data, stored.view(torch.float32)[:, values // 4 :], rows.kind).to(dtype)
+    return KVRows.quantized(stored, rows.kind, rows.page_size, rows.kv_heads, rows.dim).decoded().to(dtype)
 
 
 def _mix(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scoring: Scoring) -> torch.Tensor:

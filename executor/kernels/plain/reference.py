@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 
-from qpdsl.executor.kernels.data import kv_rows
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
 
@@ -15,22 +14,13 @@ from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
 def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, layer: int) -> None:
     """Writes `key` and `value` [T, KV, D] of one layer to `slots` int64 [T], in place; quantizes where the rows are."""
     row, place = slots // rows.page_size + layer, slots % rows.page_size
-    for which, new in enumerate((key, value)):
-        if rows.kind == "plain":
-            rows.data[row, place, which] = new.to(rows.data.dtype)
-        else:
-            data, scales = rows.split()
-            data[row, place, which], scales[row, place, which] = kv_rows.quantize(new, rows.kind)
+    rows.write(row, place, torch.stack((key, value), dim=1))
 
 
 def gather(rows: KVRows, pages: torch.Tensor, layer: int, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values float32 [L, KV, D] at `places` int64 [L] of one sequence; `pages` int32 [P]."""
     row, place = pages[places // rows.page_size].long() + layer, places % rows.page_size
-    if rows.kind == "plain":
-        pairs = rows.data[row, place].float()
-    else:
-        data, scales = rows.split()
-        pairs = kv_rows.dequantize(data[row, place], scales[row, place], rows.kind)
+    pairs = rows.read(row, place)
     return pairs[:, 0], pairs[:, 1]
 
 

@@ -1,4 +1,4 @@
-"""What the Triton kernels share: offsets into paged rows, eight-bit elements, one block of online softmax.
+"""What the Triton kernels share: offsets into paged rows, quantized elements, one block of online softmax.
 
 A block of keys is attended as in FlashAttention-2 (Dao, 2023, algorithm 1), with scores in base 2, so that `exp2`
 serves. Dot products run in the type `DOT`: the model's type on a device, and float32 under the interpreter, which does
@@ -16,8 +16,9 @@ import triton.language as tl
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 
 LOG2E = tl.constexpr(math.log2(math.e))
-PLAIN, INT8, FP8 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-KINDS = {"plain": 0, "int8": 1, "fp8": 2}
+# From INT8 on the numbers of a head have one scale, which is multiplied in after sums.
+PLAIN, INT4, INT8, FP8 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+KINDS = {"plain": 0, "int4": 1, "int8": 2, "fp8": 3}
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
@@ -55,6 +56,26 @@ def widen(x, KIND: tl.constexpr, DOT: tl.constexpr):
     else:
         wide = x
     return wide.to(DOT)
+
+
+@triton.jit
+def four_bits(rows, scales, at, live, N: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, DOT: tl.constexpr):
+    """The numbers [N, D_PAD] of the four-bit records at bytes `at` [N], where `live`, else 0 (see `int4_groups.py`).
+
+    A group's factors are loaded once and spread over its numbers: pipelined loads wait in shared memory.
+    """
+    GROUP: tl.constexpr = 32 if D % 32 == 0 else 16
+    GROUPS: tl.constexpr = D_PAD // GROUP
+    d, group = tl.arange(0, D_PAD), tl.arange(0, GROUPS)
+    pair = tl.load(rows + at[:, None] + d[None, :] // 2, mask=live[:, None] & (d < D)[None, :], other=0).to(tl.int32)
+    code = ((pair >> (d[None, :] % 2) * 4) & 15).to(tl.float32)
+    # The scale is in the low half, the minimum in the high half.
+    words = scales + ((at + D // 2) // 4)[:, None] + group[None, :]
+    word = tl.load(words, mask=live[:, None] & (group < D // GROUP)[None, :], other=0.0).to(tl.uint32, bitcast=True)
+    scale = (word & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+    minimum = (word >> 16).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+    grouped = tl.reshape(code, [N, GROUPS, GROUP]) * scale[:, :, None] + minimum[:, :, None]
+    return tl.reshape(grouped, [N, D_PAD]).to(DOT)
 
 
 @triton.jit
@@ -109,13 +130,16 @@ def attend(
     """
     d = tl.arange(0, D_PAD)
     row = (page + layer).to(tl.int64)
-    at = row * ROW + (place % PAGE) * (2 * KV * D) + head * D
-    if D == D_PAD:
-        k = tl.load(rows + at[None, :] + d[:, None], mask=live[None, :], other=0)
+    # The elements of a head: numbers, or bytes of a four-bit record.
+    HEAD: tl.constexpr = D // 2 + D // (32 if D % 32 == 0 else 16) * 4 if KIND == INT4 else D
+    at = row * ROW + (place % PAGE) * (2 * KV * HEAD) + head * HEAD
+    k_mask = live[None, :] if D == D_PAD else live[None, :] & (d < D)[:, None]
+    if KIND == INT4:
+        k = tl.trans(four_bits(rows, scales, at, live, place.shape[0], D, D_PAD, DOT))
     else:
-        k = tl.load(rows + at[None, :] + d[:, None], mask=live[None, :] & (d < D)[:, None], other=0)
-    scores = tl.dot(queries, widen(k, KIND, DOT), input_precision="tf32x3")
-    if KIND != PLAIN:
+        k = widen(tl.load(rows + at[None, :] + d[:, None], mask=k_mask, other=0), KIND, DOT)
+    scores = tl.dot(queries, k, input_precision="tf32x3")
+    if KIND >= INT8:
         scale_at = row * (ROW // 4) + PAGE * 2 * KV * D // 4 + (place % PAGE) * (2 * KV) + head
         k_scale = tl.load(scales + scale_at, mask=live, other=0.0)
         if KIND == FP8:
@@ -133,16 +157,18 @@ def attend(
     weights = tl.exp2(scores - base[:, None])
     fade = tl.exp2(high - base)
     total = total * fade + tl.sum(weights, 1)
-    if D == D_PAD:
-        v = tl.load(rows + KV * D + at[:, None] + d[None, :], mask=live[:, None], other=0)
+    at += KV * HEAD
+    v_mask = live[:, None] if D == D_PAD else live[:, None] & (d < D)[None, :]
+    if KIND == INT4:
+        v = four_bits(rows, scales, at, live, place.shape[0], D, D_PAD, DOT)
     else:
-        v = tl.load(rows + KV * D + at[:, None] + d[None, :], mask=live[:, None] & (d < D)[None, :], other=0)
-    if KIND != PLAIN:
+        v = widen(tl.load(rows + at[:, None] + d[None, :], mask=v_mask, other=0), KIND, DOT)
+    if KIND >= INT8:
         v_scale = tl.load(scales + scale_at + KV, mask=live, other=0.0)
         if KIND == FP8:
             v_scale *= 256.0
         weights *= v_scale[None, :]
-    mean = mean * fade[:, None] + tl.dot(weights.to(DOT), widen(v, KIND, DOT), input_precision="tf32x3")
+    mean = mean * fade[:, None] + tl.dot(weights.to(DOT), v, input_precision="tf32x3")
     return total, peak, mean
 
 

@@ -6,8 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
+from qpdsl.executor.kernels.data.int4_groups import LIMIT, MOST
 from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, KVRows
-from qpdsl.executor.kernels.triton.common import FP8, PLAIN, geometry
+from qpdsl.executor.kernels.triton.common import FP8, INT4, PLAIN, geometry
 
 
 @triton.jit
@@ -25,6 +26,36 @@ def to_e4m3(x):
 
 
 @triton.jit
+def put_groups(x, rows, scales, at, MOST: tl.constexpr, LIMIT: tl.constexpr, KV: tl.constexpr, D: tl.constexpr):
+    """Stores `x` [KV_PAD, D_PAD] as four-bit records from byte `at` on. Twin: `int4_groups.pack`."""
+    KV_PAD: tl.constexpr = x.shape[0]
+    D_PAD: tl.constexpr = x.shape[1]
+    GROUP: tl.constexpr = 32 if D % 32 == 0 else 16
+    HEAD: tl.constexpr = D // 2 + D // GROUP * 4
+    head = tl.arange(0, KV_PAD)
+    clamped = tl.minimum(tl.maximum(x.to(tl.float32), -LIMIT), LIMIT)
+    grouped = tl.reshape(clamped, [KV_PAD, D_PAD // GROUP, GROUP])
+    low = tl.min(grouped, 2) + 0.0
+    scale = tl.div_rn(tl.max(grouped, 2) - low, tl.full([KV_PAD, D_PAD // GROUP], MOST, tl.float32)).to(tl.float16)
+    minimum = low.to(tl.float16)
+    wide = scale.to(tl.float32)
+    flat = wide == 0.0
+    one = tl.full([KV_PAD, D_PAD // GROUP], 1.0, tl.float32)
+    inverse = tl.where(flat, 0.0, tl.div_rn(one, tl.where(flat, 1.0, wide)))
+    scaled = (grouped - minimum.to(tl.float32)[:, :, None]) * inverse[:, :, None]
+    # Adding 1.5 · 2**23 rounds to whole numbers, half to even.
+    whole = (tl.minimum(tl.maximum(scaled, 0.0), MOST) + 12582912.0) - 12582912.0
+    even, odd = tl.split(tl.reshape(whole.to(tl.int32), [KV_PAD, D_PAD // 2, 2]))
+    byte = tl.arange(0, D_PAD // 2)
+    to = rows + at + head[:, None] * HEAD + byte[None, :]
+    tl.store(to, (even | (odd << 4)).to(tl.uint8), mask=(head < KV)[:, None] & (byte < D // 2)[None, :])
+    bits = minimum.to(tl.uint16, bitcast=True).to(tl.uint32) << 16 | scale.to(tl.uint16, bitcast=True).to(tl.uint32)
+    group = tl.arange(0, D_PAD // GROUP)
+    words = scales + at // 4 + (head * HEAD + D // 2)[:, None] // 4 + group[None, :]
+    tl.store(words, bits.to(tl.float32, bitcast=True), mask=(head < KV)[:, None] & (group < D // GROUP)[None, :])
+
+
+@triton.jit
 def put(
     new,
     rows,
@@ -38,6 +69,8 @@ def put(
     stride_dim,
     LARGEST: tl.constexpr,
     SMALLEST: tl.constexpr,
+    MOST: tl.constexpr,
+    LIMIT: tl.constexpr,
     ROW: tl.constexpr,
     PAGE: tl.constexpr,
     KV: tl.constexpr,
@@ -57,6 +90,9 @@ def put(
     to = rows + at + head[:, None] * D + d[None, :]
     if KIND == PLAIN:
         tl.store(to, x, mask=mask)
+    elif KIND == INT4:
+        HEAD: tl.constexpr = D // 2 + D // (32 if D % 32 == 0 else 16) * 4
+        put_groups(x, rows, scales, row * ROW + (place * 2 + which) * (KV * HEAD), MOST, LIMIT, KV, D)
     else:
         x = x.to(tl.float32)
         largest = tl.max(tl.abs(x), 1)
@@ -91,6 +127,8 @@ def store_kernel(
     value_dim,
     LARGEST: tl.constexpr,
     SMALLEST: tl.constexpr,
+    MOST: tl.constexpr,
+    LIMIT: tl.constexpr,
     ROW: tl.constexpr,
     PAGE: tl.constexpr,
     KV: tl.constexpr,
@@ -106,12 +144,12 @@ def store_kernel(
     if tl.program_id(1) == 0:
         put(
             key, rows, scales, token, row, place, 0, key_token, key_head, key_dim,
-            LARGEST, SMALLEST, ROW, PAGE, KV, D, D_PAD, KIND, KV_PAD,
+            LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, D_PAD, KIND, KV_PAD,
         )  # fmt: skip
     else:
         put(
             value, rows, scales, token, row, place, 1, value_token, value_head, value_dim,
-            LARGEST, SMALLEST, ROW, PAGE, KV, D, D_PAD, KIND, KV_PAD,
+            LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, D_PAD, KIND, KV_PAD,
         )  # fmt: skip
 
 
@@ -130,6 +168,8 @@ def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Ten
         *value.stride(),
         LARGEST=LARGEST.get(rows.kind, 1.0),
         SMALLEST=SMALLEST,
+        MOST=MOST,
+        LIMIT=LIMIT,
         KV_PAD=triton.next_power_of_2(rows.kv_heads),
         **geometry(rows),
         num_warps=4 if rows.kv_heads * rows.dim > 512 else 1,

@@ -1,87 +1,263 @@
-"""`via filter(…)`: the small model's token is taken where it is confident of it; elsewhere the large model draws.
+"""`via filter(…)`: the small model's token stands where it is sure of it; elsewhere the large model draws.
 
-Source: CALID, "confidence-aware LLM inference by filter decoding"; here a higher score means more
-confidence.
+Source: CALID, "Collaborative Accelerate LLM Inference with Draft Model with Filter Decoding", algorithm 2. Both models
+sample with the noise of the row and the place (`instance/noise.py`), so a token of the large model is the one that it
+would have drawn by itself after the same text. How sure the small model is: `executor/requests/confidence.py`.
+
+There are two ways, with the same tokens:
+
+    confidence  each token is a request of its own: one to the small model, and where it is unsure one to the large one
+    cached      a request to the small model goes on until it is unsure; requests to the large model wait for each other
+                in the request cache (`instance/request_cache.py`), and it catches up in one chunk on what it lacks
+
+A row that needs no large call never waits for one. It ends with its request to the small model and leaves its place in
+the batch to another; where it is the operator's only row the next operator begins at once. An operator of many rows
+ends with its last one, as any other does.
 """
 
 from __future__ import annotations
 
-import math
+import asyncio
+from contextlib import ExitStack
+from dataclasses import dataclass
 
-from qpdsl.executor.engine.step.sampler import NEAR_CUT_PROBABILITY
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.request import Finish, GenerateRequest, LogProbRequest, Sample, SamplingParams
+from qpdsl.executor.requests.confidence import Confidence
+from qpdsl.executor.requests.engine import Engine
+from qpdsl.executor.requests.request import Completion, Finish, GenerateRequest, LogProbRequest, Mask, Sample
 from qpdsl.executor.runtime.generate.continuation import Continuation
 from qpdsl.executor.runtime.generate.sampling import Sampling
+from qpdsl.executor.runtime.instance.instance import Usage
+from qpdsl.executor.runtime.instance.request_cache import Flush, RequestCache
 from qpdsl.executor.runtime.instance.tasks import together
+from qpdsl.executor.text.stop import StopWatch
 from qpdsl.planner.plan import ops
-
-_GREEDY = SamplingParams(0.0)
 
 
 async def filter_samples(sampling: Sampling, continuations: list[Continuation]) -> list[tuple[Sample, ...]]:
-    """The samples of each row, each drawn a token at a time; where prefixes are shared, those before it are cached."""
-    instance, via = sampling.instance, sampling.op.via
-    assert isinstance(via, ops.Filter)
-    small = instance.services.models[via.model]
-    threshold = instance.number("threshold", via.threshold) or 0.0
-    for continuation in continuations:
-        instance.usage.prompt_tokens += 2 * len(continuation.prompt)
-    count = sampling.distinct
-    samples = await together(
-        _FilteredSample(sampling, small, threshold, continuation, index).sample()
-        for continuation in continuations
-        for index in range(count)
-    )
-    return [sampling.with_copies(tuple(samples[at : at + count])) for at in range(0, len(samples), count)]
+    """The samples of each row, each drawn a token at a time."""
+    filtering = _Filtering.of(sampling)
+    rows = [filtering.samples(continuation) for continuation in continuations]
+    await together(filtering.draw_tokens(sample) for row in rows for sample in row)
+    return [filtering.drawn(row) for row in rows]
 
 
-class _FilteredSample:
-    """One sample, drawn token by token."""
+async def cached_filter_samples(sampling: Sampling, continuations: list[Continuation]) -> list[tuple[Sample, ...]]:
+    """The samples of each row, drawn in runs; where prefixes are shared, those of a row begin in one request."""
+    filtering = _Filtering.of(sampling)
+    rows = [filtering.samples(continuation) for continuation in continuations]
+    shared = sampling.strategy.share
+    beginnings = [part for row in rows for part in ([row] if shared else [[sample] for sample in row])]
+    await together(filtering.draw_runs(part) for part in beginnings)
+    return [filtering.drawn(row) for row in rows]
 
-    def __init__(
-        self, sampling: Sampling, small: TextModel, threshold: float, continuation: Continuation, index: int
-    ) -> None:
-        self._large, self._small = sampling.model, small
-        self._threshold = threshold
-        self._params = sampling.options.params
-        self._shared = sampling.strategy.share
-        self._continuation = continuation
-        self._key = continuation.keys[index]
-        self._watch = sampling.watch(continuation.paths, index) if sampling.watched else None
-        self._engine = sampling.instance.services.engine
-        self._tokens: tuple[int, ...] = ()
-        self._near_ties = 0
 
-    async def sample(self) -> Sample:
-        finish: Finish | None = None
-        while finish is None:
-            token = await self._next()
-            self._tokens += (token,)
-            finish = self._finish(token)
-        request = LogProbRequest(self._continuation.prompt, self._tokens, cached=self._shared)
-        logprobs = (await self._engine.submit(self._large.name, request)).logprobs
-        return Sample(self._tokens, finish, sum(logprobs), self._near_ties, self._watch, logprobs)
+@dataclass(eq=False, slots=True)
+class _Sample:
+    """A sample that two models write: what stands of it, and why it ended, None while it goes on.
 
-    async def _next(self) -> int:
-        token, logprob, near = await self._drawn(self._small, 0, _GREEDY)
-        confidence = math.exp(logprob)
-        self._near_ties += abs(confidence - self._threshold) < NEAR_CUT_PROBABILITY
-        if confidence < self._threshold:
-            token, _, near = await self._drawn(self._large, self._key, self._params)
-        self._near_ties += near
-        return token
+    `confidence`: what the small model's next token is held to. `called`: whether the large model drew any of it.
+    """
 
-    async def _drawn(self, model: TextModel, key: int, params: SamplingParams) -> tuple[int, float, int]:
-        prompt, drawn = self._continuation.prompt + self._tokens, len(self._tokens)
-        request = GenerateRequest(prompt, (key,), params, 1, drawn=drawn, cached=self._shared)
-        (sample,) = (await self._engine.submit(model.name, request)).samples
-        return sample.tokens[0], sample.logprob, sample.near_ties
+    continuation: Continuation
+    key: int
+    confidence: Confidence
+    watch: StopWatch | None
+    mask: Mask | None
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    near_ties: int = 0
+    finish: Finish | None = None
+    called: bool = False
 
-    def _finish(self, token: int) -> Finish | None:
-        if token in self._large.eos:
-            return "eos"
-        if self._watch is not None and self._watch.push(token):
-            return "stop"
-        room = min(model.max_positions for model in (self._large, self._small)) - len(self._continuation.prompt)
-        return "length" if len(self._tokens) >= min(self._continuation.limit, room) else None
+    @property
+    def text(self) -> tuple[int, ...]:
+        """Its prompt and what stands."""
+        return self.continuation.prompt + self.tokens
+
+    @property
+    def room(self) -> int:
+        """How many tokens may follow."""
+        return self.continuation.limit - len(self.tokens)
+
+    def take(self, piece: Sample) -> None:
+        """Goes on by what a model drew."""
+        self.tokens += piece.tokens
+        self.logprobs += piece.logprobs or ((piece.logprob,) if len(piece.tokens) == 1 else ())
+        self.near_ties += piece.near_ties
+        self.confidence = piece.confidence or self.confidence
+        if piece.finish != "unsure" and (piece.finish != "length" or self.room <= 0):
+            self.finish = piece.finish
+        elif self.mask is not None:
+            for token in piece.tokens:
+                self.mask.push(token)
+
+
+@dataclass(frozen=True, slots=True)
+class _Filtering:
+    """What the samples of one run of an operator have in common."""
+
+    sampling: Sampling
+    large: TextModel
+    small: TextModel
+    confidence: Confidence
+    flush: Flush
+    engine: Engine
+    cache: RequestCache
+    usage: Usage
+
+    @classmethod
+    def of(cls, sampling: Sampling) -> _Filtering:
+        """Raises RowError where a number of the clause does not do."""
+        instance, via, strategy = sampling.instance, sampling.op.via, sampling.strategy
+        assert isinstance(via, ops.Filter)
+        threshold = instance.number("threshold", via.threshold)
+        share = instance.number("share", via.share)
+        return cls(
+            sampling,
+            sampling.model,
+            instance.services.models[via.model],
+            Confidence(via.by, share=share) if threshold is None else Confidence(via.by, threshold),
+            Flush(strategy.flush_rows, strategy.flush_seconds),
+            instance.services.engine,
+            instance.services.request_cache or RequestCache(instance.services.engine),
+            instance.usage,
+        )
+
+    def samples(self, continuation: Continuation) -> list[_Sample]:
+        """The distinct samples of a row, with nothing drawn."""
+        sampling = self.sampling
+        return [
+            _Sample(
+                continuation,
+                key,
+                self.confidence,
+                sampling.watch(continuation.paths, index) if sampling.watched else None,
+                None if sampling.mask is None else sampling.mask(),
+            )
+            for index, key in enumerate(continuation.keys[: sampling.distinct])
+        ]
+
+    def drawn(self, row: list[_Sample]) -> tuple[Sample, ...]:
+        """All samples of a row, of which the distinct ones have ended; they are counted."""
+        counts = self.usage.counts
+        counts["filter_samples"] += len(row)
+        counts["filter_alone"] += sum(not sample.called for sample in row)
+        samples: list[Sample] = []
+        for sample in row:
+            assert sample.finish is not None
+            logprob = sum(sample.logprobs)
+            near_ties, watch = sample.near_ties, sample.watch
+            samples.append(Sample(sample.tokens, sample.finish, logprob, near_ties, watch, sample.logprobs))
+        return self.sampling.with_copies(tuple(samples))
+
+    async def draw_tokens(self, sample: _Sample) -> None:
+        """Draws a sample, with a request for each token."""
+        while sample.finish is None:
+            request = self._small([sample], 1)
+            completion = await self.engine.submit(self.small.name, request)
+            self._sent(request, completion)
+            if self._took_piece(sample, completion.samples[0]):
+                request = self._large(sample)
+                self._took_large(sample, request, await self.engine.submit(self.large.name, request))
+        await self._read(sample)
+
+    async def draw_runs(self, samples: list[_Sample]) -> None:
+        """Draws samples of one row of which nothing is drawn: they begin together, and each goes on by itself."""
+        large, tasks = self.large.name, list[asyncio.Task[None]]()
+        request = self._small(samples, samples[0].room)
+        with ExitStack() as working:
+            stacks = [working.enter_context(ExitStack()) for _ in samples]
+            for stack in stacks:
+                stack.enter_context(self.cache.working(large))
+
+            def ended(index: int, piece: Sample) -> None:
+                tasks.append(asyncio.ensure_future(self._go_on(samples[index], piece, stacks[index])))
+
+            try:
+                ticket = self.engine.submit(self.small.name, request)
+                ticket.on_sample = ended
+                self._sent(request, await ticket)
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _go_on(self, sample: _Sample, piece: Sample, working: ExitStack) -> None:
+        """Draws a sample on from its first piece. `working` is left as soon as the small model has done its part."""
+        working.close()
+        unsure = self._took_piece(sample, piece)
+        while unsure:
+            request = self._large(sample)
+            completion, size = await self.cache.completed(self.large.name, request, self.flush)
+            self.usage.counts[f"flush_{size}"] += 1
+            self._took_large(sample, request, completion)
+            if sample.finish is not None:
+                break
+            with self.cache.working(self.large.name):
+                request = self._small([sample], sample.room)
+                completion = await self.engine.submit(self.small.name, request)
+            self._sent(request, completion)
+            unsure = self._took_piece(sample, completion.samples[0])
+        await self._read(sample)
+
+    def _small(self, samples: list[_Sample], tokens: int) -> GenerateRequest:
+        """A request for up to so many tokens of the small model, each of which must stand."""
+        return self._request(samples, tokens, samples[0].confidence)
+
+    def _large(self, sample: _Sample) -> GenerateRequest:
+        return self._request([sample], 1, None)
+
+    def _request(self, samples: list[_Sample], tokens: int, confidence: Confidence | None) -> GenerateRequest:
+        """One that goes on with a sample, or begins with several.
+
+        Their masks are made when there is room for them. The first of several may have gone on by then.
+        """
+        first, decode = samples[0], self.sampling.strategy.decode
+        watches = [sample.watch for sample in samples if sample.watch is not None]
+        return GenerateRequest(
+            first.text,
+            tuple(sample.key for sample in samples),
+            self.sampling.options.params,
+            tokens,
+            self.large.eos,
+            watches.__getitem__ if watches else None,
+            self.sampling.mask if first.mask is None or len(samples) > 1 else first.mask.fork,
+            drawn=len(first.tokens),
+            confidence=confidence,
+            cached=self.sampling.strategy.share,
+            jump=decode.constraint == "jump",
+            sparse=decode.head == "sparse",
+        )
+
+    def _sent(self, request: GenerateRequest, completion: Completion) -> None:
+        self.usage.prompt_tokens += len(request.prompt)
+        self.usage.cached_tokens += completion.cached
+
+    def _took_piece(self, sample: _Sample, piece: Sample) -> bool:
+        """The sample goes on by what the small model drew; True where it was unsure of what follows."""
+        counts, unsure = self.usage.counts, piece.finish == "unsure"
+        counts["filter_draws"] += piece.steps.draws
+        counts["filter_sure"] += piece.steps.draws - unsure
+        sample.take(piece)
+        return unsure
+
+    def _took_large(self, sample: _Sample, request: GenerateRequest, completion: Completion) -> None:
+        """The sample goes on by what the large model drew."""
+        self._sent(request, completion)
+        counts = self.usage.counts
+        counts["large_draws"] += 1
+        counts["large_tokens"] += len(request.prompt) - completion.cached
+        sample.take(completion.samples[0])
+        sample.called = True
+
+    async def _read(self, sample: _Sample) -> None:
+        """Has the large model tell the log-probabilities of a sample that has ended, where somebody reads them."""
+        if not self.sampling.strategy.logprobs:
+            return
+        request = LogProbRequest(sample.continuation.prompt, sample.tokens, cached=self.sampling.strategy.share)
+        completion = await self.engine.submit(self.large.name, request)
+        self.usage.prompt_tokens += len(request.tokens)
+        self.usage.cached_tokens += completion.cached
+        sample.logprobs = completion.logprobs

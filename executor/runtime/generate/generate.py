@@ -12,7 +12,7 @@ from functools import partial
 from qpdsl.executor.requests.request import Sample
 from qpdsl.executor.runtime.generate.choice import choice_samples
 from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row
-from qpdsl.executor.runtime.generate.filter import filter_samples
+from qpdsl.executor.runtime.generate.filter import cached_filter_samples, filter_samples
 from qpdsl.executor.runtime.generate.sampling import Sampling
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Submissions
@@ -27,6 +27,7 @@ SAMPLERS: Mapping[tuple[str, str], Sampler] = {
     ("constraint", "options"): choice_samples,
     ("constraint", "tree"): choice_samples,
     ("filter", "confidence"): filter_samples,
+    ("filter", "cached"): cached_filter_samples,
 }
 
 

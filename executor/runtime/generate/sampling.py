@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from qpdsl.executor.events.events import Path
+from qpdsl.executor.events.events import Path, Routed
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import GenerateRequest, Mask, Priority, Sample, Watch
 from qpdsl.executor.runtime.generate.continuation import Continuation, GenerateOptions
-from qpdsl.executor.runtime.generate.step_counts import count_ngrams, count_steps
+from qpdsl.executor.runtime.generate.step_counts import count_ngrams, count_steps, routed_words
 from qpdsl.executor.runtime.instance.candidates import Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.text.constraint import ConstraintError
@@ -60,7 +61,7 @@ class _Counter:
 class Sampling:
     """A `generate` with its model, its options and its strategy, for the rows of one round.
 
-    `mask` holds samples to the constraint. `exit_margin` lets a draw leave at the middle layer. `drafting` says where
+    `mask` holds samples to the constraint. `leave` says when a draw may leave the model early. `drafting` says where
     tokens are proposed from. `until` ends a sample once it has matched, as `strategy` says. `on_token` is called with a
     sample's text as it grows.
     """
@@ -71,7 +72,7 @@ class Sampling:
     strategy: GenerateStrategy
     instance: Instance
     mask: Callable[[], Mask] | None
-    exit_margin: float | None
+    leave: EarlyExit | None
     drafting: Drafting | None
     until: EarlyMatcher | None
     on_token: OnToken | None
@@ -81,14 +82,14 @@ class Sampling:
         """Raises RowError where an option's value or a constraint does not do."""
         model = instance.services.models[op.model]
         options = GenerateOptions.of(op, instance)
-        exit_margin = None
-        if strategy.decode.head == "early_exit" and isinstance(op.via, ops.Amortized):
-            exit_margin = instance.number("margin", op.via.margin)
+        leave = None
+        if strategy.decode.exits_early and isinstance(op.via, ops.Amortized):
+            leave = _early_exit(op.via, strategy.decode, instance)
         until = early_matcher(strategy.until.pattern) if strategy.until is not None else None
         mask = _mask(op, model) if strategy.decode.masked else None
         drafting = _drafting(op, strategy.decode, model, instance) if strategy.decode.drafts else None
         on_token = instance.services.on_token
-        return cls(op, model, options, strategy, instance, mask, exit_margin, drafting, until, on_token)
+        return cls(op, model, options, strategy, instance, mask, leave, drafting, until, on_token)
 
     @property
     def distinct(self) -> int:
@@ -126,6 +127,8 @@ class Sampling:
         if not decode.whole:
             return
         count_steps(counts, samples, decode)
+        if decode.routed and not self.instance.baseline and (choice := routed_words(counts)):
+            self.instance.services.events.emit(Routed(operator=self.instance.operator, choice=choice))
         if not decode.drafts and decode.constraint == "none" and samples:
             count_ngrams(counts, continuation.prompt, samples[0].tokens)
 
@@ -175,12 +178,14 @@ class Sampling:
             self.model.eos,
             watch if self.watched or counter is not None else None,
             self.mask,
-            exit_margin=self.exit_margin,
+            exit=self.leave,
             priority=priority,
             cached=self.strategy.share,
             jump=self.strategy.decode.constraint == "jump",
-            sparse=self.strategy.decode.head == "sparse",
+            sparse=self.strategy.decode.head in ("sparse", "deferred"),
             draft=self.drafting,
+            route=self.instance.services.routing if self.strategy.decode.routed else None,
+            logprobs=self.strategy.logprobs or self.instance.watched,
         )
 
     def _show(self, paths: Sequence[Path], piece: str) -> None:
@@ -195,6 +200,23 @@ def _mask(op: ops.Generate, model: TextModel) -> Callable[[], Mask]:
         return model.constrainer.masks(op.constraint.kind, op.constraint.source)
     except ConstraintError as error:
         raise RowError(f"`as {op.constraint.name}` with model `{model.name}`: {error}") from error
+
+
+def _early_exit(via: ops.Amortized, decode: DecodePlan, instance: Instance) -> EarlyExit:
+    """What the requests say of an early exit: what the program does, and whether later layers may wait.
+
+    They run for drafts anyway, which are checked by all layers.
+    """
+    margin, certify = instance.number("margin", via.margin), instance.number("certify", via.certify)
+    layer, rerank = instance.number("layer", via.layer), instance.number("rerank", via.rerank)
+    return EarlyExit(
+        margin or 0.0,
+        None if layer is None else int(layer),
+        via.head,
+        None if rerank is None else int(rerank),
+        certify,
+        deferred=decode.head == "deferred" and not decode.drafts,
+    )
 
 
 def _drafting(op: ops.Generate, decode: DecodePlan, model: TextModel, instance: Instance) -> Drafting:

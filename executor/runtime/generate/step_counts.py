@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from qpdsl.executor.requests.request import Sample
+from qpdsl.executor.requests.routing import ARMS
 from qpdsl.planner.plan.decode_plan import DecodePlan
 from qpdsl.planner.plan.ops import DRAFTED
 
@@ -34,8 +35,22 @@ def count_steps(counts: Counter[str], samples: Sequence[Sample], decode: DecodeP
             counts[f"{decode.draft}_drafted"] += steps.drafted
             counts[f"{decode.draft}_rounds"] += steps.rounds
             counts[f"{decode.draft}_draws"] += steps.draws
+            counts[f"{decode.draft}_accepted"] += steps.accepted
+            counts[f"{decode.draft}_rejected"] += steps.rejected
+        if decode.exits_early:
+            for name in ("exits", "refined", "late", "skipped"):
+                counts[name] += getattr(steps, name)
+        for arm, forwards in steps.arms:
+            counts[f"{arm}_steps"] += forwards
         for ids in steps.allowed:
             counts[f"allowed_{bucket(ids)}"] += 1
+
+
+def routed_words(counts: Counter[str]) -> str:
+    """How often a router had the head computed in each way, empty where there was nothing to choose."""
+    steps = {arm: counts[f"{arm}_steps"] for arm in ARMS}
+    total = sum(steps.values())
+    return " · ".join(f"{arm} {own / total:.0%}" for arm, own in steps.items() if own)
 
 
 def bucket(ids: int) -> int:

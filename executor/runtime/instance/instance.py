@@ -14,11 +14,13 @@ from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.request import Completion, Request, Sample
+from qpdsl.executor.requests.routing import Routing
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.instance.candidates import Row
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.noise import noise_key
+from qpdsl.executor.runtime.instance.request_cache import RequestCache
 from qpdsl.executor.runtime.instance.row_clock import RowClock
 from qpdsl.executor.text.context import Context
 from qpdsl.executor.verifiers.score_store import ScoreStore
@@ -55,6 +57,8 @@ class Services:
 
     `on_token` is called with each piece of text as it is generated: the path and the source stage of the row that it
     will be in, and the piece. `scores` keeps scores from instance to instance; None where that would not be sound.
+    `routing`: who decides what a plan leaves to a router. `request_cache`: where requests to large models wait for each
+    other; None where those of an operator do so alone.
     """
 
     engine: Engine
@@ -65,6 +69,8 @@ class Services:
     on_token: Callable[[Path, int, str], None] | None = None
     mathematics: Mathematics = field(default_factory=Mathematics)
     scores: ScoreStore | None = None
+    routing: Routing = field(default_factory=Routing)
+    request_cache: RequestCache | None = None
 
 
 @dataclass
@@ -84,6 +90,14 @@ class Usage:
     - `given_up`: samples that were given up
     - `draws`: tokens that a model was asked for, in `rounds` forwards; `forced`: those that a constraint forced without
       it; `allowed_8`: draws at which a mask allowed so many ids, or a few more (see `step_counts.py`)
+    - `exits`: draws that left the model early, `refined`: those that could have and went on; `late`: tokens whose last
+      layers were computed after later tokens had been drawn; `skipped`: for each token that never had some, the layers
+      that it was spared
+    - `dense_steps`, `rows_steps`, `union_steps`: forwards in which a router had the head computed so
+    - `filter_samples`: samples that two models wrote, `filter_alone`: those of them without a request to the large one;
+      `filter_draws`: tokens that the small one drew, `filter_sure`: those of them that stood; `large_draws`: tokens
+      that the large one drew, `large_tokens`: those that it computed for them, prompts and what it caught up on;
+      `flush_8`: requests that went to it in a batch of eight, and so on
     - `drafted`: tokens that were proposed, `accepted`: those of them that stood; `ngram_drafted`, `ngram_rounds` and
       `ngram_draws`, and so for other ways to draft: the same of that way; `would_drafted`, …: the same of n-grams where
       nothing drafted

@@ -30,8 +30,11 @@ def _words(node: PhysicalOp) -> Iterator[str]:
 
 
 def _own_choice(op: ops.Generate, decode: DecodePlan) -> tuple[str, ...]:
-    """What the planner may choose from by itself: no program's wish is turned back."""
-    return ("ngram", "none") if op.draft is None else ()
+    """What the planner may choose from by itself: no program's wish is turned back.
+
+    A draft is checked by all layers, so it would keep draws from leaving early.
+    """
+    return ("ngram", "none") if op.draft is None and not isinstance(op.via, ops.Amortized) else ()
 
 
 def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:

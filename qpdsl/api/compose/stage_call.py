@@ -15,7 +15,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.model_id import adapter_of, with_adapter
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import DRAFT_OPTIONS, MOST_DRAFTED, RESERVED, VERIFIER_KINDS
+from qpdsl.grammar.words import CONFIDENCES, DRAFT_OPTIONS, MOST_DRAFTED, RESERVED, VERIFIER_KINDS
 from qpdsl.sources.functions import Extractor
 
 if TYPE_CHECKING:
@@ -150,13 +150,25 @@ class StageCall:
 
     def via(self, value: Any) -> ast.Via | None:
         span = self.place("via")
+
+        def optional(number: object) -> ast.Expr | None:
+            return None if number is None else convert(number, span)
+
         match value:
             case None:
                 return None
-            case targets.Filter(model=model, threshold=threshold):
-                return ast.Filter(self.model("via", model), convert(threshold, span), span=span)
-            case targets.Amortized(margin=margin):
-                return ast.Amortized(convert(margin, span), span=span)
+            case targets.Filter(threshold=threshold, by=by, share=share):
+                if (threshold is None) == (share is None):
+                    raise self.refuse("`qp.filter` takes a threshold or `share=`, one of them", span)
+                if by not in CONFIDENCES:
+                    raise self.refuse(f"`by` of `qp.filter` is one of {listed(CONFIDENCES)}, not {shown(by)}", span)
+                return ast.Filter(self.model("via", value.model), optional(threshold), by, optional(share), span=span)
+            case targets.Amortized(margin=margin, certify=certify):
+                if margin is None and certify is None:
+                    raise self.refuse("`qp.amortized` takes a margin, or `certify=` in its place", span)
+                head = None if value.head is None else self.composition.plain(value.head, span, "a path")
+                layer, rerank = optional(value.layer), optional(value.rerank)
+                return ast.Amortized(optional(margin), layer, rerank, head, optional(certify), span=span)
         raise self.refuse(f"`via` takes `qp.filter(…)` or `qp.amortized(…)`, not {shown(value)}", span)
 
     def draft(self, value: Any) -> ast.Draft | None:

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from typing import Literal as OneOf
 
 from qpdsl.errors import naming_keywords
-from qpdsl.grammar.words import DraftMethod, VerifierKind
+from qpdsl.grammar.words import Confidence, DraftMethod, VerifierKind
 
 
 @final
@@ -64,15 +64,21 @@ class Filter:
     """Decoding by a small model, filtered by its confidence; made by `qp.filter`."""
 
     model: Model | str
-    threshold: float
+    threshold: float | None
+    by: Confidence
+    share: float | None
 
 
 @final
 @dataclass(frozen=True)
 class Amortized:
-    """Decoding that leaves at a middle layer where it is sure; made by `qp.amortized`."""
+    """Decoding that leaves at an early layer where it is sure; made by `qp.amortized`."""
 
-    margin: float
+    margin: float | None
+    layer: int | None
+    rerank: int | None
+    head: str | None
+    certify: float | None
 
 
 @final
@@ -156,14 +162,35 @@ def schema(name: str, source: Mapping[str, Any] | str | Path) -> Schema:
     return Schema(name, source, None)
 
 
-def filter(model: Model | str, threshold: float) -> Filter:
-    """`via=`: the small model's token stands where its confidence is at or over the threshold."""
-    return Filter(model, threshold)
+@naming_keywords
+def filter(
+    model: Model | str, threshold: float | None = None, *, by: Confidence = "probability", share: float | None = None
+) -> Filter:
+    """`via=`: the small model's token stands where its confidence is over the threshold.
+
+    `by` says what the confidence is: the `probability` of the drawn token, the `margin` between the two likeliest ones,
+    or by how little is open (`entropy`). With `share` in the place of a threshold, the threshold is held where the
+    large model draws that share of the tokens.
+    """
+    return Filter(model, threshold, by, share)
 
 
-def amortized(margin: float) -> Amortized:
-    """`via=`: leave at the middle layer where its margin is at or over `margin`."""
-    return Amortized(margin)
+@naming_keywords
+def amortized(
+    margin: float | None = None,
+    *,
+    layer: int | None = None,
+    rerank: int | None = None,
+    head: str | Path | None = None,
+    certify: float | None = None,
+) -> Amortized:
+    """`via=`: leave at an early layer where its margin is at or over `margin`.
+
+    `layer`: after so many layers, by default those of the head, else half of them. `rerank`: elsewhere the last layer
+    chooses among so many ids. `head`: the folder of an exit head that `qpdsl calibrate` wrote. `certify`: leave only
+    where the exit leads by more than an error of its logits of so much could take away.
+    """
+    return Amortized(margin, layer, rerank, None if head is None else str(head), certify)
 
 
 @naming_keywords

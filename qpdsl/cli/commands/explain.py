@@ -45,6 +45,7 @@ def command(
     python: tuple[str, ...],
     plan_kind: str,
     disabled: tuple[str, ...],
+    exit_heads: tuple[str, ...],
     rows: bool,
     verbose: bool,
     against: str | None,
@@ -70,7 +71,9 @@ def command(
     from qpdsl.model_location import stored_weights
     from qpdsl.planner.explain.plan import explain, explain_json
     from qpdsl.planner.explain.versions import compare, compare_json, trace, trace_json
+    from qpdsl.planning.exit_heads import exit_heads_of
     from qpdsl.planning.planning import Planning, reads_of
+    from qpdsl.planning.routed import check_routed
     from qpdsl.planning.user_cache import damaged_files
     from qpdsl.sources.programs import load_program
 
@@ -79,7 +82,8 @@ def command(
     planning = Planning.of(plan_kind, disabled)
     options = AnalyzeOptions(**analyzing)
     options.check(alone=not verbose and against is None)
-    runs_on = Target(options.device, options.dtype, options.threads)
+    heads = tuple(exit_heads_of(exit_heads).items())
+    runs_on = Target(options.device, options.dtype, options.threads, options.router, heads)
     surroundings = read_surroundings(allow_read, python, models, adapters, drafts)
     lowered = load_program(target, pipeline, program, surroundings)
     show(lowered.warnings)
@@ -89,6 +93,7 @@ def command(
     lowered = with_defaults(lowered, values)
     optimized = planning.optimized(lowered, reads_of(lowered, rows=rows), runs_on)
     _check(optimized.plan)
+    check_routed(optimized.plan, options.router)
     if options.analyze:
         from qpdsl.cli.runs.analysis_run import run_for_analysis
 

@@ -18,6 +18,7 @@ from qpdsl.cli.shared_options import (
     device_option,
     planning_options,
     program_options,
+    router_option,
     statistics_option,
 )
 from qpdsl.cli.signals import interruptible
@@ -71,12 +72,21 @@ def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     help="Say on stderr what each operator came to beside what was expected of it, and remember it for later plans. "
     "Greedy decoding is left out.",
 )
+@router_option
+@click.option(
+    "--record-routes",
+    metavar="FILE",
+    type=FileName(dash="what is recorded has a file of its own"),
+    help="With --router: try every way at each step, tell what the best choices would have come to, and write it all "
+    "to FILE as JSON lines.",
+)
 @statistics_option
 @click.option("--resume", is_flag=True, help="Go on with the unfinished run of --output.")
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace the results in --output and the trace in --trace, drop an unfinished run, and start over.",
+    help="Replace the results in --output, the trace in --trace and the steps in --record-routes, drop an unfinished "
+    "run, and start over.",
 )
 @click.option(
     "--concurrency", type=click.IntRange(min=1), help="Rows of --input in flight.  [default: what the plan says]"
@@ -96,7 +106,7 @@ def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 @click.option(
     "--kv-type",
     type=click.Choice(KV_TYPES),
-    help="Keep what the models have read in eight bits: more fits, tokens can differ.",
+    help="Keep what the models have read in eight or four bits: more fits, tokens can differ.",
 )
 @click.option(
     "--kv-memory",
@@ -148,8 +158,10 @@ def _check(options: RunOptions) -> None:
             raise UsageError(
                 "`--json` with `--input` needs `--output`", "without it, stdout has the records as JSON lines"
             )
-    if options.overwrite and options.output is None and options.trace is None:
-        raise UsageError("`--overwrite` needs `--output` or `--trace`")
+    if options.overwrite and options.output is None and options.trace is None and options.record_routes is None:
+        raise UsageError("`--overwrite` needs `--output`, `--trace` or `--record-routes`")
+    if options.record_routes is not None and options.router in (None, "none"):
+        raise UsageError("`--record-routes` needs `--router`, without which nothing is routed")
     if options.target == "-" and options.input == "-":
         raise UsageError("the program and `--input` cannot both come from standard input")
     check_timeout(options.row_timeout)
@@ -195,7 +207,9 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.dataset.job import Job
     from qpdsl.model_location import check_models
     from qpdsl.planner.plan.baseline import greedy_of
+    from qpdsl.planning.exit_heads import exit_heads_of
     from qpdsl.planning.planning import Planning, reads_of
+    from qpdsl.planning.routed import check_routed
     from qpdsl.planning.target import Target
     from qpdsl.planning.user_cache import damaged_files
     from qpdsl.sources.programs import load_program
@@ -213,12 +227,18 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     baseline = greedy_of(program) if options.greedy and not options.analyze else None
     text = options.input is None
     reads = reads_of(program, rows=options.rows, text=text)
-    target = Target(options.device, options.dtype, options.threads)
+    heads = tuple(exit_heads_of(options.exit_heads).items())
+    target = Target(options.device, options.dtype, options.threads, options.router, heads)
     kv_type_known = options.kv_type is not None
-    if options.resume and not kv_type_known and program.within is not None and program.within.level == "epsilon":
+    loses = program.within is not None and program.within.level in ("epsilon", "loss")
+    if options.resume and loses and options.exit_heads:
+        message = "`--resume` goes on with the plan of before, and `--exit-head` may lead to another"
+        raise UsageError(message, "write the early exit into the program: `via amortized(…)`")
+    if options.resume and loses and not kv_type_known:
         options, kv_type_known = _with_kv_type_of_journal(options)
     optimized = planning.optimized(program, reads, target, _load(options), kv_types=not kv_type_known)
     greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text), target).plan
+    check_routed(optimized.plan, options.router)
     job = Job(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning), options.row_timeout)
     check_options(job.plan, values)
     # Before torch is imported, which takes seconds.

@@ -12,7 +12,7 @@ import click
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_data
-from qpdsl.cli.shared_options import FileName, device_option, statistics_option
+from qpdsl.cli.shared_options import FileName, device_option, router_option, statistics_option
 from qpdsl.errors import UserError
 from qpdsl.garbage_collector import collections_paused
 from qpdsl.settings import DTYPES
@@ -43,6 +43,7 @@ class AnalyzeOptions:
     device: str
     dtype: str | None
     threads: int | None
+    router: str | None
     statistics: bool
 
     def check(self, *, alone: bool) -> None:
@@ -74,6 +75,7 @@ _OPTIONS = (
     device_option,
     click.option("--dtype", type=click.Choice(DTYPES), help="What to compute in."),
     click.option("--threads", type=click.IntRange(min=1), help="CPU threads."),
+    router_option,
     statistics_option,
 )
 
@@ -85,11 +87,16 @@ def analyze_options(command: Command) -> Command:
     return command
 
 
-def run_analysis(session: Session, plan: PhysicalPlan, problems: int, in_flight: int | None = None) -> RunAnalysis:
-    """Measures a run from now on; see `RunAnalysis`."""
+def run_analysis(
+    session: Session, plan: PhysicalPlan, problems: int, in_flight: int | None = None, *, warm: bool = True
+) -> RunAnalysis:
+    """Measures a run from now on; see `RunAnalysis`. With `warm`, routers begin with what earlier runs learned."""
     from qpdsl.planning.analysis import RunAnalysis
 
-    return RunAnalysis(session, plan, problems, in_flight)
+    analysis = RunAnalysis(session, plan, problems, in_flight)
+    if warm:
+        analysis.warm_start(lambda line: say(f"note: {line}"))
+    return analysis
 
 
 def remember(analysis: RunAnalysis, *, alone: bool, wanted: bool) -> None:
@@ -121,9 +128,16 @@ def run_for_analysis(
     outcomes: dict[int, Outcome] = {}
     with interruptible():
         functions = surroundings.functions.values()
-        session = Session(options.device, options.dtype, plan.kv_type, threads=options.threads, functions=functions)
+        session = Session(
+            options.device,
+            options.dtype,
+            plan.kv_type,
+            threads=options.threads,
+            functions=functions,
+            router=options.router,
+        )
         session.load(plan, notes.loaded, notes.slow)
-        analysis = run_analysis(session, plan, len(rows), options.concurrency)
+        analysis = run_analysis(session, plan, len(rows), options.concurrency, warm=options.statistics)
         try:
             run_until_interrupted(_run(session, plan, rows, options, outcomes))
         finally:

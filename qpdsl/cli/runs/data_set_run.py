@@ -14,25 +14,27 @@ from typing import TYPE_CHECKING
 from qpdsl.cli.console import is_terminal, put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import remember, run_analysis
+from qpdsl.cli.runs.route_record import tell_routers
 from qpdsl.cli.runs.run_events import RunEvents, emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import last_words, run_until_interrupted
-from qpdsl.dataset.fingerprint import Fingerprint, build, digest, location_digest, operators
+from qpdsl.dataset.fingerprint import Fingerprint, build, digest, operators
 from qpdsl.dataset.job import Job, run_rows
 from qpdsl.dataset.journal import Journal, journal_path
 from qpdsl.dataset.json_values import dumps
 from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.rows import InputData, read_rows
 from qpdsl.dataset.summary import Summary
+from qpdsl.dataset.token_waits import count_waits
 from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import RunEnded
+from qpdsl.model_digest import location_digest
 from qpdsl.output import OrderedLines, holds_something
 from qpdsl.planner.plan.evaluate import Value
 from qpdsl.sources.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from qpdsl.cli.file_guard import Target
     from qpdsl.session import Session
 
 _MOST_LISTED = 10
@@ -51,7 +53,7 @@ def answer_rows(
         for note in data.notes:
             say(note)
         events = stack.enter_context(run_events(options, job, data.rows, files.trace))
-        return _Run(options, job, surroundings, data, files.output, journal, events).run(digest(dict(values)))
+        return _Run(options, job, surroundings, data, files, journal, events).run(digest(dict(values)))
 
 
 class _Run:
@@ -63,7 +65,7 @@ class _Run:
         job: Job,
         surroundings: Surroundings,
         data: InputData,
-        output: Target | None,
+        files: RunFiles,
         journal: Journal | None,
         events: RunEvents,
     ) -> None:
@@ -71,8 +73,10 @@ class _Run:
         self.job = job
         self.surroundings = surroundings
         self.data = data
-        self.output = output
+        self.output = files.output
+        self._routes = files.routes
         self.events = events.stream
+        self._waits = count_waits(events.stream)
         self.outcomes: dict[int, Outcome] = {} if journal is None else journal.done
         self._record = events.record
         self._journal = journal
@@ -96,7 +100,8 @@ class _Run:
             # A full disk, say: what is finished is not lost.
             raise UsageError(error.message, self._kept() or error.help) from error
         sampled = sum(outcome.tokens_out for number, outcome in self.outcomes.items() if number not in earlier)
-        return self._report(Summary([self.outcomes[number] for number in sorted(self.outcomes)], seconds, sampled))
+        outcomes = [self.outcomes[number] for number in sorted(self.outcomes)]
+        return self._report(Summary(outcomes, seconds, sampled, self._waits))
 
     def _begin(self, arguments: str) -> Session | None:
         """The session for the rows that are left, None where none is. Files are changed once its models are loaded."""
@@ -164,7 +169,8 @@ class _Run:
         stream = self._lines = OrderedLines(put) if self.output is None else None
         on_screen = stream is not None and is_terminal(sys.stdout)
         measured = self.options.analyze or self.options.statistics
-        analysis = run_analysis(session, self.job.plan, len(rest), self.options.concurrency) if measured else None
+        sizes, warm = (len(rest), self.options.concurrency), self.options.statistics
+        analysis = run_analysis(session, self.job.plan, *sizes, warm=warm) if measured else None
         start = time.monotonic()
         done = len(self.outcomes)
         with progress_bar(session.events, len(self.data.rows), done, wanted=not on_screen) as bar:
@@ -186,10 +192,13 @@ class _Run:
                 # However the run ends, the finished rows are printed.
                 self._print_rest()
                 if analysis is not None and self.options.statistics:
-                    remember(analysis, alone=self.job.greedy is None, wanted=self.options.analyze)
+                    alone = self.job.greedy is None and self._routes is None
+                    remember(analysis, alone=alone, wanted=self.options.analyze)
+        seconds = time.monotonic() - start
         if analysis is not None and self.options.analyze:
             say(analysis.done().text(width_of(sys.stderr)))
-        return time.monotonic() - start
+        tell_routers(session, self._routes, analyzed=self.options.analyze)
+        return seconds
 
     def _line(self, number: int) -> str:
         return dumps(self.outcomes[number].record(timing=self.options.timing))

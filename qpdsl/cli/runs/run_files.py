@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qpdsl import zoo
 from qpdsl.cli.file_guard import Contents, FileGuard, Target
+from qpdsl.cli.runs.route_record import ROUTES
 from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.dataset.journal import begins_journal, check_free, journal_path
 from qpdsl.dataset.row_outcome import begins_results
@@ -32,6 +33,7 @@ class RunFiles:
     input: Path | None
     output: Target | None
     trace: Target | None
+    routes: Target | None = None
 
 
 def run_files(options: RunOptions, models: Mapping[str, str], surroundings: Surroundings) -> RunFiles:
@@ -60,9 +62,12 @@ def run_files(options: RunOptions, models: Mapping[str, str], surroundings: Surr
     with contextlib.suppress(UserError):
         guard.keeps(user_cache.folder(), "the folder where qpdsl keeps its statistics")
     output = None if options.output is None else _output(guard, options, Path(options.output).absolute())
-    return RunFiles(
-        path, output, None if options.trace is None else _trace(guard, options, Path(options.trace).absolute())
-    )
+    trace = None if options.trace is None else _trace(guard, options, Path(options.trace).absolute())
+    routes = None
+    if options.record_routes is not None:
+        place = Path(options.record_routes).absolute()
+        routes = guard.writes(place, "`--record-routes`", ROUTES, overwrite=options.overwrite)
+    return RunFiles(path, output, trace, routes)
 
 
 def _output(guard: FileGuard, options: RunOptions, path: Path) -> Target:

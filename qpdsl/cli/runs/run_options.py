@@ -53,7 +53,10 @@ class RunOptions:
     tui: bool
     plan_kind: str
     disabled: tuple[str, ...]
+    exit_heads: tuple[str, ...]
     analyze: bool
+    router: str | None
+    record_routes: str | None
     statistics: bool
 
 
@@ -79,6 +82,8 @@ def open_session(options: RunOptions, job: Job, surroundings: Surroundings, even
         events=events,
         deterministic=options.deterministic,
         compile=options.compile,
+        router=options.router,
+        record_routes=options.record_routes is not None,
     )
     try:
         session.load(job.plan, notes.loaded, notes.slow)

@@ -11,15 +11,18 @@ from qpdsl.arguments import ArgumentError, bind
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import remember, run_analysis
+from qpdsl.cli.runs.route_record import tell_routers
 from qpdsl.cli.runs.run_events import emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
+from qpdsl.dataset.filter_figures import FilterFigures
 from qpdsl.dataset.job import Job, run_one
 from qpdsl.dataset.json_values import dumps, plain, plain_rows, shown
 from qpdsl.dataset.row_outcome import outcome, same_answer
 from qpdsl.dataset.rows import InputRow
 from qpdsl.dataset.summary import TOO_LONG, aligned
+from qpdsl.dataset.token_waits import count_waits, wait_facts, waits_json
 from qpdsl.errors import UsageError
 from qpdsl.model_location import locate_adapter
 from qpdsl.planner.plan.evaluate import Value
@@ -27,6 +30,7 @@ from qpdsl.sources.surroundings import Surroundings
 from qpdsl.stage_options import check_options
 
 if TYPE_CHECKING:
+    from qpdsl.executor.requests.latencies import Waits
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session import Session
 
@@ -43,19 +47,22 @@ def answer(
     row = InputRow(job.plan.name, arguments)
     _say_if_foreign(job, arguments)
     with run_events(options, job, [row], files.trace) as events:
+        waits = count_waits(events.stream)
         session = open_session(options, job, surroundings, events.stream)
         events.record()
-        analysis = run_analysis(session, job.plan, 1) if options.analyze or options.statistics else None
+        measured = options.analyze or options.statistics
+        analysis = run_analysis(session, job.plan, 1, warm=options.statistics) if measured else None
         result, greedy = run_until_interrupted(_run(session, job, row))
         emit_row(events.stream, row, outcome(row, result, greedy, with_rows=False))
     if analysis is not None and options.analyze:
         say(analysis.done().text(width_of(sys.stderr)))
+    tell_routers(session, files.routes, analyzed=options.analyze)
     if analysis is not None and options.statistics:
-        remember(analysis, alone=greedy is None, wanted=options.analyze)
+        remember(analysis, alone=greedy is None and files.routes is None, wanted=options.analyze)
     if options.json:
-        put(dumps(_as_json(options, job, result, greedy)))
+        put(dumps(_as_json(options, job, result, greedy, waits)))
     elif result.error is None or options.rows:
-        put("\n".join(_lines(options, result, greedy)))
+        put("\n".join(_lines(options, result, greedy, waits)))
     if result.error is not None:
         say(f"error: {result.error}")
         if result.unscored and not options.json:
@@ -81,7 +88,9 @@ async def _run(session: Session, job: Job, row: InputRow) -> tuple[InstanceResul
         return await run_one(session, job, row)
 
 
-def _lines(options: RunOptions, result: InstanceResult, greedy: InstanceResult | None) -> list[str]:
+def _lines(
+    options: RunOptions, result: InstanceResult, greedy: InstanceResult | None, waits: Mapping[str, Waits]
+) -> list[str]:
     answer = shown(result.value)
     facts = [("answer", _first_line(answer))]
     if result.score is not None:
@@ -89,11 +98,14 @@ def _lines(options: RunOptions, result: InstanceResult, greedy: InstanceResult |
     facts.append(("tokens", f"{result.prompt_tokens:,} in, {result.sampled_tokens:,} out"))
     if result.unscored:
         facts.append(("unscored", f"{result.unscored:,} {TOO_LONG}"))
+    if (filtered := FilterFigures.of(result.counts)) is not None:
+        facts += filtered.facts()
     if greedy is not None:
         greedy_answer = _first_line(shown(greedy.value)) if greedy.error is None else f"failed: {greedy.error}"
         facts.append(("greedy", f"{greedy_answer} ({greedy.sampled_tokens:,} tokens out)"))
     if options.timing:
         facts.append(("seconds", f"{result.seconds:.2f} ({_rate(result):,.0f} tokens/s)"))
+        facts += wait_facts(waits)
     lines = aligned(facts)
     text = str(result.rows[0].columns.get("text") or "")
     if "\n" in answer.strip():
@@ -114,7 +126,13 @@ def _row(columns: Mapping[str, Value]) -> list[str]:
     return aligned((f"  {name}", text) for name, text in texts.items())
 
 
-def _as_json(options: RunOptions, job: Job, result: InstanceResult, greedy: InstanceResult | None) -> dict[str, Any]:
+def _as_json(
+    options: RunOptions,
+    job: Job,
+    result: InstanceResult,
+    greedy: InstanceResult | None,
+    waits: Mapping[str, Waits],
+) -> dict[str, Any]:
     record: dict[str, Any] = {
         "program": job.plan.name,
         "answer": plain(result.value),
@@ -126,12 +144,15 @@ def _as_json(options: RunOptions, job: Job, result: InstanceResult, greedy: Inst
     }
     if result.unscored:
         record["unscored"] = result.unscored
+    if (filtered := FilterFigures.of(result.counts)) is not None:
+        record["filter"] = filtered.to_json(timing=options.timing)
     if greedy is not None:
         record["greedy"] = {"answer": plain(greedy.value), "tokens_out": greedy.sampled_tokens}
     if result.error is not None:
         record["error"] = result.error
     if options.timing:
         record |= {"seconds": round(result.seconds, 3), "tokens_per_second": round(_rate(result), 1)}
+        record["waits"] = waits_json(waits)
     if options.rows:
         record["rows"] = plain_rows(result.rows)
     return record

@@ -29,7 +29,8 @@ PAGES = 2000
 
 @cache
 def model(name: str, kv_type: KVType | None = None, native: bool = True, kernels: bool | None = None) -> PagedModel:
-    made = PagedModel(random_model(name), kv_type=kv_type, native=native, kernels=kernels)
+    wide = {"head_dim": 16} if kv_type == "int4" else {}
+    made = PagedModel(random_model(name, **wide), kv_type=kv_type, native=native, kernels=kernels)
     assert made.native == (native and not kernels)
     return made
 
@@ -60,7 +61,8 @@ def check(
 
 
 @pytest.mark.parametrize(
-    ("name", "kv_type"), [("llama", None), ("mistral", "int8"), ("gemma2", None), ("gpt_neox", "fp8")]
+    ("name", "kv_type"),
+    [("llama", None), ("mistral", "int8"), ("gemma2", None), ("gpt_neox", "fp8"), ("llama", "int4")],
 )
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 999), length=st.integers(1, 70), nodes=st.integers(1, 20))

@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
 from qpdsl import zoo
-from qpdsl.dataset.fingerprint import location_digest
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.gguf_header import GGUFHeader
 from qpdsl.executor.models.load import load
 from qpdsl.executor.text.context import Context, encode
+from qpdsl.model_digest import location_digest
 from qpdsl.planning.target import Target
 from tests.support.cli import Run
 from tests.support.executor.gguf_files import family_model, tokenizer_metadata, write_gguf

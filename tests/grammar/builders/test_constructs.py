@@ -127,7 +127,13 @@ def test_stages_of_a_search(text: str, expected: ast.Stage) -> None:
         ('as grammar("x.lark")', {"target": ast.GrammarTarget("x.lark", span=AT)}),
         ("via filter(slm, t)", {"via": ast.Filter(model("slm"), name("t"), span=AT)}),
         ('via filter("m", 0.9)', {"via": ast.Filter(model("m", quoted=True), number(0.9), span=AT)}),
+        ("via filter(slm, 0.9, by=margin)", {"via": ast.Filter(model("slm"), number(0.9), "margin", span=AT)}),
+        ("via filter(slm,\n by=entropy,\n share=s)",
+         {"via": ast.Filter(model("slm"), None, "entropy", name("s"), span=AT)}),
         ("via amortized(0.5)", {"via": ast.Amortized(number(0.5), span=AT)}),
+        ('via amortized(m, layer=12, rerank=8, head="f")',
+         {"via": ast.Amortized(name("m"), number(12), number(8), "f", span=AT)}),
+        ("via amortized(certify=1.5)", {"via": ast.Amortized(None, certify=number(1.5), span=AT)}),
         ("draft slm", {"draft": draft(model("slm"))}),
         ("draft draft", {"draft": draft(model("draft"))}),
         ("draft slm(tokens=6, branches=2)", {"draft": draft(model("slm"), tokens=6, branches=2)}),
@@ -185,12 +191,13 @@ def test_the_arms_of_a_branch(between: str) -> None:
 
 def test_parameters_of_a_pipeline() -> None:
     text = "chat user=q | split g | generate llm via filter(slm, t) into c | where flag and score > low"
+    text += " | generate llm via amortized(m, layer=l)"
     text += ' | branch { { call p(x, k=y) into z } } | score judge(llm, "{rubric}", 1..5) given "{task}"'
     text += " | keep 1 by c per z"
     file = parse_pipeline(Source("-e", text))
     assert not file.errors
     assert [(param.name, param.type.name) for param in file.programs[0].params] == [
-        ("q", "text"), ("g", "int"), ("t", "float"), ("flag", "bool"), ("low", "float"),
+        ("q", "text"), ("g", "int"), ("t", "float"), ("flag", "bool"), ("low", "float"), ("m", "float"), ("l", "int"),
         ("x", "text"), ("y", "text"), ("rubric", "text"), ("task", "text"),
     ]  # fmt: skip
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from qpdsl.planner.cost.device import Curve, Device, nominal
 from qpdsl.planner.cost.estimate import estimate_cost
 from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
@@ -87,3 +89,45 @@ def test_forced_tokens_cost_no_step() -> None:
     steps, all_steps = (estimate.models["zoo/counting"].steps for estimate in (with_jump, without))
     assert steps < all_steps * 0.5
     assert with_jump.costs["1"].sampled_tokens == without.costs["1"].sampled_tokens == 100
+
+
+def headed(layers: int = 4) -> Device:
+    """A device that knows of the model's head: half of its weights, for 1,024 ids."""
+    known = device()
+    profile = known.models["zoo/counting"]
+    shape = replace(profile.shape, layers=layers, parameters=1000, head_parameters=500, vocabulary=1024)
+    return replace(known, models={"zoo/counting": replace(profile, shape=shape)})
+
+
+def steps_of(clause: str, statistics: Statistics, without: tuple[str, ...] = ()) -> float:
+    return estimate_cost(ruled(clause, without), headed(), statistics, ONE).models["zoo/counting"].steps
+
+
+def test_an_exit_costs_its_layers_and_the_rest_where_draws_go_on() -> None:
+    clause = "via amortized(0.5, layer=1)"
+    plain = steps_of(clause, learned(ruled(clause), exits=90, refined=10), ("defer_layers",))
+    # Of the weights an eighth is the first layer, and a half the head, which a draw that goes on takes twice.
+    for refined in (0, 10, 100):
+        statistics = learned(ruled(clause), exits=100 - refined, refined=refined)
+        share = 0.625 + refined / 100 * 0.875
+        assert steps_of(clause, statistics) == pytest.approx(plain / 1.5 * share, rel=0.05)
+
+
+def test_a_sparse_head_costs_by_how_many_ids_are_allowed() -> None:
+    def sparse(ids: int) -> float:
+        return steps_of("as P", learned(ruled("as P"), draws=100, rounds=100, **{f"allowed_{ids}": 100}))
+
+    dense = steps_of("as P", learned(ruled("as P"), draws=100, rounds=100, allowed_4=100), ("sparse_logits",))
+    assert sparse(4) < sparse(400) < sparse(1000) <= dense
+    assert sparse(4) == pytest.approx(dense / 2, rel=0.05)
+
+
+def test_a_filter_costs_by_what_the_small_model_decided() -> None:
+    text = TEXT.replace("schema", 'model slm = "zoo/counting-mini"\nschema').format(clause="via filter(slm, 0.9)")
+    filtered = optimize(plan(program_of(text, "p"))).plan
+
+    def large(decided: int) -> float:
+        known = learned(filtered, filter_sure=decided, large_draws=100 - decided)
+        return estimate_cost(filtered, device(), known, ONE).models["zoo/counting"].steps
+
+    assert large(95) < large(60) < large(5)

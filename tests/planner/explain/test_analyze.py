@@ -11,9 +11,10 @@ import pytest
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, InstanceStarted, OperatorDone
 from qpdsl.executor.measure.run_meter import RunMeter
+from qpdsl.executor.requests.latencies import bucket_of
 from qpdsl.planner.cost.device import nominal
 from qpdsl.planner.cost.estimate import estimate_cost
-from qpdsl.planner.cost.run_figures import RunFigures, operator_seconds, total
+from qpdsl.planner.cost.run_figures import MemoryPart, RunFigures, operator_seconds, total
 from qpdsl.planner.cost.statistics import Statistics, clock_key
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.explain.analyze import Analysis
@@ -52,6 +53,8 @@ def stepped(at: float, model: str, prefill: int, decode: int, seconds: float, pa
         cached_tokens=0,
         evictions=0,
         thrashed=0,
+        first_waits={bucket_of(2 * seconds): 1} if prefill and decode else {},
+        waits={bucket_of(seconds): decode} if decode else {},
     )
     return EngineStepped(at=at, report=report)
 
@@ -127,6 +130,19 @@ def test_the_text_after_one_run() -> None:
 
 def test_the_json() -> None:
     check(HERE / "beam_search.json", json.dumps(analysis().to_json(), indent=1))
+
+
+def test_the_parts_of_the_memory() -> None:
+    known = analysis()
+    memory = {"weights": MemoryPart(3 << 20, 2 << 20), "activations": MemoryPart(2048, 1024), "kv": MemoryPart(0, 0)}
+    told = replace(known, figures=replace(known.figures, memory={**memory, "other": MemoryPart(1 << 30, 1 << 30)}))
+    (line,) = (line for line in str(told).splitlines() if line.startswith("memory"))
+    assert line.startswith(
+        "memory, peak (mean of the steps): weights 3.0 MiB (2.0 MiB), activations 2.0 KiB (1.0 KiB), KV 0 B (0 B), "
+        "other 1.0 GiB (1.0 GiB); zoo/counting: 10 (10) of 1000 KV pages"
+    )
+    assert told.to_json()["measured"]["memory"]["weights"] == {"peak": 3 << 20, "mean": 2 << 20}
+    assert known.to_json()["measured"]["memory"] is None and "memory, peak" not in str(known)
 
 
 def test_all_forwards_are_charged_once() -> None:

@@ -116,7 +116,9 @@ def test_the_objective_weighs_latency_against_loss() -> None:
         (Tolerance("loss", 0.02), "lossy", 0.05, None, False),
         (Tolerance("loss", 0.02), "lossy", math.nan, None, False),
         (Tolerance("loss", 0.02), "lossy", None, None, False),
-        (Tolerance("loss", 0.02), "epsilon", 0.0, 1e-6, False),
+        (Tolerance("loss", 0.02), "epsilon", None, 1e-6, False),
+        (Tolerance("loss", 0.02), "epsilon", 0.01, 0.5, True),
+        (Tolerance("loss", 0.02), "epsilon", 0.03, 1e-6, False),
         (Tolerance("lossy"), "lossy", 0.0, None, True),
         (Tolerance("lossy"), "lossy", 0.5, None, False),
         (Tolerance("lossy"), "epsilon", 0.0, 1e-6, False),
@@ -136,10 +138,10 @@ def test_a_tolerance_in_the_words_of_the_program() -> None:
             Tolerance(level, bound)  # type: ignore[arg-type]
 
 
-def quantized(error: float) -> Device:
+def quantized(error: float, loss: float | None = None) -> Device:
     """A device on which steps take a third with keys and values in int8."""
     curve, quick = Curve(((1.0, 0.03), (64.0, 0.06))), Curve(((1.0, 0.01), (64.0, 0.02)))
-    kept = {"int8": KVProfile(1056.0, error, quick, quick)}
+    kept = {"int8": KVProfile(1056.0, error, quick, quick, loss)}
     profile = ModelProfile(SHAPE, 0.001, 160, curve, curve, kv_types=kept)
     return replace(nominal(), measured=True, models={"zoo/counting": profile, "zoo/counting-prm": profile})
 
@@ -158,6 +160,15 @@ def test_eight_bits_are_taken_only_where_the_program_lets_logits_differ_by_as_mu
     assert loose.equivalence == "epsilon"
     assert {node.equivalence for node in everything(loose.ops) if node.cost and not node.body} == {"epsilon"}
     assert choice_of(within("epsilon", 0.05), device, NONE, kv_types=False).plan.kv_type is None
+
+
+def test_eight_bits_are_taken_where_few_enough_draws_change() -> None:
+    plan = replace(plan_of("self_consistency"), within=Tolerance("loss", 0.02))
+    assert choose(plan, quantized(9.0, 0.01), NONE).kv_type == "int8"
+    assert choose(plan, quantized(9.0, 0.03), NONE).kv_type is None
+    choice = choice_of(plan, quantized(9.0), NONE)
+    (refused,) = [line for line in choice.considered if line.value == "int8"]
+    assert choice.plan.kv_type is None and "nobody measured what share of draws" in refused.verdict
 
 
 def test_eight_bits_of_an_error_that_nobody_measured_are_no_candidate() -> None:

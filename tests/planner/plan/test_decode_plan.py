@@ -50,7 +50,13 @@ def test_the_plainest_plan_does_what_the_program_says(clause: str) -> None:
 def test_every_part_of_an_operator_has_a_variant(clause: str) -> None:
     op = planned(clause).ops[1].op
     assert isinstance(op, ops.Generate)
-    assert {variant.part for variant in VARIANTS if variant.applies(op)} == {"head", "constraint", "draft", "filter"}
+    assert {variant.part for variant in VARIANTS if variant.applies(op)} == {
+        "head",
+        "constraint",
+        "draft",
+        "filter",
+        "router",
+    }
 
 
 @pytest.mark.parametrize(("clause", "other"), [pair for pair in product(PLAINEST, PLAINEST) if pair[0] != pair[1]])

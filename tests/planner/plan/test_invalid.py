@@ -29,7 +29,7 @@ _MODELS = ("model", "verifier")
 AT: dict[str, Any] = {"stage": 0, "span": Span(0, 0)}
 ONE = ast.Literal(1, span=Span(0, 0))
 TEXT = ast.Template(("x",), span=Span(0, 0))
-REGEX = ops.Constraint("regex", "a+", "/a+/")
+CHOICE = ops.Constraint("choice", '["a", "b"]', "choice")
 PROGRAM = (
     "chat user=problem | branch { { generate llm n=2 } { generate llm temperature=0 } }"
     ' | repeat 2 { generate llm stop="x" | score prm } | vote text'
@@ -44,7 +44,10 @@ PROGRAM = (
         lambda: ops.SetContext((ast.Turn("user", TEXT, span=Span(0, 0)),), TEXT, **AT),
         lambda: ops.Constraint("yaml", "x", "x"),  # type: ignore[arg-type]
         lambda: ops.Generate("llm", ONE, ONE, into="", **AT),
-        lambda: ops.Generate("llm", ONE, ONE, via=ops.Filter("slm", ONE), constraint=REGEX, **AT),
+        lambda: ops.Generate("llm", ONE, ONE, via=ops.Filter("slm", ONE), constraint=CHOICE, **AT),
+        lambda: ops.Filter("slm"),
+        lambda: ops.Filter("slm", ONE, share=ONE),
+        lambda: ops.Amortized(layer=ONE),
         lambda: ops.Score("prm", "max", "score", **AT),  # type: ignore[arg-type]
         lambda: ops.Score("prm", "last", "", **AT),
         lambda: ops.Judge("llm", TEXT, "", 1, 5, **AT),

@@ -12,12 +12,13 @@ from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, everything
 from qpdsl.session import Session
 from tests.support.executor.programs import run_all, texts
-from tests.support.planner.drafted_programs import decode_plans, drafted_program, random_plan
+from tests.support.planner.drafted_programs import decode_plans, drafted_program, lossy_program, random_plan
 from tests.support.planner.lowered import program_of
 from tests.support.planner.runs import assert_same
 
 # Among them are all kinds of constraints and of drafts.
 SEEDS = (*range(10), 15, 17, 19)
+LOSSY_SEEDS = range(8)
 PROBLEMS = [{"problem": text} for text in texts(1)]
 _OTHERS = 2
 
@@ -40,6 +41,16 @@ def test_every_decode_plan_gives_the_same_tokens(seed: int, session: Session) ->
         assert_same([expected], run_all(other, PROBLEMS, session=session))
 
 
+@pytest.mark.parametrize("seed", LOSSY_SEEDS)
+def test_every_decode_plan_of_a_lossy_program_gives_the_same_tokens(seed: int, session: Session) -> None:
+    """What only makes such a plan cheaper is exact relative to the plainest one."""
+    naive = plan(program_of(lossy_program(seed), "p"))
+    (expected,) = run_all(naive, PROBLEMS, session=session)
+    assert expected.error is None
+    for other in (optimize(naive).plan, random_plan(naive, seed)):
+        assert_same([expected], run_all(other, PROBLEMS, session=session))
+
+
 def test_the_programs_have_every_kind_of_decode_plan() -> None:
     """Else the test above would show little."""
     met: Counter[str] = Counter()
@@ -58,4 +69,4 @@ def test_a_constrained_stage_has_as_many_plans_as_its_parts_have_variants() -> N
         "program p(problem: text) -> text {\n  chat user=problem\n  generate llm as Person draft slm\n}\n"
     )
     (op,) = [node.op for node in everything(plan(program_of(text, "p")).ops) if isinstance(node.op, ops.Generate)]
-    assert len(decode_plans(op)) == 2 * 2 * 2
+    assert len(decode_plans(op)) == 2 * 2 * 2 * 2

@@ -53,6 +53,10 @@ def _spares(rule: str, before: Counter[str], after: Counter[str]) -> bool:
             return after["forced"] > 0 and after["draws"] < before["draws"]
         case "draft_tokens":
             return after["accepted"] > 0 and after["rounds"] < after["draws"]
+        case "defer_layers":
+            return after["skipped"] > 0 and after["exits"] == before["exits"]
+        case "filter_in_runs":
+            return after["large_draws"] == before["large_draws"] and after["filter_sure"] == before["filter_sure"]
     return True
 
 

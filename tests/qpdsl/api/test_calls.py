@@ -326,7 +326,7 @@ def test_sessions(short: qp.Program[..., Any], problem: str) -> None:
     ("given", "message"),
     [
         ({"device": "tpu"}, "`tpu` is no device; there is `cpu`"),
-        ({"kv_type": "int4"}, "`kv_type` is one of `int8` or `fp8`, not `int4`"),
+        ({"kv_type": "int2"}, "`kv_type` is one of `int8`, `fp8` or `int4`, not `int2`"),
         ({"dtype": "int8"}, "`dtype` is one of `float32`, `bfloat16` or `float16`, not `int8`"),
         ({"kv_bytes": 0}, "`kv_bytes` takes a whole number of at least 1, not 0"),
         ({"threads": "2"}, '`threads` takes a whole number of at least 1, not the text "2"'),

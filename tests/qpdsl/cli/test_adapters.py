@@ -15,10 +15,10 @@ import qpdsl as qp
 from qpdsl import zoo
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.load_notes import LoadNotes
-from qpdsl.dataset.fingerprint import location_digest
 from qpdsl.errors import UsageError
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
+from qpdsl.model_digest import location_digest
 from qpdsl.planner.check.lower import lower
 from qpdsl.sources.surroundings import read_surroundings
 from tests.support.cli import Run

@@ -35,6 +35,12 @@ def test_commands_and_options(propose) -> None:  # type: ignore[no-untyped-def]
     assert "QP203" in propose("explain-error", "qp20")
 
 
+def test_what_profile_takes(propose) -> None:  # type: ignore[no-untyped-def]
+    assert "llama-3-70b" in propose("profile", "--roofline", "llama-3")
+    assert propose("profile", "--roofline", "zoo/counting", "--hardware", "h") == ["H100", "H200", "here"]
+    assert propose("profile", "--surface", "beam") == ["beam_search"]
+
+
 def test_programs_shipped_and_files(propose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "beach.qp").touch()

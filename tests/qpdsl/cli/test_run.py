@@ -58,8 +58,12 @@ def test_json_is_one_object_and_repeats_itself(qpdsl: Run, sampled: Path) -> Non
 
 
 def test_timing_adds_seconds(qpdsl: Run, sampled: Path) -> None:
-    assert "tokens/s)" in qpdsl("run", sampled, "--set", PROBLEM, "--timing").out
-    assert json.loads(qpdsl("run", sampled, "--set", PROBLEM, "--timing", "--json").out)["seconds"] > 0
+    out = qpdsl("run", sampled, "--set", PROBLEM, "--timing").out
+    assert "tokens/s)" in out and "\nfirst token  p50 " in out and "\neach token   p50 " in out
+    record = json.loads(qpdsl("run", sampled, "--set", PROBLEM, "--timing", "--json").out)
+    (waits,) = record["waits"].values()
+    assert record["seconds"] > waits["first_token"]["p99"] >= waits["first_token"]["p50"] > 0
+    assert set(waits["between_tokens"]) == {"p50", "p95", "p99"}
 
 
 def test_rows_are_shown_with_all_their_columns(qpdsl: Run, sampled: Path) -> None:

@@ -71,6 +71,8 @@ def test_the_summary_compares_with_greedy(qpdsl: Run, problems: Path) -> None:
         right, _, total = lines[name].split()[0].partition("/")
         assert total == "6" and f"({int(right) / 6:.1%})" in lines[name]
     assert "tokens/s" in lines["seconds"]
+    for name in ("first", "each"):
+        assert lines[name].startswith("token ") and " p99 " in lines[name]
 
 
 def test_a_row_that_fails_leaves_the_others_be(qpdsl: Run, sampled: Path, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from qpdsl import __version__
 from qpdsl.dataset import fingerprint
-from qpdsl.dataset.fingerprint import build, location_digest, source_digest
+from qpdsl.dataset.fingerprint import build, source_digest
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.model_digest import location_digest
 from tests.support.executor.model_files import weights, write_model
 from tests.support.paths import ROOT
 

@@ -22,6 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+from qpdsl.executor.kernels.data.bandits import Bandits
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Paths, Scoring
 from qpdsl.executor.kernels.data.token_draws import HeadWeights, TokenDraws
@@ -29,6 +30,7 @@ from qpdsl.executor.kernels.triton import cascade as triton_cascade
 from qpdsl.executor.kernels.triton import (
     decode,
     dense_head,
+    lin_ucb_kernels,
     merge,
     prefill,
     sample,
@@ -48,6 +50,8 @@ KERNELS = (
     dense_head.dense_kernel,
     sparse_head.sparse_kernel,
     vocabulary_parts.choose_kernel,
+    lin_ucb_kernels.arm_kernel,
+    lin_ucb_kernels.loss_kernel,
 )
 
 
@@ -112,6 +116,15 @@ def launch_heads(dtype: torch.dtype, draws: int, masked: bool, head: HeadWeights
     sparse_head.sparse(hidden, head, drawn, torch.zeros(draws + 1, dtype=torch.int32), integers.int(), 100)
 
 
+def launch_router(routers: int, arms: int, features: int) -> None:
+    """Launches both kernels of the router once."""
+    known = torch.zeros(routers, arms, features, features + 1, dtype=torch.float64)
+    bandits = Bandits(known[..., 1:].contiguous(), known[..., 0].contiguous())
+    contexts = torch.zeros(routers, features, dtype=torch.float64)
+    taken = lin_ucb_kernels.choose(bandits, contexts, contexts.new_zeros(1))
+    lin_ucb_kernels.learn(bandits, contexts, taken, contexts.new_zeros(routers))
+
+
 def spilled(cubin: bytes) -> int:
     """Bytes of local memory of a thread, by the tool that comes with Triton; -1 where that is missing."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -145,9 +158,11 @@ def main(capabilities: list[int]) -> None:
         launch("plain", torch.float32, 2, 7, 80, Scoring(0.1, softcap=30.0))
         launch("int8", torch.float16, 1, 1, 64, Scoring(0.1, window=512, sinks=torch.zeros(1)))
         launch("fp8", torch.bfloat16, 2, 4, 256, Scoring(0.1))
+        launch("int4", torch.bfloat16, 2, 4, 128, Scoring(0.1))
         integers = torch.zeros(4, dtype=torch.int64)
         sample.sample(torch.zeros(4, 32_000), torch.ones(4), integers, integers)
         launch_heads(torch.bfloat16, 64, True, HeadWeights(torch.zeros(32_000, 896, dtype=torch.bfloat16)))
+        launch_router(16, 3, 6)
         biased = HeadWeights(torch.zeros(32_001, 600), torch.zeros(32_001), 0.5, 30.0)
         launch_heads(torch.float32, 1, False, biased)
 

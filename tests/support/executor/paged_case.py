@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from qpdsl.executor.kernels.data import kv_rows
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch
 
@@ -44,10 +43,8 @@ def make_rows(
         return KVRows.plain(values.to(dtype).to(DEVICE))
     data = torch.zeros(count, row_bytes(kind, dtype, page_size, kv_heads, dim), dtype=torch.uint8, device=DEVICE)
     rows = KVRows.quantized(data, kind, page_size, kv_heads, dim)
-    stored, scales = rows.split()
-    encoded, new_scales = kv_rows.quantize(values.to(DEVICE), kind)
-    stored.copy_(encoded)
-    scales.copy_(new_scales)
+    row, place = torch.arange(count, device=DEVICE)[:, None], torch.arange(page_size, device=DEVICE)
+    rows.write(row, place, values.to(DEVICE))
     return rows
 
 

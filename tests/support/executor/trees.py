@@ -58,7 +58,7 @@ class Bench:
     @torch.inference_mode()
     def hidden(self, chunks: list[Chunk]) -> dict[int, torch.Tensor]:
         """One forward: the hidden states that are read of each chunk, by the chunk's `id`."""
-        output = self.backend.forward(chunks, False)
+        output = self.backend.forward(chunks)
         hidden, row = {}, 0
         for chunk, count in output.readers:
             hidden[id(chunk)] = output.hidden[row : row + count].clone()

@@ -189,7 +189,11 @@ class ProgramGenerator:
             [r"as /[a-z]+ (\d+)\/x/", f"as choice{self.brackets(*self.words())}", 'as grammar("a.lark")']
             + [f"as {schema}" for schema in self.schemas]
         )
-        via = self.chance.choice([f"via filter{self.brackets('slm', '0.9')}", "via amortized(0.5)"])
+        filters = [self.brackets("slm", "0.9"), self.brackets("slm", "0.9", "by=margin"), "(slm, share=0.3)"]
+        exits = [self.brackets("0.5"), self.brackets("0.5", "layer=2", 'head="f"'), "(certify=1)"]
+        via = self.chance.choice(
+            [f"via filter{self.chance.choice(filters)}", f"via amortized{self.chance.choice(exits)}"]
+        )
         return f"generate {self.chance.choice(['llm', 'slm', self.model_id()])}" + self.options(
             f"n={self.number(1)}", "temperature=0.8", "top_p = 0.9", "top_k=40", "min_p=0.05", f"stop={self.string()}",
             "max_tokens=99", target, via, "draft slm", "into piece",

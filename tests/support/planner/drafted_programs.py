@@ -32,6 +32,26 @@ def drafted_program(seed: int) -> str:
     return f"{_HEADER}program p(problem: text) -> text{head} {{\n{body}}}\n"
 
 
+def lossy_program(seed: int) -> str:
+    """The program of a seed whose stages leave early, or are filtered by a small model."""
+    pick = random.Random(f"lossy {seed}")
+    stages = ["chat user=problem", *_lossy(pick), 'chat user="Again"', *_lossy(pick)]
+    body = "".join(f"  {stage}\n" for stage in stages)
+    return f"{_HEADER}program p(problem: text) -> text {{\n{body}}}\n"
+
+
+def _lossy(pick: random.Random) -> list[str]:
+    target = pick.choice([target for target in _TARGETS if target != _CHOICE])
+    stop = pick.choice(["", ' stop="."']) if not target else ""
+    number, layer = round(pick.random(), 2), pick.choice(["", ", layer=1", ", layer=3", ", layer=2, rerank=4"])
+    by = pick.choice(["", ", by=margin", ", by=entropy"])
+    filters = [f"filter(slm, {number}{by})", f"filter(slm, {number}{by})", f"filter(slm, share={number}{by})"]
+    vias = [*[f"amortized({number}{layer})"] * 3, *filters]
+    via = pick.choice(vias)
+    stage = f"generate llm {pick.choice(_OPTIONS)}{stop} max_tokens={pick.choice([9, 24])}{target} via {via}"
+    return [stage, f"generate llm temperature=1.0 max_tokens=9 via {via}"] if stop else [stage]
+
+
 def _generate(pick: random.Random) -> list[str]:
     target = pick.choice(_TARGETS)
     options = pick.choice(_OPTIONS)

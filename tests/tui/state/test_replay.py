@@ -169,9 +169,9 @@ def test_rules_choices_and_counts_of_an_engine_show_where_there_are_any(tmp_path
             operators[0]["rules"] = ["share_prefix"]
             event = replace(event, plan={**event.plan, "operators": operators})
         if isinstance(event, EngineStepped) and isinstance(event.report, EngineFigures):
-            report = replace(
-                event.report, others={**event.report.others, "evictions": 3.0, "drafted": 10.0, "accepted": 7.0}
-            )
+            others = {"evictions": 3.0, "drafted": 10.0, "accepted": 7.0, "dense_steps": 1.0, "rows_steps": 9.0}
+            others |= {"router_seconds": 1e-4, "router_regret": 0.5}
+            report = replace(event.report, others={**event.report.others, **others})
             event = replace(event, report=report)
         fuller.append(event)
     fuller.insert(-1, Routed(at=fuller[-1].at, operator="1.0", choice="sparse head", regret=0.25))
@@ -179,11 +179,15 @@ def test_rules_choices_and_counts_of_an_engine_show_where_there_are_any(tmp_path
     async def main() -> None:
         async with dashboard(plain, LARGE) as pilot:
             shown = await settle(pilot) + await press(pilot, "3")
-            assert not [word for word in ("rule", "choice", "regret", "evictions", "acceptance") if word in shown]
+            assert not [
+                word for word in ("rule", "choice", "regret", "evictions", "acceptance", "rows steps") if word in shown
+            ]
         async with dashboard(write(tmp_path / "fuller.jsonl", fuller), LARGE) as pilot:
             plan = await settle(pilot)
             assert "share_prefix" in plan and "sparse head" in plan
             engine = await press(pilot, "3")
+            assert "dense steps   1, 10%" in engine and "rows steps    9, 90%" in engine
+            assert "routing       10 µs a step" in engine and "routed regret" in engine
             assert "evictions     3" in engine and "acceptance    70%" in engine and "router regret 0.250" in engine
 
     asyncio.run(main())

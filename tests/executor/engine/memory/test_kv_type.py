@@ -1,26 +1,29 @@
-"""Keys and values in eight bits: more of them in the same memory, close to the model, and no schedule changes them."""
+"""Keys and values in eight and four bits: more in the same memory, close to the model, and no schedule changes them."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 
-from qpdsl.executor.engine.memory.kv_cache import KVLayout, KVType
+from qpdsl.executor.engine.memory.kv_cache import KV_TYPES, KVLayout, KVType
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
+from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
 
-KINDS: tuple[KVType, ...] = ("int8", "fp8")
+KINDS = KV_TYPES
 
 
 @cache
 def model_of(kv_type: KVType | None, name: str = "llama", native: bool = True) -> PagedModel:
-    model = PagedModel(random_model(name), kv_type=kv_type, native=native)
+    # Heads 16 wide, which suit every type.
+    model = PagedModel(random_model(name, head_dim=16), kv_type=kv_type, native=native)
     assert model.native is native
     return model
 
@@ -63,13 +66,14 @@ def test_tokens_are_those_of_the_sample_alone(kv_type: KVType, pages: int, confi
         assert reports[-1].preemptions > 0
 
 
-def test_it_works_where_the_models_own_modules_run() -> None:
-    engine = engine_of(model_of("int8", "gemma2"))
-    assert served(engine, requests()) == alone("int8", "gemma2")
+@pytest.mark.parametrize("kv_type", ["int8", "int4"])
+def test_it_works_where_the_models_own_modules_run(kv_type: KVType) -> None:
+    engine = engine_of(model_of(kv_type, "gemma2"))
+    assert served(engine, requests()) == alone(kv_type, "gemma2")
 
 
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize(("kv_type", "bound"), [("int8", 0.02), ("fp8", 0.15)])
+@pytest.mark.parametrize(("kv_type", "bound"), [("int8", 0.02), ("fp8", 0.15), ("int4", 0.4)])
 def test_logits_are_close_to_the_models(kv_type: KVType, bound: float, native: bool) -> None:
     rng = random.Random(7)
     tokens = tuple(rng.randrange(1, VOCABULARY) for _ in range(90))
@@ -87,7 +91,12 @@ def test_logits_are_close_to_the_models(kv_type: KVType, bound: float, native: b
     assert 0 < error.mean() / spread < bound
 
 
-def test_a_token_takes_about_half_of_what_it_takes_in_bfloat16() -> None:
+def test_a_token_takes_half_or_a_third_of_what_it_takes_in_bfloat16() -> None:
     plain = KVLayout(24, 16, 2, 128, torch.bfloat16)
-    for kind in KINDS:
-        assert 1.9 < plain.token_bytes / KVLayout(24, 16, 2, 128, torch.bfloat16, kind).token_bytes < 2
+    for kind, least, most in (("int8", 1.9, 2), ("fp8", 1.9, 2), ("int4", 3.2, 3.2)):
+        assert least <= plain.token_bytes / replace(plain, kv_type=kind).token_bytes <= most
+
+
+def test_heads_of_another_width_are_refused_four_bits() -> None:
+    with pytest.raises(UnsupportedModel, match=r"12 wide.*take int8"):
+        PagedModel(random_model("llama"), kv_type="int4")

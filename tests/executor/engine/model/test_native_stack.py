@@ -198,6 +198,7 @@ FORMS: list[tuple[str, KVType | None]] = [
     ("bfloat16", None),
     ("Q4_1", "int8"),
     ("Q8_0", "fp8"),
+    ("float32", "int4"),
 ]
 
 
@@ -248,11 +249,13 @@ class Texts:
         order = sorted(range(len(chunks)), key=lambda place: chunks[place].count > 1)
         step = self._assembler.step([chunks[place] for place in order], 1)
         batch = KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
-        last, middle = self._stack.forward(batch, self._cache, early, threads=threads)
+        exits = (self._stack.depth // 2,) if early else ()
+        last, states = self._stack.forward(batch, self._cache, exits, threads=threads)
+        middle = self._stack.normed(states[exits[0]]) if early else last
         read, at = [(torch.empty(0), torch.empty(0))] * len(chunks), 0
         for place in order:
             rows = slice(at, at + chunks[place].count)
-            read[place] = last[rows], last[rows] if middle is None else middle[rows]
+            read[place] = last[rows], middle[rows]
             at += chunks[place].count
         for chunk in chunks:
             chunk.sequence.computed += chunk.count

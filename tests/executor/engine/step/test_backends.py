@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import torch
 
-from qpdsl.executor.engine.memory.kv_cache import KVCache, KVType
+from qpdsl.executor.engine.memory.kv_cache import KV_TYPES, KVCache, KVType
 from qpdsl.executor.engine.model.module_stack import ModuleStack
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
@@ -18,6 +18,7 @@ from qpdsl.executor.engine.step import backends as backends_module
 from qpdsl.executor.engine.step.backends import KernelBackend, fixed_rows
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
+from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, ReadRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
@@ -45,7 +46,9 @@ def requests() -> tuple[GenerateRequest, ...]:
 
 @cache
 def model_of(name: str, kernels: bool, kv_type: KVType | None = None) -> PagedModel:
-    return PagedModel(random_model(name), kv_type=kv_type, kernels=kernels)
+    # Heads 16 wide, which suit every type.
+    wide = {} if kv_type is None else {"head_dim": 16}
+    return PagedModel(random_model(name, **wide), kv_type=kv_type, kernels=kernels)
 
 
 @cache
@@ -84,8 +87,8 @@ def test_no_schedule_changes_them(pages: int, config: EngineConfig) -> None:
         assert reports[-1].preemptions > 0
 
 
-@pytest.mark.parametrize("kv_type", ["int8", "fp8"])
-def test_eight_bits_are_the_same_eight_bits(kv_type: KVType) -> None:
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_fewer_bits_are_the_same_bits(kv_type: KVType) -> None:
     results = served(engine_of(model_of("llama", True, kv_type)), requests()[:4])
     assert tokens(results) == tokens(expected("llama", kv_type))[:4]
 
@@ -120,7 +123,7 @@ def test_scores_are_read() -> None:
 
 
 def test_a_draw_may_leave_at_the_middle_layer() -> None:
-    request = GenerateRequest((1, 2, 3), (0, 1, 2), SamplingParams(1.0), 8, exit_margin=0.2)
+    request = GenerateRequest((1, 2, 3), (0, 1, 2), SamplingParams(1.0), 8, exit=EarlyExit(0.2))
     both = [served(engine_of(model_of("llama", kernels)), (request,)) for kernels in (False, True)]
     assert tokens(both[0]) == tokens(both[1])
 

@@ -14,7 +14,10 @@ from qpdsl.executor.engine.step import sampler
 from qpdsl.executor.engine.step.compiled_head import CompiledHead
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.readout import Readout
+from qpdsl.executor.kernels.llvm import panel_head
+from qpdsl.executor.kernels.llvm.head_screen import HeadScreen
 from qpdsl.executor.kernels.llvm.jit.compile import vector_width
+from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, paged, served
 from tests.support.executor.rule_mask import RuleMask
@@ -55,6 +58,27 @@ def test_samples_are_the_same_with_all_ids_and_with_those_allowed(name: str, nat
     assert tokens_and_scores(served(engine_of(model), tuple(mixed))) == dense
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_samples_whose_log_probabilities_nobody_reads_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panel_head, "_SCREENED_BYTES", 0)
+    screens: list[int] = []
+    panels = HeadScreen.panels
+    monkeypatch.setattr(HeadScreen, "panels", lambda *given: screens.append(1) or panels(*given))
+    model, batch = paged(name), requests()
+    told = [(one.tokens, one.near_ties) for group in served(engine_of(model), tuple(batch)) for one in group]
+    unread = tuple(
+        replace(request, logprobs=False, sparse=number % 2 == 0, draft=Drafting("ngram") if number % 3 == 0 else None)
+        for number, request in enumerate(batch)
+    )
+    together = [one for group in served(engine_of(model), unread) for one in group]
+    alone = [one for request in unread for group in served(engine_of(model), (request,)) for one in group]
+    for samples in (together, alone):
+        assert [sample.tokens for sample in samples] == [tokens for tokens, _ in told]
+        assert [sample.logprob for sample in samples] == [0.0] * len(told)
+        assert [sample.near_ties for sample in samples] == [ties for _, ties in told]
+    assert screens
+
+
 def test_draws_of_all_kinds_in_one_step_are_those_over_logits() -> None:
     model = paged("gemma2")
     assert model.panel_head is not None
@@ -62,8 +86,7 @@ def test_draws_of_all_kinds_in_one_step_are_those_over_logits() -> None:
     draws = []
     for number in range(40):
         params = _SAMPLINGS[number % 4]
-        margin = 0.2 if number % 5 == 0 else None
-        draws.append(Draw(number % 7, params, number * 977, number, int(rng.integers(-1, 6)), number % 2 == 0, margin))
+        draws.append(Draw(number % 7, params, number * 977, number, int(rng.integers(-1, 6)), number % 2 == 0))
     bits = np.zeros((6, -(-VOCABULARY // 32)), dtype=np.int32)
     for row, count in zip(bits, (1, 2, 5, 30, 90, VOCABULARY), strict=True):
         ids = np.zeros(len(row) * 32, dtype=bool)
@@ -71,12 +94,10 @@ def test_draws_of_all_kinds_in_one_step_are_those_over_logits() -> None:
         row[:] = np.packbits(ids, bitorder="little").view(np.int32)
     masks = Masks(bits, np.bitwise_count(bits.view(np.uint32)).sum(axis=1, dtype=np.int64), {})
     generator = torch.Generator().manual_seed(0)
-    hidden, exit_hidden = torch.randn(2, 7, 48, generator=generator).unbind()
+    hidden = torch.randn(7, 48, generator=generator)
     staging = Staging("cpu")
-    drawn = Readout(model, staging, sampler.sample, head=CompiledHead(model.panel_head)).sample(
-        hidden, exit_hidden, draws, masks
-    )
-    expected = Readout(model, staging, sampler.sample).sample(hidden, exit_hidden, draws, masks)
+    drawn = Readout(model, staging, sampler.sample, head=CompiledHead(model.panel_head)).sample(hidden, draws, masks)
+    expected = Readout(model, staging, sampler.sample).sample(hidden, draws, masks)
     for index in range(len(draws)):
         assert drawn.tokens[index] == expected.tokens[index] or expected.near_ties[index]
         assert drawn.logprobs[index] == pytest.approx(expected.logprobs[index], abs=1e-4)

@@ -20,6 +20,7 @@ from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.token_head import HeadDraws
 from qpdsl.executor.kernels import linear, paged_attention, token_heads
 from qpdsl.executor.kernels.data.token_draws import HeadWeights
+from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
 from tests.support.executor.rule_mask import RuleMask
@@ -115,7 +116,7 @@ def requests(sparse: bool) -> tuple[GenerateRequest, ...]:
         request = GenerateRequest(prompt, tuple(range(index, index + 1 + index % 3)), SAMPLING[index % 4], 12)
         if index != 3:
             request = replace(request, mask=RuleMask, sparse=sparse)
-        made.append(replace(request, exit_margin=0.3) if index == 5 else request)
+        made.append(replace(request, exit=EarlyExit(0.3)) if index == 5 else request)
     return tuple(made)
 
 

@@ -28,6 +28,8 @@ SHAPES = [
     HeadShape(4, 2, 32, 16, "int8"),
     HeadShape(7, 2, 64, 16, "fp8"),
     HeadShape(1, 3, 80, 16, "fp8"),
+    HeadShape(4, 2, 64, 16, "int4"),
+    HeadShape(3, 1, 48, 16, "int4"),
     HeadShape(3, 2, 32, 16, dtype=torch.bfloat16),
     HeadShape(2, 1, 80, 16, dtype=torch.float16),
 ]
@@ -60,7 +62,7 @@ def test_attention_agrees_with_the_twin(heads: HeadShape, width: int, has_sinks:
         torch.testing.assert_close(attended, reordered(expected, heads), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["plain", "int8", "fp8"])
+@pytest.mark.parametrize("kind", ["plain", "int8", "fp8", "int4"])
 def test_the_bits_of_a_query_do_not_depend_on_the_batch(kind: RowKind) -> None:
     heads = HeadShape(4, 2, 32, 16, kind)
     rows, batch, joined = case(heads)

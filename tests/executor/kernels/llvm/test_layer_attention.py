@@ -49,6 +49,7 @@ def copied(rows: KVRows) -> KVRows:
         HeadShape(4, 2, 12, 16),
         HeadShape(8, 2, 64, 16, "int8"),
         HeadShape(2, 3, 48, 16, "fp8"),
+        HeadShape(4, 2, 32, 16, "int4"),
     ],
     ids=str,
 )

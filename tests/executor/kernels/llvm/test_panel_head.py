@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, sample
-from qpdsl.executor.kernels.llvm.head_plan import HeadPlanner, Numbers
+from qpdsl.executor.kernels.llvm.head_plan import Arm, HeadPlanner, Numbers
 from qpdsl.executor.kernels.llvm.jit.compile import vector_width
 from qpdsl.executor.kernels.llvm.matmul import product as products
 from qpdsl.executor.kernels.llvm.matmul.panels import PanelWeights
 from qpdsl.executor.kernels.llvm.matmul.product import Product
 from qpdsl.executor.kernels.llvm.panel_head import PanelHead
 from qpdsl.executor.requests.request import SamplingParams
+from qpdsl.executor.requests.routing import ARMS
 from tests.support.executor.weights import made, step
 
 pytestmark = pytest.mark.skipif(not vector_width(), reason="this machine has no vectors")
@@ -83,12 +84,12 @@ class Case:
         )
 
     def drawn(
-        self, share: float, sparse: bool = True, draws: slice | Numbers = slice(None)
+        self, share: float, sparse: bool = True, draws: slice | Numbers = slice(None), arm: Arm | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         head = PanelHead(self.product, self.scale, self.softcap, share)
         arrays = (self.rows, self.temperature, self.keys, self.positions, self.allowed)
         own = [array[draws] for array in arrays]
-        return head(self.hidden, *own, np.full(len(own[0]), sparse), self.bits)
+        return head(self.hidden, *own, np.full(len(own[0]), sparse), self.bits, arm)
 
     def logits(self) -> torch.Tensor:
         """float32 [D, V] under the masks."""
@@ -111,6 +112,8 @@ def check(case: Case) -> None:
     torch.testing.assert_close(logprobs, expected.logprobs, rtol=1e-4, atol=3e-5)
     for other in (case.drawn(_ALWAYS), case.drawn(1.0), case.drawn(_ALWAYS, sparse=False)):
         assert all(map(torch.equal, drawn, other))
+    for arm in ARMS:
+        assert all(map(torch.equal, drawn, case.drawn(_NEVER, arm=arm)))
 
 
 # Every way of storing weights; the other forms differ in sizes.
@@ -174,10 +177,10 @@ def test_a_plan_lists_the_least() -> None:
             row[list(own)] = True
         return np.packbits(allowed, axis=1, bitorder="little").view(np.int32)
 
-    def listed(bits: Numbers, may: int | None = None) -> list[int]:
+    def listed(bits: Numbers, may: int | None = None, arm: Arm | None = None) -> list[int]:
         """How many panels each group has."""
         draws = np.arange(len(bits))
-        plan = planner.plan(draws, draws < (len(bits) if may is None else may), bits)
+        plan = planner.plan(draws, draws < (len(bits) if may is None else may), bits, arm)
         return [int(length) for length in plan.lengths]
 
     assert listed(masks([5, 6, 7, 16, 9999])) == [3]
@@ -188,3 +191,7 @@ def test_a_plan_lists_the_least() -> None:
     assert listed(masks(rng.sample(range(640 * 16), 5000))) == [640]
     assert listed(masks([1], [2]), may=0) == [640]
     assert listed(masks(*[[1]] * 8), may=4) == [1, 640]
+    # As an arm says, whatever is least: by the draws' own masks, by one list, over all.
+    assert listed(masks(range(160), range(3200, 3360)), arm="union") == [20]
+    assert listed(masks(range(160), range(16, 176)), arm="rows") == [10, 10]
+    assert listed(masks([1], range(160)), arm="dense") == [640]

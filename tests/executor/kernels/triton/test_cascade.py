@@ -39,6 +39,7 @@ def shared_batch(page_size: int, generator: torch.Generator) -> tuple[PagedBatch
         ("plain", F32, 16, 4, 32, 50, None, True, 32, (2, 2)),
         ("int8", F32, 16, 4, 64, None, None, False, 16, (2, 2)),
         ("fp8", BF16, 32, 4, 32, None, None, False, 16, (1, 2)),
+        ("int4", F32, 16, 2, 48, None, None, False, 16, (1, 2)),
     ],
 )
 def test_agrees_with_decoding_alone(

@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 # Bytes of shared memory that a thread block may have (CUDA C++ Programming Guide, compute capabilities).
 SHARED_MEMORY = {"89": 99 * 1024, "90": 227 * 1024}
 KERNELS = {"store_kernel", "decode_kernel", "merge_kernel", "prefill_kernel", "prefix_kernel", "sample_kernel"}
-KERNELS |= {"dense_kernel", "sparse_kernel", "choose_kernel"}
+KERNELS |= {"dense_kernel", "sparse_kernel", "choose_kernel", "arm_kernel", "loss_kernel"}
 
 
 @pytest.mark.parametrize("capability", sorted(SHARED_MEMORY))

@@ -31,6 +31,10 @@ def test_only_parts_that_a_plan_has_are_counted() -> None:
     steps = StepCounts(6, 2, drafted=5, accepted=4)
     count_steps(counts, [Sample((1,), "eos", 0.0, 0, steps=steps)], DecodePlan())
     assert set(counts) == {"draws", "rounds"}
+    exits: Counter[str] = Counter()
+    left = StepCounts(6, 6, exits=4, refined=2, late=3, skipped=8)
+    count_steps(exits, [Sample((1,), "eos", 0.0, 0, steps=left)], DecodePlan(head="deferred"))
+    assert dict(exits) == {"draws": 6, "rounds": 6, "exits": 4, "refined": 2, "late": 3, "skipped": 8}
     count_steps(counts, [Sample((1,), "eos", 0.0, 0, steps=steps)], DecodePlan(draft="ngram"))
     assert (counts["drafted"], counts["accepted"], counts["ngram_rounds"], counts["ngram_draws"]) == (5, 4, 2, 6)
 

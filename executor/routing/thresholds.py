@@ -1,0 +1,145 @@
+"""Exponential weights over a grid of thresholds of one feature (LLM-QP, section 4 and appendix A).
+
+An expert is a threshold τ: it suggests one arm where the feature reaches τ, another below. A step takes the suggestion
+of an expert that is drawn by weight, and the weights fall by exp(−η ℓ̂), where ℓ̂ estimates each expert's loss. Bandit
+feedback (Exp4: Auer et al., 2002): ℓ̂ = ℓ·1[suggested a] / Pr(a), regret O(√(T A log N)). Full information, where the
+losses of all arms are known: ℓ̂ = ℓ (Hedge: Freund and Schapire, 1997), regret O(√(T log N)).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qpdsl.executor.routing.policy import Floats, checked, finite, numbers
+
+# Without others.
+_THRESHOLDS = tuple(index / 20 for index in range(21))
+
+
+class Exponential:
+    """Weighs `thresholds`, ascending, of the feature at the index `feature`.
+
+    `reached`: the arm that an expert suggests where the feature is at least its threshold; `below`: the arm elsewhere.
+    `rate`: η for losses in 0..1; without it η = √(log N / (A t)) at step t, which needs no horizon. `greedy`: the
+    suggestion of the expert with the largest weight, nothing drawn, and its loss as it is: it explores nothing, so it
+    is sound with full information alone. ValueError for options that make no sense.
+    """
+
+    def __init__(
+        self,
+        arms: int,
+        features: int,
+        *,
+        thresholds: Sequence[float] = _THRESHOLDS,
+        feature: int = 1,
+        reached: int = 0,
+        below: int = 1,
+        rate: float | None = None,
+        greedy: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if not thresholds or list(thresholds) != sorted(thresholds):
+            raise ValueError("thresholds must be given, and ascend")
+        if not (0 <= feature < features and 0 <= reached < arms and 0 <= below < arms):
+            raise ValueError(f"feature {feature} and arms {reached}, {below} must be of {features} and {arms}")
+        if rate is not None and not 0 < rate < math.inf:
+            raise ValueError(f"a rate must be above 0, not {rate}")
+        self.arms, self.features = arms, features
+        self._thresholds, self._feature = list(thresholds), feature
+        self._reached, self._below = reached, below
+        self._rate, self._greedy = rate, greedy
+        self._random = np.random.Generator(np.random.PCG64(seed))
+        self._steps = 0
+        self.reset()
+
+    @property
+    def weights(self) -> Floats:
+        """Of the thresholds [N]; they sum to 1."""
+        weights: Floats = np.diff(self._cumulated, prepend=0.0) / self._cumulated[-1]
+        return weights
+
+    def choose(self, context: Floats) -> int:
+        if self._greedy:
+            suggests = bool(context[self._feature] >= self._thresholds[int(self._losses.argmin())])
+        else:
+            drawn = self._random.random() * self._cumulated[-1]
+            suggests = bool(drawn < self._mass(context))
+        return self._reached if suggests else self._below
+
+    def learn(self, context: Floats, arm: int, loss: float) -> None:
+        finite(loss)
+        if arm not in (self._reached, self._below):
+            return
+        if not self._greedy:
+            share = self._mass(context) / self._cumulated[-1]
+            loss /= max(share if arm == self._reached else 1.0 - share, 1e-12)
+        experts = self._experts(context)
+        self._losses[slice(None, experts) if arm == self._reached else slice(experts, None)] += loss
+        self._weigh()
+
+    def learn_all(self, context: Floats, losses: Floats) -> None:
+        reached, below = finite(float(losses[self._reached])), finite(float(losses[self._below]))
+        experts = self._experts(context)
+        self._losses[:experts] += reached
+        self._losses[experts:] += below
+        self._weigh()
+
+    def _experts(self, context: Floats) -> int:
+        """How many thresholds the feature reaches; they are the first."""
+        return bisect_right(self._thresholds, context[self._feature])
+
+    def _mass(self, context: Floats) -> float:
+        """The weight of the experts that suggest the arm `reached`."""
+        experts = self._experts(context)
+        return float(self._cumulated[experts - 1]) if experts else 0.0
+
+    def _weigh(self) -> None:
+        self._steps += 1
+        rate = self._rate or math.sqrt(math.log(len(self._losses) + 1) / (self.arms * self._steps))
+        weights = self._losses - self._losses.min()
+        weights *= -rate
+        np.exp(weights, out=weights)
+        self._cumulated = weights.cumsum()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "kind": "exponential",
+            "arms": self.arms,
+            "features": self.features,
+            "thresholds": list(self._thresholds),
+            "losses": self._losses.tolist(),
+            "cumulated": self._cumulated.tolist(),
+            "steps": self._steps,
+            "random": self._random.bit_generator.state,
+        }
+
+    def restore(self, state: dict[str, Any], keep: float = 1.0) -> None:
+        """With `keep` below 1 that share of every expert's loss and of the steps counts."""
+        checked(state, "exponential", self.arms, self.features, keep)
+        count = len(self._thresholds)
+        if state.get("thresholds") != self._thresholds:
+            raise ValueError("the state has other thresholds")
+        losses, cumulated = numbers(state, "losses", count), numbers(state, "cumulated", count)
+        steps = round(float(numbers(state, "steps")))
+        if steps < 0 or not cumulated[-1] > 0:
+            raise ValueError("the state has no weights")
+        before = self._random.bit_generator.state
+        try:
+            self._random.bit_generator.state = state["random"]
+        except (KeyError, TypeError, ValueError) as error:
+            self._random.bit_generator.state = before
+            raise ValueError(f"the state has no generator: {error}") from error
+        self._losses, self._cumulated, self._steps = losses, cumulated, steps
+        if keep < 1:
+            self._losses *= keep
+            self._steps = max(0, round(keep * steps) - 1)
+            self._weigh()
+
+    def reset(self) -> None:
+        count = len(self._thresholds)
+        self._losses, self._cumulated, self._steps = np.zeros(count), np.arange(1.0, count + 1), 0

@@ -1,0 +1,104 @@
+"""The numbers of a model on which its memory and its operations depend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Bytes of a number in each type that weights, keys and values may have. What scales take beside them does not count.
+NUMBER_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of all layers: their `parameters`, how many a layer has, and how many of them a token uses."""
+
+    parameters: int
+    count: int
+    used: int
+
+    def touched(self, tokens: float) -> float:
+        """The share of the experts that some of so many tokens use, where each token's choice is random."""
+        untouched: float = (1 - self.used / self.count) ** tokens
+        return 1 - untouched
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A model by its numbers.
+
+    `parameters` counts shared weights once. `looked_up` are those of embeddings that no token is multiplied with: none
+    where the head shares them. `intermediate` is the width of the MLP that a token goes through, `vocabulary` that of
+    the head. `windows` has one entry for each layer: how many tokens it attends to at the most, None for all of them.
+    `number_type` is the type that the weights were saved in, and `stored_bytes` the bytes of the weight files, None
+    where only a configuration is there.
+    """
+
+    name: str
+    parameters: int
+    looked_up: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    windows: tuple[int | None, ...]
+    experts: Experts | None = None
+    number_type: str = "bf16"
+    stored_bytes: int | None = None
+
+    @property
+    def layers(self) -> int:
+        return len(self.windows)
+
+    @property
+    def active(self) -> float:
+        """The parameters that every token is multiplied with."""
+        unused = 0.0
+        if self.experts is not None:
+            unused = self.experts.parameters * (1 - self.experts.used / self.experts.count)
+        return self.parameters - self.looked_up - unused
+
+    def read(self, tokens: float) -> float:
+        """The parameters that a step of so many tokens reads."""
+        unread = 0.0
+        if self.experts is not None:
+            unread = self.experts.parameters * (1 - self.experts.touched(tokens))
+        return self.parameters - self.looked_up - unread
+
+    def token_kv_bytes(self, number_bytes: float) -> float:
+        """The keys and values of one token in all layers."""
+        return self.layers * self._layer_kv_bytes(number_bytes)
+
+    def kv_bytes(self, context: int, number_bytes: float, block: int = 1) -> float:
+        """The keys and values of a sequence of so many tokens, in blocks of `block` tokens.
+
+        A layer with a window holds that many tokens only.
+        """
+        tokens = sum(-(-_within(context, window) // block) * block for window in self.windows)
+        return tokens * self._layer_kv_bytes(number_bytes)
+
+    def flops(self, context: int) -> float:
+        """The operations of one token that attends to `context` others: two a parameter, and those of attention."""
+        attended = sum(_within(context, window) for window in self.windows)
+        return 2.0 * self.active + 4.0 * self.heads * self.head_dim * attended
+
+    def prompt_flops(self, tokens: int) -> float:
+        """The operations of a prompt of so many tokens: each attends to those before it."""
+        return (
+            sum(2.0 * self.heads * self.head_dim * _pairs(tokens, window) * 2 for window in self.windows)
+            + 2.0 * self.active * tokens
+        )
+
+    def _layer_kv_bytes(self, number_bytes: float) -> float:
+        return 2 * self.kv_heads * self.head_dim * number_bytes
+
+
+def _within(context: int, window: int | None) -> int:
+    return context if window is None else min(context, window)
+
+
+def _pairs(tokens: int, window: int | None) -> float:
+    """The pairs of a token and one that it attends to, itself included."""
+    near = _within(tokens, window)
+    return near * (near + 1) / 2 + (tokens - near) * near

@@ -1,0 +1,46 @@
+"""Leaves out the log-probabilities of generated text that nobody reads.
+
+A log-probability takes the logits of all ids. Without it a head may leave out the ids that cannot win, which a copy of
+its weights in eight bits tells (`executor/kernels/llvm/head_screen.py`), and a filter's large model need not read what
+the small one wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.reads import reads_logprobs
+from qpdsl.planner.plan.rewrite import decide, map_operators
+from qpdsl.planner.plan.rule import Rule
+
+NAME = "unread_logprobs"
+
+
+def unread_logprobs(plan: PhysicalPlan) -> PhysicalPlan:
+    """A token is the best of the perturbed logits, whatever these sum up to."""
+    if reads_logprobs(plan):
+        return plan
+
+    def unread(node: PhysicalOp) -> PhysicalOp:
+        if not isinstance(node.strategy, GenerateStrategy):
+            return node
+        return decide(node, replace(node.strategy, logprobs=False), NAME)
+
+    return map_operators(plan, unread)
+
+
+def _words(node: PhysicalOp) -> Iterator[str]:
+    if isinstance(node.strategy, GenerateStrategy) and not node.strategy.logprobs:
+        yield "no log-probabilities"
+
+
+RULE = Rule(
+    NAME,
+    "tell no log-probabilities that nobody reads, so that a head may leave out the ids that cannot win",
+    "exact",
+    "after columns that nobody reads are gone",
+    unread_logprobs,
+    _words,
+)

@@ -1,0 +1,95 @@
+"""Exit heads that the user has fitted (`qpdsl calibrate`), as ways to decode that a plan may take.
+
+Each margin that was measured is one way, with the share of draws that change as it was found on text kept apart. Under
+`within epsilon(x)` a head is offered with a certificate instead. Where the exit's logits are off by E at the most, its
+token is the best one under some logits within x of the model's if it leads by more than 2(E − x).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from qpdsl.errors import UsageError, shorten
+from qpdsl.executor.models.exit_record import Agreement, ExitFigures, ExitRecord
+from qpdsl.grammar import ast
+from qpdsl.grammar.format.unparse import format_expr
+from qpdsl.grammar.source import Span
+from qpdsl.planner.optimize.measured_ways import MeasuredWay, seen
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.decode_plan import TokenCost
+from qpdsl.planner.plan.physical import Tolerance
+
+_NOWHERE = Span(0, 0)
+
+
+def exit_heads_of(settings: Sequence[str]) -> dict[str, str]:
+    """The folders of `NAME=FOLDER` settings by the models' names, empty for all of them. Raises UsageError."""
+    heads: dict[str, str] = {}
+    for setting in settings:
+        before, sign, after = setting.partition("=")
+        named = bool(sign) and before.strip().isidentifier()
+        name, folder = (before.strip(), after.strip()) if named else ("", setting.strip())
+        if not folder:
+            raise UsageError(f"`--exit-head` takes FOLDER or NAME=FOLDER, not `{shorten(setting)}`")
+        if name in heads:
+            raise UsageError(f"`--exit-head` names two folders for {f'`{name}`' if name else 'all models'}")
+        heads[name] = folder
+    return heads
+
+
+def exit_ways(heads: Mapping[str, str], within: Tolerance) -> tuple[MeasuredWay, ...]:
+    """What the heads in these folders offer a program that permits `within`; folders by the names of models.
+
+    The empty name stands for any model. Raises ModelError where a folder holds no exit heads.
+    """
+    ways: list[MeasuredWay] = []
+    for model, folder in heads.items():
+        record = ExitRecord.read(model or folder, Path(folder).expanduser())
+        for figures in record.heads:
+            if within.level == "epsilon" and within.bound is not None:
+                ways.append(_certified(model, folder, figures, within.bound))
+            else:
+                ways += _by_margin(model, folder, figures)
+    return tuple(ways)
+
+
+def _by_margin(model: str, folder: str, figures: ExitFigures) -> Iterator[MeasuredWay]:
+    for point in figures.curve:
+        if not point.exits:
+            continue
+        via = ops.Amortized(_number(point.margin), _number(figures.layer), head=folder)
+        loss = seen(point.loss * figures.draws, figures.draws)
+        measured = f"{loss:.2%} of {figures.draws:,} draws change, {point.exits:.0%} leave, by `qpdsl calibrate`"
+        yield _way(model, via, loss, figures, point, measured)
+
+
+def _certified(model: str, folder: str, figures: ExitFigures, epsilon: float) -> MeasuredWay:
+    error = figures.bound.largest
+    certify = max(error - epsilon, 0.0)
+    via = ops.Amortized(None, _number(figures.layer), head=folder, certify=_number(certify))
+    exits = figures.bound.leading(2 * certify) if certify else 1.0
+    off = f"logits of the exit off by {error:.2g} in {figures.draws:,} draws"
+    measured = f"{off}, {exits:.0%} lead by enough, by `qpdsl calibrate`"
+    leaving = Agreement(0.0, exits, 1.0, 1.0)
+    return _way(model, via, None, figures, leaving, measured, min(error, epsilon))
+
+
+def _way(
+    model: str,
+    via: ops.Amortized,
+    loss: float | None,
+    figures: ExitFigures,
+    point: Agreement,
+    measured: str,
+    epsilon: float | None = None,
+) -> MeasuredWay:
+    first = [] if via.margin is None else [format_expr(via.margin)]
+    rest = [] if via.certify is None else [f"certify={format_expr(via.certify)}"]
+    words = f"amortized({', '.join([*first, f'layer={figures.layer}', *rest])})"
+    cost = TokenCost(large=figures.cost(point))
+    return MeasuredWay(model, via, loss, cost, words, measured, f"exit {figures.layer}", epsilon)
+
+
+def _number(value: float) -> ast.Literal:
+    return ast.Literal(value, span=_NOWHERE)

@@ -1,0 +1,164 @@
+"""Plans that lose a little: which of the measured ways a program gets, and what is told of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qpdsl.grammar import ast
+from qpdsl.grammar.source import Span
+from qpdsl.planner.cost.device import Curve, nominal
+from qpdsl.planner.cost.statistics import OperatorStatistics, ProgramStatistics, Statistics, fingerprint
+from qpdsl.planner.explain.plan import explain, explain_json
+from qpdsl.planner.explain.plan_choice import choice_text
+from qpdsl.planner.optimize.by_cost import choice_of, choose
+from qpdsl.planner.optimize.measured_ways import MeasuredWay, seen
+from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.decode_plan import TokenCost
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.plan.verify import verify_physical
+from tests.support.planner.lowered import program_of
+
+NONE = Statistics()
+PROGRAM = """model llm = "zoo/counting"
+model slm = "zoo/counting-mini"
+program p(problem: text) -> text {head} {{
+  chat user=problem
+  generate llm n=4 max_tokens=60 {clause}
+  return text
+}}
+"""
+
+
+def plan_of(head: str = "", clause: str = "") -> PhysicalPlan:
+    return planned(program_of(PROGRAM.format(head=head, clause=clause)), ())
+
+
+def number(value: float) -> ast.Literal:
+    return ast.Literal(value, span=Span(0, 0))
+
+
+def exit_way(margin: float, loss: float | None, cost: float, epsilon: float | None = None) -> MeasuredWay:
+    via = ops.Amortized(number(margin), number(2), head="heads")
+    return MeasuredWay(
+        "llm", via, loss, TokenCost(large=cost), f"amortized({margin})", f"measured {loss}", "exit", epsilon
+    )
+
+
+WAYS = (exit_way(0.2, 0.08, 0.5), exit_way(0.6, 0.015, 0.7), exit_way(0.9, 0.002, 0.9))
+
+
+def drawing(plan: PhysicalPlan) -> PhysicalOp:
+    return next(node for node in everything(plan.ops) if isinstance(node.op, ops.Generate))
+
+
+def via_of(plan: PhysicalPlan) -> ops.Filter | ops.Amortized | None:
+    op = drawing(plan).op
+    assert isinstance(op, ops.Generate)
+    return op.via
+
+
+@pytest.mark.parametrize(
+    ("head", "taken"),
+    [
+        ("", None),
+        ("within epsilon(0.5)", None),
+        ("within loss(0.001)", None),
+        ("within loss(0.005)", WAYS[2]),
+        ("within loss(0.02)", WAYS[1]),
+        ("within loss(0.1)", WAYS[0]),
+    ],
+)
+def test_the_cheapest_way_that_keeps_to_the_bound_is_taken(head: str, taken: MeasuredWay | None) -> None:
+    plan = choice_of(plan_of(head), nominal(), NONE, ways=WAYS).plan
+    verify_physical(plan)
+    assert via_of(plan) == (None if taken is None else taken.via)
+    assert plan.equivalence == ("exact" if taken is None else "lossy")
+    strategy = drawing(plan).strategy
+    assert isinstance(strategy, GenerateStrategy)
+    assert strategy.decode.head == ("dense" if taken is None else "deferred")
+
+
+def test_what_was_measured_is_told() -> None:
+    choice = choice_of(plan_of("within loss(0.02)"), nominal(), NONE, ways=WAYS)
+    lines = {line.value: line for line in choice.considered if line.knob.what == "way to decode"}
+    assert lines["amortized(0.6)"].chosen and lines["amortized(0.6)"].measured == "measured 0.015"
+    assert "0.08 of draws change" in lines["amortized(0.2)"].verdict
+    assert not lines["as written"].chosen
+    assert "measured 0.08" in choice_text(choice)
+    assert "operator 1: measured 0.015" in explain(choice.plan)
+    assert explain_json(choice.plan)["measured_ways"] == {"1": "measured 0.015"}
+    # Nothing is offered that could not win.
+    assert "amortized(0.9)" not in lines
+
+
+def test_an_exact_program_is_told_what_it_does_without() -> None:
+    choice = choice_of(plan_of(), nominal(), NONE, ways=WAYS)
+    verdicts = [line.verdict for line in choice.considered if line.knob.what == "way to decode" and not line.chosen]
+    assert verdicts == ["outside `within exact`"]
+
+
+def test_a_loss_weighs_against_time() -> None:
+    quick, careful = plan_of("within loss(0.1) prefer latency=0.9"), plan_of("within loss(0.1) prefer latency=0.01")
+    assert choose(quick, nominal(), NONE) is not None
+    assert via_of(choice_of(quick, nominal(), NONE, ways=WAYS).plan) == WAYS[0].via
+    assert via_of(choice_of(careful, nominal(), NONE, ways=WAYS).plan) is None
+
+
+def test_a_certified_way_is_for_programs_that_permit_an_epsilon() -> None:
+    certified = exit_way(0.0, None, 0.6, epsilon=0.4)
+    for head, taken in (("within epsilon(0.5)", True), ("within epsilon(0.1)", False), ("within loss(0.5)", False)):
+        plan = choice_of(plan_of(head), nominal(), NONE, ways=(certified,)).plan
+        assert (via_of(plan) is not None) == taken
+    assert choice_of(plan_of("within epsilon(0.5)"), nominal(), NONE, ways=(certified,)).plan.equivalence == "epsilon"
+
+
+def test_a_way_that_a_program_writes_itself_stays() -> None:
+    plan = choice_of(plan_of("within loss(0.1)", "via amortized(0.7)"), nominal(), NONE, ways=WAYS).plan
+    via = via_of(plan)
+    assert isinstance(via, ops.Amortized) and via.head is None and not plan.ways
+
+
+def test_what_a_plan_chose_leaves_the_program_the_same() -> None:
+    """So its runs count for the same program, and its next plan starts from them."""
+    before = plan_of("within loss(0.02)")
+    assert fingerprint(choice_of(before, nominal(), NONE, ways=WAYS).plan) == fingerprint(before)
+
+
+@pytest.mark.parametrize(("accepted", "taken"), [(2999.0, True), (40.0, False)])
+def test_a_small_model_that_drafted_well_enough_may_draw_by_itself(accepted: float, taken: bool) -> None:
+    plan = plan_of("within loss(0.02)", "draft slm")
+    counts = {
+        "model_accepted": accepted / 10,
+        "model_rejected": 0.1,
+        "samples": 4.0,
+        "going": 1.0,
+        "longest": 60.0,
+        "context": 100.0,
+    }
+    figures = OperatorStatistics(1, 1, 4, 100, 0, 200, counts, 4.0)
+    entry = ProgramStatistics("p", dict(plan.models), {}, 10, 1.0, {"1": figures})
+    known = Statistics({f"{fingerprint(plan)} {{}}": entry})
+    slow, quick = (Curve(((1.0, seconds), (64.0, 2 * seconds))) for seconds in (0.05, 0.001))
+    profile = nominal().profile("zoo/counting")
+    models = {
+        name: replace(profile, decode=curve, prefill=curve)
+        for name, curve in (("zoo/counting", slow), ("zoo/counting-mini", quick))
+    }
+    choice = choice_of(plan, replace(nominal(), models=models), known)
+    assert isinstance(via_of(choice.plan), ops.Filter) == taken
+    (line,) = [line for line in choice.considered if line.value.startswith("filter")]
+    assert "by earlier runs with `draft slm`" in line.measured
+    assert fingerprint(choice.plan) == fingerprint(plan)
+
+
+def test_few_draws_prove_little() -> None:
+    assert seen(0, 9) == pytest.approx(0.1) and seen(0, 999) == pytest.approx(0.001)
+    assert seen(5, 5) == 1.0
+
+
+def test_ways_are_for_the_model_that_they_were_measured_for() -> None:
+    other = tuple(replace(way, model="slm") for way in WAYS)
+    assert via_of(choice_of(plan_of("within loss(0.1)"), nominal(), NONE, ways=other).plan) is None

@@ -1,0 +1,34 @@
+"""The Engine screen of a run whose engine told what it holds in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from tests.support.tui.screen import LARGE, dashboard, press
+from tests.support.tui.traces import BEAM
+
+
+def test_weights_activations_and_other(tmp_path: Path) -> None:
+    lines = []
+    for line in BEAM.read_text("utf-8").splitlines():
+        event = json.loads(line)
+        if event.get("kind") == "EngineStepped":
+            mebibytes = {"weight_bytes": 10, "activation_bytes": 2, "leased_bytes": 4, "resident_bytes": 500}
+            event["report"] |= {name: size << 20 for name, size in mebibytes.items()}
+        lines.append(json.dumps(event))
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join(lines) + "\n", "utf-8")
+
+    async def main() -> None:
+        async with dashboard(trace, LARGE) as pilot:
+            shown = await press(pilot, "3")
+            facts = [line[2:36].split() for line in shown.splitlines()]
+            assert ["weights", "10", "MiB"] in facts and ["activations", "2.0", "MiB"] in facts
+            assert ["process", "500", "MiB"] in facts
+            # A generator and a verifier: beside both, their pages and the activations of one of them.
+            assert ["of", "it", "other", "470", "MiB"] in facts
+            assert "_bytes" not in shown and "weight bytes" not in shown
+
+    asyncio.run(main())
