@@ -213,9 +213,11 @@ def _notes(record: Record, clock: str) -> Iterator[str]:
         f"Times are by {clock_name}. Ratio: ours over theirs, the median of the rounds, lowest and highest. The "
         "bytes of a step are those of the matrices in the type in which each side is given them, the embeddings aside "
         "unless they are the head; keys and values are not counted. Shares are of what plain loops reach with the same "
-        "threads in the same run, the loop over memory with a working set of the model's size. Keys and values: qpdsl "
-        "float32; vLLM and `generate` in the weights' type; llama.cpp float32 with float32 weights, else float16, its "
-        "default. vLLM holds memory for keys and values ahead of time."
+        "threads in the same run, the loop over memory with a working set of the model's size. No side is asked for "
+        "log-probabilities; qpdsl then reads a copy of a float head in eight bits and few rows of the head itself, so "
+        "that its share of the memory's speed may be above 100%. Keys and values: qpdsl float32; vLLM and `generate` "
+        "in the weights' type; llama.cpp float32 with float32 weights, else float16, its default. vLLM holds memory "
+        "for keys and values ahead of time."
     )
     machine = record["machine"]
     sides = ", ".join(f"{side} {version}" for side, version in record["sides"].items())
