@@ -233,3 +233,14 @@ def everything(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:
         yield op
         for inner in op.inside:
             yield from everything(inner)
+
+
+def head_folders(plan: PhysicalPlan) -> Iterator[str]:
+    """The folders of the heads that draft, and of those that a model is left early by, as the plan names them."""
+    for node in everything(plan.ops):
+        if isinstance(node.op, ops.Generate):
+            draft, via = node.op.draft, node.op.via
+            if draft is not None and draft.method == "eagle" and draft.model is not None:
+                yield draft.model
+            if isinstance(via, ops.Amortized) and via.head is not None:
+                yield via.head

@@ -40,11 +40,13 @@ PARAMETERS = {
         "target": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
         "adapters": READS_FOLDER, "output": WRITES, "trace": WRITES, "pipeline": NO_FILE, "program": NO_FILE,
         "settings": NO_FILE, "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
+        "exit_heads": READS_FOLDER, "record_routes": WRITES,
     },
     "explain": {
         "target": READS, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
         "models": READS_FOLDER, "adapters": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE,
         "settings": NO_FILE, "disabled": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
+        "exit_heads": READS_FOLDER,
     },
     "check": {"targets": READS, "python": READS, "allow_read": READS_FOLDER},
     "lsp": {"python": READS, "allow_read": READS_FOLDER},
@@ -69,7 +71,7 @@ schema Box from "box.schema.json"
 model llm = "zoo/counting-mini"
 program p(problem: text, n: int = 1) -> text {
   chat user=problem
-  generate llm n=n temperature=0.8 max_tokens=4
+  generate llm n=n temperature=0.8 max_tokens=4 as /[a-z ]{2,9}/
   score shorter
   return text
 }
@@ -112,6 +114,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     height, width = ModelFolder.of("m", folder / "model").shapes[f"{layer}.weight"]
     matrices = {f"{layer}.lora_A.weight": torch.ones(RANK, width), f"{layer}.lora_B.weight": torch.zeros(height, RANK)}
     write_adapter(folder / "adapter", matrices, target_modules=[layer])
+    (folder / "exits").mkdir()
     (tmp_path / "linked").symlink_to(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -148,6 +151,7 @@ def usual(command: str) -> dict[str, str]:
     return {
         "target": "p.qp", "input": "in.jsonl", "python": "scorers.py", "allow_read": ".", "models": "llm=model",
         "adapters": "llm=adapter", "output": "new.jsonl", "trace": "new-trace.jsonl", "drafts": "ngram(notes.txt)",
+        "exit_heads": "exits", "record_routes": "new-routes.jsonl", "router": "lin_ucb",
     }  # fmt: skip
 
 
@@ -186,6 +190,7 @@ def colliding(command: str, world: Path) -> Iterator[tuple[str, Path, str]]:
             yield writer, world / "part.qp", "a used program"
             yield writer, world / "box.schema.json", "a schema"
             yield writer, world / "notes.txt", "texts to draft from"
+            yield writer, world / "exits" / "new.jsonl", "the folder of exit heads"
         if command == "run" and writer != "output":
             yield writer, world / "new.jsonl.journal", "the journal"
         if command == "calibrate":
@@ -288,7 +293,8 @@ def test_no_name_and_a_dash_name_no_file(qpdsl: Run, world: Path, command: str) 
         if use == WRITES:
             for name, message in (("", "it takes a name, not an empty text"), ("-", "`-` is no file here")):
                 ran = qpdsl(*line(command, {**usual(command), param: name}))
-                assert ran.code == Exit.USAGE and message in ran.err and f"`--{param}`" in ran.err
+                option = f"`--{param.replace('_', '-')}`"
+                assert ran.code == Exit.USAGE and message in ran.err and option in ran.err
     assert contents(world) == before
 
 

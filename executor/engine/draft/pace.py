@@ -44,7 +44,7 @@ _NEVER = 2.0
 # A sample of which the drafter has not read so many tokens starts anew with it.
 _UNREAD = 16
 # Where no start was measured, one is made for a sample that may get so many tokens more.
-_WORTH = 32
+_WORTH = 24
 
 
 @dataclass(slots=True)

@@ -207,6 +207,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.dataset.job import Job
     from qpdsl.model_location import check_models
     from qpdsl.planner.plan.baseline import greedy_of
+    from qpdsl.planner.plan.physical import head_folders
     from qpdsl.planning.exit_heads import exit_heads_of
     from qpdsl.planning.planning import Planning, reads_of
     from qpdsl.planning.routed import check_routed
@@ -243,7 +244,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     check_options(job.plan, values)
     # Before torch is imported, which takes seconds.
     check_models(job.models.values())
-    files = run_files(options, job.models, surroundings)
+    files = run_files(options, job.models, {*head_folders(job.plan), *dict(heads).values()}, surroundings)
     if options.tui:
         from qpdsl.cli.runs.dashboard import run_watched
 

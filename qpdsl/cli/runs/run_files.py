@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,9 +36,12 @@ class RunFiles:
     routes: Target | None = None
 
 
-def run_files(options: RunOptions, models: Mapping[str, str], surroundings: Surroundings) -> RunFiles:
-    """The files that the options name, none of them touched yet; `models` are the ids of the run's models, by name.
+def run_files(
+    options: RunOptions, models: Mapping[str, str], heads: Iterable[str], surroundings: Surroundings
+) -> RunFiles:
+    """The files that the options name, none of them touched yet.
 
+    `models` are the ids of the run's models, by name; `heads` the folders of heads that draft or leave early.
     Raises UsageError and DataError.
     """
     guard = FileGuard()
@@ -57,6 +60,8 @@ def run_files(options: RunOptions, models: Mapping[str, str], surroundings: Surr
                 guard.keeps(location, f"the folder of the {what} `{name}`")
             elif isinstance(location, Path):
                 guard.reads(location, f"the file of the {what} `{name}`")
+    for folder in heads:
+        guard.keeps(Path(folder).expanduser(), f"the folder of the heads `{folder}`")
     for builtin in zoo.BUILTIN:
         guard.keeps(zoo.path(builtin.name), f"the folder of the model `{builtin.name}`")
     with contextlib.suppress(UserError):

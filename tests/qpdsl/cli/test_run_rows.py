@@ -81,7 +81,7 @@ def test_a_row_that_fails_leaves_the_others_be(qpdsl: Run, sampled: Path, tmp_pa
     assert ran.code == Exit.ROW_FAILED
     assert [record["answer"] is None for record in ran.records] == [False, True, False]
     assert "the context has" in str(ran.records[1]["error"]) and ran.records[1]["correct"] is False
-    assert "failed     1 (row `2`: the context has" in ran.err
+    assert "1 (row `2`: the context has" in ran.err
 
 
 def test_values_set_hold_for_rows_without_their_own(qpdsl: Run, sampled: Path, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_what_is_no_program_file(qpdsl: Run, tmp_path: Path, command: str, conte
     [
         (("--kv-memory", "1KiB"), Exit.MODEL, "the KV budget of 1,024 bytes is too small for zoo/counting"),
         (("--kv-memory", "lots"), Exit.USAGE, "`lots` is no amount of memory"),
-        (("--kv-type", "int4"), Exit.USAGE, "`int4` is not one of `int8`, `fp8`"),
+        (("--kv-type", "int2"), Exit.USAGE, "`int2` is not one of `int8`, `fp8`, `int4`"),
         (("--disable-rule", "nonsense"), Exit.USAGE, "there is no rule `nonsense`"),
         (("--trace", "/no/such/folder/t.jsonl"), Exit.USAGE, "cannot write `/no/such/folder/t.jsonl`"),
     ],

@@ -23,7 +23,7 @@ def test_verbose_shows_the_plan_after_each_rule_that_changed_it(qpdsl: Run) -> N
     ran = qpdsl("explain", "beam_search", "--verbose", "--disable-rule", "score_cache")
     assert ran.code == Exit.OK
     heads = [line.partition(":")[0] for line in ran.out.splitlines() if line.split(":")[0] in {r.name for r in RULES}]
-    assert heads == ["share_prefixes", "incremental_score", "speculative_expansion", "in_flight"]
+    assert heads == ["unread_logprobs", "share_prefixes", "incremental_score", "speculative_expansion", "in_flight"]
     assert ran.out.startswith("the naive plan\n\nbeam_search.qp") and "disabled: score_cache" in ran.out
     assert "score cache" not in ran.out
 
