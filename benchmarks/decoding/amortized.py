@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from benchmarks.common.case_file import CaseFile, Record
-from benchmarks.common.folders import RESULTS
+from benchmarks.common.case_options import case_file, case_parser, publish
 from benchmarks.common.real_models import DEFAULT
 from benchmarks.common.serving import GREEDY, NAME, engine_of, run
 from benchmarks.common.shapes import COUNTING
@@ -267,8 +267,7 @@ class Run:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        place = arguments.output / f"{FILE}.json"
-        self.file = CaseFile(place, {"cases": [], "absent": []}, fresh=arguments.fresh, show_only=arguments.show_only)
+        self.file = case_file(arguments, FILE, {"cases": [], "absent": []})
 
     def all(self) -> None:
         """Every case that an earlier run left."""
@@ -342,16 +341,11 @@ def _first_other(own: Sequence[int], theirs: Sequence[int]) -> int:
 
 def write(file: CaseFile, clock: str) -> None:
     """The record as it is, with its goals, tables and plot."""
-    goals = goals_of(file.record, clock)
-    file.record["goals"] = [{"what": g.what, "goal": g.goal, "reached": g.reached, "met": g.met} for g in goals]
-    file.write()
-    file.path.with_suffix(".md").write_text(page(file.record, clock), encoding="utf-8")
-    draw(file.record, clock, file.path.with_suffix(".svg"))
+    publish(file, clock, goals_of, page, draw)
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--folder", type=Path, default=DEFAULT, help=f"where the models are (default: {DEFAULT})")
+    options = case_parser(__doc__, "a minute on the built-in model", 2)
     options.add_argument("--heads", type=Path, default=DEFAULT / "exit-heads", help="where exit heads are kept")
     options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options.add_argument("--layers", nargs="+", type=int, help="default: a half, two thirds and five sixths of all")
@@ -359,13 +353,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--tokens", nargs="+", type=int, default=[64, 256])
     options.add_argument("--rows", nargs="+", type=int, default=[1], help=f"at most {_MOST}")
     options.add_argument("--fit-tokens", type=int, default=20_000, help="of a text that heads are fitted to")
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--repeats", type=int, default=2, help="measured rounds, after a few tokens to warm up")
-    options.add_argument("--clock", choices=("wall", "cpu"), default="cpu", help="what ratios are of; both are kept")
-    options.add_argument("--quick", action="store_true", help="a minute on the built-in model: does it work?")
-    options.add_argument("--fresh", action="store_true", help="forget what an earlier run wrote")
-    options.add_argument("--show-only", action="store_true", help="write the tables of what is there")
-    options.add_argument("--output", type=Path, default=RESULTS)
+    options.set_defaults(clock="cpu")
     return options
 
 

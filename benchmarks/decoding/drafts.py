@@ -27,8 +27,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.common.case_file import CaseFile, Record
-from benchmarks.common.folders import RESULTS
-from benchmarks.common.real_models import DEFAULT
+from benchmarks.common.case_options import case_file, case_parser, publish
 from benchmarks.common.serving import NAME, engine_of, run
 from benchmarks.common.shapes import COUNTING
 from benchmarks.common.subjects import FLOAT32, Missing, subjects
@@ -185,8 +184,7 @@ class Run:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         empty: Record = {"cases": [], "absent": []}
-        place = arguments.output / f"{FILE}.json"
-        self.file = CaseFile(place, empty, fresh=arguments.fresh, show_only=arguments.show_only)
+        self.file = case_file(arguments, FILE, empty)
 
     def all(self) -> None:
         """Every case that an earlier run left."""
@@ -249,28 +247,16 @@ class Run:
 
 def write(file: CaseFile, clock: str) -> None:
     """The record as it is, with its goals, tables and plot."""
-    goals = goals_of(file.record, clock)
-    file.record["goals"] = [{"what": g.what, "goal": g.goal, "reached": g.reached, "met": g.met} for g in goals]
-    file.write()
-    file.path.with_suffix(".md").write_text(page(file.record, clock), encoding="utf-8")
-    draw(file.record, clock, file.path.with_suffix(".svg"))
+    publish(file, clock, goals_of, page, draw)
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--folder", type=Path, default=DEFAULT, help=f"where the models are (default: {DEFAULT})")
+    options = case_parser(__doc__, "two minutes", 2)
     options.add_argument("--models", nargs="+", choices=(PAIR, REAL), default=[PAIR, REAL])
     options.add_argument("--eagle", type=Path, help="a folder with a head for the built-in generator")
     options.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16], help="at most 16")
     options.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.8])
     options.add_argument("--tokens", type=int, default=48, help="of a row, unless it ends before")
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--repeats", type=int, default=2, help="measured rounds, after a few tokens to warm up")
-    options.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="what ratios are of; both are kept")
-    options.add_argument("--quick", action="store_true", help="two minutes: does it work?")
-    options.add_argument("--fresh", action="store_true", help="forget what an earlier run wrote")
-    options.add_argument("--show-only", action="store_true", help="write the tables of what is there")
-    options.add_argument("--output", type=Path, default=RESULTS)
     return options
 
 

@@ -29,8 +29,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from benchmarks.common.case_file import CaseFile, Record
-from benchmarks.common.folders import RESULTS
-from benchmarks.common.real_models import DEFAULT
+from benchmarks.common.case_options import add_peers, case_file, case_parser, publish
 from benchmarks.common.subjects import BFLOAT16, FLOAT32, Missing, Subject, subjects
 from benchmarks.decoding.json_tables import ALL, draw, goals_of, page
 from benchmarks.decoding.records import Task, is_record, tasks
@@ -206,31 +205,17 @@ def _same(outputs: Iterable[Tokens], ours: Iterable[Tokens]) -> list[int]:
 
 def write(file: CaseFile, clock: str) -> None:
     """The record as it is, with its goals, tables and plot."""
-    goals = goals_of(file.record, clock)
-    file.record["goals"] = [{"what": g.what, "goal": g.goal, "reached": g.reached, "met": g.met} for g in goals]
-    file.write()
-    file.path.with_suffix(".md").write_text(page(file.record, clock), encoding="utf-8")
-    draw(file.record, clock, file.path.with_suffix(".svg"))
+    publish(file, clock, goals_of, page, draw)
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--folder", type=Path, default=DEFAULT, help=f"where the models are (default: {DEFAULT})")
+    options = case_parser(__doc__, "two minutes", 1, rounds="rounds over the same records")
+    add_peers(options, PEERS)
     options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options.add_argument("--dtypes", nargs="+", choices=(FLOAT32, BFLOAT16), default=[FLOAT32])
     options.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16], help="records side by side, at most 16")
     options.add_argument("--alone", type=int, default=2, help="records that are written one at a time, at most 16")
     options.add_argument("--limit", type=int, default=96, help="tokens of a record")
-    options.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
-    options.add_argument("--vllm-python", type=Path, help="a Python that has vLLM")
-    options.add_argument("--llama-python", type=Path, help="a Python that has llama-cpp-python")
-    options.add_argument("--threads", type=int, default=1, help="of each side")
-    options.add_argument("--repeats", type=int, default=1, help="rounds over the same records")
-    options.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="what ratios are of; both are kept")
-    options.add_argument("--quick", action="store_true", help="two minutes: does it work?")
-    options.add_argument("--fresh", action="store_true", help="forget what an earlier run wrote")
-    options.add_argument("--show-only", action="store_true", help="write the tables of what is there")
-    options.add_argument("--output", type=Path, default=RESULTS)
     return options
 
 
@@ -244,8 +229,7 @@ def main() -> None:
         arguments.models, arguments.peers = ["SmolLM2-135M"], [GENERATE, LLAMA]
         arguments.rows, arguments.alone, arguments.limit = [1, 4], 1, 24
     empty: Record = {"sides": [], "cases": [], "absent": []}
-    place = arguments.output / f"{NAME}.json"
-    file = CaseFile(place, empty, fresh=arguments.fresh, show_only=arguments.show_only)
+    file = case_file(arguments, NAME, empty)
     if not arguments.show_only:
         for name in arguments.models:
             for dtype in arguments.dtypes:

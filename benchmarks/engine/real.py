@@ -26,9 +26,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.common.case_file import CaseFile, Record, holds
-from benchmarks.common.folders import RESULTS
-from benchmarks.common.real_models import DEFAULT
+from benchmarks.common.case_file import Record, holds
+from benchmarks.common.case_options import add_peers, case_file, case_parser, publish
 from benchmarks.common.roofline import rates
 from benchmarks.common.subjects import DTYPES, QUANTIZED, Missing, Subject, make_half_billion, subjects
 from benchmarks.engine.decode import lengths_of
@@ -110,8 +109,7 @@ class Run:
         self.arguments = arguments
         self.pythons = {VLLM: arguments.vllm_python, LLAMA: arguments.llama_python}
         empty: Record = {"sides": {}, "models": {}, "rooflines": [], "loads": [], "cases": [], "absent": []}
-        place = arguments.output / "real.json"
-        self.file = CaseFile(place, empty, fresh=arguments.fresh, show_only=arguments.show_only)
+        self.file = case_file(arguments, "real", empty)
         self.record = self.file.record
 
     def all(self) -> None:
@@ -136,11 +134,7 @@ class Run:
 
     def write(self) -> None:
         """The record as it is, and its tables."""
-        goals = goals_of(self.record, self.arguments.clock)
-        self.record["goals"] = [{"what": g.what, "goal": g.goal, "reached": g.reached, "met": g.met} for g in goals]
-        self.file.write()
-        text = page(self.record, self.arguments.clock)
-        self.file.path.with_suffix(".md").write_text(text, encoding="utf-8")
+        publish(self.file, self.arguments.clock, goals_of, page)
 
     def _group(self, group: Group, left: list[Case], wanted: list[str]) -> None:
         subject = group.subject
@@ -243,22 +237,12 @@ class Run:
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--folder", type=Path, default=DEFAULT, help=f"where the models are (default: {DEFAULT})")
+    options = case_parser(__doc__, "two minutes", 3, rounds="rounds; one where prompts are long in sum")
+    add_peers(options, PEERS)
     options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     options.add_argument("--rows", nargs="+", type=int, default=list(ROWS))
     options.add_argument("--prompts", nargs="+", type=int, default=list(PROMPTS), help="tokens of a prompt")
-    options.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
-    options.add_argument("--vllm-python", type=Path, help="a Python that has vLLM")
-    options.add_argument("--llama-python", type=Path, help="a Python that has llama-cpp-python")
-    options.add_argument("--threads", type=int, default=1, help="of each side")
-    options.add_argument("--repeats", type=int, default=3, help="rounds; one where prompts are long in sum")
-    options.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="what ratios are of; both are kept")
-    options.add_argument("--quick", action="store_true", help="two minutes: does it work?")
-    options.add_argument("--fresh", action="store_true", help="forget what an earlier run wrote")
-    options.add_argument("--show-only", action="store_true", help="write the tables of what is there")
-    options.add_argument("--output", type=Path, default=RESULTS)
     return options
 
 
