@@ -43,8 +43,8 @@ _MOST, _LEAST_COST = 0.99, 1e-5
 _NEVER = 2.0
 # A sample of which the drafter has not read so many tokens starts anew with it.
 _UNREAD = 16
-# Where no start was measured, one is made for a sample that may get so many tokens more.
-_WORTH = 24
+# Until so many starts were measured, one is made for each sample that may get so many tokens more.
+_TRUSTED, _WORTH = 3, 24
 
 
 @dataclass(slots=True)
@@ -70,9 +70,9 @@ class Stage:
     `credit`: seconds that drafts have saved, less those they have cost. `costs`: seconds that a level of the latest
     drafts took, of which the median counts, starts aside. `starts`: seconds for a token that was read at a start.
     `read`: up to which token of each sample the drafter has read, its own draft included. `written`: how many tokens
-    the latest samples got. `least`: how likely a drafted token must be to pay, as it was calculated `age` steps ago for
-    so large a `batch`; negative where it is to be calculated; then `gain` times as many tokens come in a second.
-    `tries`: whether the present drafts are made to see whether they would pay.
+    the latest samples got that were not cut off. `least`: how likely a drafted token must be to pay, as it was
+    calculated `age` steps ago for so large a `batch`; negative where it is to be calculated; then `gain` times as many
+    tokens come in a second. `tries`: whether the present drafts are made to see whether they would pay.
     """
 
     drafting: Drafting
@@ -206,7 +206,8 @@ class Pace:
         if stage is not None:
             stage.own.pop(sample, None)
             stage.read.pop(sample, None)
-            stage.written.append(sample.drawn)
+            if sample.drawn < sample.generation.max_tokens:
+                stage.written.append(sample.drawn)
 
     def _least(self, stage: Stage, samples: Several[Sequence], rooms: Several[int], batch: int) -> float:
         """How likely a drafted token must be to be reached and right, for tokens to come fastest; above 1 for none.
@@ -237,7 +238,8 @@ class Pace:
         """Whether to draft for a sample, where that begins with all its tokens."""
         if not stage.unread(sample):
             return True
-        if not stage.starts:
+        # The first ones have code to load.
+        if len(stage.starts) < _TRUSTED:
             return stage.to_come(sample) >= _WORTH
         # The share of a step's time that drafts are expected to save.
         saved = 1 - 1 / max(stage.gain, 1.0)
