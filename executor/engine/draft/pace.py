@@ -153,10 +153,8 @@ class Pace:
             shares = (min(stage.share(sample), _MOST) for sample in samples)
             lengths = (int(bound / math.log(share) + 1e-6) for share in shares)
             most = [min(length, room) for length, room in zip(lengths, rooms, strict=True)]
-            return [
-                length if self._starts(stage, sample, batch) else 0
-                for length, sample in zip(most, samples, strict=True)
-            ]
+            ready = self._ready(stage, samples, batch)
+            return [length if own else 0 for length, own in zip(most, ready, strict=True)]
         if stage.credit < self._trial_cost(stage, batch):
             return [0] * len(samples)
         # Of those that the drafter has read, the one that is most often right.
@@ -234,17 +232,24 @@ class Pace:
         stage.gain = float(rates[best] * self.times.seconds(batch) / batch)
         return float(likely[order[best]]) if stage.gain > _GAIN else _NEVER
 
-    def _starts(self, stage: Stage, sample: Sequence, batch: int) -> bool:
-        """Whether to draft for a sample, where that begins with all its tokens."""
-        if not stage.unread(sample):
-            return True
-        # The first ones have code to load.
-        if len(stage.starts) < _TRUSTED:
-            return stage.to_come(sample) >= _WORTH
-        # The share of a step's time that drafts are expected to save.
-        saved = 1 - 1 / max(stage.gain, 1.0)
-        plain = self.times.seconds(batch) / batch
-        return stage.to_come(sample) * saved * plain > self._start_seconds(stage, sample)
+    def _ready(self, stage: Stage, samples: Several[Sequence], batch: int) -> list[bool]:
+        """Which samples the drafter has read, or is to read now: as many as the tokens to come pay for.
+
+        The first starts, which have code to load, are made one at a time.
+        """
+        ready = [not stage.unread(sample) for sample in samples]
+        # The share of a sample's time that drafts are expected to save.
+        saved = (1 - 1 / max(stage.gain, 1.0)) * self.times.seconds(batch) / batch
+        for number, sample in enumerate(samples):
+            if ready[number]:
+                continue
+            if len(stage.starts) < _TRUSTED:
+                ready[number] = stage.to_come(sample) >= _WORTH
+                if ready[number]:
+                    break
+            else:
+                ready[number] = stage.to_come(sample) * saved > self._start_seconds(stage, sample)
+        return ready
 
     def _start_seconds(self, stage: Stage, sample: Sequence) -> float:
         return stage.unread(sample) * median_low(stage.starts) if stage.starts else 0.0
