@@ -25,16 +25,12 @@ _CLEARED = 16
 _SLACK, _ENOUGH, _SETTLED, _NEWEST, _LEAST = 1.0, 12.0, 8, 0.05, 0.05
 
 
-class SlidingWindow:
-    """A policy that knows the last `window` steps alone."""
+class _Around:
+    """A linear policy within another, which says what it forgets."""
 
-    def __init__(self, policy: Linear, window: int) -> None:
-        if window < 1:
-            raise ValueError(f"a window must hold a step, not {window}")
+    def __init__(self, policy: Linear) -> None:
         self.arms, self.features = policy.arms, policy.features
-        self._policy, self._window = policy, window
-        self._steps: deque[tuple[Floats, int, float]] = deque()
-        self._forgotten = 0
+        self._policy = policy
 
     @property
     def theta(self) -> Floats:
@@ -47,6 +43,18 @@ class SlidingWindow:
 
     def choose(self, context: Floats) -> int:
         return self._policy.choose(context)
+
+
+class SlidingWindow(_Around):
+    """A policy that knows the last `window` steps alone."""
+
+    def __init__(self, policy: Linear, window: int) -> None:
+        if window < 1:
+            raise ValueError(f"a window must hold a step, not {window}")
+        super().__init__(policy)
+        self._window = window
+        self._steps: deque[tuple[Floats, int, float]] = deque()
+        self._forgotten = 0
 
     def learn(self, context: Floats, arm: int, loss: float) -> None:
         self._policy.learn(context, arm, loss)
@@ -103,7 +111,7 @@ class SlidingWindow:
         self._forgotten = 0
 
 
-class Restarts:
+class Restarts(_Around):
     """A policy that forgets everything after every `every` steps, or when a test says that losses have changed.
 
     The test is a two-sided CUSUM (Page, 1954) of each arm's residuals, what it cost less what was expected, in units of
@@ -116,23 +124,11 @@ class Restarts:
             raise ValueError(f"steps and sensitivity must be positive, not {every}, {sensitivity}")
         if not (every or test):
             raise ValueError("restarts need a schedule or a test")
-        self.arms, self.features = policy.arms, policy.features
-        self._policy, self._every = policy, every
+        super().__init__(policy)
+        self._every = every
         self._enough = _ENOUGH / sensitivity if test else np.inf
         self.restarts = 0
         self._clear()
-
-    @property
-    def theta(self) -> Floats:
-        """The estimates [A, d] of the policy within."""
-        return self._policy.theta
-
-    def predict(self, context: Floats, arm: int) -> float:
-        """The expected loss of an arm."""
-        return self._policy.predict(context, arm)
-
-    def choose(self, context: Floats) -> int:
-        return self._policy.choose(context)
 
     def learn(self, context: Floats, arm: int, loss: float) -> None:
         residual = finite(loss) - self._policy.predict(context, arm)

@@ -34,8 +34,10 @@ class GenerateStrategy:
     that can give up the rest.
 
     Of a filter: what the large model has to draw waits until `flush_rows` rows want it, or until the first of them has
-    waited for `flush_seconds`, and not once nothing else is under way. `logprobs`: the large model tells the
-    log-probability of what was written; else each token has that of the model that drew it.
+    waited for `flush_seconds`, and not once nothing else is under way.
+
+    Without `logprobs` nobody reads log-probabilities: samples have 0, and of a filter each token has that of the model
+    that drew it, where the large model would else tell that of all that was written.
     """
 
     decode: DecodePlan = field(default_factory=DecodePlan)
