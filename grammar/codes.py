@@ -28,7 +28,7 @@ class CodeInfo:
 
 
 # Codes that are no longer given, and what they said.
-RETIRED = {"QP115": "not part of the language", "QP216": "second context"}
+RETIRED = {"QP115": "not part of the language", "QP216": "second context", "QP269": "rows that are cut"}
 
 CODES: dict[str, CodeInfo] = {
     "QP101": CodeInfo(
@@ -75,6 +75,10 @@ CODES: dict[str, CodeInfo] = {
     "QP125": CodeInfo("unfit arguments", "What stands between the brackets is not what this form takes."),
     "QP126": CodeInfo("unknown comparison", "`equal` is one of `text`, `number` and `math`."),
     "QP127": CodeInfo("unknown kind of verifier", "A model that scores may be declared to be of a kind."),
+    "QP150": CodeInfo(
+        "unfit search", "A `search` names a method, `puct` or `ab_mcts`, and says how many `simulations` it takes."
+    ),
+    "QP140": CodeInfo("unfit scale", "The numbers that a judge may answer stand in its brackets, or after `as`."),
     "QP201": CodeInfo(
         "unknown model or verifier", 'A model is declared by `model NAME = "…"`, or named by a quoted id.'
     ),
@@ -83,16 +87,19 @@ CODES: dict[str, CodeInfo] = {
         "unknown column", "A column is there once a stage has made it; `text` and some others always are."
     ),
     "QP204": CodeInfo("unknown parameter", "An option reads the parameters that the program declares."),
-    "QP205": CodeInfo("unknown function", "The functions are `len`, `min`, `max`, `mean`, `all` and `any`."),
+    "QP205": CodeInfo("unknown function", "An expression calls a function that is not built in."),
     "QP206": CodeInfo(
-        "unknown type", "The types are `text`, `int`, `float`, `bool`, and schemas for fields and results."
+        "unknown type", "The types are `text`, `int`, `float`, `bool`, choices, lists, records and schemas."
     ),
-    "QP207": CodeInfo("unknown reduction", "`reduce` is one of `last`, `min`, `mean`, `prod` and `sum`."),
+    "QP207": CodeInfo(
+        "unknown reduction",
+        "`reduce` is one of `last`, `min`, `mean`, `prod` and `sum`, of a judge `answer` or `expected`.",
+    ),
     "QP208": CodeInfo("name taken", "Each name is declared once; a parameter cannot share a column's name."),
     "QP209": CodeInfo("wrong type", "The value's type does not fit the place where it stands."),
-    "QP210": CodeInfo("column where none can be read", "Options are the same for all rows: parameters only."),
+    "QP210": CodeInfo("column where none can be read", "What is the same for all rows reads parameters only."),
     "QP211": CodeInfo(
-        "aggregate where none can stand", "Aggregates look at all rows, in `until` and `return`, once each."
+        "aggregate where none can stand", "Aggregates look at all rows, and here only parameters can be read."
     ),
     "QP212": CodeInfo("column outside an aggregate", "`until` looks at all rows; a column in it needs an aggregate."),
     "QP213": CodeInfo("unfit default", "A default is a plain value of the parameter's type."),
@@ -100,7 +107,10 @@ CODES: dict[str, CodeInfo] = {
     "QP215": CodeInfo("no context", "`chat` or `prompt` starts the context that the other stages go on from."),
     "QP217": CodeInfo("misplaced return", "`return` is the last stage of a program, outside any block."),
     "QP218": CodeInfo("nothing generated", "The stage works on generated text, and no `generate` stands before it."),
-    "QP219": CodeInfo("wrong number of arguments", "`min` and `max` take one argument or more, other functions one."),
+    "QP219": CodeInfo(
+        "wrong number of arguments",
+        "Each function takes so many arguments; aggregates take one, `min` and `max` several too.",
+    ),
     "QP220": CodeInfo("which program", "The file declares several programs, so the one that is meant must be named."),
     "QP221": CodeInfo(
         "mixed context", "A context is chat turns or plain text: `chat` goes on with one, `prompt` with the other."
@@ -117,7 +127,7 @@ CODES: dict[str, CodeInfo] = {
     ),
     "QP228": CodeInfo("file not readable", "A program reads files under its own folder, UTF-8 and up to 1 MiB."),
     "QP229": CodeInfo(
-        "nothing left to generate", "A `generate` without `stop` finishes every row; only a new turn goes on."
+        "nothing left to generate", "Where the model ends every turn itself, nothing but `say` or a new turn goes on."
     ),
     "QP230": CodeInfo("arms do not fit", "A column that several arms of a `branch` make has one type in all of them."),
     "QP231": CodeInfo(
@@ -129,6 +139,22 @@ CODES: dict[str, CodeInfo] = {
     "QP235": CodeInfo("unused schema", "The file declares the schema, and nothing in it is held to it."),
     "QP236": CodeInfo("rows do not come back", "`peek` gives each row back, so its stages make one row of each."),
     "QP237": CodeInfo("word without effect", "JSON Schema takes a word that it does not know for a note."),
+    "QP250": CodeInfo("nothing to choose from", "`last` and `all` are said of matches: of a regex, or of boxes."),
+    "QP251": CodeInfo(
+        "vote that weighs and counts", "`decided` asks how sure a count of votes is; weights are no counts."
+    ),
+    "QP252": CodeInfo(
+        "search that makes no rows", "The block of a `search` makes the children of a row: it generates."
+    ),
+    "QP240": CodeInfo(
+        "rows not told apart", "`compare` shows columns of two rows, `{a.…}` and `{b.…}`, and parameters."
+    ),
+    "QP241": CodeInfo(
+        "unknown input of a function", "A Python function gets the columns and parameters that its own parameters name."
+    ),
+    "QP253": CodeInfo(
+        "figures that nobody has", "Of a text that was filtered, left early or chosen, no draws are told of."
+    ),
     "QP260": CodeInfo("unknown built-in model", "An id that begins with `zoo/` names a model that ships with qpdsl."),
     "QP261": CodeInfo("verifier that is to write", "A verifier scores text; what writes it is a language model."),
     "QP262": CodeInfo("no verifier of this kind", "`score` takes a reward model, of the kind that it was trained as."),
@@ -139,9 +165,8 @@ CODES: dict[str, CodeInfo] = {
     "QP267": CodeInfo(
         "draft that cannot be", "`draft` stands where nothing can be proposed, or names two things at once."
     ),
-    "QP268": CodeInfo("braces around no name", "In a string `{name}` is replaced, and nothing else in braces is."),
-    "QP269": CodeInfo(
-        "rows that are cut", "A row that `max_tokens` has ended is finished: no later `generate` continues it."
+    "QP268": CodeInfo(
+        "braces around no name", "In a string `{name}` and `{item.name}` are replaced, and nothing else in braces is."
     ),
     "QP270": CodeInfo("empty turn", "The stage works on the text of this turn, in which nothing was generated yet."),
     "QP275": CodeInfo(
@@ -164,6 +189,17 @@ CODES: dict[str, CodeInfo] = {
     "QP308": CodeInfo("empty choice", "Each text of `choice(…)` is at least one character long."),
     "QP309": CodeInfo("unknown format", "`format` is one that llguidance can hold a text to."),
     "QP310": CodeInfo("program too large", "Calls may go 64 deep and add 10,000 stages to the programs of a file."),
+    "QP330": CodeInfo("several rows of one", "`ask` gives each row back, so its stages end in one row."),
+    "QP331": CodeInfo("nothing comes out", "Of an `ask` the columns come out that its stages make, and nothing else."),
+    "QP332": CodeInfo("regex as a value", "A regex stands behind `stop=`, `matches` and `as`, and in `extract`."),
+    "QP333": CodeInfo("regex that cannot stop", "A regex in `stop` matches some text, and not the end of the text."),
+    "QP360": CodeInfo("output that is a text", "Every output is a text; a regex says what it may be."),
+    "QP361": CodeInfo("unfit model", "A parameter that is a model is given the name of a model, or a quoted id."),
+    "QP311": CodeInfo("path that leads nowhere", "`.field` reads a record, and `[0]` a list."),
+    "QP312": CodeInfo("mixed list", "All values of a list are of one type."),
+    "QP313": CodeInfo("misplaced `per`", "`per` belongs to aggregates: it says over which rows they go."),
+    "QP320": CodeInfo("number of a row taken", "In `join` the name `i` is the row's number, and nothing else."),
+    "QP321": CodeInfo("no list to go through", "`each` goes through a list: a column, a parameter, or one in JSON."),
     "QP401": CodeInfo("clauses that exclude each other", "`via filter` stands without `as choice`."),
     "QP402": CodeInfo("model that helps itself", "Filtering or drafting with the model itself saves nothing."),
     "QP501": CodeInfo(

@@ -43,12 +43,22 @@ COLUMNS = {
 }
 
 TYPES = ("text", "int", "float", "bool")
+# The types of parameters: a conversation and a model besides.
+PARAMETER_TYPES = (*TYPES, "messages", "model")
 REDUCES = ("last", "min", "mean", "prod", "sum")
+# What is made of a judge's answer: the likeliest number, or the mean of the numbers by their probabilities.
+JUDGE_REDUCES = ("answer", "expected")
 ROLES = ("system", "user", "assistant")
-FUNCTIONS = ("len", "min", "max", "mean", "all", "any")
+# What looks at all rows; `min` and `max` of several values look at one.
+AGGREGATES = ("count", "sum", "mean", "min", "max", "std", "any", "all", "first", "last", "list")
+FUNCTIONS = (
+    *AGGREGATES,
+    *("int", "float", "text", "len", "lower", "upper", "strip", "contains", "join", "if"),
+    *("log", "exp", "sqrt", "abs", "round"),
+)
 
 DECLARATIONS = {
-    "use": 'use "file.qp"',
+    "use": 'use "file.qp" as NAME',
     "model": 'model NAME = "id" kind=KIND adapter="folder"',
     "schema": 'schema NAME { FIELD: TYPE … } or schema NAME from "file.json"',
     "program": "program NAME(PARAMETER: TYPE, …) -> TYPE { … }",
@@ -58,33 +68,42 @@ MODEL_OPTIONS = ("kind", "adapter")
 
 # What stages are called in other languages.
 STAGE_SYNONYMS = {
-    "ask": "chat",
     "sample": "generate",
     "complete": "generate",
     "judge": "score",
     "filter": "where",
-    "if": "where",
+    "when": "if",
     "take": "keep",
     "top": "keep",
     "limit": "keep",
-    "sort": "keep",
-    "order": "keep",
+    "sort": "order",
+    "unique": "distinct",
+    "dedup": "distinct",
+    "concat": "join",
+    "gather": "join",
     "while": "repeat",
-    "for": "repeat",
+    "for": "each",
+    "foreach": "each",
+    "map": "each",
     "loop": "repeat",
+    "mcts": "search",
+    "tree": "search",
     "parallel": "branch",
     "union": "branch",
 }
 
 # How a clause is written, and what stands in its place.
 CLAUSE_FORMS = {
-    "as": 'as SCHEMA, /regex/, choice("a", "b") or grammar("file.lark")',
-    "via": 'via filter(MODEL, THRESHOLD, by= share=) or amortized(MARGIN, layer= rerank= head="folder" certify=)',
-    "draft": 'draft MODEL, ngram, ngram("texts.txt"), early_exit, eagle("folder") or none; each with tokens= branches=',
+    "as": 'as SCHEMA, int(1..5), bool, [text], /regex/, choice("a", "b"), choice(OPTIONS) or grammar("file.lark")',
+    "via": "via filter(MODEL, THRESHOLD, by= share= rows= wait=) or "
+    'amortized(MARGIN, layer= rerank= head="folder" certify=)',
+    "draft": 'draft MODEL, ngram, ngram("texts.txt"), early_exit, early_exit("folder"), eagle("folder") or none; each with '
+    "tokens= branches=",
     "within": "within exact, epsilon(1e-3) or loss(0.02)",
     "prefer": "prefer latency=0.8",
     "like": "like search_and_learn",
     "given": "given PROBLEM, which is a parameter, a column or a string",
+    "of": "of TEXT, which is a column, a parameter or a string",
 }
 # What proposes tokens besides a model, and `none`, which means that nothing does.
 DraftMethod = OneOf["none", "ngram", "model", "early_exit", "eagle"]
@@ -92,11 +111,21 @@ DRAFTS = ("ngram", "early_exit", "eagle")
 DRAFT_OPTIONS = ("tokens", "branches")
 # The most tokens of one draft, those of all branches together.
 MOST_DRAFTED = 63
-TARGETS = ("choice", "grammar")
+TARGETS = ("choice", "grammar", "int", "float")
 VIAS = ("filter", "amortized")
 # The options of both besides what stands first.
-FILTER_OPTIONS = ("by", "share")
+FILTER_OPTIONS = ("by", "share", "rows", "wait")
 AMORTIZED_OPTIONS = ("layer", "rerank", "head", "certify")
+# What `extract` takes besides patterns: the content of the `\\boxed{…}` of LaTeX.
+BOXED = "boxed"
+# What `score` can say of the draws of a text.
+DrawFigure = OneOf["entropy", "confidence", "certainty"]
+DRAW_FIGURES: tuple[DrawFigure, ...] = get_args(DrawFigure)
+# How a tree of rows is searched.
+SearchMethod = OneOf["puct", "ab_mcts"]
+SEARCH_METHODS: tuple[SearchMethod, ...] = get_args(SearchMethod)
+# What a search says of its rows, with types.
+SEARCHED_COLUMNS = {"visits": "int", "value": "float"}
 # What a filter goes by: the probability of the drawn token, the lead of the likeliest one, how little is open.
 Confidence = OneOf["probability", "margin", "entropy"]
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
@@ -106,6 +135,20 @@ VerifierKind = OneOf["rlhflow", "math_shepherd", "skywork", "qwen", "outcome"]
 VERIFIER_KINDS: tuple[VerifierKind, ...] = get_args(VerifierKind)
 SYSTEMS = ("search_and_learn",)
 EQUALITIES = ("text", "number", "math")
+# What `join` calls the number of a row, from 1.
+ROW_NUMBER = "i"
+# What `compare` calls the two rows.
+COMPARED = ("a", "b")
+# The verifiers that take arguments, and `compare`, which `best by` takes.
+VERIFIER_FORMS = {
+    "judge": 'judge(MODEL, "rubric", LOW..HIGH) or judge(MODEL, "question") as int(LOW..HIGH)',
+    "prob": 'prob(MODEL, "question", "Yes", "No")',
+    "equal": "equal(ANSWER, REFERENCE, by=text|number|math)",
+    "json": "json or json(SCHEMA)",
+    "passes": "passes(TESTS, timeout=SECONDS)",
+    "confidence": "confidence or confidence(window=TOKENS)",
+    "compare": 'compare(MODEL, "…{a.text}…{b.text}…", both=true)',
+}
 
 # The types that take arguments, with their forms; a field takes these beside plain types, `[TYPE]` and `{ … }`.
 TYPE_FORMS = {
@@ -129,30 +172,57 @@ class StageForm:
 
 STAGES = {
     "prompt": StageForm('prompt "…"', "a string"),
-    "chat": StageForm("chat system= user= assistant=", "`system=`, `user=` or `assistant=`", ROLES),
+    "chat": StageForm(
+        "chat system= user= assistant= messages=", "`system=`, `user=` or `assistant=`", (*ROLES, "messages")
+    ),
+    "say": StageForm('say "…"', "a string"),
     "generate": StageForm(
         "generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= as … via … draft … into …",
         "a model",
         ("n", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens"),
     ),
     "score": StageForm(
-        'score VERIFIER or judge(MODEL, "rubric", 1..5) reduce= given PROBLEM into NAME', "a verifier", ("reduce",)
+        'score VERIFIER or judge(MODEL, "rubric", 1..5) reduce= of TEXT given PROBLEM into NAME',
+        "a verifier",
+        ("reduce",),
     ),
-    "extract": StageForm("extract NAME = /regex/, .json.path or EXTRACTOR", "the name of a column"),
+    "extract": StageForm(
+        "extract NAME = /regex/, .json.path, boxed or EXTRACTOR; extract last NAME, extract all NAME",
+        "the name of a column",
+    ),
+    "let": StageForm("let NAME = EXPR", "the name of a column"),
     "where": StageForm("where EXPR", "a condition"),
     "keep": StageForm("keep K by EXPR per COLUMN", "how many rows to keep"),
-    "best": StageForm("best by EXPR", "`by`"),
-    "vote": StageForm("vote COLUMN weight=EXPR equal=text|number|math", "a column", ("weight", "equal")),
-    "split": StageForm("split G or split N by EXPR temperature=", "how many groups to make", ("temperature",)),
+    "best": StageForm("best by EXPR per COLUMN", "`by`"),
+    "distinct": StageForm("distinct by EXPR per COLUMN", "`by`"),
+    "order": StageForm("order by EXPR", "`by`"),
+    "join": StageForm('join NAME = EXPR sep="…" per COLUMN', "the name of a column", ("sep",)),
+    "vote": StageForm(
+        "vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN",
+        "a column",
+        ("weight", "equal", "decided"),
+    ),
+    "split": StageForm(
+        "split G or split N by EXPR temperature= per COLUMN", "how many groups to make", ("temperature",)
+    ),
     "repeat": StageForm("repeat N until EXPR { … }", "the most rounds to run"),
+    "search": StageForm(
+        "search puct by EXPR simulations= c= per_round= { … } or search ab_mcts by EXPR simulations= per_round= { … }",
+        "`puct` or `ab_mcts`",
+        ("simulations", "c", "per_round"),
+    ),
     "branch": StageForm("branch { { … } { … } }", "`{`"),
+    "if": StageForm("if COND { … } else { … }", "a condition"),
+    "each": StageForm("each NAME in LIST { … } or each NAME in .json.path { … }, with no block too", "the name of a column"),
     "peek": StageForm("peek { … }", "`{`"),
+    "ask": StageForm("ask { … }", "`{`"),
     "call": StageForm("call PROGRAM(ARGUMENT, …) into NAME", "a program"),
     "return": StageForm("return EXPR", "an expression"),
 }
 
-# "none" is the type of the literal alone, "unknown" that of an expression with an error in it, which fits anywhere.
-Type = OneOf["text", "int", "float", "bool", "none", "unknown"]
+# A type as the language writes it: one of `TYPES`, `[text]` for a list, `{name: text}` for a record. "none" is the type
+# of the literal alone, "record" a record of any fields, "unknown" fits anywhere (`planner/values/value_types.py`).
+Type = str
 NUMBERS = frozenset({"int", "float"})
 # What `finish` can say; it is none where nothing was generated.
-FINISHES = ("eos", "stop", "length", "match")
+FINISHES = ("eos", "stop", "length", "match", "context")

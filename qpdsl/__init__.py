@@ -12,27 +12,53 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qpdsl.api.binding import using as using
+    from qpdsl.api.compose.annotations import Messages as Messages
     from qpdsl.api.compose.decorator import program as program
+    from qpdsl.api.compose.expressions import abs as abs
     from qpdsl.api.compose.expressions import all as all
     from qpdsl.api.compose.expressions import any as any
     from qpdsl.api.compose.expressions import col as col
+    from qpdsl.api.compose.expressions import contains as contains
+    from qpdsl.api.compose.expressions import count as count
+    from qpdsl.api.compose.expressions import exp as exp
+    from qpdsl.api.compose.expressions import first as first
+    from qpdsl.api.compose.expressions import float as float
+    from qpdsl.api.compose.expressions import if_ as if_
+    from qpdsl.api.compose.expressions import int as int
+    from qpdsl.api.compose.expressions import join as join
     from qpdsl.api.compose.expressions import len as len
+    from qpdsl.api.compose.expressions import log as log
+    from qpdsl.api.compose.expressions import lower as lower
     from qpdsl.api.compose.expressions import matches as matches
     from qpdsl.api.compose.expressions import max as max
     from qpdsl.api.compose.expressions import mean as mean
     from qpdsl.api.compose.expressions import min as min
     from qpdsl.api.compose.expressions import none as none
     from qpdsl.api.compose.expressions import not_ as not_
+    from qpdsl.api.compose.expressions import round as round
+    from qpdsl.api.compose.expressions import sqrt as sqrt
+    from qpdsl.api.compose.expressions import std as std
+    from qpdsl.api.compose.expressions import strip as strip
+    from qpdsl.api.compose.expressions import sum as sum
+    from qpdsl.api.compose.expressions import text as text
+    from qpdsl.api.compose.expressions import upper as upper
     from qpdsl.api.compose.stages import Rows as Rows
     from qpdsl.api.compose.stages import chat as chat
+    from qpdsl.api.compose.stages import let as let
     from qpdsl.api.compose.stages import prompt as prompt
     from qpdsl.api.compose.targets import Model as Model
     from qpdsl.api.compose.targets import amortized as amortized
+    from qpdsl.api.compose.targets import boxed as boxed
+    from qpdsl.api.compose.targets import certainty as certainty
     from qpdsl.api.compose.targets import choice as choice
+    from qpdsl.api.compose.targets import compare as compare
+    from qpdsl.api.compose.targets import confidence as confidence
     from qpdsl.api.compose.targets import draft as draft
     from qpdsl.api.compose.targets import eagle as eagle
     from qpdsl.api.compose.targets import early_exit as early_exit
+    from qpdsl.api.compose.targets import entropy as entropy
     from qpdsl.api.compose.targets import epsilon as epsilon
+    from qpdsl.api.compose.targets import equal as equal
     from qpdsl.api.compose.targets import exact as exact
     from qpdsl.api.compose.targets import filter as filter
     from qpdsl.api.compose.targets import judge as judge
@@ -41,13 +67,17 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import loss as loss
     from qpdsl.api.compose.targets import model as model
     from qpdsl.api.compose.targets import ngram as ngram
+    from qpdsl.api.compose.targets import passes as passes
+    from qpdsl.api.compose.targets import prob as prob
     from qpdsl.api.compose.targets import regex as regex
     from qpdsl.api.compose.targets import schema as schema
+    from qpdsl.api.compose.targets import valid_json as valid_json
     from qpdsl.api.loading import load as load
     from qpdsl.api.loading import parse as parse
     from qpdsl.api.program import Plan as Plan
     from qpdsl.api.program import Program as Program
     from qpdsl.api.program import QpWarning as QpWarning
+    from qpdsl.api.results import Candidate as Candidate
     from qpdsl.api.results import Finished as Finished
     from qpdsl.api.results import Result as Result
     from qpdsl.api.results import RunError as RunError
@@ -70,22 +100,44 @@ __version__ = "0.1.0"
 # Where each name of the Python face is; the imports above say the same to type checkers.
 _HOMES = {
     "api.binding": ("using",),
+    "api.compose.annotations": ("Messages",),
     "api.compose.decorator": ("program",),
     "api.compose.expressions": (
+        "abs",
         "all",
         "any",
         "col",
+        "contains",
+        "count",
+        "exp",
+        "first",
+        "last",
+        "list",
+        "float",
+        "if_",
+        "int",
+        "join",
         "len",
+        "log",
+        "lower",
         "matches",
         "max",
         "mean",
         "min",
         "none",
         "not_",
+        "round",
+        "sqrt",
+        "std",
+        "strip",
+        "sum",
+        "text",
+        "upper",
     ),
     "api.compose.stages": (
         "Rows",
         "chat",
+        "let",
         "prompt",
     ),
     "api.compose.targets": (
@@ -98,8 +150,17 @@ _HOMES = {
         "epsilon",
         "exact",
         "filter",
+        "compare",
+        "equal",
         "judge",
+        "passes",
+        "prob",
+        "valid_json",
         "lark",
+        "boxed",
+        "certainty",
+        "confidence",
+        "entropy",
         "logprob",
         "loss",
         "model",
@@ -117,6 +178,7 @@ _HOMES = {
         "QpWarning",
     ),
     "api.results": (
+        "Candidate",
         "Finished",
         "Result",
         "RunError",

@@ -29,7 +29,9 @@ def named_models(operators: Iterable[ops.Operator]) -> list[str]:
         match op:
             case ops.Generate(model=model, via=ops.Filter(model=small)):
                 names += [model, small]
-            case ops.Generate(model=model) | ops.Judge(model=model) | ops.Score(verifier=model):
+            case ops.Generate(model=model) | ops.Score(verifier=model):
+                names.append(model)
+            case ops.Judge(model=model) | ops.Prob(model=model) | ops.Tournament(model=model):
                 names.append(model)
     return names
 
@@ -50,6 +52,9 @@ def named_exit_heads(
     None is the folder's usual layer. All of them are asked for, by no layer at all, where only a run says which.
     """
     for op in operators:
+        if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "early_exit":
+            if op.draft.model is not None:
+                yield op.draft.model, plan.models[op.model], (None,)
         if isinstance(op, ops.Generate) and isinstance(op.via, ops.Amortized) and op.via.head is not None:
             layers: tuple[int | None, ...] = (None,) if op.via.layer is None else ()
             literal = constant(op.via.layer)
@@ -131,14 +136,14 @@ def _writers(op: ops.Operator) -> Iterator[str]:
     if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "model":
         assert op.draft.model is not None
         yield op.draft.model
-    if isinstance(op, ops.Generate | ops.Judge):
+    if isinstance(op, ops.Generate | ops.Judge | ops.Prob | ops.Tournament):
         yield op.model
 
 
 def check_templates(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:
     """Raises ModelError where a model that writes cannot be given chat turns as the plan has them.
 
-    Tried with the turns before the first text that is generated, and for a judge with its question. `models` are the
+    Tried with the turns before the first text that is generated, and for a model that is asked with its question. `models` are the
     loaded models by id.
     """
     turns: list[tuple[str, str]] = []
@@ -151,7 +156,7 @@ def check_templates(plan: PhysicalPlan, operators: Iterable[ops.Operator], model
                 if turns and not started:
                     _check_turns(models[plan.models[name]], turns)
                 started = True
-            case ops.Judge(model=name):
+            case ops.Judge(model=name) | ops.Prob(model=name) | ops.Tournament(model=name):
                 _check_turns(models[plan.models[name]], [("user", "x")])
 
 

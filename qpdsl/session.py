@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from qpdsl.errors import naming_keywords
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
+from qpdsl.executor.engine.exit.exit_router import ExitRouter, Expected
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step.routed_head import HeadRouter
@@ -27,8 +29,10 @@ from qpdsl.executor.models.exit_head import ExitHead
 from qpdsl.executor.models.exit_record import ExitRecord
 from qpdsl.executor.models.load import load, score_with
 from qpdsl.executor.models.text_model import PagedTextModel
+from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.routing import Routing
+from qpdsl.executor.requests.routing import ExitRouting, Routing
+from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.routing.route_trace import RouteTrace
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.instance import Services
@@ -50,9 +54,17 @@ from qpdsl.plan_models import (
     named_models,
     verifier_kinds,
 )
-from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
-from qpdsl.settings import check_device, check_memory, check_router, check_threads, check_types
+from qpdsl.planner.values.value import Value
+from qpdsl.settings import (
+    check_device,
+    check_exit_heads,
+    check_memory,
+    check_router,
+    check_shadow,
+    check_threads,
+    check_types,
+)
 from qpdsl.threads import usual_threads
 
 # So many turns of the event loop a task takes to its first request: one to start it, and one each for the tasks that it
@@ -64,8 +76,8 @@ class Session:
     """Runs plans on `device` ("cpu", "cuda", "cuda:1"…).
 
     `dtype` None means float32 on a CPU and the checkpoint's own elsewhere. `kv_type` "int8" or "fp8" keeps keys and
-    values in eight bits, about half of bfloat16's memory, and "int4" in about five, less than a third; tokens are then
-    those of a slightly different model.
+    values in eight bits, about half of bfloat16's memory, and "int4" keys in eight and values in four, about two
+    fifths of it; tokens are then those of a slightly different model.
     `kv_bytes` is the memory for the KV of all models together, in bytes or as text ("4GiB", "50%" of the device's);
     by default a quarter of what is free, 2 GiB at the most, and on a GPU what is free less what the largest step
     takes. `threads` are torch's: by default what OMP_NUM_THREADS says, else one a core, or a single one if every model
@@ -77,7 +89,11 @@ class Session:
     by default, or with "none", a rule decides. No token depends on it. With `record_routes` every way is tried at each
     such step, and `route_traces` has what each took. `exit_heads` are folders that `qpdsl calibrate` wrote, by the
     names of the models in programs that they are for, or by "" for any: where a program permits a loss, its plan may
-    leave those models early. Raises ArgumentError.
+    leave those models early. Of the draws that an early exit or a filter's small model decides, `shadow` is the share
+    that the full model draws too, to know how often it would have drawn another token. That token is not used. By
+    default it is 2% where a plan under `within loss(x)` chose the exit or the filter, and else nothing. With
+    `allow_code`, `score passes(…)` may run code that a model wrote.
+    Raises ArgumentError.
     """
 
     @naming_keywords
@@ -96,10 +112,14 @@ class Session:
         compile: bool = False,
         router: str | None = None,
         record_routes: bool = False,
-        exit_heads: Mapping[str, str] | None = None,
+        exit_heads: Mapping[str, str | Path] | None = None,
+        shadow: float | None = None,
+        allow_code: bool = False,
     ) -> None:
         check_device(device)
         check_router(router)
+        check_shadow(shadow)
+        check_exit_heads(exit_heads)
         check_types(dtype, kv_type)
         check_threads(threads)
         check_memory(kv_bytes, device)
@@ -117,7 +137,10 @@ class Session:
             record_routes=record_routes or config.record_routes,
         )
         self.router = router
-        self.exit_heads = dict(exit_heads or {})
+        self.exit_heads = {name: str(folder) for name, folder in (exit_heads or {}).items()}
+        self.shadow = shadow
+        self.allow_code = allow_code
+        self._exit_routing = None if router is None else ExitRouting.named(router)
         self._routing = (None if router is None else Routing.named(router)) or Routing()
         self._engine = PagedEngine(config, self._stepped, kv_bytes)
         self._request_cache = RequestCache(self._engine)
@@ -198,7 +221,7 @@ class Session:
         asked = layers or tuple(head.layer for head in record.heads)
         for layer in dict.fromkeys((record.usual.layer, *(layer for layer in asked if layer is not None))):
             head = ExitHead.load(model, folder, layer, digest, paged.layout.layers, paged.head_inputs)
-            self._engine.add_exit_head(place, head)
+            self._engine.add_exit_head(place, head, record.head(head.layer))
         self._exit_heads.add((place, model, layers))
 
     @contextlib.asynccontextmanager
@@ -283,6 +306,43 @@ class Session:
         if head is not None and self._routing not in head.routers:
             head.router(self._routing).restore(state)
 
+    def exit_routers(self) -> dict[str, dict[EarlyExit, ExitRouter]]:
+        """What decides which draws of each model try their early exits, by the model's id and the exit."""
+        found = {name: self._engine.exits(name).routers for name in self._models}
+        return {name: own for name, own in found.items() if own}
+
+    def learned_exits(self) -> dict[str, dict[str, Any]]:
+        """What these have learned by now, for the next run, by the model's id and what the exit says."""
+        learned = {
+            model: {
+                str(leave): router.learned(self._engine.exits(model).costs)
+                for leave, router in routers.items()
+                if router.routing.fixed is None and any(router.draws.values())
+            }
+            for model, routers in self.exit_routers().items()
+        }
+        return {model: states for model, states in learned.items() if states}
+
+    def restore_exits(self, plan: PhysicalPlan, model: str, states: Mapping[str, object]) -> None:
+        """Has a model's routers of early exits begin with what earlier runs of a plan learned, by what the exits say.
+
+        Raises ValueError where there is one that is no such state; then nothing has changed.
+        """
+        routing = self.exit_routing(plan)
+        if routing is not None and routing.fixed is None:
+            for state in states.values():
+                ExitRouter(routing, Expected(1.0, 0.0, 1.0, 0.0)).restore(state)
+            self._engine.restore_exits(model, states)
+
+    def exit_state(self, model: str) -> str:
+        """Names what a model's routers of early exits decide by."""
+        return " ".join(router.digest for router in self._engine.exits(model).routers.values())
+
+    def exit_routing(self, plan: PhysicalPlan) -> ExitRouting | None:
+        """How early exits are routed where a plan says that they are: with its weight of latency, 0.5 by default."""
+        latency = 0.5 if plan.prefer is None else plan.prefer
+        return None if self._exit_routing is None else replace(self._exit_routing, latency=latency)
+
     def route_traces(self) -> dict[str, RouteTrace]:
         """What was recorded of the routed steps of each model, by its id."""
         return {model: router.trace() for model, router in self.routers().items() if router.recorded}
@@ -333,7 +393,17 @@ class Session:
         scores = self._shared_scores()
         shared = (on_token, self._mathematics, scores, self._routing)
         services = Services(
-            self._engine, models, verifiers, self.events, known, *shared, request_cache=self._request_cache
+            self._engine,
+            models,
+            verifiers,
+            self.events,
+            known,
+            *shared,
+            request_cache=self._request_cache,
+            allow_code=self.allow_code,
+            exit_routing=self.exit_routing(plan),
+            exit_state=self.exit_state,
+            shadowing=Shadowing(self.shadow, frozenset(plan.ways if plan.within.level == "loss" else ())),
         )
         return await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
 

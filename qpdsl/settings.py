@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 
 from qpdsl.arguments import ArgumentError, json_text
 from qpdsl.errors import shorten
@@ -59,6 +61,23 @@ def check_router(router: object) -> None:
         Routing.named(router if isinstance(router, str) else json_text(router))
     except ValueError as error:
         raise ArgumentError(f"`router`: {error}") from error
+
+
+def check_shadow(share: object) -> None:
+    """Raises ArgumentError unless the value is a share, from 0 to 1, or None."""
+    if share is not None and (isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1):
+        raise ArgumentError(f"`shadow` takes a share from 0 to 1, not {json_text(share)}")
+
+
+def check_exit_heads(heads: object) -> None:
+    """Raises ArgumentError unless the value has folders by the names of models, or is None."""
+    if heads is None:
+        return
+    given = heads.items() if isinstance(heads, Mapping) else [(None, heads)]
+    for name, folder in given:
+        if not isinstance(name, str) or not isinstance(folder, (str, Path)) or not str(folder):
+            form = '{"llm": "folder"}, or {"": "folder"} for all models'
+            raise ArgumentError(f"`exit_heads` takes folders by the names of models, as {form}, not {heads!r:.60}")
 
 
 def check_timeout(seconds: object) -> None:

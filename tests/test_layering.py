@@ -37,15 +37,18 @@ LAYERS: dict[str, str] = {
     "grammar/format": "grammar grammar/ast grammar/literals grammar/parse",
     "qpdsl/zoo": "grammar",
     "planner": "",
-    "planner/plan": "grammar grammar/ast grammar/literals",
-    "planner/names": "grammar grammar/ast grammar/literals grammar/parse grammar/format planner/plan qpdsl/zoo",
-    "planner/check": "grammar grammar/ast grammar/literals grammar/format planner/plan planner/names",
+    "planner/values": "grammar",
+    "planner/plan": "grammar grammar/ast grammar/literals planner/values",
+    "planner/names": "grammar grammar/ast grammar/literals grammar/parse grammar/format planner/plan planner/values "
+    "qpdsl/zoo",
+    "planner/check": "grammar grammar/ast grammar/literals grammar/format planner/plan planner/values planner/names",
     "planner/rules/decode": "planner/plan",
-    "planner/rules": "grammar/ast grammar/literals planner/plan planner/rules/decode",
-    "planner/cost": "grammar grammar/ast planner/plan",
+    "planner/rules": "grammar/ast grammar/literals planner/plan planner/values planner/rules/decode",
+    "planner/cost": "grammar grammar/ast planner/plan planner/values",
     "planner/capacity": "",
-    "planner/optimize": "grammar/ast planner/plan planner/rules planner/cost",
-    "planner/explain": "grammar grammar/ast grammar/format planner/plan planner/rules planner/cost planner/optimize "
+    "planner/optimize": "grammar/ast planner/plan planner/values planner/rules planner/cost",
+    "planner/explain": "grammar grammar/ast grammar/format planner/plan planner/values planner/rules planner/cost "
+    "planner/optimize "
     "planner/capacity",
     "executor": "",
     "executor/requests": "",
@@ -68,21 +71,28 @@ LAYERS: dict[str, str] = {
     "executor/engine/draft": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
     "executor/engine/model executor/engine/step",
     "executor/engine/exit": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
-    "executor/engine/model executor/engine/step",
+    "executor/engine/model executor/engine/step executor/routing",
     "executor/engine": "executor/requests executor/engine/*",
-    "executor/text": "",
+    "executor/text": "grammar/literals",
     "executor/verifiers": "grammar executor/text executor/checkpoint executor/engine/model",
     "executor/models": "grammar executor/requests executor/text executor/checkpoint executor/verifiers "
     "executor/kernels executor/kernels/data executor/engine/*",
     "executor/events": "executor/engine",
-    "executor/runtime/instance": "grammar/ast planner/plan executor/requests executor/text executor/verifiers "
+    "executor/runtime/instance": "grammar/ast planner/plan planner/values executor/requests executor/text "
+    "executor/verifiers "
     "executor/models executor/events",
-    "executor/runtime/operators": "grammar/ast grammar/literals planner/plan executor/requests executor/text "
+    "executor/runtime/operators": "grammar grammar/ast grammar/literals planner/plan planner/values executor/requests "
+    "executor/text "
     "executor/verifiers "
     "executor/runtime/instance",
-    "executor/runtime/generate": "grammar/literals planner/plan executor/requests executor/text executor/models "
+    "executor/runtime/scoring": "grammar grammar/ast planner/values planner/plan executor/requests executor/text "
+    "executor/models "
+    "executor/verifiers executor/runtime/instance executor/runtime/operators",
+    "executor/runtime/generate": "grammar/literals planner/plan planner/values executor/requests executor/text "
+    "executor/models "
     "executor/events executor/engine/step executor/runtime/instance executor/runtime/operators",
-    "executor/runtime": "planner/plan executor/requests executor/events executor/runtime/*",
+    "executor/runtime/tree_search": "planner/plan planner/values executor/verifiers executor/runtime/instance",
+    "executor/runtime": "planner/plan planner/values executor/requests executor/events executor/runtime/*",
     "executor/measure": "planner/cost planner/capacity executor/checkpoint executor/requests executor/text "
     "executor/models executor/events executor/engine executor/engine/*",
     "tui/state": "executor/requests executor/events",
@@ -90,23 +100,26 @@ LAYERS: dict[str, str] = {
     "tui/screens": "grammar tui/state tui/widgets",
     "tui/report": "grammar executor/events tui/state tui/widgets tui/screens",
     "tui": "tui/*",
-    "qpdsl": "grammar* planner/plan executor* qpdsl/zoo",
-    "qpdsl/sources": "grammar* planner/plan planner/names planner/check executor/runtime/instance qpdsl",
+    "qpdsl": "grammar* planner/plan planner/values executor* qpdsl/zoo",
+    "qpdsl/sources": "grammar* planner/plan planner/values planner/names planner/check executor/runtime/instance qpdsl",
     "qpdsl/planning": "grammar grammar/ast grammar/format planner* executor/checkpoint executor/engine/memory "
-    "executor/models executor/measure executor/engine/step executor/routing qpdsl qpdsl/zoo",
-    "qpdsl/dataset": "grammar planner/plan executor/checkpoint executor/requests executor/events executor/runtime "
+    "executor/models executor/measure executor/engine/step executor/requests executor/routing qpdsl qpdsl/zoo",
+    "qpdsl/dataset": "grammar planner/plan planner/values planner/cost executor/checkpoint executor/requests "
+    "executor/events executor/runtime "
     "executor/runtime/instance qpdsl",
     "qpdsl/calibration": "executor/checkpoint executor/requests executor/models executor/engine/model qpdsl",
     "qpdsl/family/tasks": "",
     "qpdsl/family/training": "executor/engine/draft executor/models qpdsl/family/tasks",
-    "qpdsl/family/measure": "planner/plan planner/optimize qpdsl qpdsl/sources qpdsl/dataset qpdsl/family/*",
+    "qpdsl/family/measure": "planner/plan planner/values planner/optimize qpdsl qpdsl/sources qpdsl/dataset "
+    "qpdsl/family/*",
     "qpdsl/family": "qpdsl/family/*",
     "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
-    "qpdsl/api/compose": "grammar* executor/runtime/instance qpdsl qpdsl/api qpdsl/sources",
-    "qpdsl/lsp": "grammar* planner/plan planner/names planner/check qpdsl qpdsl/zoo",
+    "qpdsl/api/compose": "grammar* planner/plan planner/values executor/runtime/instance qpdsl qpdsl/api "
+    "qpdsl/sources",
+    "qpdsl/lsp": "grammar* planner/plan planner/values planner/names planner/check qpdsl qpdsl/zoo",
     "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/events qpdsl qpdsl/zoo "
     "qpdsl/sources",
-    "qpdsl/cli/runs": "planner/plan planner/explain executor* tui tui/widgets qpdsl/zoo "
+    "qpdsl/cli/runs": "planner/plan planner/values planner/explain executor* tui tui/widgets qpdsl/zoo "
     "qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset qpdsl/cli",
     "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",
     "qpdsl/cli/commands/profiling": "grammar planner* executor/checkpoint qpdsl qpdsl/zoo qpdsl/sources qpdsl/planning "

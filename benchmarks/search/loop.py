@@ -26,7 +26,8 @@ from transformers import (
 from qpdsl import zoo
 from qpdsl.executor.engine.step.sampler import sample
 from qpdsl.executor.requests.request import SamplingParams
-from qpdsl.executor.runtime.instance.noise import hash_arguments, noise_key
+from qpdsl.executor.runtime.instance.noise import hash_context, noise_key
+from qpdsl.executor.text.context import Context
 
 STOP = "\n\n"
 TEMPERATURE = 0.8
@@ -70,21 +71,21 @@ class Loop:
         self.signs = [self.marks.convert_tokens_to_ids(sign) for sign in "+-"]
         self.limit = int(self.llm.config.max_position_embeddings)
 
-    def answer(self, problem: str, seed: int = 0, stage: int | None = None) -> str | None:
-        """What the search comes to. `stage` is the number of the program's `generate`, to draw with its noise."""
+    def answer(self, problem: str, seed: int = 0, noise: bool = False) -> str | None:
+        """What the search comes to. With `noise` it draws with that of the program's `generate`."""
         prompt = self.words.apply_chat_template(
             [{"role": "user", "content": problem}], tokenize=True, add_generation_prompt=True, return_dict=False
         )
-        digest = hash_arguments([problem, self.width, self.expand, self.depth])
+        digest = hash_context(Context(turns=(("user", problem),)))
         beams = [Beam()]
         for round_ in range(self.depth):
             if all(beam.finished for beam in beams):
                 break
             keys: list[int] | None = None
             going = [beam for beam in beams if not beam.finished]
-            if stage is not None:
+            if noise:
                 paths = [(*beam.path, index) for beam in going for index in range(self.expand)]
-                keys = [noise_key(seed, digest, stage, (round_,), path) for path in paths]
+                keys = [noise_key(seed, digest, 0, (round_,), path) for path in paths]
             grown = iter(self._grown(list(prompt), going, keys))
             # A finished beam stands where it stood.
             beams = [

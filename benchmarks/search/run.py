@@ -36,8 +36,6 @@ from benchmarks.search.loop import Loop
 from benchmarks.search.planned import Run, plan_of, problems, run
 from benchmarks.search.splits import split_session
 from benchmarks.search.tables import page
-from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import everything
 from qpdsl.planner.rules import RULES
 from qpdsl.session import Session
 
@@ -69,7 +67,6 @@ def throughput(sizes: Sizes) -> dict[str, Any]:
     """The loop, all problems at once with no rules, and the plan."""
     plan, naive = plan_of(PROGRAM), plan_of(PROGRAM, naive=True)
     rows = problems(plan, sizes.throughput)
-    stage = next(node.op.stage for node in everything(plan.ops) if isinstance(node.op, ops.Generate))
     loop = Loop()
     texts = [str(row.arguments["problem"]) for row in rows[: sizes.loop]]
     sides: dict[str, Callable[[], Run | None]] = {
@@ -78,7 +75,7 @@ def throughput(sizes: Sizes) -> dict[str, Any]:
         "planned": lambda: run(plan, rows),
     }
     runs_of = _turns(sides, sizes.repeats)
-    same = [loop.answer(text, 0, stage) for text in texts]
+    same = [loop.answer(text, noise=True) for text in texts]
     last_runs = {name: runs[-1][2] for name, runs in runs_of.items()}
     planned_run, naive_run = last_runs["planned"], last_runs["no rules"]
     assert planned_run is not None and naive_run is not None

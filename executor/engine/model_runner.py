@@ -11,7 +11,7 @@ import torch
 
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.draft.drafters import Drafters
-from qpdsl.executor.engine.exit.exit_steps import ExitSteps, FirstLayers, Source
+from qpdsl.executor.engine.exit.exit_steps import ExitSteps, FirstLayers, Outcome, Source
 from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
@@ -22,6 +22,7 @@ from qpdsl.executor.engine.step.mask_filler import MaskFiller
 from qpdsl.executor.engine.step.readout import Reading
 from qpdsl.executor.engine.step.stopwatch import Stopwatch
 from qpdsl.executor.engine.step_report import StepSeconds
+from qpdsl.executor.requests.draw_figures import FORCED, DrawFigures
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.latencies import Waits
 from qpdsl.executor.requests.request import Finish, GenerateRequest
@@ -37,7 +38,7 @@ _NOT_FINITE = "the model's logits are not finite numbers; a wider dtype may help
 class _Drawn(NamedTuple):
     """A token for a sample, of how many ids that a mask allowed it was drawn, and how sure the model was of it.
 
-    `confidence` is no number where nobody asked. `left`: whether it is an early exit's, None where it could not be.
+    `confidence` is no number where nobody asked, and `figures` are None. `outcome`: see `Exited`.
     """
 
     token: int
@@ -45,7 +46,8 @@ class _Drawn(NamedTuple):
     near_tie: bool
     allowed: int | None
     confidence: float = math.nan
-    left: bool | None = None
+    figures: DrawFigures | None = None
+    outcome: Outcome | None = None
 
 
 @dataclass(slots=True)
@@ -153,7 +155,7 @@ class ModelRunner:
                 samples = self._fork(prompt) if prompt.unforked else [prompt]
                 for sample in samples:
                     drawing.append((sample, chunk.proposal))
-                    own = _draws(sample, chunk.proposal, first, allowed)
+                    own = self._draws(sample, chunk.proposal, first, allowed)
                     sources += [_source(output, draw) for draw in own]
                     draws += own
         for part in parts:
@@ -161,13 +163,13 @@ class ModelRunner:
                 if sample.ticket.done:
                     continue
                 drawing.append((sample, None))
-                draws += _draws(sample, None, row, -1 if masks is None else masks.first.get(sample, -1))
+                draws += self._draws(sample, None, row, -1 if masks is None else masks.first.get(sample, -1))
                 sources.append(Source(part.residual, row, sample))
         if not draws:
             return
         watch = Stopwatch(self.model.device)
         hidden = output.hidden if output.readers else None
-        drawn, left = self.exits.sample(hidden, draws, sources, parts, masks)
+        drawn, outcomes = self.exits.sample(hidden, draws, sources, parts, masks)
         self.spent.head += watch.seconds()
         self._note_arm(drawing)
         counts = None if masks is None else masks.counts.tolist()
@@ -176,9 +178,10 @@ class ModelRunner:
                 *(token, logprob, near),
                 None if counts is None or draw.allowed < 0 else counts[draw.allowed],
                 confidence,
-                early,
+                figures,
+                outcome,
             )
-            for draw, early, token, logprob, near, confidence in zip(draws, left, *drawn, strict=True)
+            for draw, outcome, token, logprob, near, confidence, figures in zip(draws, outcomes, *drawn, strict=True)
         ]
         now = time.perf_counter()
         first = 0
@@ -189,12 +192,28 @@ class ModelRunner:
                 self._note_wait(sample, now)
             first = last
 
+    def _draws(self, sample: Sequence, proposal: Proposal | None, row: int, allowed: int) -> list[Draw]:
+        """The draws of a sample from the rows of the hidden states from `row` on, with bits from row `allowed` on."""
+        request = sample.generation
+        params, key, drawn = request.sampling, request.keys[sample.index], request.drawn + sample.drawn
+        leave = None if request.exit is None else self.exits.tried(sample)
+        measure = None if request.confidence is None else request.confidence.by
+        screened = not request.logprobs and leave is None and measure is None
+        rest = (request.sparse, leave, request.route, measure, screened, request.figures)
+        if proposal is None:
+            return [Draw(row, params, key, drawn, allowed, *rest)]
+        depths = [0, *(depth + 1 for depth in proposal.depths)]
+        return [
+            Draw(row + index, params, key, drawn + depth, allowed + index if allowed >= 0 else -1, *rest)
+            for index, depth in enumerate(depths)
+        ]
+
     def _note_wait(self, sample: Sequence, now: float) -> None:
         """Notes how long a sample has waited for what it got in this step; of one that runs ahead nothing is noted."""
         tokens = sample.drawn - sample.told
         if tokens > 0:
             if sample.rank[0] == 0:
-                self.waits.note(now - sample.since, tokens, first=sample.told == 0)
+                self.waits.note(now - sample.since, tokens, first=sample.told + sample.generation.drawn == 0)
             sample.told, sample.since = sample.drawn, now
 
     def _note_arm(self, drawing: list[tuple[Sequence, Proposal | None]]) -> None:
@@ -231,8 +250,8 @@ class ModelRunner:
         going = True
         while going and node is not None:
             sample.draws += 1
-            sample.exits += drawn[node + 1].left is True
-            sample.refined += drawn[node + 1].left is False
+            if sample.generation.exit is not None:
+                self.exits.note(sample, drawn[node + 1].outcome)
             token = drawn[node + 1].token
             node_after = None if proposal is None else proposal.child(node, token)
             sample.accepted += node_after is not None
@@ -250,7 +269,7 @@ class ModelRunner:
     def _append_forced(self, sequence: Sequence, token: int) -> bool:
         """Appends a token that alone could follow; False where it ends the sample."""
         sequence.forced += 1
-        return self._append(sequence, _Drawn(token, 0.0, False, None))
+        return self._append(sequence, _Drawn(token, 0.0, False, None, figures=FORCED))
 
     def _append(self, sequence: Sequence, drawn: _Drawn) -> bool:
         """A sample gets its next token; False where that ends it."""
@@ -268,6 +287,8 @@ class ModelRunner:
         logprob = drawn.logprob if sequence.generation.logprobs else 0.0
         sequence.logprob += logprob
         sequence.logprobs.append(logprob)
+        if sequence.generation.figures and drawn.figures is not None:
+            sequence.figures.append(drawn.figures)
         if drawn.allowed is not None:
             sequence.allowed.append(drawn.allowed)
         finish = _finish(sequence, drawn.token, self.model.max_positions)
@@ -295,22 +316,6 @@ def _right(proposal: Proposal, drawn: list[_Drawn]) -> list[int]:
         right.append(node)
         node = proposal.child(node, drawn[node + 1].token)
     return right
-
-
-def _draws(sample: Sequence, proposal: Proposal | None, row: int, allowed: int) -> list[Draw]:
-    """The draws of a sample from the rows of the hidden states from `row` on, with bits from row `allowed` on."""
-    request = sample.generation
-    params, key, drawn = request.sampling, request.keys[sample.index], request.drawn + sample.drawn
-    measure = None if request.confidence is None else request.confidence.by
-    screened = not request.logprobs and request.exit is None and measure is None
-    rest = (request.sparse, request.exit, request.route, measure, screened)
-    if proposal is None:
-        return [Draw(row, params, key, drawn, allowed, *rest)]
-    depths = [0, *(depth + 1 for depth in proposal.depths)]
-    return [
-        Draw(row + index, params, key, drawn + depth, allowed + index if allowed >= 0 else -1, *rest)
-        for index, depth in enumerate(depths)
-    ]
 
 
 def _source(output: ForwardOutput, draw: Draw) -> Source | None:

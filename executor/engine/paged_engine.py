@@ -17,7 +17,8 @@ from qpdsl.executor.engine.draft.eagle import EagleDrafter
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.draft.ngram import NGramDrafter
 from qpdsl.executor.engine.draft.self_draft import SelfDrafter
-from qpdsl.executor.engine.exit.exit_states import ExitHeads, HeadWeights
+from qpdsl.executor.engine.exit.exit_router import ExitRouter
+from qpdsl.executor.engine.exit.exit_states import ExitCurve, ExitHeads, HeadWeights
 from qpdsl.executor.engine.exit.exit_steps import ExitSteps
 from qpdsl.executor.engine.memory import budget
 from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
@@ -36,6 +37,7 @@ from qpdsl.executor.engine.step.mask_filler import MaskFiller
 from qpdsl.executor.engine.step.routed_head import HeadRouter, RoutedHead
 from qpdsl.executor.engine.step_report import StepReport, StepSeconds, report
 from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.latencies import Waits
@@ -90,6 +92,8 @@ class PagedEngine:
         self._heads: dict[str, EagleHead] = {}
         self._exit_heads = ExitHeads()
         self._routers: dict[str, dict[Routing, HeadRouter]] = {}
+        self._exit_routers: dict[str, dict[EarlyExit, ExitRouter]] = {}
+        self._exit_states: dict[str, Mapping[str, object]] = {}
         self._resident: ResidentMemory | None = None
         # Bytes of weights by model, counted once.
         self._weights: dict[str, int] = {}
@@ -124,9 +128,12 @@ class PagedEngine:
         """Makes an EAGLE head ready to draft, on the device of the models that it is for."""
         self._heads[name] = head.eval()
 
-    def add_exit_head(self, name: str, head: HeadWeights) -> None:
-        """Makes an exit head ready for requests that leave a model early by it. Of a name, each layer has its own."""
-        self._exit_heads.add(name, head)
+    def add_exit_head(self, name: str, head: HeadWeights, curve: ExitCurve | None = None) -> None:
+        """Makes an exit head ready for requests that leave a model early by it. Of a name, each layer has its own.
+
+        `curve`: what was measured of it.
+        """
+        self._exit_heads.add(name, head, curve)
 
     def _allocate(self, models: Mapping[str, PagedModel]) -> None:
         """Makes the arena anew for these models. The old one is freed first: a budget may be all that is free."""
@@ -168,7 +175,10 @@ class PagedEngine:
             backend.readout.routed.record = int(config.record_routes)
             # What was learned outlives a memory that is cut anew.
             backend.readout.routed.routers = self._routers.setdefault(name, {})
-        exits = ExitSteps(model, backend, self._exit_heads, scheduler.token_budget)
+        exits = ExitSteps(model, backend, self._exit_heads, scheduler.token_budget, memory.residuals)
+        self._group.borrowers.append(memory.residuals.give_back)
+        exits.routers = self._exit_routers.setdefault(name, {})
+        exits.states = self._exit_states.get(name, {})
         return ModelRunner(name, model, backend, scheduler, MaskFiller(model.vocabulary), drafters, exits)
 
     def _drafter(self, name: str, drafting: Drafting) -> Drafter:
@@ -179,7 +189,12 @@ class PagedEngine:
             runner = self._runners[name]
             if not isinstance(runner.backend, NativeBackend) or not runner.model.runs_in_part:
                 raise EngineError(f"{name} cannot draft with its first layers: its layers are not compiled ones")
-            return SelfDrafter(drafting, runner.model, runner.backend, runner.scheduler.memory)
+            leave = EarlyExit(0.0, head=drafting.model)
+            leave = replace(leave, layer=self._exit_heads.layer(name, runner.model, leave))
+            hidden_of = None if leave.head is None else partial(self._exit_heads.hidden, runner.model, leave)
+            assert leave.layer is not None
+            memory = runner.scheduler.memory
+            return SelfDrafter(drafting, runner.model, runner.backend, memory, leave.layer, hidden_of)
         assert drafting.model is not None
         if drafting.method == "eagle":
             return self._eagle_drafter(name, drafting.model, drafting)
@@ -244,6 +259,17 @@ class PagedEngine:
     def routed(self, model: str) -> RoutedHead | None:
         """What routes the steps of a model, with the routers that it has; None where nothing can."""
         return self._runners[model].backend.readout.routed
+
+    def exits(self, model: str) -> ExitSteps:
+        """What carries out the early exits of a model, with the routers that it has for them."""
+        return self._runners[model].exits
+
+    def restore_exits(self, model: str, states: Mapping[str, object]) -> None:
+        """Has the routers of a model's early exits begin with these states, by what the exits say.
+
+        A router that has decided something goes on by what it knew then.
+        """
+        self._exit_states[model] = self._runners[model].exits.states = states
 
     def busy(self, model: str) -> int:
         """The sequences that a model has to work at; a prompt that is not forked yet counts for all its samples."""

@@ -12,7 +12,7 @@ from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.executor.text.stop import StopWatch
+from qpdsl.executor.text.stop import Stops, StopWatch
 from qpdsl.planner.cost.device import Curve, Table
 
 # Tokens of a usual context, sequences of the steps that decode, and tokens of the steps that prefill.
@@ -167,7 +167,7 @@ class ModelLoads:
 
     def _draw(self, engine: PagedEngine, prompt: tuple[int, ...], tokens: int) -> Ticket:
         def watch(index: int) -> StopWatch:
-            return StopWatch(self.model.detokenizer, "\N{SYMBOL FOR UNIT SEPARATOR}" * 2)
+            return StopWatch(self.model.detokenizer, Stops(("\N{SYMBOL FOR UNIT SEPARATOR}" * 2,)))
 
         key = self.noise.getrandbits(63)
         return engine.submit(self.model.name, GenerateRequest(prompt, (key,), SamplingParams(0.8), tokens, watch=watch))

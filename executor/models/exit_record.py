@@ -91,6 +91,11 @@ class ExitFigures:
         """The smallest margin at which so many of the exits draw the full model's likeliest token; None for none."""
         return next((point for point in self.curve if point.exits and point.greedy >= agreement), None)
 
+    def at(self, margin: float) -> tuple[float, float]:
+        """At the largest measured margin that is none above this: the share of draws that leave, and that change."""
+        point = next((point for point in reversed(self.curve) if point.margin <= margin), self.curve[0])
+        return point.exits, point.loss
+
     def cost(self, point: Agreement, *, rerank: bool = False) -> float:
         """What a draw reads on average at a margin, in shares of a full step."""
         return self.leave + (1 - point.exits) * (self.refine - (self.output if rerank else 0.0))

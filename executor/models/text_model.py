@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.text.constraint import Constrainer
+from qpdsl.executor.text.context import Piece, parts_of
 from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.executor.verifiers.verifier import Verifier
 
@@ -83,6 +85,12 @@ class TextModel:
         anchor = self.encode("a")
         anchored = tuple(self.encode("a" + text)[len(anchor) :])
         return anchored if self.decode(tokens + anchored) == whole else alone
+
+    def encode_said(self, tokens: tuple[int, ...], pieces: Sequence[Piece]) -> tuple[int, ...]:
+        """`tokens`, and those of text in pieces that continues them. Only trusted pieces give special tokens."""
+        for text, special in parts_of(self.tokenizer, pieces):
+            tokens += self.encode_after(tokens, text) if special is None else (special,)
+        return tokens
 
     def corpus(self, text: str) -> tuple[int, ...]:
         """The token ids of a text to draft from, encoded once."""

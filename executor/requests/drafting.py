@@ -7,7 +7,8 @@ from typing import Literal as OneOf
 
 # "ngram": what followed the last tokens where they stood before, in the sample, its prompt, its siblings or a corpus.
 # "model": a smaller model of the engine draws with the sample's own noise. "early_exit": the model's own first layers
-# do. "eagle": a trained head does, from the model's last hidden states (EAGLE, Li et al., 2024).
+# do, perhaps through an exit head. "eagle": a trained head does, from the model's last hidden states (EAGLE, Li et al.,
+# 2024).
 DraftMethod = OneOf["ngram", "model", "early_exit", "eagle"]
 # Every one is a row of the step, whether it is right or not: from here on a step is arithmetic.
 MOST_DRAFTED = 63
@@ -17,7 +18,8 @@ MOST_DRAFTED = 63
 class Drafting:
     """Where drafts come from, and how large they may be.
 
-    `model`: for "model" and "eagle", the drafting model by the name that the engine knows it by. At most `length`
+    `model`: for "model" and "eagle", the drafting model by the name that the engine knows it by; for "early_exit" an
+    exit head, or None for the model's own head after its middle layer. At most `length`
     tokens follow each other; the engine drafts fewer, or none, where it measures that they do not pay, unless `fixed`.
     With `branches` above 1 a draft is a tree: each token has up to so many that may follow it. `corpus`: texts as token
     ids, for "ngram".
@@ -32,8 +34,8 @@ class Drafting:
     corpus: tuple[tuple[int, ...], ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
-        if (self.model is not None) != (self.method in ("model", "eagle")):
-            raise ValueError("a model drafts for `model` and `eagle`, and for nothing else")
+        if self.method != "early_exit" and (self.model is not None) != (self.method in ("model", "eagle")):
+            raise ValueError("a model drafts for `model` and `eagle`, and an exit head for `early_exit`")
         if not 1 <= self.length <= MOST_DRAFTED or self.branches < 1:
             raise ValueError(f"a draft has 1 to {MOST_DRAFTED} tokens after each other, and a branch at least")
         if self.nodes > MOST_DRAFTED:

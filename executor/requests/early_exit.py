@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qpdsl.executor.requests.routing import ExitRouting
+
 
 @dataclass(frozen=True, slots=True)
 class EarlyExit:
@@ -23,6 +25,11 @@ class EarlyExit:
 
     With `deferred`, layers after `layer` do not run for a token that stands. Their keys and values are computed in one
     chunk before anyone attends to them, so no token depends on it. A model whose layers cannot run in part runs all.
+
+    Of the draws that the exit decides, `shadow` is the share that the full model draws too, with the same noise (see
+    `shadow.py`). It is counted whether it draws the same token; the exit's stays.
+
+    With a `route` a router says of each draw whether it tries the exit or leaves it out.
     """
 
     margin: float = 0.0
@@ -31,6 +38,14 @@ class EarlyExit:
     rerank: int | None = None
     certify: float | None = None
     deferred: bool = False
+    shadow: float = 0.0
+    route: ExitRouting | None = None
+
+    def __str__(self) -> str:
+        """When and where it leaves, in words that no other exit has."""
+        parts = {"head": self.head, "rerank": self.rerank, "certify": self.certify}
+        rest = "".join(f", {name}={value}" for name, value in parts.items() if value is not None)
+        return f"exit after {self.layer} at {self.margin:g}{rest}"
 
     def __post_init__(self) -> None:
         if not self.margin >= 0:
@@ -39,5 +54,7 @@ class EarlyExit:
             raise ValueError(f"an early exit leaves after 1 layer at least, not {self.layer}")
         if self.rerank is not None and self.rerank < 1:
             raise ValueError(f"an early exit has 1 id at least scored again, not {self.rerank}")
+        if not 0 <= self.shadow <= 1:
+            raise ValueError(f"the shadowed share of an early exit is in [0, 1], not {self.shadow}")
         if self.certify is not None and not self.certify >= 0:
             raise ValueError(f"the bound of an early exit must be at least 0, not {self.certify}")

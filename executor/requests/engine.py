@@ -16,6 +16,7 @@ _WITHOUT: Mapping[Feature, str] = {
     "masks": "cannot hold its output to a constraint",
     "early_exit": "has no middle layer to leave at",
     "confidence": "does not tell how sure it is of its tokens",
+    "figures": "does not tell what its tokens were drawn from",
     "drafts": "does not check drafted tokens",
     "routing": "has one way to compute its head, so that there is nothing to decide at a step",
     "logits": "does not tell the logits of given tokens",
@@ -27,13 +28,13 @@ _WITHOUT: Mapping[Feature, str] = {
 class Capabilities:
     """What an engine can do for one model. A plan that needs more is refused before it runs.
 
-    "sampling": it serves a `GenerateRequest`. "seeds": a sample with a temperature depends on its key, its prompt and
-    its sampling parameters, so the same request gives the same tokens. "masks", "early_exit", "confidence", "drafts",
-    "routing": a request may have a `mask`, an `exit`, a `confidence`, a `draft`, a `route`. "logits": it serves a
-    `ReadRequest`. "logprobs": it serves a `LogProbRequest` and a `TreeRequest`. "forks": a prompt is computed once for
-    all its samples and for later requests that begin with it; no request needs that, but without it shared prefixes
-    save nothing. `spare_rows`: a step with so many sequences takes little longer than with one, so that work which may
-    be for nothing costs little; None where that is not known.
+    "sampling": it serves a `GenerateRequest`. "seeds": a sample with a temperature depends on its key, its prompt
+    and its sampling parameters, so the same request gives the same tokens. "masks", "early_exit", "confidence",
+    "figures", "drafts", "routing": a request may have a `mask`, an `exit`, a `confidence`, `figures`, a `draft`, a
+    `route`. "logits": it serves a `ReadRequest`. "logprobs": it serves a `LogProbRequest` and a `TreeRequest`.
+    "forks": a prompt is computed once for all its samples and for later requests that begin with it; no request
+    needs that, but without it shared prefixes save nothing. `spare_rows`: a step with so many sequences takes
+    little longer than with one, so that work which may be for nothing costs little; None where that is not known.
     """
 
     features: frozenset[Feature]

@@ -1,10 +1,11 @@
 """How long samples wait for their tokens: counts of waits by their length, and the percentiles of many.
 
 A sample waits for its first token from when its request came, and for each further one from the step that gave the one
-before. A step that gives several tokens (a draft that was right, tokens that had no alternative) ends as many waits,
-each of an equal part of the time; what comes with the first token ends none. A sample that was preempted goes on
-waiting. Nobody waits for a sample that runs ahead, so it counts from when it is needed: for its first token, if it has
-none by then, and else for the next one.
+before. A sample that is drawn in pieces, each a request of its own, waits as one that is not: its first piece has the
+first token, and what lies between two pieces is part of a wait. A step that gives several tokens (a draft that was
+right, tokens that had no alternative) ends as many waits, each of an equal part of the time; what comes with the first
+token ends none. A sample that was preempted goes on waiting. Nobody waits for a sample that runs ahead, so it counts
+from when it is needed: for its first token, if it has none by then, and else for the next one.
 
 Lengths are counted in buckets, sixteen to an octave: a percentile is within 2.2% of a wait that was measured.
 """

@@ -21,6 +21,7 @@ import numpy as np
 
 from qpdsl.executor.requests.confidence import Confidence
 from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.draw_figures import DrawFigures
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.routing import Arm, Routing
 
@@ -29,7 +30,17 @@ _LEAST_TEMPERATURE = 1e-6
 
 # What an engine may be able to do for a model (see `Capabilities`).
 Feature = OneOf[
-    "sampling", "seeds", "masks", "early_exit", "confidence", "drafts", "routing", "logits", "logprobs", "forks"
+    "sampling",
+    "seeds",
+    "masks",
+    "early_exit",
+    "confidence",
+    "figures",
+    "drafts",
+    "routing",
+    "logits",
+    "logprobs",
+    "forks",
 ]
 Finish = OneOf["eos", "stop", "length", "match", "unsure"]
 # 0: needed now. 1: run-ahead work, which only uses what would stand idle: it is admitted where nothing else waits, is
@@ -107,7 +118,9 @@ class Mask(Protocol):
 class GenerateRequest:
     """Samples continuations of one prompt; the prompt is prefilled once, then forked.
 
-    `keys` holds a 64-bit noise key for each sample, under which `drawn` tokens were drawn before this request. `watch`
+    `keys` holds a 64-bit noise key for each sample, under which `drawn` tokens were drawn before this request; where
+    there are any, it goes on with a sample that has its first token. It has waited for its next one since `since`, on
+    the clock of `time.perf_counter`, None for since the request came (see `latencies.py`). `watch`
     and `mask` make a fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`,
     tokens may be drawn before the model's last layer. With a `confidence`, a sample ends before the first token that
     does not stand by it. `priority`: see `Priority`. With `cached`, the request may use what the engine computed for
@@ -117,6 +130,7 @@ class GenerateRequest:
     model; with `sparse`, the head computes the ids that the mask allows alone, where they are few; `draft` proposes
     tokens that one forward then checks; `route` says who decides at each step how the head is computed. Without
     `logprobs` nobody reads the samples' log-probabilities: they are 0, and the head may leave out ids that cannot win.
+    With `figures`, each draw is told of (see `DrawFigures`), which takes the logits of all ids.
     """
 
     prompt: tuple[int, ...]
@@ -136,6 +150,8 @@ class GenerateRequest:
     draft: Drafting | None = None
     route: Routing | None = None
     logprobs: bool = True
+    figures: bool = False
+    since: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -144,6 +160,8 @@ class GenerateRequest:
             raise ValueError("a request needs at least one sample of at least one token")
         if self.exit is not None and self.confidence is not None:
             raise ValueError("a token may leave the model early or have to be sure, not both")
+        if self.exit is not None and self.figures:
+            raise ValueError("nothing is told of a draw that may leave the model early")
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -170,8 +188,9 @@ class GenerateRequest:
             "masks": self.mask is not None,
             "early_exit": self.exit is not None,
             "confidence": self.confidence is not None,
+            "figures": self.figures,
             "drafts": self.draft is not None,
-            "routing": self.route is not None,
+            "routing": self.route is not None or (self.exit is not None and self.exit.route is not None),
         }
         return frozenset(feature for feature, is_needed in needed.items() if is_needed)
 
@@ -342,7 +361,9 @@ class StepCounts:
 
     Of the draws that could leave the model early, `exits` did and `refined` went on. `late` tokens had their last
     layers computed after the token that follows them was drawn; `skipped` sums, over those that never had them, how
-    many layers these are. `arms`: of the forwards in which a router chose how the head is computed, how many were so.
+    many layers these are. `full` draws left the exit out, as a router said. Of the draws that an exit decided, the full
+    model made `shadowed` too, and `differed` of these have another token than it drew. `arms`: of the forwards in which
+    a router chose how the head is computed, how many were so.
     """
 
     draws: int = 0
@@ -357,6 +378,9 @@ class StepCounts:
     skipped: int = 0
     arms: tuple[tuple[Arm, int], ...] = ()
     rejected: int = 0
+    shadowed: int = 0
+    differed: int = 0
+    full: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +392,8 @@ class Sample:
     `near_ties` counts draws that rounding could have decided; `watch` is the request's watch on this sample; `logprobs`
     are the tokens' own, empty where they were not read one by one; `steps` says how they came about. With the finish
     "unsure" the sample ended before a token of too little confidence, which is none of its tokens but counts among the
-    draws and near ties; `confidence` is what the next draw would be held to.
+    draws and near ties; `confidence` is what the next draw would be held to. `figures` are those of each token, where
+    the request asks for them.
     """
 
     tokens: tuple[int, ...]
@@ -379,6 +404,7 @@ class Sample:
     logprobs: tuple[float, ...] = field(default=(), compare=False)
     steps: StepCounts = field(default=StepCounts(), compare=False)
     confidence: Confidence | None = field(default=None, compare=False)
+    figures: tuple[DrawFigures, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

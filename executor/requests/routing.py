@@ -1,4 +1,8 @@
-"""Who decides how a step's head is computed, where that depends on what only the run knows. No token depends on it."""
+"""Who decides what a plan leaves open, where that depends on what only the run knows.
+
+No token depends on how a step's head is computed. Whether a draw tries its early exit can change its token, so that is
+decided by what a router knew when the run began and by the sample's own past.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,11 @@ ARMS: tuple[Arm, ...] = get_args(Arm)
 # share, or one arm for all steps.
 RouterPolicy = OneOf["lin_ucb", "thompson", "exponential", "fixed"]
 ROUTER_POLICIES: tuple[RouterPolicy, ...] = get_args(RouterPolicy)
+# What a draw with an early exit does: "exit" tries it, "full" has all layers draw and leaves the exit's head out.
+ExitArm = OneOf["exit", "full"]
+EXIT_ARMS: tuple[ExitArm, ...] = get_args(ExitArm)
+# What says that nothing is routed.
+NO_ROUTER = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +50,8 @@ class Routing:
 
     @classmethod
     def named(cls, text: str, latency: float = 0.5) -> Routing | None:
-        """The routing that a user names: a policy, `fixed:ARM`, or `none`. Raises ValueError."""
-        if text == "none":
+        """The routing that a user names: a policy or `fixed:ARM`. None where it routes no heads. Raises ValueError."""
+        if text == NO_ROUTER or text in _EXIT_ROUTERS:
             return None
         policy, _, arm = text.partition(":")
         for known in ROUTER_POLICIES:
@@ -54,3 +63,33 @@ class Routing:
 
     def __str__(self) -> str:
         return self.policy if self.policy != "fixed" else f"fixed:{self.arms[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRouting:
+    """Who decides which draws try their early exit: a linear policy, or `fixed`, always the same arm.
+
+    The loss of a draw is `latency` · its seconds over those of a draw that leaves the exit out + (1 − `latency`) · the
+    probability that its token is not the full model's.
+    """
+
+    policy: OneOf["lin_ucb", "thompson", "fixed"] = "lin_ucb"
+    fixed: ExitArm | None = None
+    latency: float = 0.5
+
+    def __post_init__(self) -> None:
+        if (self.policy == "fixed") != (self.fixed is not None):
+            raise ValueError("a fixed policy has one arm, and no other has")
+        if not 0 <= self.latency <= 1:
+            raise ValueError(f"the weight of latency is in [0, 1], not {self.latency}")
+
+    @classmethod
+    def named(cls, text: str) -> ExitRouting | None:
+        """The routing that a user names: a policy or `fixed:ARM`. None where it routes no exits."""
+        return _EXIT_ROUTERS.get(text) or {"lin_ucb": cls(), "thompson": cls("thompson")}.get(text)
+
+    def __str__(self) -> str:
+        return self.policy if self.fixed is None else f"fixed:{self.fixed}"
+
+
+_EXIT_ROUTERS = {f"fixed:{arm}": ExitRouting("fixed", arm) for arm in EXIT_ARMS}

@@ -4,13 +4,13 @@ Open `run.py` first. One run of a program is one coroutine; an operator is an as
 that needs a model submits requests to the engine and awaits their tickets. The engine batches the requests of all
 instances, so many problems share a forward without anything being done for it here. The arms of a `branch` run side by
 side in one instance: each operator counts its own tokens, and a scorer is held by one arm at a time, so that equal
-content is scored once. `instance/` is what operators share, `operators/` has the operators, `generate/` the ways to
-sample.
+content is scored once. `instance/` is what operators share, `operators/` has the operators, `scoring/` those that
+score, `generate/` the ways to sample.
 
 The runtime does what a plan's strategies say and decides nothing. Without `share` every sample is an uncached request
 of its own, without `cache` a new text is scored whole. `GenerateStrategy` is carried out in `generate/` (with the
-plan's `floor` in `run_ahead.py`, and with `VoteStrategy` in `decided_vote.py`), `ScoreStrategy` in `operators/score.py`
-and `operators/judge.py`, `BranchStrategy` in `run.py`. `requirements.py` says what a plan needs of the engine.
+plan's `floor` in `run_ahead.py`, and with `VoteStrategy` in `decided_vote.py`), `ScoreStrategy` in `scoring/score.py`
+and `scoring/judge.py`, `BranchStrategy` in `run.py`. `requirements.py` says what a plan needs of the engine.
 
 Nothing here may import an engine: the runtime knows the `Engine` protocol, requests and tickets alone. (Options that
 are drawn here, `as choice` and `via filter`, use the engine's `step/sampler.py`.)

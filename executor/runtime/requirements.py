@@ -30,6 +30,8 @@ def required_features(plan: PhysicalPlan) -> dict[str, frozenset[Feature]]:
                     require(op.via.model, drawing | {"confidence"})
                 if strategy.decode.draft == "model" and op.draft is not None and op.draft.model is not None:
                     require(op.draft.model, {"sampling"})
+            case ops.Judge(reduce="expected") | ops.Prob() | ops.Tournament() as op, _:
+                require(op.model, {"logprobs"})
             case ops.Judge() as op, _:
                 require(op.model, {"sampling", "masks"})
             case ops.Score() as op, _:
@@ -50,6 +52,7 @@ def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozense
         "early_exit": decode.exits_early or decode.draft == "early_exit",
         "drafts": decode.drafts,
         "routing": decode.routed,
+        "figures": strategy.figures,
         # The large model tells the log-probabilities of what the small one has drawn.
         "logprobs": decode.filter != "none" and strategy.logprobs,
     }

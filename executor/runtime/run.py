@@ -12,28 +12,37 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qpdsl.executor.events.events import InstanceDone, InstanceStarted
+from qpdsl.executor.events.events import InstanceDone, InstanceStarted, Path
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.runtime.generate.decided_vote import run_decided_vote
 from qpdsl.executor.runtime.generate.generate import generate
 from qpdsl.executor.runtime.generate.run_ahead import Expansion
 from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, JsonValue, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Services, Usage
-from qpdsl.executor.runtime.instance.noise import hash_arguments
-from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_done, emit_started
+from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_copies, emit_done, emit_started
 from qpdsl.executor.runtime.instance.row_clock import RowClock
 from qpdsl.executor.runtime.instance.tasks import together
-from qpdsl.executor.runtime.operators.context import set_context
+from qpdsl.executor.runtime.operators.context import say, set_context
 from qpdsl.executor.runtime.operators.extract import extract
-from qpdsl.executor.runtime.operators.judge import judge
-from qpdsl.executor.runtime.operators.python_functions import python_extract, python_score
-from qpdsl.executor.runtime.operators.relational import return_value, top_k, where, why_none
-from qpdsl.executor.runtime.operators.score import log_prob, score
+from qpdsl.executor.runtime.operators.json_documents import spelt_in
+from qpdsl.executor.runtime.operators.lists import each_element, join
+from qpdsl.executor.runtime.operators.relational import distinct, let, order, return_value, top_k, where, why_none
 from qpdsl.executor.runtime.operators.split import split
 from qpdsl.executor.runtime.operators.vote import vote
+from qpdsl.executor.runtime.scoring.checks import equal, passes, valid_json
+from qpdsl.executor.runtime.scoring.draw_scores import draw_score
+from qpdsl.executor.runtime.scoring.judge import judge
+from qpdsl.executor.runtime.scoring.prob import prob
+from qpdsl.executor.runtime.scoring.python_functions import python_extract, python_score
+from qpdsl.executor.runtime.scoring.score import log_prob, score
+from qpdsl.executor.runtime.scoring.tournament import tournament
+from qpdsl.executor.runtime.tree_search.growth import search
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import Value, evaluate_rows
+from qpdsl.planner.plan.evaluate import evaluate_rows
 from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.reads import made_by
+from qpdsl.planner.values.library import TooLarge
+from qpdsl.planner.values.value import Value
 
 Operate = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
 
@@ -75,9 +84,8 @@ async def run(
     `baseline` marks it, in the events, as greedy decoding to compare with. After `timeout` seconds it fails, and its
     requests are given up; None lets it take as long as it takes.
     """
-    digest = hash_arguments([arguments.get(parameter.name) for parameter in plan.params])
     clock = RowClock(timeout)
-    instance = Instance(name, services, arguments, seed, digest, baseline, floor=plan.floor, clock=clock)
+    instance = Instance(name, services, arguments, seed, baseline, floor=plan.floor, clock=clock)
     services.events.emit(InstanceStarted(instance=name, baseline=baseline))
     start = time.monotonic()
     rows: Candidates = ()
@@ -94,6 +102,8 @@ async def run(
         error = str(failure)
     except TimeoutError:
         timed_out, error = True, f"timed out: it took more than {timeout:g} s"
+    except TooLarge as failure:
+        error = str(failure)
     except OverflowError:
         error = "a number is too large to compute with"
     column = rows[0].columns.get(plan.score_column) if rows and plan.score_column else None
@@ -166,7 +176,8 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
 async def _operate(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     """The rows that an operator makes of rows, without events and accounts."""
     made = await _OPERATORS[type(node.op)](node, rows, instance)
-    if rows and not made and not node.body:
+    # What left no row inside of an operator has said so itself.
+    if rows and not made and not node.inside:
         instance.emptied.append(why_none(node.op))
     return made
 
@@ -204,19 +215,41 @@ async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
     )
 
 
+async def _ask(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
+    """The rows as they were, with the columns that the body made of each, which runs on a row of its own."""
+    ends = await together(
+        # Scores that another operator reads again are kept for one chain of rows. The row's own text is in its columns.
+        _run_chain(node.body, (Row(None, row.path, row.columns),), replace(instance, ahead=None, steps={}, emptied=[]))
+        for row in rows
+    )
+    made = [name for name in node.columns if name in made_by(node.body) and name not in FRESH]
+    ended = [end[0].columns if end else {} for end in ends]
+    return tuple(
+        replace(row, columns={**row.columns, **{name: columns.get(name) for name in made}})
+        for row, columns in zip(rows, ended, strict=True)
+    )
+
+
 async def _call(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     """The rows as they were, each with what the called program gives back for it, which runs on a row of its own."""
     op = node.op
     assert isinstance(op, ops.Call)
+    given = {column.name: instance.values(column.value, rows) for column in op.given}
     made = await together(
         # Scores that another operator reads again are kept for one chain of rows.
-        _run_chain(node.body, (Row(None, row.path, {}),), replace(instance, ahead=None, steps={}))
-        for row in rows
+        _run_chain(
+            node.body,
+            (Row(None, row.path, {name: values[number] for name, values in given.items()}),),
+            replace(instance, ahead=None, steps={}),
+        )
+        for number, row in enumerate(rows)
     )
     values = [
         evaluate_rows(op.value, [instance.scope(row) for row in last], instance.arguments) if last else None
         for last in made
     ]
+    if op.type is not None:
+        values = [spelt_in(value, op.type) if isinstance(value, str) else value for value in values]
     return tuple(row.with_column(op.into, value) for row, value in zip(rows, values, strict=True))
 
 
@@ -249,8 +282,47 @@ def _on_arm(row: Row, mark: _ArmIndex, arm: int) -> Row:
     return replace(row, path=tuple(arm if index is mark else index for index in row.path))
 
 
+async def _if(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
+    """The rows through the one block or the other, side by side, in the order of the rows that they were made of."""
+    op = node.op
+    assert isinstance(op, ops.If)
+    holds = [bool(value) for value in instance.values(op.condition, rows)]
+    parts = [tuple(row for row, held in zip(rows, holds, strict=True) if held is wanted) for wanted in (True, False)]
+    made = await together(
+        # Without `else`, and where nothing in an arm was needed, rows pass.
+        _run_chain(arm, part, instance) if arm and part else _unchanged(node, part, instance)
+        for arm, part in zip((*node.arms, ())[:2], parts, strict=True)
+    )
+    after = [row for part in made for row in part]
+    places = {row.path: place for place, row in enumerate(rows)}
+    after.sort(key=lambda row: _place(row, places))
+    columns = dict.fromkeys(node.columns)
+    return tuple(replace(row, columns={**columns, **row.columns}) for row in after)
+
+
+def _place(row: Row, places: Mapping[Path, int]) -> int:
+    """The place of the row that this one was made of, whose path its path begins with."""
+    return next(places[row.path[:length]] for length in range(len(row.path), -1, -1) if row.path[:length] in places)
+
+
+async def _each(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
+    """The body on a copy of each row for every element of its list."""
+    op = node.op
+    assert isinstance(op, ops.Each)
+    copies = each_element(op, rows, instance)
+    if rows and not copies:
+        instance.emptied.append(why_none(op))
+    if instance.watched:
+        emit_copies(copies, instance)
+    return await _run_chain(node.body, copies, instance) if copies else ()
+
+
 async def _unchanged(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     return rows
+
+
+async def _search(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
+    return await search(node, rows, instance, _run_chain)
 
 
 def _plain(operator: Callable[[Any, Candidates, Instance], Awaitable[Candidates]]) -> Operate:
@@ -266,20 +338,35 @@ def _with_strategy(operator: Callable[[Any, Candidates, Instance, Any], Awaitabl
 _OPERATORS: Mapping[type[ops.Operator], Operate] = {
     ops.Start: _unchanged,
     ops.SetContext: _plain(set_context),
+    ops.Say: _plain(say),
     ops.Generate: _with_strategy(generate),
     ops.Score: _with_strategy(score),
     ops.Judge: _with_strategy(judge),
+    ops.Prob: _with_strategy(prob),
+    ops.Tournament: _with_strategy(tournament),
     ops.LogProb: _plain(log_prob),
+    ops.DrawScore: _plain(draw_score),
+    ops.Equal: _plain(equal),
+    ops.ValidJson: _plain(valid_json),
+    ops.Passes: _plain(passes),
     ops.PythonScore: _plain(python_score),
     ops.Extract: _plain(extract),
     ops.PythonExtract: _plain(python_extract),
+    ops.Let: _plain(let),
     ops.Where: _plain(where),
+    ops.Distinct: _plain(distinct),
+    ops.Order: _plain(order),
+    ops.Join: _plain(join),
     ops.TopK: _plain(top_k),
     ops.Vote: _plain(vote),
     ops.Split: _plain(split),
     ops.Repeat: _repeat,
+    ops.Search: _search,
     ops.Branch: _branch,
+    ops.If: _if,
+    ops.Each: _each,
     ops.Peek: _peek,
+    ops.Ask: _ask,
     ops.Call: _call,
     ops.Return: _unchanged,
 }

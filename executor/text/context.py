@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -132,6 +132,28 @@ def _guarded_in(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[int, ...
     """The guarded tokens in a piece of a template or prompt. It is cached, as a run has the same few pieces."""
     guarded = _guarded(tokenizer)
     return tuple(id for id in tokenizer.encode(text, add_special_tokens=False) if id in guarded)
+
+
+def parts_of(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[Piece]) -> Iterator[tuple[str, int | None]]:
+    """Texts that stand together, and between them the guarded tokens of trusted pieces: their text and their id."""
+    names = {content: id for id, content in _guarded(tokenizer).items()}
+    if not any(name in text for text, trusted in pieces if trusted for name in names):
+        if run := "".join(text for text, _ in pieces):
+            yield run, None
+        return
+    pattern = re.compile("(" + "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) + ")")
+    run = ""
+    for text, trusted in pieces:
+        for part in pattern.split(text) if trusted else [text]:
+            if trusted and part in names:
+                if run:
+                    yield run, None
+                run = ""
+                yield part, names[part]
+            else:
+                run += part
+    if run:
+        yield run, None
 
 
 def _encode_separately(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> Encoded:

@@ -7,7 +7,7 @@ from typing import Literal as OneOf
 
 from qpdsl.grammar.ast.expressions import Expr
 from qpdsl.grammar.ast.node import Node
-from qpdsl.grammar.ast.schemas import Schema, TypeRef
+from qpdsl.grammar.ast.schemas import Schema, TypeExpr
 from qpdsl.grammar.ast.stages import Draft, Stage
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Source, Span
@@ -15,16 +15,23 @@ from qpdsl.grammar.source import Source, Span
 
 @dataclass(frozen=True, slots=True)
 class Use(Node):
-    """`use "file.qp"`: the models, schemas and programs that another file declares."""
+    """`use "file.qp" as NAME`: the models, schemas and programs that another file declares.
+
+    With `alias` they have names of their own: `NAME.llm`. Without it they are named as in their file.
+    """
 
     path: str
+    alias: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Param(Node):
+    """`name: type = default`; `optional` is `type?`, which may be none, and is so by default."""
+
     name: str
-    type: TypeRef
+    type: TypeExpr
     default: Expr | None = None
+    optional: bool = False
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 
@@ -68,7 +75,7 @@ class Like(Node):
 class Program(Node):
     name: str
     params: tuple[Param, ...]
-    returns: TypeRef | None
+    returns: TypeExpr | None
     body: tuple[Stage, ...]
     within: Within | None = None
     prefer: Prefer | None = None

@@ -24,6 +24,17 @@ class Name(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Path(Node):
+    """`item.name`, `steps[0]`: a part of a column or parameter that holds a record or a list.
+
+    `steps` are field names and places in lists, outermost first; places below 0 count from the end.
+    """
+
+    base: Name
+    steps: tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Braced(Node):
     """What stands between braces in a string and is no name, so that it stays as it is."""
 
@@ -32,18 +43,21 @@ class Braced(Node):
 
 @dataclass(frozen=True, slots=True)
 class Template(Node):
-    """A string: literal text and `{name}` interpolations, in order. A plain string is one `str` part (or none).
+    """A string: literal text, `{name}` and `{item.name}` interpolations, in order. A plain string is one `str` part.
 
     `braced` are the braces on one line that are literal text though no backslash says so; they are in `parts` too.
     """
 
-    parts: tuple[str | Name, ...]
+    parts: tuple[str | Name | Path, ...]
     braced: tuple[Braced, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Regex(Node):
-    """`/pattern/`, in the dialect that Python's `re` and llguidance share; checked to compile."""
+    """`/pattern/`, in the dialect that Python's `re` and llguidance share; checked to compile.
+
+    As an expression it stands in the value of `stop` alone.
+    """
 
     pattern: str
 
@@ -78,14 +92,38 @@ class Matches(Node):
 
 @dataclass(frozen=True, slots=True)
 class Apply(Node):
-    """A call of one of the built-in functions: len, min, max, mean, all, any."""
+    """A call of a built-in function. `per` is the column of `mean(score per group)`, of aggregates alone."""
 
     function: str
     args: tuple[Expr, ...]
+    per: Name | None = None
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 
-Expr = Literal | Name | Template | Unary | Binary | Matches | Apply
+@dataclass(frozen=True, slots=True)
+class ListLiteral(Node):
+    """`[a, b]`. In the value of `stop` alone an item may be a regex."""
+
+    items: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEntry(Node):
+    """A field of a record: `name: value`."""
+
+    name: str
+    value: Expr
+    name_span: Span = field(compare=False, repr=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLiteral(Node):
+    """`{chosen: a, rejected: b}`."""
+
+    fields: tuple[RecordEntry, ...]
+
+
+Expr = Literal | Name | Path | Template | Unary | Binary | Matches | Apply | ListLiteral | RecordLiteral | Regex
 
 
 def present(**values: Expr | None) -> tuple[tuple[str, Expr], ...]:

@@ -12,7 +12,7 @@ from qpdsl.grammar.source import Span
 
 @dataclass(frozen=True, slots=True)
 class TypeRef(Node):
-    """A type by name: text, int, float, bool, or a declared schema."""
+    """A type by name: text, int, float, bool, a declared schema, and for parameters `messages` and `model`."""
 
     name: str
 
@@ -45,9 +45,11 @@ class ChoiceType(Node):
 
 @dataclass(frozen=True, slots=True)
 class ListType(Node):
-    """`[type]`."""
+    """`[type]`, `[type](1..3)`: a list, perhaps of so many items, both bounds inclusive; None where one is left open."""
 
     item: TypeExpr
+    low: int | None = None
+    high: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

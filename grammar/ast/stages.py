@@ -7,8 +7,9 @@ from typing import Literal as OneOf
 
 from qpdsl.grammar.ast.expressions import Expr, JsonPath, Name, Regex, Template, present
 from qpdsl.grammar.ast.node import Node
+from qpdsl.grammar.ast.schemas import TypeExpr
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import Confidence, DraftMethod
+from qpdsl.grammar.words import Confidence, DraftMethod, SearchMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +21,9 @@ class Prompt(Node):
 
 @dataclass(frozen=True, slots=True)
 class Turn(Node):
-    """One `role=expr` of a `chat` stage."""
+    """One `role=expr` of a `chat` stage; `messages=` stands for the turns of a conversation."""
 
-    role: OneOf["system", "user", "assistant"]
+    role: OneOf["system", "user", "assistant", "messages"]
     content: Expr
 
 
@@ -31,6 +32,13 @@ class Chat(Node):
     """`chat system=… user=… assistant=…`: starts the context with turns, in the order written."""
 
     turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Say(Node):
+    """`say "Wait, "`: goes on with the open assistant turn by a text that is given."""
+
+    text: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +64,51 @@ class ChoiceTarget(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class OptionsTarget(Node):
+    """`as choice(options)`: output is one of the texts in a list, which is a parameter or a column.
+
+    Where a program is called, the value of its parameter stands in the place of the name.
+    """
+
+    options: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTarget(Node):
+    """`as int(1..10)`, `as [text](1..3)`, `as { name: text }`: output is a value of the type, as JSON."""
+
+    type: TypeExpr
+
+
+@dataclass(frozen=True, slots=True)
 class GrammarTarget(Node):
     """`as grammar("file.lark")`: output held to a llguidance Lark grammar beside the program."""
 
     path: str
 
 
-Target = SchemaTarget | ChoiceTarget | GrammarTarget | Regex
+Target = SchemaTarget | ChoiceTarget | OptionsTarget | TypeTarget | GrammarTarget | Regex
 
 
 @dataclass(frozen=True, slots=True)
 class Filter(Node):
-    """`via filter(MODEL, THRESHOLD, by= share=)`: the small model's token stands where its confidence is over it.
+    """`via filter(MODEL, THRESHOLD, by= share= rows= wait=)`: the small model's token stands where it is over it.
 
     With `share` the threshold is none that is written: it is held so that the large model draws that share of tokens.
+    Rows wait for the large model until there are `rows` of them, or `wait` seconds at most.
     """
 
     model: ModelRef
     threshold: Expr | None
     by: Confidence = "probability"
     share: Expr | None = None
+    rows: Expr | None = None
+    wait: Expr | None = None
 
     @property
     def numbers(self) -> tuple[tuple[str, Expr], ...]:
         """The arguments that are numbers and given, by name, in the order of the form."""
-        return present(threshold=self.threshold, share=self.share)
+        return present(threshold=self.threshold, share=self.share, rows=self.rows, wait=self.wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,35 +171,108 @@ class Generate(Node):
 
 @dataclass(frozen=True, slots=True)
 class Judge(Node):
-    """`judge(MODEL, "rubric", LOW..HIGH)`: a model asked, in a chat turn of its own, for a whole number in a range."""
+    """`judge(MODEL, "rubric", LOW..HIGH)`: a model asked, in a chat turn of its own, for a whole number in a range.
+
+    `whole`: written `judge(MODEL, "question") as int(LOW..HIGH)`. Then the text is all that the model is shown;
+    otherwise it follows the problem and the row's text.
+    """
 
     model: ModelRef
     rubric: Template
     low: int
     high: int
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prob(Node):
+    """`prob(MODEL, "question", "Yes", "No")`: how probable the first answer is, of all of them where there are more."""
+
+    model: ModelRef
+    question: Template
+    answers: tuple[Template, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equal(Node):
+    """`equal(ANSWER, REFERENCE, by=text|number|math)`: whether two values of a row are the same answer."""
+
+    answer: Expr
+    reference: Expr
+    by: OneOf["text", "number", "math"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class ValidJson(Node):
+    """`json(SCHEMA)`: whether a text is a JSON document of the schema. `json` alone is a bare name."""
+
+    schema: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Passes(Node):
+    """`passes(TESTS, timeout=SECONDS)`: whether the code in a text passes unit tests."""
+
+    tests: Expr
+    timeout: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowConfidence(Node):
+    """`confidence(window=TOKENS)`: how sure the model was, of groups of so many tokens."""
+
+    window: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Node):
+    """`compare(MODEL, "…{a.text}…{b.text}…", both=true)`: a model asked which of two rows, `a` and `b`, is better.
+
+    `both`: it is asked with the rows in both orders.
+    """
+
+    model: ModelRef
+    question: Template
+    both: bool = True
+
+
+Verifier = ModelRef | Judge | Prob | Equal | ValidJson | Passes | WindowConfidence
 
 
 @dataclass(frozen=True, slots=True)
 class Score(Node):
-    """`score VERIFIER reduce=… given PROBLEM into NAME`.
+    """`score VERIFIER reduce=… of TEXT given PROBLEM into NAME`.
 
-    A bare name is a declared model, `logprob`, or a Python scorer that the caller registered: the checker tells which.
-    `given` is the problem that the verifier is shown with the text; None for the first turn of the conversation.
-    `reduce` is None where it is left out.
+    A bare name is a declared model, `logprob`, `json`, or a Python scorer that the caller registered: the checker tells
+    which. `of` is the text that is scored; None for that of the row. `given` is the problem that the verifier is shown
+    with the text; None for the first turn of the conversation. `reduce` is None where it is left out.
     """
 
-    verifier: ModelRef | Judge
-    reduce: OneOf["last", "min", "mean", "prod", "sum"] | None = None
+    verifier: Verifier
+    reduce: OneOf["last", "min", "mean", "prod", "sum", "answer", "expected"] | None = None
+    of: Expr | None = None
     given: Expr | None = None
     into: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Extract(Node):
-    """`extract name = /regex/`, `.json.path`, or the name of a Python extractor that the caller registered."""
+    """`extract last NAME = /regex/`, `.json.path`, `boxed`, or the name of a Python extractor that is registered.
+
+    `which` of the matches the column holds; `all` makes a list of them. It is "first" where the program does not say.
+    """
 
     column: Name
     pattern: Regex | JsonPath | Name
+    which: OneOf["first", "last", "all"] = "first"
+
+
+@dataclass(frozen=True, slots=True)
+class Let(Node):
+    """`let NAME = EXPR`: a column that is worked out."""
+
+    column: Name
+    value: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,27 +293,59 @@ class Keep(Node):
 
 @dataclass(frozen=True, slots=True)
 class Best(Node):
-    """`best by EXPR`."""
+    """`best by EXPR per COLUMN`, or `best by compare(…)`: the best row, of each value of the column if one is given."""
+
+    by: Expr | Compare
+    per: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Node):
+    """`distinct by EXPR per COLUMN`: the first row of each value, within each value of the column if one is given."""
+
+    by: Expr
+    per: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order(Node):
+    """`order by EXPR`: the rows, greatest value first; texts in the order of the alphabet."""
 
     by: Expr
 
 
 @dataclass(frozen=True, slots=True)
+class Join(Node):
+    """`join NAME = EXPR sep="…" per COLUMN`: one row of many, with the values of EXPR put together in a column.
+
+    In EXPR the name `i` is the row's number, from 1. `sep` is None where it is left out: a newline.
+    """
+
+    column: Name
+    value: Expr
+    sep: Expr | None = None
+    per: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Vote(Node):
-    """`vote COLUMN weight=EXPR equal=text|number|math`."""
+    """`vote COLUMN weight=EXPR equal=text|number|math decided=P`."""
 
     column: Name
     weight: Expr | None = None
     equal: OneOf["text", "number", "math"] = "text"
+    decided: Expr | None = None
+    per: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Split(Node):
-    """`split G`: each row G times, in groups; `split N by EXPR temperature=T`: N copies, shared out by a softmax."""
+    """`split G`: each row G times, in groups; `split N by EXPR temperature=T per COLUMN`: N copies by a softmax."""
 
     count: Expr
     by: Expr | None = None
     temperature: Expr | None = None
+    per: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +353,27 @@ class Branch(Node):
     """`branch { {…} {…} }`: sub-pipelines on the same rows, their rows one after another."""
 
     arms: tuple[tuple[Stage, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class If(Node):
+    """`if COND { … } else { … }`: the rows for which it holds through one block, the others through another.
+
+    Without `else` the others pass: `otherwise` is empty. `else if` is a single `If` in it.
+    """
+
+    condition: Expr
+    then: tuple[Stage, ...]
+    otherwise: tuple[Stage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Each(Node):
+    """`each NAME in EXPR { … }`: a copy of the row for every element of a list; `.path` is a list in the row's text."""
+
+    column: Name
+    source: Expr | JsonPath
+    body: tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +404,33 @@ class Repeat(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Search(Node):
+    """`search puct by EXPR simulations=N c=C per_round=K { … }`: a tree of rows; the block makes a row's children.
+
+    Absent options are None.
+    """
+
+    method: SearchMethod
+    by: Expr
+    simulations: Expr
+    c: Expr | None
+    per_round: Expr | None
+    body: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Peek(Node):
     """`peek { … }`: runs stages on the rows, and gives those back as they were, with the columns that were made."""
+
+    body: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Node):
+    """`ask { … }`: runs stages for each row on a row of its own, which has its columns and no conversation.
+
+    The row is given back as it was, with the columns that were made.
+    """
 
     body: tuple[Stage, ...]
 
@@ -266,17 +445,26 @@ class Return(Node):
 Stage = (
     Prompt
     | Chat
+    | Say
     | Generate
     | Score
     | Extract
+    | Let
     | Where
     | Keep
     | Best
+    | Distinct
+    | Order
+    | Join
     | Vote
     | Split
     | Repeat
+    | Search
     | Branch
+    | If
+    | Each
     | Peek
+    | Ask
     | Call
     | Return
 )

@@ -31,10 +31,14 @@ def walk(value: Any) -> Iterator[ast.Node]:
 def blocks(stage: ast.Stage) -> tuple[tuple[ast.Stage, ...], ...]:
     """The blocks of stages directly inside a stage."""
     match stage:
-        case ast.Repeat(body=body) | ast.Peek(body=body):
+        case ast.Repeat(body=body) | ast.Search(body=body) | ast.Peek(body=body) | ast.Ask(body=body):
             return (body,)
         case ast.Branch(arms=arms):
             return arms
+        case ast.If(then=then, otherwise=otherwise):
+            return (then, otherwise) if otherwise else (then,)
+        case ast.Each(body=body):
+            return (body,)
     return ()
 
 
@@ -49,7 +53,7 @@ def walk_stages(stages: tuple[ast.Stage, ...]) -> Iterator[ast.Stage]:
 def column_name(stage: ast.Stage) -> ast.Name | None:
     """The name, as written, of the column that a stage makes; None where it makes none or does not name it."""
     match stage:
-        case ast.Extract(column=column):
+        case ast.Extract(column=column) | ast.Let(column=column) | ast.Join(column=column) | ast.Each(column=column):
             return column
         case ast.Score(into=into) | ast.Generate(into=into) | ast.Call(into=into):
             return into

@@ -48,7 +48,7 @@ class BlockBuilder:
         """The stages of a block; those of a block without a head stand in its place."""
         for item in items:
             if isinstance(item, StageBlock):
-                message = "a block belongs to a `repeat`, a `branch` or a `peek`"
+                message = "a block belongs to a stage such as `repeat`, `branch` or `if`"
                 self.report_headless(item, message, STAGES["repeat"].usage)
                 yield from self.stages(item.items)
             elif self.is_shallow(item):

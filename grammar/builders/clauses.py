@@ -14,7 +14,7 @@ from qpdsl.grammar.builders.leaves import LeafBuilder, at, name_of, span_of
 from qpdsl.grammar.builders.options import Option
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import CLAUSE_FORMS, SYSTEMS
+from qpdsl.grammar.words import CLAUSE_FORMS, SYSTEMS, TYPES
 
 
 @dataclass(slots=True)
@@ -40,13 +40,26 @@ class ClauseBuilder:
     def target(self, meta: Any, children: list[Any]) -> Clause:
         target = children[0]
         value: ast.Target | None
-        if isinstance(target, Form):
-            value = self.forms.target_of(target)
+        if isinstance(target, ast.ListType | ast.RecordType):
+            value = ast.TypeTarget(target, span=target.span)
+        elif not isinstance(target, Token):
+            value = target
         elif target.type == "REGEX":
             value = self.leaves.pattern(target)
+        elif target.value in TYPES:
+            value = ast.TypeTarget(ast.TypeRef(target.value, span=at(target)), span=at(target))
         else:
             value = ast.SchemaTarget(str(target), span=at(target))
+        if isinstance(value, ast.TypeTarget) and self._is_text(value.type):
+            message = "every output is a text, which `as text` would write as JSON"
+            help = "leave `as` out; what the text may be is a regex: `as /.{1,40}/`"
+            self.faults.report("QP360", message, value.span, help=help)
+            value = None
         return Clause("target", value, span_of(meta))
+
+    @staticmethod
+    def _is_text(type_: ast.TypeExpr) -> bool:
+        return isinstance(type_, ast.TextType) or (isinstance(type_, ast.TypeRef) and type_.name == "text")
 
     def via(self, meta: Any, children: list[Form]) -> Clause:
         return Clause("via", self.forms.via_of(children[0]), span_of(meta))
@@ -54,11 +67,20 @@ class ClauseBuilder:
     def draft(self, meta: Any, children: list[ast.ModelRef | Form | Token]) -> Clause:
         return Clause("draft", self.forms.draft_of(children[0]), span_of(meta))
 
+    def scale(self, meta: Any, children: list[Form]) -> Clause:
+        return Clause("scale", children[0], span_of(meta))
+
+    def of(self, meta: Any, children: list[ast.Expr]) -> Clause:
+        return Clause("of", children[0], span_of(meta))
+
     def given(self, meta: Any, children: list[ast.Expr]) -> Clause:
         return Clause("given", children[0], span_of(meta))
 
     def into(self, meta: Any, children: list[Token]) -> Clause:
         return Clause("into", name_of(children[0]), span_of(meta))
+
+    def per(self, meta: Any, children: list[Token]) -> Clause:
+        return Clause("per", name_of(children[0]), span_of(meta))
 
     # Of programs
 
@@ -92,6 +114,6 @@ class ClauseBuilder:
                 continue
             first = firsts.setdefault(clause.word, clause)
             if first is not clause:
-                word = "as" if clause.word == "target" else clause.word
+                word = "as" if clause.word in ("target", "scale") else clause.word
                 self.faults.report_repeated(f"`{word}`", clause.span, first.span)
         return {word: clause.value for word, clause in firsts.items()}

@@ -36,7 +36,8 @@ class DeclarationBuilder:
         return tuple(self.blocks.stages(children))
 
     def use(self, meta: Any, children: list[Token]) -> ast.Use:
-        return ast.Use(self._plain(children[0], "a path"), span=span_of(meta))
+        path, alias = children
+        return ast.Use(self._plain(path, "a path"), None if alias is None else str(alias), span=span_of(meta))
 
     def model(self, meta: Any, children: list[Any]) -> ast.Model:
         name, quoted_id, *options = children
@@ -69,10 +70,10 @@ class DeclarationBuilder:
         return tuple(children)
 
     def param(self, meta: Any, children: list[Any]) -> ast.Param:
-        name, type_, default = children
+        name, type_, optional, default = children
         if default is not None and not self.blocks.is_shallow(default):
             default = None
-        return ast.Param(str(name), type_, default, span=span_of(meta), name_span=at(name))
+        return ast.Param(str(name), type_, default, optional is not None, span=span_of(meta), name_span=at(name))
 
     def _plain(self, token: Token, what: str) -> str:
         return self.leaves.plain(self.leaves.string(token), what)

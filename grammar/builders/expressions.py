@@ -10,7 +10,9 @@ from typing import Any
 from lark import Token
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.builders.faults import Faults
 from qpdsl.grammar.builders.leaves import LeafBuilder, at, name_of, span_of
+from qpdsl.grammar.literals import strings
 
 # Of the operators that share a chain, those that bind tighter.
 _TIGHT = frozenset({"AND", "STAR", "SLASH", "PERCENT"})
@@ -18,7 +20,8 @@ _CONSTANTS = {"TRUE": True, "FALSE": False, "NONE": None}
 
 
 class ExpressionBuilder:
-    def __init__(self, leaves: LeafBuilder) -> None:
+    def __init__(self, faults: Faults, leaves: LeafBuilder) -> None:
+        self.faults = faults
         self.leaves = leaves
 
     def expr(self, meta: Any, children: list[Any]) -> ast.Expr:
@@ -51,9 +54,30 @@ class ExpressionBuilder:
     def name(self, meta: Any, children: list[Token]) -> ast.Name:
         return name_of(children[0])
 
+    def path(self, meta: Any, children: list[Token]) -> ast.Path:
+        base, steps = children
+        return ast.Path(name_of(base), strings.path_steps(steps), span=span_of(meta))
+
     def apply(self, meta: Any, children: list[Any]) -> ast.Apply:
-        function, args = children
-        return ast.Apply(str(function), args or (), span=span_of(meta), name_span=at(function))
+        function, args, per = children
+        column = None if per is None else name_of(per)
+        return ast.Apply(str(function), args or (), column, span=span_of(meta), name_span=at(function))
+
+    def list_literal(self, meta: Any, children: list[Any]) -> ast.ListLiteral:
+        items = (self.leaves.pattern(child) if isinstance(child, Token) else child for child in children)
+        return ast.ListLiteral(tuple(item for item in items if item is not None), span=span_of(meta))
+
+    def record_literal(self, meta: Any, children: list[ast.RecordEntry]) -> ast.RecordLiteral:
+        firsts: dict[str, ast.RecordEntry] = {}
+        for entry in children:
+            first = firsts.setdefault(entry.name, entry)
+            if first is not entry:
+                self.faults.report_repeated(f"the field `{entry.name}`", entry.name_span, first.name_span)
+        return ast.RecordLiteral(tuple(firsts.values()), span=span_of(meta))
+
+    def entry(self, meta: Any, children: list[Any]) -> ast.RecordEntry:
+        name, value = children
+        return ast.RecordEntry(str(name), value, span=span_of(meta), name_span=at(name))
 
     def args(self, meta: Any, children: list[ast.Expr]) -> tuple[ast.Expr, ...]:
         return tuple(children)

@@ -1,4 +1,4 @@
-"""Forms: the targets, ways to decode, verifiers and levels that are a name with arguments, as `filter(slm, 0.9)`."""
+"""Forms: the targets, ways to decode and levels that are a name with arguments, as `filter(slm, 0.9)`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lark import Token
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.builders.faults import Faults
-from qpdsl.grammar.builders.leaves import LeafBuilder, at, constant, span_of
+from qpdsl.grammar.builders.leaves import LeafBuilder, at, span_of
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
@@ -22,27 +22,13 @@ from qpdsl.grammar.words import (
     FILTER_OPTIONS,
     LEVELS,
     MOST_DRAFTED,
-    STAGES,
     TARGETS,
     VIAS,
     Confidence,
 )
 
-_JUDGE = 'judge(MODEL, "rubric", LOW..HIGH)'
-_FILTER = "filter(MODEL, THRESHOLD, by=probability|margin|entropy) or filter(MODEL, by=…, share=S)"
+_FILTER = "filter(MODEL, THRESHOLD, by=probability|margin|entropy, rows=N, wait=SECONDS) or filter(MODEL, share=S, …)"
 _AMORTIZED = 'amortized(MARGIN, layer=L, rerank=K, head="folder", certify=E)'
-# The most whole numbers that a judge may choose among.
-_MOST_MARKS = 1000
-# A number with more digits than this could be longer than the answer that a judge may give.
-_LARGEST_MARK = 999_999_999
-SCALES = f"a scale holds 2 to {_MOST_MARKS:,} whole numbers, the lowest first, of nine digits at most"
-
-
-def is_scale(low: object, high: object) -> bool:
-    """Whether a judge can answer with the numbers from `low` to `high`."""
-    if type(low) is not int or type(high) is not int:
-        return False
-    return low < high < low + _MOST_MARKS and max(-low, high) <= _LARGEST_MARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +89,7 @@ class FormBuilder:
             options = self.choices_of(form)
             return None if options is None else ast.ChoiceTarget(options, span=form.span)
         if form.name == "grammar":
-            values = self._values(form, 'grammar("file.lark")', 1)
+            values = self.values(form, 'grammar("file.lark")', 1)
             path = self.leaves.text_of(values[0], "a path") if values else None
             return None if path is None else ast.GrammarTarget(path, span=form.span)
         self.report_unknown(form.name, "way to hold the output", TARGETS, CLAUSE_FORMS["as"])
@@ -119,7 +105,7 @@ class FormBuilder:
         return None
 
     def _filter(self, form: Form) -> ast.Filter | None:
-        found = self._mixed(form, _FILTER, 1, 2, FILTER_OPTIONS)
+        found = self.mixed(form, _FILTER, 1, 2, FILTER_OPTIONS)
         if found is None:
             return None
         (place, *thresholds), named = found
@@ -130,18 +116,19 @@ class FormBuilder:
             self.faults.report("QP125", message, form.span, notes=(f"form: {_FILTER}",))
             return None
         by: Confidence = "probability"
-        if "by" in named:
-            word = named["by"].id if isinstance(named["by"], ast.Name) else ""
+        confidence = named.pop("by", None)
+        if confidence is not None:
+            word = confidence.id if isinstance(confidence, ast.Name) else ""
             known = next((name for name in CONFIDENCES if name == word), None)
             if known is None:
-                message, span = f"`by` is one of {listed(CONFIDENCES)}", named["by"].span
+                message, span = f"`by` is one of {listed(CONFIDENCES)}", confidence.span
                 self.faults.report_unknown("QP125", message, span, word, CONFIDENCES, "no confidence")
                 return None
             by = known
-        return None if model is None else ast.Filter(model, threshold, by, share, span=form.span)
+        return None if model is None else ast.Filter(model, threshold, by, **named, span=form.span)
 
     def _amortized(self, form: Form) -> ast.Amortized | None:
-        found = self._mixed(form, _AMORTIZED, 0, 1, AMORTIZED_OPTIONS)
+        found = self.mixed(form, _AMORTIZED, 0, 1, AMORTIZED_OPTIONS)
         if found is None:
             return None
         margins, named = found
@@ -156,7 +143,7 @@ class FormBuilder:
         return ast.Amortized(margins[0] if margins else None, head=place, **named, span=form.span)
 
     def draft_of(self, value: ast.ModelRef | Form | Token) -> ast.Draft | None:
-        """A model, `ngram("texts.txt")`, `early_exit`, `eagle("folder")` or `none`; options stand in brackets."""
+        """A model, `ngram("texts.txt")`, `early_exit("folder")`, `eagle("folder")` or `none`, options in brackets."""
         if isinstance(value, Token):
             return ast.Draft("none", span=at(value))
         span = value.span
@@ -184,10 +171,10 @@ class FormBuilder:
             if isinstance(argument, RangeArgument):
                 self._misfit("`draft` takes no range", argument.span)
             elif argument.name is None:
-                if name not in ("ngram", "eagle") or place is not None:
+                if name not in DRAFTS or place is not None:
                     self._misfit("`draft` takes no such argument here", argument.span)
                 else:
-                    what = "the folder of a head" if name == "eagle" else "a file of texts"
+                    what = "a file of texts" if name == "ngram" else "the folder of a head"
                     place = self.leaves.text_of(argument.value, what)
             elif argument.name not in DRAFT_OPTIONS:
                 notes = (f"form: {CLAUSE_FORMS['draft']}",)
@@ -209,44 +196,6 @@ class FormBuilder:
     def _misfit(self, message: str, span: Span) -> None:
         self.faults.report("QP125", message, span, notes=(f"form: {CLAUSE_FORMS['draft']}",))
 
-    def judge_of(self, form: Form) -> ast.Judge | None:
-        """`judge(MODEL, "rubric", LOW..HIGH)`."""
-        if form.name != "judge":
-            self.report_unknown(form.name, "verifier with arguments", ("judge",), STAGES["score"].usage)
-            return None
-        scale = form.arguments[-1] if form.arguments else None
-        if not isinstance(scale, RangeArgument):
-            message = "`judge` ends in a scale: the whole numbers that it may answer"
-            help = 'write the lowest and the highest, as in `judge(llm, "Rate the text.", 1..5)`'
-            self.faults.report("QP125", message, form.span, "no scale", notes=(f"form: {_JUDGE}",), help=help)
-            return None
-        marks = self._marks(scale)
-        values = self._values(replace(form, arguments=form.arguments[:-1]), _JUDGE, 2)
-        model = self.leaves.model_of(values[0]) if values else None
-        if values is None or model is None or marks is None:
-            return None
-        rubric = values[1]
-        if not isinstance(rubric, ast.Template):
-            self.faults.report("QP125", "a rubric is a string", rubric.span, "expected a string")
-            return None
-        return ast.Judge(model, rubric, *marks, span=form.span)
-
-    def _marks(self, scale: RangeArgument) -> tuple[int, int] | None:
-        """The lowest and the highest number of a judge's scale; None where it is faulty, which is reported."""
-        marks: list[int] = []
-        for bound in (scale.low, scale.high):
-            number = None if bound is None else constant(bound)
-            if not isinstance(number, int):
-                message, span = "a scale has a whole number at both ends", scale.span if bound is None else bound.span
-                self.faults.report("QP125", message, span, "expected a whole number", notes=(f"form: {_JUDGE}",))
-                return None
-            marks.append(number)
-        low, high = marks
-        if is_scale(low, high):
-            return low, high
-        self.faults.report("QP301", SCALES, scale.span, f"{low} to {high}")
-        return None
-
     def within_of(self, form: Form | Token) -> ast.Within | None:
         """`exact`, `epsilon(1e-3)` or `loss(0.02)`."""
         name, span = (form.name, form.span) if isinstance(form, Form) else (form, at(form))
@@ -263,7 +212,7 @@ class FormBuilder:
             notes = (f"form: within {usage}",)
             self.faults.report("QP125", f"`{name}` needs a bound", span, "without a bound", notes=notes)
             return None
-        values = self._values(form, usage, 1)
+        values = self.values(form, usage, 1)
         if values is None:
             return None
         greatest = 1 if name == "loss" else None
@@ -272,7 +221,7 @@ class FormBuilder:
 
     def choices_of(self, form: Form) -> tuple[str, ...] | None:
         """The texts of `choice("a", "b")`: one at least, each once."""
-        values = self._values(form, 'choice("a", "b")', None)
+        values = self.values(form, 'choice("a", "b")', None)
         if values is None:
             return None
         texts = [self.leaves.text_of(value, "a choice", empty=True) for value in values]
@@ -287,7 +236,7 @@ class FormBuilder:
         notes = (f"form: {usage}",)
         self.faults.report_unknown("QP124", f"`{name}` is no {kind}", at(name), name.value, known, notes=notes)
 
-    def _mixed(
+    def mixed(
         self, form: Form, usage: str, least: int, most: int, options: tuple[str, ...]
     ) -> tuple[tuple[ast.Expr, ...], dict[str, ast.Expr]] | None:
         """The arguments that stand by their places, `least` to `most` of them, and the options by their names.
@@ -310,17 +259,18 @@ class FormBuilder:
                 return None
             named[name] = argument
         plain = tuple(argument for argument in form.arguments if argument not in named.values())
-        values = self._values(replace(form, arguments=plain), usage, None if plain else 0)
+        values = self.values(replace(form, arguments=plain), usage, None if plain else 0)
         if values is None:
             return None
         if not least <= len(values) <= most:
-            expected = f"{least} or {most} arguments by their places"
+            counts = f"{least}" if least == most else f"{least} or {most}"
+            expected = f"{counts} argument{'' if most == 1 else 's'} by {'its place' if most == 1 else 'their places'}"
             message = f"`{form.name}` takes {expected}, found {len(values)}"
             self.faults.report("QP125", message, form.span, notes=notes)
             return None
         return values, {name: argument.value for name, argument in named.items()}
 
-    def _values(self, form: Form, usage: str, count: int | None) -> tuple[ast.Expr, ...] | None:
+    def values(self, form: Form, usage: str, count: int | None) -> tuple[ast.Expr, ...] | None:
         """The arguments, which stand by their places: `count` of them, or one at least."""
         notes = (f"form: {usage}",)
         range_ = next((argument for argument in form.arguments if isinstance(argument, RangeArgument)), None)

@@ -28,6 +28,17 @@ class LeafBuilder:
             return ast.ModelRef(self.plain(self.string(token), "a model id"), True, span=at(token))
         return ast.ModelRef(str(token), False, span=at(token))
 
+    def dotted(self, meta: Any, children: list[Token]) -> Token:
+        """A name, or one of another file by that file's name: `shared.llm`."""
+        name, *path = children
+        if not path:
+            return name
+        whole = Token("NAME", f"{name}{path[0]}", start_pos=name.start_pos, end_pos=path[0].end_pos)
+        if path[0].value.count(".") > 1 or "[" in path[0].value:
+            message = f"`{whole}` is no name: that of a file and one that it declares are parted by one `.`"
+            self.faults.report("QP109", message, at(whole), "expected a name")
+        return whole
+
     # Of tokens
 
     def string(self, token: Token) -> ast.Template:
@@ -53,7 +64,7 @@ class LeafBuilder:
 
     def plain(self, template: ast.Template, what: str, *, empty: bool = False) -> str:
         """The text of a string that interpolates nothing; `empty` says that it may be empty."""
-        names = [part for part in template.parts if isinstance(part, ast.Name)]
+        names = [part for part in template.parts if not isinstance(part, str)]
         if names:
             self.faults.report("QP123", f"{what} is a plain string, without `{{…}}`", names[0].span)
         elif not template.parts and not empty:

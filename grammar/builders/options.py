@@ -9,7 +9,7 @@ from lark import Token
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.builders.faults import Faults
-from qpdsl.grammar.builders.leaves import at
+from qpdsl.grammar.builders.leaves import LeafBuilder, at
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.suggest import closest, listed
 from qpdsl.grammar.words import DECLARATIONS, MODEL_OPTIONS, STAGES
@@ -23,12 +23,18 @@ _WORD_CODES = {"reduce": "QP207", "equal": "QP126", "kind": "QP127"}
 class OptionBuilder:
     """Reports unknown and repeated options, and leaves them out."""
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: Faults, leaves: LeafBuilder) -> None:
         self.faults = faults
+        self.leaves = leaves
 
     def option(self, meta: Any, children: list[Any]) -> Option:
         key, value = children
         return key, value
+
+    def stop(self, meta: Any, children: list[Any]) -> Option:
+        """The one option whose value may be a regex."""
+        key, value = children
+        return key, self.leaves.pattern(value) if isinstance(value, Token) else value
 
     def values(self, stage: str, options: list[Option]) -> dict[str, ast.Expr]:
         """The values of a stage's options, by name."""

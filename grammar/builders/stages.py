@@ -7,14 +7,17 @@ from typing import Any
 from lark import Token
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import MAX_DEPTH
 from qpdsl.grammar.builders.blocks import BlockBuilder, StageBlock
 from qpdsl.grammar.builders.clauses import ClauseBuilder
 from qpdsl.grammar.builders.faults import Faults
-from qpdsl.grammar.builders.forms import Form, FormBuilder
+from qpdsl.grammar.builders.forms import Form
 from qpdsl.grammar.builders.leaves import LeafBuilder, at, name_of, path_of, span_of
 from qpdsl.grammar.builders.options import Option, OptionBuilder
+from qpdsl.grammar.builders.verifier_forms import VerifierFormBuilder
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import EQUALITIES, REDUCES
+from qpdsl.grammar.suggest import listed
+from qpdsl.grammar.words import EQUALITIES, JUDGE_REDUCES, REDUCES, SEARCH_METHODS, STAGES
 
 
 class StageBuilder:
@@ -23,14 +26,14 @@ class StageBuilder:
         faults: Faults,
         leaves: LeafBuilder,
         options: OptionBuilder,
-        forms: FormBuilder,
+        verifiers: VerifierFormBuilder,
         clauses: ClauseBuilder,
         blocks: BlockBuilder,
     ) -> None:
         self.faults = faults
         self.leaves = leaves
         self.options = options
-        self.forms = forms
+        self.verifiers = verifiers
         self.clauses = clauses
         self.blocks = blocks
 
@@ -47,6 +50,9 @@ class StageBuilder:
                 turns.append(ast.Turn(key.value, value, span=span))
         return ast.Chat(tuple(turns), span=span_of(meta))
 
+    def say(self, meta: Any, children: list[ast.Expr]) -> ast.Say:
+        return ast.Say(children[0], span=span_of(meta))
+
     # Calls of models
 
     def generate(self, meta: Any, children: list[Any]) -> ast.Generate:
@@ -54,24 +60,32 @@ class StageBuilder:
         return ast.Generate(children[0], **options, **self.clauses.values(children), span=span_of(meta))  # type: ignore[arg-type]
 
     def score(self, meta: Any, children: list[Any]) -> ast.Score:
-        verifier = children[0]
+        verifier, clauses = children[0], self.clauses.values(children)
         if isinstance(verifier, Form):
-            verifier = self.forms.judge_of(verifier) or ast.ModelRef("logprob", False, span=verifier.span)
+            verifier = self.verifiers.verifier_of(verifier, clauses.pop("scale", None))
+            verifier = verifier or ast.ModelRef("logprob", False, span=children[0].span)
+        elif scale := clauses.pop("scale", None):
+            message = "`as` holds a judge's answer to a scale, and this is no judge"
+            self.faults.report("QP140", message, scale.span, "leave this out")
         options = self.options.values("score", _options_in(children))
-        given = options.get("reduce")
-        reduce = None if given is None else self.options.word("reduce", given, REDUCES, "not a way to reduce")
-        return ast.Score(verifier, reduce, **self.clauses.values(children), span=span_of(meta))
+        given, known = options.get("reduce"), (*REDUCES, *JUDGE_REDUCES)
+        reduce = None if given is None else self.options.word("reduce", given, known, "not a way to reduce")
+        return ast.Score(verifier, reduce, **clauses, span=span_of(meta))
 
-    def extract(self, meta: Any, children: list[Token]) -> ast.Extract:
-        column, source = children
+    def extract(self, meta: Any, children: list[Any]) -> ast.Extract:
+        which, column, source = children
         pattern: ast.Regex | ast.JsonPath | ast.Name
         if source.type == "NAME":
             pattern = name_of(source)
         else:
             pattern = self.leaves.pattern(source) if source.type == "REGEX" else path_of(source)
-        return ast.Extract(name_of(column), pattern, span=span_of(meta))
+        return ast.Extract(name_of(column), pattern, "first" if which is None else which.value, span=span_of(meta))
 
     # Rows
+
+    def let(self, meta: Any, children: list[Any]) -> ast.Let:
+        column, value = children
+        return ast.Let(name_of(column), value, span=span_of(meta))
 
     def where(self, meta: Any, children: list[ast.Expr]) -> ast.Where:
         return ast.Where(children[0], span=span_of(meta))
@@ -80,19 +94,33 @@ class StageBuilder:
         count, by, per = children
         return ast.Keep(count, by, None if per is None else name_of(per), span=span_of(meta))
 
-    def best(self, meta: Any, children: list[ast.Expr]) -> ast.Best:
-        return ast.Best(children[0], span=span_of(meta))
+    def best(self, meta: Any, children: list[Any]) -> ast.Best:
+        by, per = children
+        return ast.Best(by, None if per is None else name_of(per), span=span_of(meta))
+
+    def distinct(self, meta: Any, children: list[Any]) -> ast.Distinct:
+        by, per = children
+        return ast.Distinct(by, None if per is None else name_of(per), span=span_of(meta))
+
+    def order(self, meta: Any, children: list[ast.Expr]) -> ast.Order:
+        return ast.Order(children[0], span=span_of(meta))
+
+    def join(self, meta: Any, children: list[Any]) -> ast.Join:
+        column, value, *rest = children
+        options, clauses = self.options.values("join", _options_in(rest)), self.clauses.values(rest)
+        return ast.Join(name_of(column), value, options.get("sep"), clauses.get("per"), span=span_of(meta))
 
     def vote(self, meta: Any, children: list[Any]) -> ast.Vote:
-        column, *pairs = children
-        options = self.options.values("vote", pairs)
+        column, *rest = children
+        options, clauses = self.options.values("vote", _options_in(rest)), self.clauses.values(rest)
         equal = self.options.word("equal", options.get("equal"), EQUALITIES, "not a way to compare")
-        return ast.Vote(name_of(column), options.get("weight"), equal, span=span_of(meta))
+        weight, decided = options.get("weight"), options.get("decided")
+        return ast.Vote(name_of(column), weight, equal, decided, clauses.get("per"), span=span_of(meta))
 
     def split(self, meta: Any, children: list[Any]) -> ast.Split:
-        count, by, *pairs = children
-        options = self.options.values("split", [pair for pair in pairs if pair is not None])
-        return ast.Split(count, by, options.get("temperature"), span=span_of(meta))
+        count, by, *rest = children
+        options, clauses = self.options.values("split", _options_in(rest)), self.clauses.values(rest)
+        return ast.Split(count, by, options.get("temperature"), clauses.get("per"), span=span_of(meta))
 
     # Stages that hold stages
 
@@ -100,6 +128,25 @@ class StageBuilder:
         limit, until, block = children
         body = self.blocks.body(block, "`repeat` has no stages to run", _word_span(meta, "repeat"))
         return ast.Repeat(limit, until, body, span=span_of(meta))
+
+    def search(self, meta: Any, children: list[Any]) -> ast.Search:
+        method, by, *pairs, block = children
+        span = _word_span(meta, "search")
+        body = self.blocks.body(block, "`search` has no stages to make children with", span)
+        options = self.options.values("search", pairs)
+        if method not in SEARCH_METHODS:
+            message = f"`search` goes by {listed(SEARCH_METHODS)}"
+            self.faults.report_unknown("QP150", message, at(method), str(method), SEARCH_METHODS, "unknown method")
+            method = SEARCH_METHODS[0]
+        elif method != "puct" and "c" in options:
+            message = f"`c` weighs how much is explored, which `{method}` finds out by itself"
+            self.faults.report("QP150", message, options["c"].span, "of `puct` alone", help="leave `c` out")
+        if "simulations" not in options:
+            message, notes = "`search` says how often it may expand a row", (f"form: {STAGES['search'].usage}",)
+            self.faults.report("QP150", message, span, "no `simulations=`", notes=notes)
+        simulations = options.get("simulations") or ast.Literal(1, span=span)
+        c, most = options.get("c"), options.get("per_round")
+        return ast.Search(str(method), by, simulations, c, most, body, span=span_of(meta))  # type: ignore[arg-type]
 
     def branch(self, meta: Any, children: list[StageBlock]) -> ast.Branch:
         span = span_of(meta)
@@ -111,9 +158,34 @@ class StageBuilder:
             arms.append(self.blocks.body(block, "this arm of `branch` has no stages", brace))
         return ast.Branch(tuple(arms), span=span)
 
+    def if_(self, meta: Any, children: list[Any]) -> ast.If:
+        condition, block, otherwise = children
+        then = self.blocks.body(block, "this `if` has no stages to run", _word_span(meta, "if"))
+        if isinstance(otherwise, StageBlock):
+            brace = Span(otherwise.span.start, otherwise.span.start + 1)
+            others = self.blocks.body(otherwise, "this `else` has no stages to run", brace)
+        elif otherwise is not None and not _is_short(otherwise):
+            word = Span(otherwise.span.start, otherwise.span.start + 2)
+            self.faults.report("QP103", f"`else if` goes on over {MAX_DEPTH} times", word, "one too many")
+            others = ()
+        else:
+            others = () if otherwise is None else (otherwise,)
+        return ast.If(condition, then, others, span=span_of(meta))
+
+    def each(self, meta: Any, children: list[Any]) -> ast.Each:
+        column, source, block = children
+        empty = "`each` has no stages to run in its block; without a block it only copies rows"
+        body = () if block is None else self.blocks.body(block, empty, _word_span(meta, "each"))
+        path = path_of(source) if isinstance(source, Token) else source
+        return ast.Each(name_of(column), path, body, span=span_of(meta))
+
     def peek(self, meta: Any, children: list[StageBlock]) -> ast.Peek:
         body = self.blocks.body(children[0], "`peek` has no stages to run", _word_span(meta, "peek"))
         return ast.Peek(body, span=span_of(meta))
+
+    def ask(self, meta: Any, children: list[StageBlock]) -> ast.Ask:
+        body = self.blocks.body(children[0], "`ask` has no stages to run", _word_span(meta, "ask"))
+        return ast.Ask(body, span=span_of(meta))
 
     # Calls and results of programs
 
@@ -128,6 +200,16 @@ class StageBuilder:
 
 def _options_in(children: list[Any]) -> list[Option]:
     return [child for child in children if isinstance(child, tuple)]
+
+
+def _is_short(stage: ast.If) -> bool:
+    """Whether a chain of `else if` can be walked; each of them lies inside the one before it."""
+    for _ in range(MAX_DEPTH - 1):
+        match stage.otherwise:
+            case (ast.If() as stage,):
+                continue
+        return True
+    return False
 
 
 def _word_span(meta: Any, word: str) -> Span:

@@ -19,6 +19,7 @@ from qpdsl.grammar.builders.leaves import LeafBuilder
 from qpdsl.grammar.builders.options import OptionBuilder
 from qpdsl.grammar.builders.stages import StageBuilder
 from qpdsl.grammar.builders.types import TypeBuilder
+from qpdsl.grammar.builders.verifier_forms import VerifierFormBuilder
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Span
 
@@ -32,17 +33,20 @@ class TreeBuilder:
     def __init__(self, headless: AbstractSet[int], gaps: Iterable[Span]) -> None:
         self._faults = faults = Faults()
         self._blocks = blocks = BlockBuilder(faults, headless, gaps)
-        leaves, options = LeafBuilder(faults), OptionBuilder(faults)
+        leaves = LeafBuilder(faults)
+        options = OptionBuilder(faults, leaves)
         forms = FormBuilder(faults, leaves)
+        verifiers = VerifierFormBuilder(faults, leaves, forms, options)
         clauses = ClauseBuilder(faults, leaves, forms)
         builders = (
             DeclarationBuilder(leaves, options, clauses, blocks),
-            StageBuilder(faults, leaves, options, forms, clauses, blocks),
+            StageBuilder(faults, leaves, options, verifiers, clauses, blocks),
             clauses,
             options,
             forms,
+            verifiers,
             TypeBuilder(faults, leaves, forms),
-            ExpressionBuilder(leaves),
+            ExpressionBuilder(faults, leaves),
             blocks,
             leaves,
         )

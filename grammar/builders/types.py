@@ -13,7 +13,7 @@ from qpdsl.grammar.builders.forms import Form, FormBuilder, RangeArgument
 from qpdsl.grammar.builders.leaves import LeafBuilder, at, constant, span_of
 from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import TEXT_OPTIONS, TYPE_FORMS
+from qpdsl.grammar.words import CLAUSE_FORMS, TARGETS, TEXT_OPTIONS, TYPE_FORMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,16 @@ class TypeBuilder:
         name, type_, optional = children
         return ast.Field(str(name), type_, optional is not None, span=span_of(meta), name_span=at(name))
 
+    def result(self, meta: Any, children: list[ast.TypeExpr]) -> ast.TypeExpr:
+        return children[0]
+
     def type_name(self, meta: Any, children: list[Any]) -> ast.TypeRef:
         return ast.TypeRef(str(children[0]), span=span_of(meta))
 
-    def type_list(self, meta: Any, children: list[ast.TypeExpr]) -> ast.ListType:
-        return ast.ListType(children[0], span=span_of(meta))
+    def type_list(self, meta: Any, children: list[Any]) -> ast.ListType:
+        item, range_ = children
+        low, high = (None, None) if range_ is None else self._counts(range_)
+        return ast.ListType(item, low, high, span=span_of(meta))
 
     def type_call(self, meta: Any, children: list[Any]) -> ast.TypeExpr:
         name, span = children[0], span_of(meta)
@@ -73,12 +78,48 @@ class TypeBuilder:
         plain_name = name.value if name.value in ("int", "float") else "text"
         return type_ or ast.TypeRef(plain_name, span=span)
 
+    def target_form(self, meta: Any, children: list[Any]) -> ast.Target | None:
+        """What `as` takes with arguments: `int(1..5)`, `choice("a", "b")`, `choice(options)`, `grammar("x.lark")`."""
+        name, span = children[0], span_of(meta)
+        arguments: tuple[TypeArgument, ...] = children[1] or ()
+        if name.value in ("int", "float", "text"):
+            return ast.TypeTarget(self.type_call(meta, children), span=span)
+        if name.value not in TARGETS:
+            self.forms.report_unknown(name, "way to hold the output", TARGETS, CLAUSE_FORMS["as"])
+            return None
+        only = arguments[0] if len(arguments) == 1 else None
+        if name.value == "choice" and isinstance(only, ast.Argument) and isinstance(only.value, ast.Name):
+            return ast.OptionsTarget(only.value, span=span)
+        plain = self._plain_arguments(name, arguments)
+        return None if plain is None else self.forms.target_of(Form(name, plain, span))
+
     def type_args(self, meta: Any, children: list[TypeArgument]) -> tuple[TypeArgument, ...]:
         return tuple(children)
 
     def regex_argument(self, meta: Any, children: list[Token]) -> RegexArgument:
         name, pattern = children
         return RegexArgument(name, self.leaves.pattern(pattern))
+
+    def _counts(self, range_: RangeArgument) -> tuple[int | None, int | None]:
+        """The bounds of a list's length."""
+        if range_.low is None and range_.high is None:
+            message, notes = "a range has a bound at one end at least", ("form: [TYPE](LOW..HIGH)",)
+            self.faults.report("QP125", message, range_.span, notes=notes)
+        counts: list[int | None] = []
+        for bound in (range_.low, range_.high):
+            number = None if bound is None else constant(bound)
+            if bound is not None and type(number) is not int:
+                self.faults.report("QP125", "the length of a list is a whole number", bound.span, "expected a number")
+                number = None
+            elif number is not None and number < 0:
+                self.faults.report("QP301", "the length of a list is at least 0", bound.span)  # type: ignore[union-attr]
+                number = None
+            counts.append(None if number is None else int(number))
+        low, high = counts
+        if low is not None and high is not None and low > high:
+            self.faults.report("QP301", f"no list is this long: {low} is over {high}", range_.span)
+            return None, None
+        return low, high
 
     def _range_type(self, name: Token, arguments: tuple[TypeArgument, ...], span: Span) -> ast.RangeType | None:
         notes = (f"form: {name}(LOW..HIGH), where one bound may be left out",)
@@ -154,7 +195,7 @@ class TypeBuilder:
         if odd is None:
             return plain
         span = odd.span if isinstance(odd, RangeArgument) else odd.regex.span
-        notes = (f"form: {TYPE_FORMS['choice']}",)
+        notes = (f"form: {TYPE_FORMS.get(str(name), CLAUSE_FORMS['as'])}",)
         self.faults.report("QP125", f"`{name}` takes strings", span, "expected a string", notes=notes)
         return None
 

@@ -51,24 +51,59 @@ def _entry(lines: LineWriter, entry: Entry, indent: int, *, opens: bool) -> None
     """A declaration, stage, field of a schema, or arm, with its comments; `opens` says that it is its block's first."""
     nodes, block = entry.nodes, entry.nodes[-1]
     lines.above(first(nodes[0]), indent, blanks=True, opens=opens)
-    if not isinstance(block, BracketGroup) or block.opener.text != "{":
+    if not isinstance(block, BracketGroup) or block.opener.text != "{" or _is_short_record(nodes, indent):
         _reindent(nodes, indent)
         _head(lines, nodes, indent, "")
+        lines.comment(last(nodes[-1]).after)
     elif len(nodes) == 1:
         _arm(lines, block, indent)
+        lines.comment(last(block).after)
     else:
-        _reindent(nodes[:-1], indent)
-        lines.above(block.opener, indent)
-        behind = last(nodes[-2]).after
-        if _head(lines, nodes[:-1], indent, " {"):
-            lines.comment(behind)
-            lines.begin(indent)
-            lines.put("{")
-            behind = None
-        _opening_comments(lines, [behind, block.opener.after], indent + STEP)
-        _block(lines, block, indent, word=first(nodes[0]).text)
-    lines.comment(last(nodes[-1]).after)
+        for part in _parts(nodes):
+            _part(lines, part, indent)
+            lines.comment(last(part[-1]).after)
     lines.end()
+
+
+def _parts(nodes: list[PieceNode]) -> list[list[PieceNode]]:
+    """Each block of a stage with what stands before it: an `if` may have several."""
+    parts: list[list[PieceNode]] = [[]]
+    for node in nodes:
+        if isinstance(node, Piece) and node.text == "else" and parts[-1] and isinstance(parts[-1][-1], BracketGroup):
+            parts.append([])
+        parts[-1].append(node)
+    return parts
+
+
+def _part(lines: LineWriter, nodes: list[PieceNode], indent: int) -> None:
+    """A block with its head; an `else` stands behind the brace before it, but for a comment between them."""
+    block, word = nodes[-1], first(nodes[0]).text
+    assert isinstance(block, BracketGroup)
+    behind = last(nodes[-2]).after
+    _reindent(nodes[:-1], indent)
+    lines.above(block.opener, indent)
+    if word == "else":
+        lines.above(first(nodes[0]), indent)
+        lines.put(" " if lines.current else " " * indent)
+        lines.put("else" if len(nodes) == 2 else "else ")
+        nodes = nodes[1:]
+    if len(nodes) == 1:
+        lines.put(" {")
+    elif _head(lines, nodes[:-1], indent, " {"):
+        lines.comment(behind)
+        lines.begin(indent)
+        lines.put("{")
+        behind = None
+    _opening_comments(lines, [behind, block.opener.after], indent + STEP)
+    _block(lines, block, indent, word=word)
+
+
+def _is_short_record(nodes: list[PieceNode], indent: int) -> bool:
+    """Whether a stage ends in a record and not in a block, and the record fits on its line."""
+    if first(nodes[0]).text not in ("let", "return") or has_comments(nodes):
+        return False
+    text = flat(nodes, head=True)
+    return "\n" not in text and fits(text, indent)
 
 
 def _reindent(nodes: list[PieceNode], indent: int) -> None:
@@ -91,7 +126,7 @@ def _opening_comments(lines: LineWriter, comments: list[str | None], indent: int
 def _block(lines: LineWriter, block: BracketGroup, indent: int, *, word: str) -> None:
     """The entries of a block and its closing brace; the brace that opens it is written already."""
     for index, entry in enumerate(_arms(block) if word == "branch" else block.entries):
-        if word == "schema":
+        if word in ("schema", "let", "return"):
             _field(lines, entry, indent + STEP, opens=index == 0)
         else:
             _entry(lines, entry, indent + STEP, opens=index == 0)
@@ -102,7 +137,7 @@ def _block(lines: LineWriter, block: BracketGroup, indent: int, *, word: str) ->
 
 
 def _field(lines: LineWriter, entry: Entry, indent: int, *, opens: bool) -> None:
-    """A field of a schema, with its comments; `opens` as for an entry."""
+    """A field of a schema or a record, with its comments; `opens` as for an entry."""
     lines.above(first(entry.nodes[0]), indent, blanks=True, opens=opens)
     _reindent(entry.nodes, indent)
     lines.nodes(entry.nodes, indent)
@@ -128,6 +163,7 @@ def _arm(lines: LineWriter, block: BracketGroup, indent: int) -> None:
     lines.begin(indent)
     lines.put("{")
     lines.comment(block.opener.after)
+    lines.end()
     _block(lines, block, indent, word="")
 
 
@@ -137,8 +173,9 @@ def _head(lines: LineWriter, nodes: list[PieceNode], indent: int, tail: str) -> 
     Returns whether its options stand on lines of their own. The brace then gets one too, and is still to be written.
     """
     parts, text = _segments(nodes), flat(nodes, head=True)
-    lines.begin(indent)
-    if has_comments(nodes) or not fits(text + tail, indent) or ("\n" in text and len(parts) > 2):
+    if not lines.current:
+        lines.begin(indent)
+    if has_comments(nodes) or not fits(text + tail, lines.column) or ("\n" in text and len(parts) > 2):
         if _broken(lines, parts, indent, len(tail)):
             return True
     else:

@@ -145,15 +145,19 @@ class _PieceBuilder:
             entries.append(Entry())
 
     def _join_path(self, nodes: list[PieceNode]) -> None:
-        """Makes one piece of the `.json.path` at the end of an `extract`."""
-        if first(nodes[0]).text != "extract":
+        """Makes one piece of the `.json.path` at the end of an `extract`, or before the block of an `each`."""
+        word, behind = first(nodes[0]).text, len(nodes)
+        if word == "each" and isinstance(nodes[-1], BracketGroup) and nodes[-1].opener.text == "{":
+            behind -= 1
+        elif word != "extract":
             return
-        for index, node in enumerate(nodes):
-            if isinstance(node, Piece) and node.text == "." and node.kind == "sign":
-                end = last(nodes[-1]).end
-                node.text, node.end, node.after = self.text[node.start : end], end, last(nodes[-1]).after
-                del nodes[index + 1 :]
-                self.before = node
+        for index, node in enumerate(nodes[:behind]):
+            begins = word == "extract" or first(nodes[index - 1]).text == "in"
+            if isinstance(node, Piece) and node.text == "." and node.kind == "sign" and begins:
+                end = last(nodes[behind - 1])
+                node.text, node.end, node.after = self.text[node.start : end.end], end.end, end.after
+                del nodes[index + 1 : behind]
+                self.before = node if nodes[-1] is node else self.before
                 return
 
     def _piece(self, token: Token) -> None:

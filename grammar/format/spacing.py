@@ -7,7 +7,7 @@ from qpdsl.grammar.words import RESERVED
 
 _VALUES = frozenset({"true", "false", "none"})
 # Entries in which `=` gives a name to a thing, with spaces around it; elsewhere it sets an option.
-_NAMING = frozenset({"model", "extract"})
+_NAMING = frozenset({"model", "extract", "let", "join"})
 
 
 def flat(nodes: list[PieceNode], *, head: bool = False, spaced: bool = False) -> str:
@@ -42,14 +42,32 @@ def needs_space(nodes: list[PieceNode], index: int, *, head: bool, naming: bool)
     before, here = last(nodes[index - 1]), first(nodes[index])
     if here.kind == "sign" and here.text in ("?", ":", ".."):
         return False
-    if before.kind == "sign" and before.text == "..":
+    if before.kind == "sign" and before.text in ("..", "."):
+        return False
+    if here.kind == "sign" and here.text == "." and (_is_name(before) or before.text == "]"):
         return False
     if any(piece.text == "=" and piece.kind == "sign" for piece in (here, before)):
         # Behind what is named, `=` sets options.
-        return naming and (index <= 3 or not head)
+        return naming and (not head or index <= _first_sign(nodes) + 1)
     if here.text == "(" and here.kind == "sign":
-        return not is_call(nodes, index, head=head)
+        return not is_call(nodes, index, head=head) and not _is_type_list(nodes[index - 1])
+    if here.text == "[" and here.kind == "sign" and (is_call(nodes, index, head=head) or before.text == "]"):
+        return before.text == "in"
     return not (before.text == "-" and before.kind == "sign" and _is_prefix(nodes, index - 1, head=head))
+
+
+def _first_sign(nodes: list[PieceNode]) -> int:
+    """The place of the first `=`."""
+    return next(index for index, node in enumerate(nodes) if isinstance(node, Piece) and node.text == "=")
+
+
+def _is_name(piece: Piece) -> bool:
+    return piece.kind == "word" and piece.text not in RESERVED
+
+
+def _is_type_list(node: PieceNode) -> bool:
+    """Whether brackets behind the node hold the bounds of a list's length: `[text](1..3)`."""
+    return isinstance(node, BracketGroup) and node.opener.text == "["
 
 
 def is_call(nodes: list[PieceNode], index: int, *, head: bool) -> bool:

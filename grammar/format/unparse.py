@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.literals.strings import INSERTED
 from qpdsl.grammar.words import AMORTIZED_OPTIONS, DRAFT_OPTIONS, FILTER_OPTIONS, STAGES, TEXT_OPTIONS
 
 # How tightly operators bind: an operand that binds looser than its operator stands in parentheses.
@@ -19,12 +20,12 @@ _LEVELS |= {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODUCT}
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 # In a regex: an escape, or a slash or control character that needs one.
 _BARE = re.compile(r"\\[^\n]|[/\x00-\x08\n\x0b\x0e-\x1f\x7f]")
-_INTERPOLATION = re.compile(r"\{(?=[A-Za-z_][A-Za-z0-9_]*\})")
+_INTERPOLATION = re.compile(rf"\{{(?={INSERTED}\}})")
 
 
 def unparse(file: ast.File) -> str:
     """The whole file: what it uses, models, schemas, programs."""
-    items = [f"use {format_text(use.path)}" for use in file.uses]
+    items = [f"use {format_text(use.path)}{'' if use.alias is None else f' as {use.alias}'}" for use in file.uses]
     items += [format_model(model) for model in file.models]
     items += [_schema(schema) for schema in file.schemas]
     items += [_program(program) for program in file.programs]
@@ -40,7 +41,7 @@ def format_pattern(pattern: ast.Regex | ast.JsonPath) -> str:
     """A regex with its slashes, or a JSON path with its leading dot."""
     if isinstance(pattern, ast.Regex):
         return f"/{_BARE.sub(_escaped_in_regex, pattern.pattern)}/"
-    text = "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in pattern.steps)
+    text = _steps(pattern.steps)
     return text if text.startswith(".") else f".{text}"
 
 
@@ -69,21 +70,35 @@ def _expr(expr: ast.Expr, level: int, values: Mapping[str, ast.Expr]) -> str:
             return _wrap(text, own, level)
         case ast.Matches(subject=subject, regex=regex):
             return _wrap(f"{_expr(subject, _SUM, values)} matches {format_pattern(regex)}", _COMPARISON, level)
-        case ast.Apply(function=function, args=args):
-            return f"{function}({', '.join(_expr(arg, 0, values) for arg in args)})"
+        case ast.Path(base=base, steps=steps):
+            return f"{base.id}{_steps(steps)}"
+        case ast.Regex():
+            return format_pattern(expr)
+        case ast.Apply(function=function, args=args, per=per):
+            shown = ", ".join(_expr(arg, 0, values) for arg in args)
+            groups = "" if per is None else f"{' ' if shown else ''}per {per.id}"
+            return f"{function}({shown}{groups})"
+        case ast.ListLiteral(items=items):
+            return f"[{', '.join(_expr(item, 0, values) for item in items)}]"
+        case ast.RecordLiteral(fields=fields):
+            return "{" + ", ".join(f"{field.name}: {_expr(field.value, 0, values)}" for field in fields) + "}"
+
+
+def _steps(steps: tuple[str | int, ...]) -> str:
+    return "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in steps)
 
 
 def _wrap(text: str, own: int, level: int) -> str:
     return f"({text})" if own < level else text
 
 
-def _pieces(parts: tuple[str | ast.Name, ...]) -> Iterator[str]:
+def _pieces(parts: tuple[str | ast.Name | ast.Path, ...]) -> Iterator[str]:
     """Texts that stand side by side are one: a brace in the first may close in the second."""
     for is_text, run in groupby(parts, lambda part: isinstance(part, str)):
         if is_text:
             yield _escaped_text("".join(str(part) for part in run))
         else:
-            yield from (f"{{{part.id}}}" for part in run if isinstance(part, ast.Name))
+            yield from (f"{{{_expr(part, 0, {})}}}" for part in run if not isinstance(part, str))
 
 
 def _escaped_text(text: str) -> str:
@@ -112,10 +127,11 @@ def format_model(model: ast.Model) -> str:
 def _schema(schema: ast.Schema) -> str:
     if schema.type is None:
         return f"schema {schema.name} from {format_text(schema.path or '')}"
-    return f"schema {schema.name} {_type(schema.type)}"
+    return f"schema {schema.name} {format_type(schema.type)}"
 
 
-def _type(type_: ast.TypeExpr) -> str:
+def format_type(type_: ast.TypeExpr) -> str:
+    """A type as source."""
     match type_:
         case ast.TypeRef(name=name):
             return name
@@ -126,10 +142,11 @@ def _type(type_: ast.TypeExpr) -> str:
             return f"text({', '.join(f'{option}={_option(value)}' for option, value in options if value is not None)})"
         case ast.ChoiceType(options=texts):
             return f"choice({', '.join(map(format_text, texts))})"
-        case ast.ListType(item=item):
-            return f"[{_type(item)}]"
+        case ast.ListType(item=item, low=low, high=high):
+            bounds = "" if low is None and high is None else f"({_bound(low)}..{_bound(high)})"
+            return f"[{format_type(item)}]{bounds}"
         case ast.RecordType(fields=fields):
-            return "{" + ", ".join(f"{f.name}: {_type(f.type)}{'?' if f.optional else ''}" for f in fields) + "}"
+            return "{" + ", ".join(f"{f.name}: {format_type(f.type)}{'?' if f.optional else ''}" for f in fields) + "}"
 
 
 def _bound(value: int | float | None) -> str:
@@ -145,7 +162,7 @@ def _option(value: object) -> str:
 def _program(program: ast.Program) -> str:
     head = f"program {program.name}({', '.join(map(_param, program.params))})"
     if program.returns:
-        head += f" -> {program.returns.name}"
+        head += f" -> {format_type(program.returns)}"
     if program.within:
         bound = "" if program.within.bound is None else f"({program.within.bound!r})"
         head += f" within {program.within.level}{bound}"
@@ -160,7 +177,12 @@ def _program(program: ast.Program) -> str:
 
 def _param(param: ast.Param) -> str:
     default = "" if param.default is None else f" = {format_expr(param.default)}"
-    return f"{param.name}: {param.type.name}{default}"
+    return f"{param.name}: {format_param_type(param)}{default}"
+
+
+def format_param_type(param: ast.Param) -> str:
+    """The declared type of a parameter, with the mark of one that may be none."""
+    return f"{format_type(param.type)}{'?' if param.optional else ''}"
 
 
 def _block(stages: tuple[ast.Stage, ...]) -> str:
@@ -175,37 +197,76 @@ def _stage(stage: ast.Stage) -> str:
             return " ".join(["chat", *(f"{turn.role}={format_expr(turn.content)}" for turn in turns)])
         case ast.Generate():
             return " ".join(["generate", *_generate(stage)])
-        case ast.Score(verifier=verifier, reduce=reduce, given=given, into=into):
-            scorer = _judge(verifier) if isinstance(verifier, ast.Judge) else _model(verifier)
+        case ast.Score(verifier=verifier, reduce=reduce, of=of, given=given, into=into):
             reduced = "" if reduce is None else f" reduce={reduce}"
+            scored = "" if of is None else f" of {format_expr(of)}"
             shown = "" if given is None else f" given {format_expr(given)}"
-            return f"score {scorer}{reduced}{shown}{_into(into)}"
-        case ast.Extract(column=column, pattern=pattern):
-            return f"extract {column.id} = {pattern.id if isinstance(pattern, ast.Name) else format_pattern(pattern)}"
+            return f"score {_verifier(verifier)}{reduced}{scored}{shown}{_into(into)}"
+        case ast.Extract(column=column, pattern=pattern, which=which):
+            word = "" if which == "first" else f"{which} "
+            source = pattern.id if isinstance(pattern, ast.Name) else format_pattern(pattern)
+            return f"extract {word}{column.id} = {source}"
+        case ast.Let(column=column, value=value):
+            return f"let {column.id} = {format_expr(value)}"
         case ast.Where(condition=condition):
             return f"where {format_expr(condition)}"
         case ast.Keep(count=count, by=by, per=per):
-            groups = "" if per is None else f" per {per.id}"
-            return f"keep {format_expr(count)} by {format_expr(by)}{groups}"
-        case ast.Best(by=by):
-            return f"best by {format_expr(by)}"
-        case ast.Vote(column=column, weight=weight, equal=equal):
+            return f"keep {format_expr(count)} by {format_expr(by)}{_per(per)}"
+        case ast.Best(by=by, per=per):
+            return f"best by {format_compare(by) if isinstance(by, ast.Compare) else format_expr(by)}{_per(per)}"
+        case ast.Distinct(by=by, per=per):
+            return f"distinct by {format_expr(by)}{_per(per)}"
+        case ast.Order(by=by):
+            return f"order by {format_expr(by)}"
+        case ast.Join(column=column, value=value, sep=sep, per=per):
+            between = "" if sep is None else f" sep={format_expr(sep)}"
+            return f"join {column.id} = {format_expr(value)}{between}{_per(per)}"
+        case ast.Vote(column=column, weight=weight, equal=equal, decided=decided, per=per):
             weighed = "" if weight is None else f" weight={format_expr(weight)}"
-            return f"vote {column.id}{weighed}{'' if equal == 'text' else f' equal={equal}'}"
-        case ast.Split(count=count, by=by, temperature=temperature):
+            alike = "" if equal == "text" else f" equal={equal}"
+            sure = "" if decided is None else f" decided={format_expr(decided)}"
+            return f"vote {column.id}{weighed}{alike}{sure}{_per(per)}"
+        case ast.Split(count=count, by=by, temperature=temperature, per=per):
             soft = "" if temperature is None else f" temperature={format_expr(temperature)}"
-            return f"split {format_expr(count)}" + ("" if by is None else f" by {format_expr(by)}{soft}")
+            return f"split {format_expr(count)}" + ("" if by is None else f" by {format_expr(by)}{soft}{_per(per)}")
         case ast.Repeat(limit=limit, until=until, body=body):
             ends = "" if until is None else f" until {format_expr(until)}"
             return f"repeat {format_expr(limit)}{ends} {_block(body)}"
+        case ast.Search(method=method, by=by, body=body):
+            options = ((name, getattr(stage, name)) for name in STAGES["search"].options)
+            given = "".join(f" {name}={format_expr(value)}" for name, value in options if value is not None)
+            return f"search {method} by {format_expr(by)}{given} {_block(body)}"
         case ast.Branch(arms=arms):
             return "branch {\n" + "\n".join(map(_block, arms)) + "\n}"
+        case ast.If(condition=condition, then=then, otherwise=otherwise):
+            return f"if {format_expr(condition)} {_block(then)}{_else(otherwise)}"
+        case ast.Each(column=column, source=source, body=body):
+            listed = format_pattern(source) if isinstance(source, ast.JsonPath) else format_expr(source)
+            return f"each {column.id} in {listed}" + (f" {_block(body)}" if body else "")
         case ast.Peek(body=body):
             return f"peek {_block(body)}"
+        case ast.Ask(body=body):
+            return f"ask {_block(body)}"
+        case ast.Say(text=text):
+            return f"say {format_expr(text)}"
         case ast.Call(program=program, arguments=arguments, into=into):
             return f"call {program}({', '.join(map(_argument, arguments))}){_into(into)}"
         case ast.Return(value=value):
             return f"return {format_expr(value)}"
+
+
+def _else(stages: tuple[ast.Stage, ...]) -> str:
+    """What follows the block of an `if`."""
+    match stages:
+        case ():
+            return ""
+        case (ast.If() as other,):
+            return f" else {_stage(other)}"
+    return f" else {_block(stages)}"
+
+
+def _per(per: ast.Name | None) -> str:
+    return "" if per is None else f" per {per.id}"
 
 
 def _generate(stage: ast.Generate) -> Iterator[str]:
@@ -259,14 +320,41 @@ def _target(target: ast.Target) -> str:
             return name
         case ast.ChoiceTarget(options=options):
             return f"choice({', '.join(map(format_text, options))})"
+        case ast.OptionsTarget(options=listed):
+            return f"choice({format_expr(listed)})"
+        case ast.TypeTarget(type=type_):
+            return format_type(type_)
         case ast.GrammarTarget(path=path):
             return f"grammar({format_text(path)})"
         case ast.Regex():
             return format_pattern(target)
 
 
-def _judge(judge: ast.Judge) -> str:
-    return f"judge({_model(judge.model)}, {format_expr(judge.rubric)}, {judge.low}..{judge.high})"
+def _verifier(verifier: ast.Verifier) -> str:
+    match verifier:
+        case ast.ModelRef():
+            return _model(verifier)
+        case ast.Judge(model=model, rubric=rubric, low=low, high=high, whole=whole):
+            asked = f"{_model(model)}, {format_expr(rubric)}"
+            return f"judge({asked}) as int({low}..{high})" if whole else f"judge({asked}, {low}..{high})"
+        case ast.Prob(model=model, question=question, answers=answers):
+            return f"prob({', '.join([_model(model), *map(format_expr, (question, *answers))])})"
+        case ast.Equal(answer=answer, reference=reference, by=by):
+            compared = "" if by == "text" else f", by={by}"
+            return f"equal({format_expr(answer)}, {format_expr(reference)}{compared})"
+        case ast.ValidJson(schema=schema):
+            return f"json({schema.id})"
+        case ast.WindowConfidence(window=window):
+            return f"confidence(window={format_expr(window)})"
+        case ast.Passes(tests=tests, timeout=timeout):
+            limit = "" if timeout is None else f", timeout={format_expr(timeout)}"
+            return f"passes({format_expr(tests)}{limit})"
+
+
+def format_compare(compare: ast.Compare) -> str:
+    """What follows `best by`, where a model compares the rows."""
+    orders = "" if compare.both else ", both=false"
+    return f"compare({_model(compare.model)}, {format_expr(compare.question)}{orders})"
 
 
 def _argument(argument: ast.Argument) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -75,8 +75,15 @@ class Matcher:
 
     def search(self, text: str) -> Match | None:
         """The first match in the text."""
-        since = self._found(text)
-        return None if since is None else self._first_match(text, since)
+        return next(self.all(text), None)
+
+    def all(self, text: str) -> Iterator[Match]:
+        """The matches in the text, from the left, that do not overlap. Behind an empty one a character is passed."""
+        position = 0
+        while position <= len(text) and (since := self._found(text, position)) is not None:
+            first, last, group = self._first_match(text, since)
+            yield Match(text[first:last], group)
+            position = last if last > first else last + 1
 
     def matches(self, text: str) -> bool:
         """Whether the pattern matches anywhere in the text."""
@@ -92,11 +99,13 @@ class Matcher:
             self._cached += 1
         return successor
 
-    def _found(self, text: str) -> int | None:
-        """Where the first match begins at the earliest; None where there is no match."""
+    def _found(self, text: str, position: int = 0) -> int | None:
+        """Where the first match from a place on begins at the earliest; None where there is no match."""
         length, end = len(text), self._end(text)
-        state = self.start if end > 0 else self._state([], matched=False, begins=True, ends=True)
-        since = index = 0
+        state = self._idle if position else self.start
+        if position >= end:
+            state = self._state([], matched=False, begins=not position, ends=True)
+        since = index = position
         while not state.matched and index < length:
             if state.idle and index > 0:
                 begins = self._beginning.search(text, index) if self._beginning is not None else None
@@ -114,7 +123,8 @@ class Matcher:
             return len(text) + 1
         return len(text) - text.endswith("\n")
 
-    def _first_match(self, text: str, since: int) -> Match:
+    def _first_match(self, text: str, since: int) -> tuple[int, int, str | None]:
+        """Where the first match begins and ends, and the text of its group."""
         found: tuple[int, _Places] | None = None
         end, index = self._end(text), since
         starts: list[_Thread] = [(0, (since, -1, -1))]
@@ -130,7 +140,7 @@ class Matcher:
                 starts.append((0, (index, -1, -1)))
         assert found is not None
         last, (first, opened, closed) = found
-        return Match(text[first:last], text[opened:closed] if closed >= 0 else None)
+        return first, last, text[opened:closed] if closed >= 0 else None
 
     def _step(self, state: State, char: str, *, ends: bool = False) -> State:
         moved = self._moved([(at, _NOWHERE) for at in state.threads], char)

@@ -10,14 +10,18 @@ from qpdsl.grammar.diagnostic import Diagnostic, Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import RESERVED
 
-_SPECIAL = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)|\{([A-Za-z_][A-Za-z0-9_]*)\}|\{([^{}\\\n]*)\}", re.DOTALL)
+_STEPS = r"(?:\.[A-Za-z_][A-Za-z0-9_]*|\[-?\d{1,9}\])+"
+# What stands between braces where a value is put in: a name, and perhaps a path into its value.
+INSERTED = rf"[ \t]*([A-Za-z_][A-Za-z0-9_]*)({_STEPS})?[ \t]*"
+_SPECIAL = re.compile(rf"\\u([0-9a-fA-F]{{4}})|\\(.)|\{{{INSERTED}\}}|\{{([^{{}}\\\n]*)\}}", re.DOTALL)
+_STEP = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[(-?\d+)\]")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "{": "{", "}": "}"}
 
 
 def template(raw: str, start: int) -> tuple[ast.Template, list[Diagnostic]]:
     """The string literal `raw`, quotes and all, that stands at offset `start` of the source."""
     text, offsets = _long(raw, start) if raw.startswith('"""') else (raw[1:-1], range(start + 1, start + len(raw)))
-    parts: list[str | ast.Name] = []
+    parts: list[str | ast.Name | ast.Path] = []
     braced: list[ast.Braced] = []
     faults: list[Diagnostic] = []
     end = 0
@@ -32,12 +36,14 @@ def template(raw: str, start: int) -> tuple[ast.Template, list[Diagnostic]]:
         add(text[end : match.start()])
         end = match.end()
         span = Span(offsets[match.start()], offsets[match.end() - 1] + 1)
-        point, letter, name, inner = match.groups()
+        point, letter, name, steps, inner = match.groups()
         if name is not None:
             if name in RESERVED:
                 add(match[0])
             else:
-                parts.append(ast.Name(name, span=Span(span.start + 1, span.end - 1)))
+                whole = Span(offsets[match.start(3)], offsets[match.end(4 if steps else 3) - 1] + 1)
+                base = ast.Name(name, span=Span(whole.start, whole.start + len(name)))
+                parts.append(ast.Path(base, path_steps(steps), span=whole) if steps else base)
         elif inner is not None:
             add(match[0])
             braced.append(ast.Braced(inner, span=span))
@@ -53,6 +59,11 @@ def template(raw: str, start: int) -> tuple[ast.Template, list[Diagnostic]]:
             faults.append(_unknown_escape(letter, span))
     add(text[end:])
     return ast.Template(tuple(parts), tuple(braced), span=Span(start, start + len(raw))), faults
+
+
+def path_steps(text: str) -> tuple[str | int, ...]:
+    """The steps of a path as written: `.name[0]` is ("name", 0)."""
+    return tuple(name if name else int(place) for name, place in _STEP.findall(text))
 
 
 def _unknown_escape(letter: str, span: Span) -> Diagnostic:

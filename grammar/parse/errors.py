@@ -19,9 +19,9 @@ from qpdsl.grammar.suggest import closest, did_you_mean, enumerated
 from qpdsl.grammar.words import DECLARATIONS, RESERVED, STAGE_SYNONYMS, STAGES
 
 # The grammar's tokens that begin an expression, and those that go on with one.
-_EXPRESSION = frozenset({"NUMBER", "STRING", "NAME", "LPAR", "MINUS", "NOT", "TRUE", "FALSE", "NONE"})
+_EXPRESSION = frozenset({"NUMBER", "STRING", "NAME", "LPAR", "LSQB", "MINUS", "NOT", "TRUE", "FALSE", "NONE"})
 _COMPARISONS = frozenset({"EQ", "NE", "LE", "GE", "LT", "GT", "_MATCHES"})
-_OPERATORS = _COMPARISONS | {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "AND", "OR", "NOT"}
+_OPERATORS = _COMPARISONS | {"STEPS", "PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "AND", "OR", "NOT"}
 # How the tokens of the grammar are named in a message.
 _WORDS = {
     "NAME": "a name",
@@ -43,6 +43,8 @@ _WORDS = {
     "OPT": "`?`",
     "_FROM": "`from`",
     "_BY": "`by`",
+    "_IN": "`in`",
+    "_ELSE": "`else`",
     "_PER": "`per`",
     "_GIVEN": "`given`",
     "_INTO": "`into`",
@@ -88,6 +90,10 @@ def _wrong_first_word(failure: ParseFailure) -> Diagnostic | None:
     token, statement = failure.token, failure.statement
     if token is None or statement is None or token.start != statement.tokens[0].start:
         return None
+    if token.text == "else" and statement.inside == "stages":
+        help = "write it behind the block: `if COND { … } else { … }`"
+        message = "`else` stands behind the block of an `if`, and there is none"
+        return Diagnostic("QP109", message, token.span, "else of what?", help=help)
     if "_SEP" in failure.expected and failure.before and failure.before.text == "}":
         if statement.inside == "arms":
             return Diagnostic("QP109", "nothing stands between two arms", token.span, help=f"leave `{token.text}` out")

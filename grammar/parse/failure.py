@@ -35,6 +35,7 @@ class ParseFailure:
     def word(self) -> str:
         """The stage or declaration that the statement is; empty where it is none."""
         word = self.statement.tokens[0].text if self.statement and not self.in_fields else ""
+        word = "if" if word == "else" else word
         return word if word in STAGES or word in DECLARATIONS else ""
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
@@ -72,6 +72,15 @@ class Layout:
         deepest = 2 if statement.tokens[0].text == "branch" else 1
         return {token.start for token, depth in self._braces(statement) if token.text == "{" and depth <= deepest}
 
+    def elses_after(self, statement: Statement) -> Iterator[Statement]:
+        """The heads of the `else` blocks behind that of a faulty `if`, which mean nothing without it."""
+        head: Statement | None = statement
+        while head is not None and (block := self.block_after(head)) is not None:
+            after = next((token for token in self.tokens if token.start >= block.end and token.kind != "newline"), None)
+            head = self.statement_at(after.start) if after is not None and after.text == "else" else None
+            if head is not None:
+                yield head
+
     def without(self, statement: Statement) -> str:
         """The text with a statement blanked, and one `|` beside it, so that no empty stage is left.
 
@@ -87,6 +96,10 @@ class Layout:
         if block and (statement.inside == "fields" or (statement.inside == "file" and not holds_stages)):
             spans.append(block)
         index = self.tokens.index(first)
+        if first.text == "else":
+            # The blocks before and behind it are to be two stages.
+            text = blank(self.text, spans)
+            return f"{text[: first.start]}|{text[first.start + 1 :]}"
         after = self.tokens.index(statement.tokens[-1], index) + 1
         beside = [next((t for t in self.tokens[after:] if t.kind != "newline"), None)]
         beside.append(next((t for t in reversed(self.tokens[:index]) if t.kind != "newline"), None))

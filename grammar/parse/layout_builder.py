@@ -1,8 +1,9 @@
 """Which newlines end a stage, how brackets pair, and where each stage begins and ends.
 
-A stage ends at a newline or at `|`. It continues while `(` or `[` is open, or where the next line starts with `key=`, a
-clause word, `->` or `{`. `lay_out` blanks every comment and every newline that ends nothing, so that the grammar can
-treat each newline that is left as a separator. Offsets stay those of the source.
+A stage ends at a newline or at `|`. It continues while `(` or `[` is open, where the next line starts with `key=`, a
+clause word, `->` or `{`, and behind its block where that starts with `else`. `lay_out` blanks every comment and every
+newline that ends nothing, so that the grammar can treat each newline that is left as a separator. Offsets stay those of
+the source.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class _LayoutBuilder:
             if token.kind == "newline":
                 if self._in_brackets() and self._starts_stage(index + 1):
                     self._report_unclosed_brackets()
-                if self._in_brackets() or self._continues(index):
+                if self._in_brackets() or self._continues(index) or self._goes_on_with_else(index):
                     joined.append(token.span)
                 elif not self._embedded():
                     self._end_statement()
@@ -125,7 +126,11 @@ class _LayoutBuilder:
     def _open_brace(self, token: Token) -> None:
         """A brace ends its head, but for one within the brackets of a field's type."""
         inside = self.inside
-        if inside == "fields" and (self._in_brackets() or self._embedded()):
+        if (inside == "fields" and (self._in_brackets() or self._embedded())) or self._begins_type():
+            self.current.append(token)
+            self._push(_Opener(token, "fields", embedded=True))
+            return
+        if inside == "stages" and self._begins_record():
             self.current.append(token)
             self._push(_Opener(token, "fields", embedded=True))
             return
@@ -135,6 +140,27 @@ class _LayoutBuilder:
         fields = inside == "fields" or (inside == "file" and head == "schema")
         arms = inside in ("stages", "arms") and head == "branch"
         self._push(_Opener(token, "fields" if fields else "arms" if arms else "stages"))
+
+    def _begins_type(self) -> bool:
+        """Whether a record is to come that is a type: of a result, of a parameter, or of an output."""
+        before = self.previous.text if self.previous is not None and self.current else ""
+        if self.inside == "file" and self.current and self.current[0].text == "program":
+            return before == "->" or (before in (":", "[") and self._in_brackets())
+        return self.inside == "stages" and (before == "as" or (before == "[" and self._after_as()))
+
+    def _after_as(self) -> bool:
+        """Whether the brackets that are open now follow `as`."""
+        words = [token.text for token in self.current]
+        while words and words[-1] == "[":
+            words.pop()
+        return bool(words) and words[-1] == "as"
+
+    def _begins_record(self) -> bool:
+        """Whether a brace here begins a record: behind `return`, `let NAME =`, or in a list of theirs."""
+        words = [token.text for token in self.current]
+        if not words or words[0] not in ("return", "let"):
+            return False
+        return words == ["return"] or (len(words) == 3 and words[2] == "=") or words[-1] in ("[", ",")
 
     def _push(self, opener: _Opener) -> None:
         self.stack.append(opener)
@@ -187,10 +213,16 @@ class _LayoutBuilder:
         token = self.tokens[index]
         if token.kind == "word" and self.inside != "fields":
             after = self.tokens[index + 1] if index + 1 < len(self.tokens) else token
-            is_draft = token.text == "draft" and after.kind in ("word", "string") and after is not token
+            named = after.kind in ("word", "string") and after is not token
             is_like = token.text == "like" and after.kind == "word" and after is not token
-            return token.text in CLAUSES or is_draft or is_like or after.text == "="
+            return token.text in CLAUSES or (token.text in ("draft", "of") and named) or is_like or after.text == "="
         return token.text in ("->", "{") and token.start not in self.headless
+
+    def _goes_on_with_else(self, index: int) -> bool:
+        """Whether an `else` on the next line goes on with the `if` whose block ends here."""
+        index = self.significant[index]
+        ended = self.previous is not None and self.previous.text == "}"
+        return ended and index < len(self.tokens) and self.tokens[index].text == "else"
 
     def _starts_stage(self, index: int) -> bool:
         """Whether the line here is surely a stage or declaration, so that an open bracket above it was forgotten."""

@@ -56,7 +56,7 @@ def _single_equals(failure: ParseFailure, token: Token) -> Diagnostic | None:
     if token.text != "=" or "EQ" not in failure.expected:
         return None
     texts = [earlier.text for earlier in failure.earlier]
-    compares = not {"until", "by", "return"}.isdisjoint(texts) or texts.count("(") > texts.count(")")
+    compares = not {"until", "by", "return", "if"}.isdisjoint(texts) or texts.count("(") > texts.count(")")
     mended = compares and failure.word in STAGES
     return Diagnostic(
         "QP109",
@@ -126,6 +126,15 @@ def _comma_between_options(failure: ParseFailure, token: Token) -> Diagnostic | 
     return Diagnostic("QP109", "options are parted by spaces", token.span, help="leave the comma out", edit=edit)
 
 
+def _several_verifiers(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`score prm, logprob`."""
+    if token.text != "," or failure.word != "score" or len(failure.earlier) != 2 or failure.before is None:
+        return None
+    message, first = "a `score` asks one verifier", failure.before.text
+    help = f"ask each in a stage of its own, as in `score {first} into a`, and add the columns up"
+    return Diagnostic("QP109", message, token.span, "another one", notes=failure.usage, help=help)
+
+
 def _bare_prompt(failure: ParseFailure, token: Token) -> Diagnostic | None:
     """`prompt problem`."""
     if failure.word != "prompt" or len(failure.earlier) != 1 or token.kind != "word":
@@ -135,24 +144,12 @@ def _bare_prompt(failure: ParseFailure, token: Token) -> Diagnostic | None:
     return Diagnostic("QP109", message, token.span, help="put the name into a string", edit=edit)
 
 
-def _optional_parameter(failure: ParseFailure, token: Token) -> Diagnostic | None:
-    """`program p(n: int?)`."""
+def _optional_result(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`program p(q: text) -> text?`."""
     if token.text != "?" or failure.word != "program":
         return None
-    help = "give the parameter a default, as in `: int = 4`"
-    return Diagnostic("QP109", "only the fields of a schema may be absent", token.span, help=help)
-
-
-def _record_in_head(failure: ParseFailure, token: Token) -> Diagnostic | None:
-    """`program p() -> { a: int }`."""
-    typed = failure.before is not None and failure.before.text in (":", "->")
-    if token.text not in ("[", "{") or failure.word != "program" or not typed:
-        return None
-    message = f"expected the name of a type, found `{token.text}`"
-    help = "declare a `schema` with it, and name that"
-    if failure.before is not None and failure.before.text == ":":
-        help = "a parameter is one plain value: pass what holds several as JSON in a text"
-    return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help)
+    message = "only fields and parameters may be absent: a program without a result fails"
+    return Diagnostic("QP109", message, token.span, help="leave the `?` out", edit=Edit(token.span, ""))
 
 
 def _regex_for_expression(failure: ParseFailure, token: Token) -> Diagnostic | None:
@@ -174,8 +171,8 @@ _MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
     _foreign_comment,
     _string_for_regex,
     _comma_between_options,
+    _several_verifiers,
     _bare_prompt,
-    _optional_parameter,
-    _record_in_head,
+    _optional_result,
     _regex_for_expression,
 )

@@ -110,9 +110,10 @@ def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnosti
             statement = layout.statement_at(offset)
             if statement is not None and statement is not blanked:
                 blanked = statement
-                headless.update(layout.braces_after(statement))
-                gaps.append(statement.span)
-                text = replace(layout, text=text).without(statement)
+                for part in (statement, *layout.elses_after(statement)):
+                    headless.update(layout.braces_after(part))
+                    gaps.append(part.span)
+                    text = replace(layout, text=text).without(part)
         reread += len(text)
         if layout.broken:
             return (), in_order([*faults, *misspelt_words(layout)]), (Span(0, len(text)),)

@@ -6,19 +6,20 @@ the calls entered, and the models needed so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
+from qpdsl.grammar.model_id import with_adapter
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import Type
 from qpdsl.planner.names.model_roles import misused, unknown_builtin
 from qpdsl.planner.names.modules import Environment, Module
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, Scope, stage_word, word_span
-from qpdsl.planner.names.types import Typer
+from qpdsl.planner.names.types import Reads, Typer
 from qpdsl.planner.names.unknown import unknown_model
 from qpdsl.planner.plan.logical import PlanBuilder
 from qpdsl.planner.plan.options import MOST_INLINED, RANGES, default_of
@@ -26,6 +27,8 @@ from qpdsl.planner.plan.reads import names
 
 ContextKind = OneOf["chat", "prompt", "either"]
 ModuleProgram = tuple[Module, ast.Program]
+# The stages after which rows may have generated text.
+_BRING_TEXT = ("generate", "repeat", "branch", "if", "each", "call")
 
 
 @dataclass(slots=True)
@@ -53,8 +56,8 @@ class Flow:
     """What holds of every row. `context` is the stage that started the context, or the first that needed one.
 
     `fresh` says that nothing was generated since the last `chat` or `prompt`. `spent` is the `generate` that finished
-    all rows, so that no other can continue them; `cut` one that may have finished some by its `max_tokens`. `aside` is
-    a `peek` or `call` that generated what is not in the rows. `filtered` says that there may be no row left.
+    all rows, so that no other can continue them. `aside` is a `peek` or `call` that generated what is not in the rows.
+    `filtered` says that there may be no row left.
     """
 
     context: ast.Stage | None = None
@@ -63,7 +66,6 @@ class Flow:
     generated: bool = False
     fresh: bool = True
     spent: ast.Stage | None = None
-    cut: ast.Stage | None = None
     aside: ast.Stage | None = None
     filtered: bool = False
 
@@ -78,6 +80,18 @@ class ReturnValue:
     span: Span
 
 
+@dataclass(frozen=True, slots=True)
+class BoundModel:
+    """What a parameter that is a model stands for: the plan's name of it, its id and its kind of verifier.
+
+    The id is empty where the caller of the program gives it.
+    """
+
+    key: str
+    id: str
+    kind: str | None = None
+
+
 @dataclass(slots=True)
 class Binder:
     """One program being checked.
@@ -85,8 +99,9 @@ class Binder:
     `calls` are the program and, inside a `call`, the called programs, the current one last. `failed` says whether a
     called program has an error of its own. `add_stage` checks a stage and appends its operators; it is a field so that
     blocks and calls, which hold stages, can use it. `models` maps the names in the plan to model ids. `stage` is the
-    number of the last stage, `rounds` how many `repeat`s are around the current one. `spent_reported` are the stages
-    that finish rows which a later one would continue, as far as that was reported.
+    number of the last stage, `ordinal` that of the last `generate`, `rounds` how many `repeat`s are around the current
+    one. `spent_reported` are the stages that finish rows which a later one would continue, as far as that was reported. `model_values` says what the
+    parameters of the current program that are models stand for, `values` what those of a called program do.
     """
 
     scope: Scope
@@ -96,9 +111,12 @@ class Binder:
     budget: InlineBudget
     add_stage: Callable[[Binder, PlanBuilder, ast.Stage], None]
     flow: Flow = Flow()
+    model_values: Mapping[str, BoundModel] = field(default_factory=dict)
+    values: Mapping[str, ast.Expr] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     score_column: str | None = None
     stage: int = -1
+    ordinal: int = -1
     rounds: int = 0
     spent_reported: list[ast.Stage] = field(default_factory=list)
 
@@ -119,6 +137,10 @@ class Binder:
     def next_stage(self) -> int:
         self.stage += 1
         return self.stage
+
+    def next_ordinal(self) -> int:
+        self.ordinal += 1
+        return self.ordinal
 
     def change(self, **changes: object) -> None:
         self.flow = replace(self.flow, **changes)  # type: ignore[arg-type]
@@ -141,12 +163,13 @@ class Binder:
         return False
 
     def needs_rows(self, stage: ast.Stage, *read: ast.Expr | None) -> None:
-        """Reports a missing context, or that nothing was generated yet and `read` names no column that a stage made."""
-        gap = self.scope.gap_before(stage.span.start, "generate", "repeat", "branch", "call")
-        if not self.needs_context(stage) or self.flow.generated or gap:
-            return
-        columns = (self.scope.columns.get(name.id) for expr in read if expr is not None for name in names(expr))
+        """Reports a missing context, or that nothing was generated yet, unless `read` names a column that was made."""
+        gap = self.scope.gap_before(stage.span.start, *_BRING_TEXT)
+        columns = [self.scope.columns.get(name.id) for expr in read if expr is not None for name in names(expr)]
         if any(column is not None and column.maker is not None for column in columns):
+            return  # such columns are there without a conversation too
+        grouped = any(name.id == "group" for expr in read if expr is not None for name in names(expr))
+        if not self.needs_context(stage) or self.flow.generated or gap or grouped:
             return
         message, label = f"`{stage_word(stage)}` comes before anything is generated", "no `generate` before this stage"
         why: tuple[Label, ...] = ()
@@ -160,7 +183,7 @@ class Binder:
         """Reports what `needs_rows` does, and warns where nothing was generated since the last `chat` or `prompt`."""
         empty = self.flow.generated and self.flow.fresh and not self.rounds
         self.needs_rows(stage)
-        gap = self.scope.gap_before(stage.span.start, "generate", "repeat", "branch", "call")
+        gap = self.scope.gap_before(stage.span.start, *_BRING_TEXT)
         if not empty or gap:
             return
         message = f"`{stage_word(stage)}` works on the text of this turn, in which nothing was generated yet"
@@ -169,38 +192,72 @@ class Binder:
 
     # What stages hold
 
-    def expect(self, stage: ast.Stage, place: str, value: ast.Expr, type_: str, what: str) -> Type:
-        """The type of an option, which reads parameters only; "unknown" where it is not `type_` (`what` in words)."""
-        return Typer(self.scope, stage, "parameters", place).expect(value, type_, what)
+    def expect(
+        self,
+        stage: ast.Stage,
+        place: str,
+        value: ast.Expr,
+        type_: frozenset[str] | str,
+        what: str,
+        reads: Reads = "parameters",
+    ) -> Type:
+        """The type of an option; "unknown" where it is not `type_` (`what` in words)."""
+        return Typer(self.scope, stage, reads, place).expect(value, type_, what)
 
-    def number(self, stage: ast.Stage, name: str, value: ast.Expr, place: str, type_: str = "int") -> None:
+    def number(
+        self,
+        stage: ast.Stage,
+        name: str,
+        value: ast.Expr,
+        place: str,
+        type_: str = "int",
+        reads: Reads = "parameters",
+    ) -> None:
         """Checks an option that takes a number in the range of `name`."""
-        self.expect(stage, place, value, type_, "an int" if type_ == "int" else "a number")
+        self.expect(stage, place, value, type_, "an int" if type_ == "int" else "a number", reads)
         _check_range(name, value, place, self.scope)
 
-    def model(self, ref: ast.ModelRef, *, scores: bool = False, module: Module | None = None) -> str:
+    def model(self, ref: ast.ModelRef, *, scores: bool = False, module: Module | None = None, used: bool = True) -> str:
         """The plan's name of a model: the one that the program gives it, else its id.
 
-        Reports a model that is known not to write text or, with `scores`, not to be a verifier. `module` is the file
-        that names it, by default that of the current stages.
+        Reports a model that is known not to write text or, with `scores`, not to be a verifier, but not where it is
+        only handed on and not `used`. `module` is the file that names it, by default that of the current stages.
         """
         module = module or self.module
+        bound = None if ref.quoted or module is not self.module else self.model_values.get(ref.name)
+        if bound is not None:
+            for fault in misused(ref, bound.id, bound.kind, scores=scores) if bound.id and used else ():
+                self.scope.report(fault)
+            self.models.setdefault(bound.key, bound.id)
+            return bound.key
         if ref.quoted or ref.name in module.models:
             id = ref.name if ref.quoted else module.models[ref.name]
             kind = None if ref.quoted else module.kinds.get(ref.name)
             if ref.quoted and (unknown := unknown_builtin(id, ref.span)) is not None:
                 self.scope.report(unknown)
-            for fault in misused(ref, id, kind, scores=scores):
+            for fault in misused(ref, id, kind, scores=scores) if used else ():
                 self.scope.report(fault)
             return self.model_key(ref.name, id)
         if "model" not in module.missing:
             self.scope.report(unknown_model(ref, module.models))
         return ref.name
 
+    def names_model(self, name: str) -> bool:
+        """Whether the current stages can name a model so: one that is declared, or a parameter."""
+        return name in self.model_values or name in self.module.models
+
+    def kind_of(self, name: str) -> str | None:
+        """The kind of verifier that a named model is declared to be; None where nothing is said of it."""
+        bound = self.model_values.get(name)
+        return bound.kind if bound is not None else self.module.kinds.get(name)
+
     def model_key(self, name: str, id: str) -> str:
         """The plan's name of the model of that id: `name`, unless it stands for another in the program or the plan."""
-        declared = self.calls[0][0].models.get(name, id)
-        key = name if declared == id and self.models.get(name, id) == id else id
+        main = self.calls[0][0]
+        own = main.names.get(self.module, "") + name
+        named = next((known for known in (name, own) if main.models.get(known) == id), None)
+        declared = named is not None or name not in main.models
+        key = (named or name) if declared and self.models.get(named or name, id) == id else id
         self.models.setdefault(key, id)
         return key
 
@@ -216,6 +273,21 @@ class Binder:
         self.scope.columns[name.id] = BoundColumn(type_, stage, schema)
 
 
+def bind_default_models(binder: Binder, params: Mapping[str, ast.Param]) -> None:
+    """Binds the parameters of a program that are models to what the user names for them, else to their defaults."""
+    environment, bound = binder.environment, dict[str, BoundModel]()
+    for name, param in params.items():
+        default, id, kind = param.default, environment.models.get(name, ""), environment.kinds.get(name)
+        if not id and isinstance(default, ast.Name) and default.id in binder.module.models:
+            id, kind = binder.module.models[default.id], kind or binder.module.kinds.get(default.id)
+        elif not id and isinstance(default, ast.Template):
+            id = "".join(part for part in default.parts if isinstance(part, str))
+            if (unknown := unknown_builtin(id, default.span)) is not None:
+                binder.scope.report(unknown)
+        bound[name] = BoundModel(name, with_adapter(id, environment.adapters.get(name)) if id else "", kind)
+    binder.model_values = bound
+
+
 def return_value(binder: Binder, stages: tuple[ast.Stage, ...], whole: Span) -> ReturnValue:
     """What checked stages return: the value of `return`, else the voted column, else `text`."""
     last = next((stage for stage in stages if isinstance(stage, ast.Return)), stages[-1] if stages else None)
@@ -227,8 +299,9 @@ def return_value(binder: Binder, stages: tuple[ast.Stage, ...], whole: Span) -> 
     else:
         span = last.span if last else whole
         value = ast.Name(last.column.id if isinstance(last, ast.Vote) else "text", span=span)
-        if last is not None and value.id == "text" and binder.scope.columns and "text" not in binder.scope.columns:
-            made = next(reversed(binder.scope.columns))
+        columns, known = binder.scope.columns, bool(binder.scope.columns) or not binder.scope.gaps
+        if last is not None and value.id == "text" and "text" not in columns and known:
+            made = next(reversed(columns), "VALUE")
             message = "the program gives back `text`, but no stage starts a context"
             binder.scope.error("QP215", message, span, "no text after this", help=f"end it with `return {made}`")
         voted = binder.scope.columns.get(value.id)

@@ -1,42 +1,37 @@
-"""`repeat`, `branch` and `peek`: stages that hold stages."""
+"""`repeat`, `search`, `branch`, `if`, `each` and `peek`: stages that hold stages."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import column_name, walk, walk_stages
+from qpdsl.grammar.ast.walk import blocks, column_name, walk, walk_stages
 from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import COLUMNS, NUMBERS, Type
+from qpdsl.grammar.words import COLUMNS, NUMBERS, SEARCHED_COLUMNS, Type
 from qpdsl.planner.check.binder import Binder, Flow, Problem
-from qpdsl.planner.check.conditions import warn_until
+from qpdsl.planner.check.conditions import warn_until, warn_where
 from qpdsl.planner.check.context import problem_in_rounds
 from qpdsl.planner.check.generate import warn_spent_rounds
+from qpdsl.planner.check.score import item_type
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, stage_word, word_span
-from qpdsl.planner.names.types import Typer
+from qpdsl.planner.names.types import Reads, Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.logical import PlanBuilder
 from qpdsl.planner.plan.ops import LogicalPlan
 from qpdsl.planner.plan.options import MOST_ARMS, constant
+from qpdsl.planner.values.value_types import common_type, fits, is_list, item_of
 
 
 def repeat(binder: Binder, stage: ast.Repeat, number: int) -> ops.Operator:
-    binder.needs_context(stage)
     binder.number(stage, "repeat", stage.limit, "the number of rounds")
     before, flow = dict(binder.scope.columns), binder.flow
     binder.change(problem=problem_in_rounds(binder, stage.body))
     binder.rounds += 1
     body = _block(binder, stage, stage.body, number)
     binder.rounds -= 1
-    for name, column in before.items():
-        now = binder.scope.columns[name]
-        if now.type != column.type and now.maker is not None:
-            message = f"each round must leave `{name}` the {column.type} that it found, not a {now.type}"
-            binder.scope.error("QP209", message, (column_name(now.maker) or now.maker).span)
-        if now.schema != column.schema and not flow.fresh:  # there may be no round at all
-            binder.scope.columns[name] = BoundColumn(now.type, now.maker)
+    _unite_rounds(binder, before, flow)
     _warn_outdated_in_rounds(binder, stage, before)
     first_runs = True
     if stage.until is not None:
@@ -44,9 +39,28 @@ def repeat(binder: Binder, stage: ast.Repeat, number: int) -> ops.Operator:
         is_bool = typer.expect(stage.until, "bool", "a bool") == "bool"
         first_runs = is_bool and warn_until(binder, stage, stage.until, flow)
     warn_spent_rounds(binder, stage, flow)
+    if flow.context is None and binder.flow.context is not None:
+        message = "each round of this `repeat` starts a conversation, or goes on with that of the round before"
+        help = "start it before the loop, or put `ask { … }` around what every round begins anew"
+        binder.scope.error("QP215", message, word_span(binder.flow.context), "a conversation begins", help=help)
     spent = binder.flow.spent if first_runs or flow.spent else None
     binder.change(fresh=binder.flow.fresh and flow.fresh, spent=spent)
     return ops.Repeat(stage.limit, stage.until, body, stage=number, span=stage.span)
+
+
+def _unite_rounds(binder: Binder, before: dict[str, BoundColumn], flow: Flow) -> None:
+    """Reports the columns of which a round leaves another type than it found; the next one goes on with them."""
+    for name, column in before.items():
+        now = binder.scope.columns[name]
+        if not fits(now.type, column.type) and now.maker is not None:
+            message = f"each round must leave `{name}` the {column.type} that it found, not a {now.type}"
+            wider = {now.type, column.type} == NUMBERS and isinstance(column.maker, ast.Let)
+            help = f"begin with a float: `let {name} = 0.0`" if wider else None
+            binder.scope.error("QP209", message, (column_name(now.maker) or now.maker).span, help=help)
+        elif now.type != column.type:
+            binder.scope.columns[name] = now = replace(now, type=column.type)
+        if now.schema != column.schema and not flow.fresh:  # there may be no round at all
+            binder.scope.columns[name] = BoundColumn(now.type, now.maker)
 
 
 def _warn_outdated_in_rounds(binder: Binder, stage: ast.Repeat, before: dict[str, BoundColumn]) -> None:
@@ -62,6 +76,50 @@ def _warn_outdated_in_rounds(binder: Binder, stage: ast.Repeat, before: dict[str
                         binder.scope.warn_outdated(node, inner, now)
 
 
+def search(binder: Binder, stage: ast.Search, number: int) -> ops.Operator:
+    binder.needs_context(stage)
+    for name, value, type_ in (
+        ("simulations", stage.simulations, "int"),
+        ("c", stage.c, "float"),
+        ("per_round", stage.per_round, "int"),
+    ):
+        if value is not None:
+            binder.number(stage, name, value, f"`{name}`", type_)
+    before, flow = dict(binder.scope.columns), binder.flow
+    binder.change(problem=problem_in_rounds(binder, stage.body))
+    binder.rounds += 1
+    body = _block(binder, stage, stage.body, number)
+    binder.rounds -= 1
+    _unite_rounds(binder, before, flow)
+    typer = Typer(binder.scope, stage, "row", "`by`", stage.span.end)
+    typer.expect(stage.by, NUMBERS | {"bool"}, "a number or a bool")
+    turns = _begins_turn(stage.body)
+    if _makes_nothing(stage.body):
+        message = "the block makes no new row, so there is no tree to search"
+        help = "`generate` in it what the children of a row are"
+        binder.scope.error("QP252", message, word_span(stage), "no `generate` in it", help=help)
+    for name, column_type in SEARCHED_COLUMNS.items():
+        binder.make(stage, ast.Name(name, span=word_span(stage)), column_type)
+    binder.change(fresh=binder.flow.fresh and flow.fresh, spent=binder.flow.spent if turns else None)
+    options = (stage.simulations, stage.c, stage.per_round)
+    return ops.Search(stage.method, stage.by, *options, turns, body, stage=number, span=stage.span)
+
+
+def _begins_turn(stages: tuple[ast.Stage, ...]) -> bool:
+    """Whether a block begins a new turn before it generates, so that it can go on from finished rows."""
+    for stage in walk_stages(stages):
+        if isinstance(stage, ast.Generate):
+            return False
+        if isinstance(stage, ast.Chat | ast.Prompt | ast.Say):
+            return True
+    return False
+
+
+def _makes_nothing(stages: tuple[ast.Stage, ...]) -> bool:
+    """Whether a block that was parsed as a whole generates nothing, not even by a call."""
+    return bool(stages) and not any(isinstance(stage, ast.Generate | ast.Call) for stage in walk_stages(stages))
+
+
 def branch(binder: Binder, stage: ast.Branch, number: int) -> ops.Operator | None:
     """None for a `branch` of which no arm could be parsed."""
     scope = binder.scope
@@ -75,16 +133,72 @@ def branch(binder: Binder, stage: ast.Branch, number: int) -> ops.Operator | Non
         plans.append(_block(binder, stage, arm, number))
         columns.append(scope.columns)
         flows.append(binder.flow)
+    _check_contexts(binder, stage, flow, flows)
     scope.columns = _united_columns(binder, columns)
     binder.flow = _united_flow(flow, flows)
     return ops.Branch(tuple(plans), stage=number, span=stage.span) if plans else None
+
+
+def if_(binder: Binder, stage: ast.If, number: int) -> ops.Operator:
+    scope = binder.scope
+    reads: Reads = "row" if scope.columns else "option"
+    if Typer(scope, stage, reads).expect(stage.condition, "bool", "a bool") == "bool":
+        warn_where(binder, stage.condition, "its block never runs", "no other block runs")
+    before, flow = dict(scope.columns), binder.flow
+    plans, columns, flows = [], [], []
+    for block in blocks(stage):
+        scope.columns, binder.flow = dict(before), flow
+        plans.append(_block(binder, stage, block, number))
+        columns.append(scope.columns)
+        flows.append(binder.flow)
+    if not stage.otherwise:
+        columns.append(before)
+        flows.append(flow)
+    _check_contexts(binder, stage, flow, flows)
+    scope.columns = _united_columns(binder, columns)
+    binder.flow = _united_flow(flow, flows)
+    return ops.If(stage.condition, tuple(plans), stage=number, span=stage.span)
+
+
+def _check_contexts(binder: Binder, stage: ast.Stage, before: Flow, arms: list[Flow]) -> None:
+    """Reports a conversation that begins in some rows alone."""
+    begun = [flow.context for flow in arms if flow.context is not None]
+    if before.context is None and begun and len(begun) < len(arms):
+        message = f"`{stage_word(stage)}` starts a conversation in some of the rows, and leaves the others without one"
+        help = "start one in every block, or before the stage"
+        binder.scope.error("QP215", message, word_span(begun[0]), "only some rows get here", help=help)
+
+
+def each(binder: Binder, stage: ast.Each, number: int) -> ops.Operator:
+    type_ = _element_type(binder, stage)
+    binder.make(stage, stage.column, type_)
+    body = _block(binder, stage, stage.body, number)
+    binder.change(filtered=True)
+    return ops.Each(stage.column.id, stage.source, body, type_, stage=number, span=stage.span)
+
+
+def _element_type(binder: Binder, stage: ast.Each) -> Type:
+    """The type of what the list holds that an `each` goes through."""
+    scope, source = binder.scope, stage.source
+    if isinstance(source, ast.JsonPath):
+        binder.needs_text(stage)
+        return item_type(binder, source)
+    reads: Reads = "row" if scope.columns else "option"
+    type_ = Typer(scope, stage, reads).type(source)
+    if is_list(type_) or type_ == "unknown":
+        return item_of(type_)
+    help = None
+    if type_ == "text":
+        help = "a list in a row's text is read by its path, as in `each step in .steps`; `extract all` makes one too"
+    shown = "none" if type_ == "none" else f"a {type_}" if type_ != "int" else "an int"
+    scope.error("QP321", f"`each` goes through a list, found {shown}", source.span, f"this is {shown}", help=help)
+    return "unknown"
 
 
 def peek(binder: Binder, stage: ast.Peek, number: int) -> ops.Operator:
     binder.needs_context(stage)
     before, flow = dict(binder.scope.columns), binder.flow
     _check_one_to_one(binder, stage.body)
-    binder.change(cut=None)  # a look ahead of rows that are done sees them as they are
     body = _block(binder, stage, stage.body, number)
     own = {name: column for name, column in binder.scope.columns.items() if name not in COLUMNS}
     own = {name: column for name, column in own.items() if name not in before or column.maker is not before[name].maker}
@@ -97,16 +211,19 @@ def _check_one_to_one(binder: Binder, stages: tuple[ast.Stage, ...]) -> None:
     """Reports the stages of a `peek` that would not make one row of each."""
     for stage in stages:
         match stage:
-            case ast.Repeat(body=body):
-                _check_one_to_one(binder, body)
+            case ast.Repeat() | ast.If():
+                for block in blocks(stage):
+                    _check_one_to_one(binder, block)
             case ast.Generate(n=n) if n is not None and getattr(constant(n), "value", None) != 1:
                 message = "`peek` gives each row back, so a `generate` in it makes one sample"
                 binder.scope.error("QP236", message, n.span, "more than one row", help="leave `n` out")
-            case ast.Generate() | ast.Score() | ast.Extract() | ast.Peek() | ast.Return():
+            case ast.Generate() | ast.Say() | ast.Score() | ast.Extract() | ast.Let() | ast.Return():
+                pass
+            case ast.Peek() | ast.Ask():
                 pass
             case _:
                 message = f"`peek` gives each row back, so `{stage_word(stage)}` cannot stand in it"
-                help = "use `generate`, `score`, `extract` and `repeat` in it"
+                help = "use `generate`, `say`, `score`, `extract`, `let`, `if`, `ask` and `repeat` in it"
                 binder.scope.error("QP236", message, word_span(stage), "the rows would not come back", help=help)
 
 
@@ -136,10 +253,8 @@ def _united_columns(binder: Binder, arms: list[dict[str, BoundColumn]]) -> dict[
 
 
 def _common_type(binder: Binder, name: str, type_: Type, first: BoundColumn, column: BoundColumn) -> Type:
-    if type_ == column.type or "unknown" in (type_, column.type):
-        return type_ if column.type != "unknown" else "unknown"
-    if {type_, column.type} <= NUMBERS:
-        return "float"
+    if (both := common_type(type_, column.type)) is not None:
+        return both
     first_span, span = _maker_span(first), _maker_span(column)
     message = f"`{name}` is {type_} in one arm and {column.type} in another"
     if span is None or first_span is None:
@@ -169,7 +284,6 @@ def _united_flow(before: Flow, arms: list[Flow]) -> Flow:
         generated=any(flow.generated for flow in arms),
         fresh=all(flow.fresh for flow in arms),
         spent=arms[0].spent if spent else None,
-        cut=next((flow.cut for flow in arms if flow.cut is not None), None),
         aside=next((flow.aside for flow in arms if flow.aside is not None), None),
         filtered=all(flow.filtered for flow in arms),
     )

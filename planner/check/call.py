@@ -1,7 +1,7 @@
-"""`call`: another program's stages, its parameters replaced by the arguments.
+"""`call`: another program's stages, its parameters replaced by the arguments; and `ask`, stages on rows of their own.
 
-Without `into` they stand in the place of the stage. With `into` they run on rows of their own, and of those nothing but
-the value that the program gives back comes out.
+Without `into` those of a `call` stand in its place. With `into` they run on rows of their own, and of those nothing but
+the value that the program gives back comes out. Of an `ask`, the columns come out that its stages make.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ from dataclasses import replace
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import column_name, walk, walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
-from qpdsl.grammar.format.unparse import format_expr
+from qpdsl.grammar.format.unparse import format_expr, format_param_type
 from qpdsl.grammar.source import Span
-from qpdsl.planner.check.binder import Binder, Flow, ModuleProgram, return_value
-from qpdsl.planner.names.scope import BoundColumn
+from qpdsl.grammar.words import COLUMNS, Type
+from qpdsl.planner.check.binder import Binder, BoundModel, Flow, ModuleProgram, ReturnValue, return_value
+from qpdsl.planner.names.json_schema import value_type
+from qpdsl.planner.names.modules import Module
+from qpdsl.planner.names.parameters import is_model, parameters
+from qpdsl.planner.names.scope import BoundColumn, stage_word, word_span
 from qpdsl.planner.names.substitute import names_in_strings, substitute
+from qpdsl.planner.names.types import Reads
 from qpdsl.planner.names.unknown import suggestion
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.logical import PlanBuilder
-from qpdsl.planner.plan.options import MOST_CALLS, constant
-from qpdsl.planner.plan.reads import is_fixed
+from qpdsl.planner.plan.options import MOST_CALLS, constant, spelt
+from qpdsl.planner.plan.reads import is_fixed, names, reads_all_rows
 
 Report = Callable[[Diagnostic], None]
 # Faults of the call itself, wherever in the called program they are noticed.
@@ -33,29 +38,101 @@ _FAULTS_OF_THE_CALL = frozenset({"QP224", "QP310"})
 def add_call(binder: Binder, plan: PlanBuilder, call: ast.Call) -> None:
     """Adds the called program, the numbers of the stages continued."""
     callee = _find(binder, call)
-    values = _parameter_values(binder, call, callee[1]) if callee else None
+    given: list[ops.GivenColumn] = []
+    values = _parameter_values(binder, call, *callee, given) if callee else None
     if callee is None or values is None or not _may_enter(binder, call, callee):
         # The columns that the call would have made are not known, so a missing one is no error.
         binder.scope.gaps = (*binder.scope.gaps, (call.span.start, ""))
         if call.into is not None:
             binder.make(call, call.into, "unknown")
         return
+    models = _model_values(binder, call, callee)
     stages = tuple(substitute(stage, values, call.name_span) for stage in callee[1].body)
     if call.into is None:
         before = dict(binder.scope.columns)
-        with _entered(binder, call, callee):
+        with _entered(binder, call, callee, models, values):
             _add_stages(binder, plan, call, stages)
         _warn_replaced(binder, call, before)
         return
     number = binder.next_stage()
-    with _entered(binder, call, callee), _own_rows(binder):
-        body = PlanBuilder(ops.Start(stage=number, span=call.span), {})
+    with _entered(binder, call, callee, models, values), _own_rows(binder):
+        binder.scope.columns.update({column.name: BoundColumn(column.type, call) for column in given})
+        body = PlanBuilder(ops.Start(stage=number, span=call.span), binder.scope.types())
         _add_stages(binder, body, call, stages)
         result = return_value(binder, stages, call.span)
     binder.change(aside=call)
-    binder.make(call, call.into, result.type, result.schema)
-    op = ops.Call(call.program, body.done(), result.value, call.into.id, stage=number, span=call.span)
+    held = _spelt_type(callee[1], result)
+    binder.make(call, call.into, held or result.type, result.schema)
+    given_ = tuple(given)
+    op = ops.Call(call.program, body.done(), result.value, call.into.id, given_, held, stage=number, span=call.span)
     plan.add(op, binder.scope.types())
+
+
+def _spelt_type(program: ast.Program, result: ReturnValue) -> Type | None:
+    """The type of a called program's value where it is declared and a JSON text spells it; else None."""
+    declared = program.returns
+    is_text = isinstance(declared, ast.ChoiceType) or (isinstance(declared, ast.TypeRef) and declared.name == "text")
+    if declared is None or is_text or result.type != "text" or result.schema is None:
+        return None
+    return value_type(result.schema.document)
+
+
+def ask(binder: Binder, stage: ast.Ask, number: int) -> ops.Operator:
+    """Its stages have a conversation of their own, and begin with the columns of the row."""
+    scope = binder.scope
+    before, flow, rounds = dict(scope.columns), binder.flow, binder.rounds
+    binder.flow, binder.rounds = Flow(), 0
+    body = PlanBuilder(ops.Start(stage=number, span=stage.span), scope.types())
+    for inner in stage.body:
+        if isinstance(inner, ast.Return):
+            scope.error("QP217", "`return` cannot stand inside `ask`", word_span(inner))
+        binder.add(body, inner)
+    own = {name: column for name, column in scope.columns.items() if name not in COLUMNS}
+    own = {name: column for name, column in own.items() if name not in before or column.maker is not before[name].maker}
+    generated = binder.flow.generated
+    scope.columns = {**{name: column for name, column in before.items() if name not in own}, **own}
+    binder.flow, binder.rounds = replace(flow, aside=stage if generated else flow.aside), rounds
+    several = _last_fan_out(binder.module, stage.body, None, frozenset())
+    if several is not None:
+        message = f"`ask` gives each row back, but its stages leave several rows of it, by `{stage_word(several)}`"
+        help = "end it with `best by …`, `vote …`, `keep 1 by …` or `join …`"
+        scope.error("QP330", message, word_span(several), "several rows", help=help)
+    if not own and not scope.gaps:
+        message = "`ask` makes no column, so that nothing comes of it"
+        help = "give what it generates a name: `generate … into NAME`"
+        scope.error("QP331", message, word_span(stage), "nothing comes out of this", help=help)
+    return ops.Ask(body.done(), stage=number, span=stage.span)
+
+
+def _last_fan_out(
+    module: Module, stages: tuple[ast.Stage, ...], before: ast.Stage | None, entered: frozenset[int]
+) -> ast.Stage | None:
+    """The stage that makes several rows of one, where the stages end in several; None where they end in one.
+
+    `before` is the one that made the rows with which they begin. `entered` are the programs that call these stages.
+    """
+    several = before
+    for stage in stages:
+        match stage:
+            case ast.Generate(n=n) if n is not None and getattr(constant(n), "value", None) != 1:
+                several = stage
+            case ast.Split() | ast.Branch() | ast.Each() | ast.Search():
+                several = stage
+            case ast.Best(per=None) | ast.Vote(per=None) | ast.Join(per=None):
+                several = None
+            case ast.Keep(count=count, per=None) if getattr(constant(count), "value", None) == 1:
+                several = None
+            case ast.Repeat(body=body):
+                several = _last_fan_out(module, body, several, entered) or several
+            case ast.If(then=then, otherwise=otherwise):
+                ends = [_last_fan_out(module, block, several, entered) for block in (then, otherwise)]
+                several = ends[0] or ends[1]
+            case ast.Call(program=name, into=None) if name in module.programs:
+                source, called = module.programs[name]
+                if id(called) not in entered:
+                    inside = _last_fan_out(source, called.body, several, entered | {id(called)})
+                    several = inside if inside is None or inside is several else stage
+    return several
 
 
 def _add_stages(binder: Binder, plan: PlanBuilder, call: ast.Call, stages: tuple[ast.Stage, ...]) -> None:
@@ -131,15 +208,22 @@ def _has_budget(binder: Binder, call: ast.Call) -> bool:
 
 
 @contextmanager
-def _entered(binder: Binder, call: ast.Call, callee: ModuleProgram) -> Iterator[None]:
-    calls, report = binder.calls, binder.scope.report
+def _entered(
+    binder: Binder,
+    call: ast.Call,
+    callee: ModuleProgram,
+    models: Mapping[str, BoundModel],
+    values: Mapping[str, ast.Expr],
+) -> Iterator[None]:
+    """For the stages of the called program, in which the parameters stand for these models and values."""
+    calls, report, outer = binder.calls, binder.scope.report, (binder.model_values, binder.values)
     outermost = len(calls) == 1
     if outermost:
         continues = call.into is None and binder.flow.context is not None
         binder.scope.report = _at_call(call, report, quiet=binder.failed(*callee), continues=continues)
-    binder.calls = (*calls, callee)
+    binder.calls, binder.model_values, binder.values = (*calls, callee), models, values
     yield
-    binder.calls, binder.scope.report = calls, report
+    binder.calls, binder.scope.report, (binder.model_values, binder.values) = calls, report, outer
 
 
 def _at_call(call: ast.Call, report: Report, *, quiet: bool, continues: bool) -> Report:
@@ -167,33 +251,97 @@ def _at_call(call: ast.Call, report: Report, *, quiet: bool, continues: bool) ->
     return report_at_call
 
 
-def _parameter_values(binder: Binder, call: ast.Call, program: ast.Program) -> dict[str, ast.Expr] | None:
-    """A value for each parameter; None where there is an error, which is reported."""
+def _ignored(diagnostic: Diagnostic) -> None:
+    """What is wrong with a declaration is reported where it stands."""
+
+
+def _report_missing(binder: Binder, call: ast.Call, program: ast.Program, name: str) -> None:
+    form = ", ".join(f"{param.name}: {format_param_type(param)}" for param in program.params)
+    message = f"`{call.program}` needs a value for `{name}`"
+    notes = (f"form: {call.program}({form})",)
+    binder.scope.error("QP231", message, call.name_span, f"`{name}` is not given", notes=notes)
+
+
+def _model_values(binder: Binder, call: ast.Call, callee: ModuleProgram) -> dict[str, BoundModel]:
+    """What the parameters of the called program that are models stand for; what is wrong with one is reported."""
+    module, program = callee
+    arguments = _arguments(binder, call, program) or {}
+    bound: dict[str, BoundModel] = {}
+    for param in program.params:
+        if not is_model(param, module):
+            continue
+        value, own = (arguments[param.name].value, False) if param.name in arguments else (param.default, True)
+        ref = None if value is None else _model_ref(value)
+        bound[param.name] = BoundModel(param.name, "")
+        if ref is not None:
+            key = binder.model(ref, module=module if own else None, used=False)
+            kind = None if ref.quoted else module.kinds.get(ref.name) if own else binder.kind_of(ref.name)
+            bound[param.name] = BoundModel(key, binder.models.get(key, ""), kind)
+        elif value is None:
+            _report_missing(binder, call, program, param.name)
+        elif not own:
+            message = f"`{param.name}` of `{call.program}` takes a model, which is a name or a quoted id"
+            binder.scope.error("QP361", message, value.span, "no model")
+    return bound
+
+
+def _model_ref(value: ast.Expr) -> ast.ModelRef | None:
+    """The model that an expression names: a name, that of another file, or a quoted id."""
+    match value:
+        case ast.Name(id=name):
+            return ast.ModelRef(name, False, span=value.span)
+        case ast.Path(base=base, steps=(str(name),)):
+            return ast.ModelRef(f"{base.id}.{name}", False, span=value.span)
+        case ast.Template(parts=(str(id),)):
+            return ast.ModelRef(id, True, span=value.span)
+    return None
+
+
+def _parameter_values(
+    binder: Binder, call: ast.Call, module: Module, program: ast.Program, given: list[ops.GivenColumn]
+) -> dict[str, ast.Expr] | None:
+    """A value for each parameter; None where there is an error, which is reported.
+
+    Where the program runs on rows of its own, an argument that differs from row to row is added to `given`: its value
+    is a column of those rows.
+    """
     arguments = _arguments(binder, call, program)
     if arguments is None:
         return None
     in_strings = names_in_strings(program.body)
     values: dict[str, ast.Expr] = {}
     sound = True
-    for name, param in {param.name: param for param in program.params}.items():
-        value = arguments[name].value if name in arguments else constant(param.default)
+    declared = parameters(module, program, _ignored)
+    for name, param in {param.name: param for param in declared.all}.items():
+        value = arguments[name].value if name in arguments else param.default
         if value is None:
             sound = False
-            if param.default is None:
-                form = ", ".join(f"{declared.name}: {declared.type.name}" for declared in program.params)
-                message = f"`{call.program}` needs a value for `{name}`"
-                notes = (f"form: {call.program}({form})",)
-                binder.scope.error("QP231", message, call.name_span, f"`{name}` is not given", notes=notes)
+            _report_missing(binder, call, program, name)
             continue
         if name in arguments:
-            wanted = param.type.name
-            shown = {"int": "an int", "float": "a number"}.get(wanted, f"a {wanted}")
-            if binder.expect(call, f"`{name}` of `{call.program}`", value, wanted, shown) == "unknown":
+            wanted = param.type
+            known = {"int": "an int", "float": "a number", "text": "a text", "bool": "a bool"}
+            shown = known.get(wanted, f"`{param.declared}`")
+            accepted = {wanted, "none"} if param.optional else {wanted}
+            accepted |= {"[record]", "[{role: text, content: text}]"} if wanted == "messages" else set()
+            own_rows = call.into is not None
+            reads: Reads = "option" if own_rows else "parameters"
+            place = f"`{name}` of `{call.program}`"
+            if binder.expect(call, place, value, frozenset(accepted), shown, reads) == "unknown":
                 sound = False
                 continue
             value = _folded(value)
-            if name in in_strings and not isinstance(value, (ast.Name, ast.Literal, ast.Template)):
-                message = f"`{call.program}` puts `{name}` into a string, so that it cannot be worked out here"
+            if own_rows and (reads_all_rows(value) or any(read.id in binder.scope.columns for read in names(value))):
+                # No name of the language has a dot in it.
+                column = f"{call.program}.{name}"
+                given.append(ops.GivenColumn(column, wanted, value))
+                values[name] = ast.Name(column, span=value.span)
+                continue
+            named = isinstance(value, ast.Name | ast.Path | ast.Template)
+            if name in in_strings and not named and not is_fixed(value):
+                message = (
+                    f"`{call.program}` puts `{name}` into a string or reads a part of it, so it is not worked out here"
+                )
                 help = "give a value, a parameter or a string"
                 binder.scope.error("QP231", message, value.span, f"`{format_expr(value)}`", help=help)
                 sound = False
@@ -208,9 +356,7 @@ def _folded(expr: ast.Expr) -> ast.Expr:
     if isinstance(expr, (ast.Name, ast.Template)) or not is_fixed(expr):
         return expr
     value = evaluate(expr, {})
-    if isinstance(value, str):
-        return ast.Template((value,) if value else (), span=expr.span)
-    return expr if value is None else ast.Literal(value, span=expr.span)
+    return expr if value is None else spelt(value, expr.span)
 
 
 def _arguments(binder: Binder, call: ast.Call, program: ast.Program) -> dict[str, ast.Argument] | None:

@@ -19,9 +19,10 @@ from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import FINISHES
 from qpdsl.planner.check.binder import Binder, Flow
 from qpdsl.planner.names.scope import word_span
-from qpdsl.planner.plan.evaluate import Value, evaluate
+from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.options import constant
-from qpdsl.planner.plan.reads import is_fixed, names
+from qpdsl.planner.plan.reads import is_fixed, names, reads_all_rows, varies
+from qpdsl.planner.values.value import Value
 
 _EITHER: frozenset[Value] = frozenset({True, False})
 _GENERATED = frozenset({"text", "step", "finish", "finished", "logprob", "tokens"})
@@ -66,8 +67,8 @@ def warn_until(binder: Binder, stage: ast.Repeat, until: ast.Expr, before: Flow)
     return True not in at_first
 
 
-def warn_where(binder: Binder, condition: ast.Expr) -> None:
-    """Warns of a condition that holds for every row, or for none."""
+def warn_where(binder: Binder, condition: ast.Expr, none: str = "none is left", every: str = "all are left") -> None:
+    """Warns of a condition that holds for every row, or for none; `none` and `every` say what comes of it."""
     outcomes: frozenset[Value]
     if is_fixed(condition):
         outcomes = frozenset({bool(evaluate(condition, {}))})
@@ -75,9 +76,17 @@ def warn_where(binder: Binder, condition: ast.Expr) -> None:
         flow = _after_any_round(binder.flow) if binder.rounds else binder.flow
         outcomes = _outcomes(condition, _rows(flow, binder))
     if outcomes == {False}:
-        _warn(binder, condition, "this holds for no row, so that none is left", "always false", binder.flow, None)
+        _warn(binder, condition, f"this holds for no row, so that {none}", "always false", binder.flow, None)
     elif outcomes == {True}:
-        _warn(binder, condition, "this holds for every row, so that all are left", "always true", binder.flow, None)
+        _warn(binder, condition, f"this holds for every row, so that {every}", "always true", binder.flow, None)
+
+
+def warn_same_key(binder: Binder, key: ast.Expr, place: str) -> None:
+    """Warns of an aggregate by which rows are to be told apart, though it is the same for all of them."""
+    if reads_all_rows(key) and not varies(key, binder.scope.columns):
+        message = f"{place} is to tell rows apart, and this looks at all of them"
+        help = "name the column alone, or say `per COLUMN` inside the parentheses"
+        binder.warn(Diagnostic("QP305", message, key.span, "the same for every row", help=help))
 
 
 def warn_per(binder: Binder, per: ast.Name) -> None:
@@ -189,9 +198,9 @@ def _changed_columns(stages: tuple[ast.Stage, ...]) -> set[str] | None:
     changed: set[str] = set()
     for stage in walk_stages(stages):
         match stage:
-            case ast.Generate() | ast.Prompt() | ast.Chat():
+            case ast.Generate() | ast.Say() | ast.Prompt() | ast.Chat():
                 changed |= _GENERATED
-            case ast.Score() | ast.Extract() | ast.Repeat() | ast.Call(into=ast.Name()):
+            case ast.Score() | ast.Extract() | ast.Let() | ast.Repeat() | ast.Call(into=ast.Name()):
                 pass
             case _:
                 return None
@@ -237,7 +246,7 @@ def _rows(flow: Flow, binder: Binder) -> _Rows:
         known |= {"text": frozenset({""}), "step": frozenset({""}), "finish": frozenset({None})}
         known |= {"finished": frozenset({False}), "tokens": _Interval(0, 0), "logprob": _Interval(0, 0)}
     elif flow.spent is not None:
-        known |= {"finished": frozenset({True}), "finish": finishes - {"stop", None}}
+        known |= {"finished": frozenset({True}), "finish": finishes & {"eos", "context"}}
     made = {name for name, column in binder.scope.columns.items() if column.maker is not None}
     known = {name: value for name, value in known.items() if name not in made}
     known |= {name: frozenset({*options, None}) for name in made if (options := _choices(binder, name))}
@@ -271,9 +280,11 @@ def _value(expr: ast.Expr, rows: _Rows) -> _Known:
             return frozenset(a or b for a in _outcomes(left, rows) for b in _outcomes(right, rows))
         case ast.Binary(op=op, left=left, right=right):
             return _compared(op, _value(left, rows), _value(right, rows))
-        case ast.Apply(function="len"):
+        case ast.Apply(function="len" | "std"):
             return _Interval(low=0, absent=True)
-        case ast.Apply(function=function, args=(argument,)):
+        case ast.Apply(function="count"):
+            return _Interval(low=0)
+        case ast.Apply(function="min" | "max" | "mean" | "first" | "last" | "any" | "all" as function, args=(argument,)):
             return _aggregate(function, argument, rows)
     return None
 

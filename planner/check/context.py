@@ -1,13 +1,16 @@
-"""`chat` and `prompt`: the stages that start a context or continue the existing one."""
+"""`chat` and `prompt`, which start a context or continue the existing one, and `say`, which continues its last turn."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
 from qpdsl.planner.check.binder import Binder, Problem
-from qpdsl.planner.names.scope import stage_word, word_span
+from qpdsl.planner.check.score import reads_text
+from qpdsl.planner.names.scope import BoundColumn, stage_word, word_span
 from qpdsl.planner.names.types import Reads, Typer
 from qpdsl.planner.plan import ops
 
@@ -21,11 +24,37 @@ def set_context(binder: Binder, stage: ast.Prompt | ast.Chat, number: int) -> op
     context = stage if flow.kind is None else flow.context
     problem = _problem(flow.problem, stage)
     kind = flow.kind or stage_word(stage)
-    binder.change(context=context, kind=kind, problem=problem, fresh=True, spent=None, cut=None)
+    binder.change(context=context, kind=kind, problem=problem, fresh=True, spent=None)
     binder.scope.start_context()
     if isinstance(stage, ast.Prompt):
         return ops.SetContext(prompt=stage.text, stage=number, span=stage.span)
     return ops.SetContext(stage.turns, stage=number, span=stage.span) if stage.turns else None
+
+
+def say(binder: Binder, stage: ast.Say, number: int) -> ops.Operator:
+    binder.needs_context(stage)
+    Typer(binder.scope, stage, "row", "`say`").expect(stage.text, "text", "a text")
+    binder.scope.columns["text"] = BoundColumn("text")
+    outdate_scores(binder, stage)
+    binder.change(fresh=False, spent=None)
+    return ops.Say(stage.text, stage=number, span=stage.span)
+
+
+def prefill(stage: ast.Stage) -> tuple[ast.Stage, ...]:
+    """The stage, or the two that it stands for: an assistant's turn that ends a `chat` is left open, as `say` is."""
+    if not isinstance(stage, ast.Chat) or not stage.turns or stage.turns[-1].role != "assistant":
+        return (stage,)
+    *turns, last = stage.turns
+    said = ast.Say(last.content, span=last.span)
+    return (replace(stage, turns=tuple(turns)), said) if turns else (said,)
+
+
+def outdate_scores(binder: Binder, stage: ast.Stage) -> None:
+    """Scores in `score` are those of the text before this stage, which adds to it."""
+    columns = binder.scope.columns
+    for name, column in columns.items():
+        if isinstance(column.maker, ast.Score) and column.maker.into is None and reads_text(column.maker):
+            columns[name] = replace(column, outdated=stage)
 
 
 def _check_content(binder: Binder, stage: ast.Prompt | ast.Chat) -> None:
@@ -35,9 +64,15 @@ def _check_content(binder: Binder, stage: ast.Prompt | ast.Chat) -> None:
         Typer(binder.scope, stage, reads).type(stage.text)
         return
     for turn in stage.turns:
-        Typer(binder.scope, stage, reads, f"`{turn.role}`").expect(turn.content, "text", "a text")
+        typer = Typer(binder.scope, stage, reads, f"`{turn.role}`")
+        if turn.role == "messages":
+            typer.expect(turn.content, _CONVERSATIONS, "a conversation")
+        else:
+            typer.expect(turn.content, "text", "a text")
 
 
+# What `messages=` takes: a parameter of that type, or a list of records that each have a role and a content.
+_CONVERSATIONS = frozenset({"messages", "[record]"})
 _LATER_TURN = "this is another user turn"
 _LATER_PROMPT = "the prompt goes on here"
 
@@ -47,8 +82,11 @@ def _problem(before: Problem, stage: ast.Prompt | ast.Chat) -> Problem:
     if isinstance(stage, ast.Prompt):
         if before.value is not None:
             return before if before.doubt else Problem(before.value, _LATER_PROMPT, stage.span)
-        alone = len(stage.text.parts) == 1 and isinstance(stage.text.parts[0], ast.Name)
+        alone = len(stage.text.parts) == 1 and isinstance(stage.text.parts[0], ast.Name | ast.Path)
         return Problem(stage.text, None if alone else "this is the whole prompt", None if alone else stage.text.span)
+    given = next((turn for turn in stage.turns if turn.role == "messages"), None)
+    if given is not None and before.value is None:
+        return Problem(given.content, "its first user turn may be among these", given.span)
     users = [turn.content for turn in stage.turns if turn.role == "user"]
     if before.value is not None:
         users.insert(0, before.value)
@@ -70,7 +108,11 @@ def problem_in_rounds(binder: Binder, body: tuple[ast.Stage, ...]) -> Problem:
 
 def _user_turn(binder: Binder, stages: tuple[ast.Stage, ...], entered: frozenset[int]) -> tuple[ast.Expr, Span] | None:
     """The first user turn or prompt in stages, and where it is made: for one of a called program, by the call."""
+    asked = [stage for stage in walk_stages(stages) if isinstance(stage, ast.Ask)]
+    aside = {id(inner) for stage in asked for inner in walk_stages(stage.body)}
     for stage in walk_stages(stages):
+        if id(stage) in aside:
+            continue
         turn: ast.Expr | None = None
         place = stage.span
         match stage:

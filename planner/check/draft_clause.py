@@ -38,7 +38,7 @@ def draft_of(binder: Binder, stage: ast.Generate, model: str) -> ops.Draft | Non
 
 def is_same_model(binder: Binder, name: str, other: str) -> bool:
     """Whether two names of the plan stand for one model."""
-    return name == other or (name in binder.models and binder.models[name] == binder.models.get(other))
+    return name == other or (bool(binder.models.get(name)) and binder.models[name] == binder.models.get(other))
 
 
 def check_program_draft(binder: Binder, program: ast.Program) -> None:
@@ -64,7 +64,7 @@ def _of_user(binder: Binder, user: UserDraft, model: str) -> ops.Draft | None:
         name = binder.model_key(name, id)
         if is_same_model(binder, name, model):
             return None
-    return _draft(clause, name or clause.place if clause.method in ("model", "eagle") else None, user.texts)
+    return _draft(clause, name or (None if clause.method == "ngram" else clause.place), user.texts)
 
 
 def _of_stage(
@@ -88,7 +88,7 @@ def _of_stage(
 def _lowered(binder: Binder, clause: ast.Draft, module: Module) -> ops.Draft | None:
     """The draft of a clause that stands in a file; None where it is faulty, which is reported."""
     scope = binder.scope
-    if clause.method in DRAFTS and clause.method in module.models:
+    if clause.method in DRAFTS and (clause.method in module.models or binder.names_model(clause.method)):
         message = f"`{clause.method}` is a way to draft, and a model of this file has that name"
         scope.error("QP267", message, clause.span, "which of them is meant?", help="rename the model")
         return None
@@ -105,13 +105,26 @@ def _lowered(binder: Binder, clause: ast.Draft, module: Module) -> ops.Draft | N
         except FileRefused as why:
             scope.error("QP228", str(why), clause.span, "cannot be read")
             return None
-    name = clause.place if clause.method == "eagle" else None
+    name = None
+    if clause.method in ("eagle", "early_exit") and clause.place is not None:
+        name = folder_of(binder, module, clause.place, clause)
+        if name is None:
+            return None
     if clause.model is not None:
-        known = clause.model.quoted or clause.model.name in module.models
+        known = clause.model.quoted or clause.model.name in module.models or binder.names_model(clause.model.name)
         name = binder.model(clause.model, module=module)
         if not known:
             return None
     return _draft(clause, name, texts)
+
+
+def folder_of(binder: Binder, module: Module, place: str, clause: ast.Node) -> str | None:
+    """The folder of a head, by its path from that of the file; None where it may not be read, which is reported."""
+    try:
+        return str(module.files.resolve(place))
+    except FileRefused as why:
+        binder.scope.error("QP228", str(why), clause.span, "cannot be read")
+        return None
 
 
 def _draft(clause: ast.Draft, name: str | None, texts: str) -> ops.Draft:
@@ -129,7 +142,7 @@ def _hindrance(stage: ast.Generate) -> tuple[str, ast.Node] | None:
     """The clause that leaves no room for drafts, in words and as it stands."""
     if isinstance(stage.via, ast.Filter):
         return "`via filter`", stage.via
-    if isinstance(stage.target, ast.ChoiceTarget):
+    if isinstance(stage.target, ast.ChoiceTarget | ast.OptionsTarget):
         return "`as choice`", stage.target
     return None
 

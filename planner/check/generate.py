@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.files import FileRefused
+from qpdsl.grammar.format.unparse import format_expr, format_type
 from qpdsl.grammar.literals import regex
 from qpdsl.grammar.literals.constraint_regex import whole
+from qpdsl.grammar.literals.matcher import matcher
 from qpdsl.planner.check.binder import Binder, Flow
-from qpdsl.planner.check.draft_clause import draft_of, is_same_model
+from qpdsl.planner.check.context import outdate_scores
+from qpdsl.planner.check.draft_clause import draft_of, folder_of, is_same_model
 from qpdsl.planner.names.constraints import refusal
+from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, word_span
+from qpdsl.planner.names.types import Typer
 from qpdsl.planner.names.unknown import suggestion
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.ops import Constraint
@@ -22,8 +26,6 @@ from qpdsl.planner.plan.options import RANGES, default_of
 from qpdsl.planner.plan.reads import names
 
 _OPTIONS = {"n": "int", "temperature": "float", "top_p": "float", "top_k": "int", "min_p": "float", "max_tokens": "int"}
-# A `max_tokens` of this many or more is meant to be never reached.
-_ENDLESS = 1024
 
 
 def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
@@ -33,9 +35,9 @@ def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
     for option, type_ in _OPTIONS.items():
         options[option] = value = getattr(stage, option)
         if value is not None:
-            binder.number(stage, option, value, f"`{option}`", type_)
+            binder.number(stage, option, value, f"`{option}`", type_, "option")
     _check_stop(binder, stage)
-    constraint, schema = (None, None) if stage.target is None else _constraint(binder, stage.target)
+    constraint, schema = (None, None) if stage.target is None else _constraint(binder, stage, stage.target)
     via = _via(binder, stage, model)
     draft = draft_of(binder, stage, model)
     _warn_greedy(binder, stage)
@@ -45,7 +47,9 @@ def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
     n = options.pop("n") or ast.Literal(1, span=span)
     temperature = options.pop("temperature") or ast.Literal(1.0, span=span)
     into = stage.into.id if stage.into else None
+    like = binder.program.like.system if binder.program.like else None
     clauses = {"stop": stage.stop, "constraint": constraint, "via": via, "draft": draft, "into": into}
+    clauses |= {"ordinal": binder.next_ordinal(), "like": like}
     return ops.Generate(model, n, temperature, **options, **clauses, stage=number, span=stage.span)  # type: ignore[arg-type]
 
 
@@ -65,10 +69,35 @@ def warn_spent_rounds(binder: Binder, stage: ast.Repeat, before: Flow) -> None:
 def _check_stop(binder: Binder, stage: ast.Generate) -> None:
     if stage.stop is None:
         return
-    binder.expect(stage, "`stop`", stage.stop, "text", "a text")
     stop, declared = default_of(stage.stop, binder.scope.params)
-    if isinstance(stop, ast.Template) and not "".join(map(str, stop.parts)):
-        binder.scope.error("QP303", "a stop string cannot be empty", declared or stage.stop.span)
+    if isinstance(stage.stop, ast.ListLiteral):
+        items, texts = stage.stop.items, [(item, None) for item in stage.stop.items]
+        if not items:
+            binder.scope.error("QP303", "a list of what stops cannot be empty", stage.stop.span)
+    else:
+        items, texts = (stage.stop,), [(stop, declared)]
+    for item, (text, place) in zip(items, texts, strict=True):
+        if isinstance(item, ast.Regex):
+            _check_stop_pattern(binder, item)
+            continue
+        listed = item is stage.stop and isinstance(item, ast.Name | ast.Path)
+        known = frozenset({"text", "[text]"} if listed else {"text"})
+        binder.expect(stage, "`stop`", item, known, "a text", "option")
+        if isinstance(text, ast.Template) and not "".join(map(str, text.parts)):
+            binder.scope.error("QP303", "a stop string cannot be empty", place or item.span)
+
+
+def _check_stop_pattern(binder: Binder, pattern: ast.Regex) -> None:
+    """Reports a regex that could not end a sample: one that the empty text matches, or that asks for the text's end."""
+    if regex.check(pattern.pattern, 0) is not None:  # the parser has reported it
+        return
+    found = matcher(pattern.pattern)
+    if found.start.matched:
+        message = "this regex matches the empty text, so that every sample would end at once"
+        binder.scope.error("QP333", message, pattern.span, "matches nothing", help="let it match a character at least")
+    elif found.anchored_at_end:
+        message = "a stop ends the text where it matches, so `$` has nothing to say in it"
+        binder.scope.error("QP333", message, pattern.span, "`$` in a stop", help="leave the `$` out")
 
 
 def _via(binder: Binder, stage: ast.Generate, model: str) -> ops.Filter | ops.Amortized | None:
@@ -80,9 +109,12 @@ def _via(binder: Binder, stage: ast.Generate, model: str) -> ops.Filter | ops.Am
         what = f"the {name}" if name in ("threshold", "margin") else f"`{name}`"
         binder.number(stage, name, value, f"{what} of `{form}`", RANGES[name].type)
     if isinstance(via, ast.Amortized):
-        return ops.Amortized(via.margin, via.layer, via.rerank, via.head, via.certify)
+        head = None if via.head is None else folder_of(binder, binder.module, via.head, via)
+        if via.head is not None and head is None:
+            return None
+        return ops.Amortized(via.margin, via.layer, via.rerank, head, via.certify)
     small = binder.model(via.model)
-    chooses = isinstance(stage.target, ast.ChoiceTarget)
+    chooses = isinstance(stage.target, ast.ChoiceTarget | ast.OptionsTarget)
     if chooses:
         assert stage.target is not None
         message = "`via filter` cannot stand beside `as choice`"
@@ -92,7 +124,7 @@ def _via(binder: Binder, stage: ast.Generate, model: str) -> ops.Filter | ops.Am
     if is_same_model(binder, small, model):
         message = f"`{small}` filters for itself: every token is its own"
         binder.warn(Diagnostic("QP402", message, via.model.span, "name a smaller model"))
-    return None if chooses else ops.Filter(small, via.threshold, via.by, via.share)
+    return None if chooses else ops.Filter(small, via.threshold, via.by, via.share, via.rows, via.wait)
 
 
 def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | None) -> None:
@@ -104,34 +136,38 @@ def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | N
     if "text" in columns:
         columns["text"] = BoundColumn("text", None, schema if binder.flow.fresh else None)
     if stage.into is not None:
-        binder.make(stage, stage.into, "text", schema)
+        binder.make(stage, stage.into, "text" if schema is None else value_type(schema.document), schema)
     flow = binder.flow
     if flow.spent is None:
-        for name, column in columns.items():
-            if isinstance(column.maker, ast.Score) and column.maker.into is None:
-                columns[name] = replace(column, outdated=stage)
-    ends = stage if stage.stop is None else None
-    cut = stage if stage.stop is not None and _is_step_limit(stage.max_tokens) else None
-    binder.change(generated=True, fresh=False, spent=flow.spent or ends, cut=flow.cut or cut)
+        outdate_scores(binder, stage)
+    binder.change(generated=True, fresh=False, spent=flow.spent or (stage if _finishes(binder, stage) else None))
 
 
-def _is_step_limit(limit: ast.Expr | None) -> bool:
-    """Whether a `max_tokens` may well end a row that would go on; a large one only guards against endless text."""
-    guards = isinstance(limit, ast.Literal) and isinstance(limit.value, int) and limit.value >= _ENDLESS
-    return limit is not None and not guards
+def _finishes(binder: Binder, stage: ast.Generate) -> bool:
+    """Whether every row is finished after it: nothing but the model, or the end of its context, ends a row here."""
+    bounded = stage.max_tokens is not None and binder.program.like is None
+    return stage.stop is None and stage.target is None and not bounded
 
 
 # The clause `as`
 
 
-def _constraint(binder: Binder, target: ast.Target) -> tuple[Constraint | None, CompiledSchema | None]:
+def _constraint(
+    binder: Binder, stage: ast.Generate, target: ast.Target
+) -> tuple[Constraint | None, CompiledSchema | None]:
     """The constraint, and the schema if it is one; None where there is an error, which is reported."""
     match target:
         case ast.SchemaTarget():
             schema = _schema(binder, target)
             if schema is None:
                 return None, None
-            return Constraint("json_schema", schema.constraint, target.name, schema.source), schema
+            return _of_schema(schema, target.name), schema
+        case ast.TypeTarget(type=type_):
+            schema = binder.module.schemas.compile_type(type_)
+            return (None, None) if schema is None else (_of_schema(schema, format_type(type_)), schema)
+        case ast.OptionsTarget(options=options):
+            Typer(binder.scope, stage, "option", "`choice`").expect(options, "[text]", "a list of texts")
+            return Constraint("choice", "", f"choice({format_expr(options)})", options=options), None
         case ast.Regex(pattern=pattern):
             if regex.check(pattern, 0) is not None:  # the parser has reported it
                 return None, None
@@ -140,6 +176,10 @@ def _constraint(binder: Binder, target: ast.Target) -> tuple[Constraint | None, 
             return _choice(binder, target, options), None
         case ast.GrammarTarget():
             return _grammar(binder, target), None
+
+
+def _of_schema(schema: CompiledSchema, name: str) -> Constraint:
+    return Constraint("json_schema", schema.constraint, name, schema.source, value_type(schema.document))
 
 
 def _schema(binder: Binder, target: ast.SchemaTarget) -> CompiledSchema | None:
@@ -189,15 +229,11 @@ def _accepted(binder: Binder, constraint: Constraint, target: ast.Target, what: 
 
 
 def _warn_spent(binder: Binder, stage: ast.Generate) -> None:
-    spent, cut = binder.flow.spent, binder.flow.cut
+    spent = binder.flow.spent
     if spent is not None:
         message = "nothing is left to generate: every row is finished"
-        _report_spent(binder, stage, spent, message, "give the stage before a `stop`, or start a new turn with `chat`")
-    elif cut is not None and not binder.rounds:
-        message = "a row that `max_tokens` has ended is finished, so nothing is generated in it here"
-        why = (Label(word_span(cut), "this ends rows by `max_tokens`, where `stop` does not come first"),)
-        help = 'leave `max_tokens` out there, drop such rows by `where finish == "stop"`, or start a new turn'
-        binder.warn(Diagnostic("QP269", message, word_span(stage), "such rows pass as they are", why, help=help))
+        help = "give that stage a `stop` or `max_tokens`, go on with `say`, or start a new turn with `chat`"
+        _report_spent(binder, stage, spent, message, help)
 
 
 def _report_spent(binder: Binder, stage: ast.Generate, spent: ast.Stage, message: str, help: str) -> None:
@@ -205,10 +241,10 @@ def _report_spent(binder: Binder, stage: ast.Generate, spent: ast.Stage, message
     if any(spent is other for other in binder.spent_reported):
         return
     binder.spent_reported.append(spent)
-    ends = "the end, as it has no `stop`"
+    ends = "this goes on to the end, as it has no `stop`"
     if isinstance(spent, ast.Generate) and spent.max_tokens is not None:
-        ends = "the end or to `max_tokens`, which both finish a row"
-    why = (Label(word_span(spent), f"this goes on to {ends}"),) if spent is not stage else ()
+        ends = f"this finishes every row, as in {binder.program.like.system}" if binder.program.like else ends
+    why = (Label(word_span(spent), ends),) if spent is not stage else ()
     binder.warn(Diagnostic("QP229", message, word_span(stage), "all rows pass as they are", why, help=help))
 
 
@@ -218,11 +254,11 @@ def _first_generate(stages: tuple[ast.Stage, ...]) -> ast.Generate | None:
         match stage:
             case ast.Generate():
                 return stage
-            case ast.Peek() | ast.Call(into=ast.Name()):
+            case ast.Peek() | ast.Ask() | ast.Call(into=ast.Name()):
                 continue
-            case ast.Repeat(body=body):
+            case ast.Repeat(body=body) | ast.Search(body=body):
                 return _first_generate(body)
-            case ast.Prompt() | ast.Chat() | ast.Branch() | ast.Call():
+            case ast.Prompt() | ast.Chat() | ast.Say() | ast.Branch() | ast.Call():
                 return None
     return None
 

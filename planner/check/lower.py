@@ -16,7 +16,7 @@ from qpdsl.planner.plan.verify import verify_logical
 
 _BARE = Environment()
 # Warnings that may be caused by an error elsewhere.
-_CAUSED_BY_ERRORS = frozenset({"QP229", "QP265", "QP269", "QP270", "QP302", "QP305"})
+_CAUSED_BY_ERRORS = frozenset({"QP229", "QP265", "QP270", "QP302", "QP305"})
 # Refusals by llguidance. They are dropped where the parser has already reported an error in the constraint.
 _REFUSALS = frozenset({"QP306", "QP307"})
 

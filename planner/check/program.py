@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import column_makers
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label, in_order
-from qpdsl.grammar.words import COLUMNS, TYPES, Type
-from qpdsl.planner.check.binder import Binder, InlineBudget, ReturnValue, return_value
+from qpdsl.grammar.format.unparse import format_type
+from qpdsl.grammar.words import TYPES
+from qpdsl.planner.check.binder import Binder, InlineBudget, ReturnValue, bind_default_models, return_value
 from qpdsl.planner.check.draft_clause import check_program_draft
 from qpdsl.planner.check.stages import add_stage
-from qpdsl.planner.names.modules import Environment, Module, no_duplicates
-from qpdsl.planner.names.scope import Scope, param_type, word_span
-from qpdsl.planner.names.types import fits
+from qpdsl.planner.names.json_schema import value_type
+from qpdsl.planner.names.modules import Environment, Module
+from qpdsl.planner.names.parameters import parameters
+from qpdsl.planner.names.scope import Scope, word_span
 from qpdsl.planner.names.unknown import is_alias, unknown_type
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.logical import LogicalProgram, Parameter, PlanBuilder
-from qpdsl.planner.plan.options import constant
+from qpdsl.planner.plan.logical import LogicalProgram, PlanBuilder
+from qpdsl.planner.values.value_types import common_type, fits
 
 Report = Callable[[Diagnostic], None]
 # How deep calls of programs that are not checked yet may nest while one is checked.
@@ -77,6 +79,7 @@ class _Lowering:
     def run(self) -> CheckedProgram:
         program, file = self.syntax, self.module.file
         binder = self._binder()
+        bind_default_models(binder, self.params.models)
         self._check_clauses()
         plan = PlanBuilder(ops.Start(stage=-1, span=program.span), {})
         for index, stage in enumerate(program.body):
@@ -85,17 +88,18 @@ class _Lowering:
                 break
             binder.add(plan, stage)
         result = return_value(binder, program.body, program.span)
-        returns, parse = self._returns(result, known=not binder.scope.gaps)
-        op = ops.Return(result.value, parse, stage=binder.next_stage(), span=result.span)
+        returns, parse, schema = self._returns(result, known=not binder.scope.gaps)
+        op = ops.Return(result.value, parse, schema, stage=binder.next_stage(), span=result.span)
         plan.add(op, binder.scope.types())
         check_program_draft(binder, program)
         lowered = LogicalProgram(
             name=program.name,
             source_name=file.source.name,
-            params=tuple(Parameter(p.name, param_type(p), constant(p.default)) for p in program.params),
+            params=self.params.all,
             models=binder.models,
             plan=plan.done(),
             returns=returns,
+            model_params=tuple(self.params.models),
             score_column=binder.score_column,
             within=program.within,
             prefer=program.prefer.latency if program.prefer else None,
@@ -110,7 +114,11 @@ class _Lowering:
         text = self.module.file.source.text
         gaps = tuple((gap.start, text[gap.start : gap.end]) for gap in self.gaps)
         first_makers = dict(reversed(list(column_makers(self.syntax.body))))
-        scope = Scope(self._params(), self._report, gaps, first_makers, models=self.module.models)
+        self.params = parameters(self.module, self.syntax, self._report)
+        values = {param.name: param for param in reversed(self.syntax.params) if param.name in self.params.types}
+        in_order = {name: values[name] for name in self.params.types}
+        models = {*self.module.models, *self.params.models}
+        scope = Scope(in_order, self._report, gaps, first_makers, models=models, param_types=self.params.types)
         calls = ((self.module, self.syntax),)
         checker = self.checker
         return Binder(scope, calls, checker.environment, checker.failed, checker.budget, add_stage)
@@ -121,41 +129,6 @@ class _Lowering:
             self.diagnostics.append(diagnostic)
 
     # Head
-
-    def _params(self) -> dict[str, ast.Param]:
-        params: dict[str, ast.Param] = {}
-        for param in self.syntax.params:
-            params.setdefault(param.name, param)
-            self._check_param(param)
-        no_duplicates("parameter", self.syntax.params, self._report)
-        return params
-
-    def _check_param(self, param: ast.Param) -> None:
-        type_ = param.type
-        if type_.name in self.module.schemas:
-            message = f"a parameter is a plain value, but `{type_.name}` is a schema"
-            notes = (f"types: {', '.join(TYPES)}",)
-            self._report(Diagnostic("QP206", message, type_.span, notes=notes, help="pass it as JSON in a text"))
-        elif type_.name not in TYPES:
-            self._report(unknown_type(type_, TYPES))
-        if param.name in COLUMNS:
-            message = f"`{param.name}` is a column of every row and cannot be a parameter too"
-            self._report(Diagnostic("QP208", message, param.name_span, help="rename the parameter"))
-        if param.default is None:
-            return
-        value = constant(param.default)
-        if value is None:
-            message = "a default is a number, a string, `true` or `false`"
-            self._report(Diagnostic("QP213", message, param.default.span, "this must be worked out"))
-            return
-        actual: Type = "text"
-        if isinstance(value, ast.Literal):
-            actual = "none" if value.value is None else type(value.value).__name__  # type: ignore[assignment]
-        wanted = param_type(param)
-        if wanted != "unknown" and not fits(actual, wanted):
-            message = f"`{param.name}` is declared {wanted}, but its default is {actual}"
-            why = (Label(param.type.span, f"declared {wanted}"),)
-            self._report(Diagnostic("QP213", message, param.default.span, f"this is {actual}", why))
 
     def _check_clauses(self) -> None:
         within, prefer = self.syntax.within, self.syntax.prefer
@@ -177,35 +150,45 @@ class _Lowering:
             what = word_span(body[index + 1])
             self._report(Diagnostic("QP217", "nothing runs after `return`", what, "never reached", first))
 
-    def _returns(self, result: ReturnValue, *, known: bool) -> tuple[str, bool]:
-        """The type of the program's result, and whether it is the record in a JSON text."""
+    def _returns(self, result: ReturnValue, *, known: bool) -> tuple[str, bool, str | None]:
+        """The type of the program's result, whether a JSON text spells it, and the schema that the run checks it by."""
         declared, schemas = self.syntax.returns, self.module.schemas
         if declared is None:
-            return result.type, False
-        if declared.name in schemas:
-            schema = schemas.get(declared.name)
-            if schema is None or result.schema == schema:
-                return declared.name, True
-            if known and result.type != "unknown":
-                self._misfit(declared, result, "a text that is not held to it")
-            return declared.name, True
-        if declared.name not in TYPES:
+            return result.type, False, None
+        form = format_type(declared)
+        if isinstance(declared, ast.TypeRef) and declared.name in TYPES:
+            held = None if result.schema is None or result.type != "text" else value_type(result.schema.document)
+            if held is not None and form != "text" and fits(held, form):
+                return form, True, None
+            if result.type != "none" and not fits(result.type, form) and known:
+                self._misfit(declared, result, result.type)
+            return form, False, None
+        if isinstance(declared, ast.TypeRef) and declared.name not in schemas:
             if "schema" not in self.module.missing or is_alias(declared.name):
                 self._report(unknown_type(declared, (*TYPES, *schemas.names())))
-        elif result.type != "none" and not fits(result.type, declared.name) and known:
+            return form, False, None
+        named = isinstance(declared, ast.TypeRef)
+        schema = schemas.get(form) if named else schemas.compile_type(declared)
+        parse = result.type == "text" and result.schema is not None
+        if schema is None or result.schema == schema:
+            return form, parse, None
+        wanted = value_type(schema.document)
+        held = value_type(result.schema.document) if parse and result.schema and not named else result.type
+        if held == "text" and wanted != "text" and known:
+            self._misfit(declared, result, "a text that is not held to it")
+        elif held != "none" and not fits(held, wanted) and common_type(held, wanted) != wanted and known:
             self._misfit(declared, result, result.type)
-        return declared.name, False
+        return form, parse and wanted != "text", schema.source
 
-    def _misfit(self, declared: ast.TypeRef, result: ReturnValue, shown: str) -> None:
-        name, help, edit = self.syntax.name, None, None
-        if declared.name in self.module.schemas:
+    def _misfit(self, declared: ast.TypeExpr, result: ReturnValue, shown: str) -> None:
+        name, form, help, edit = self.syntax.name, format_type(declared), None, None
+        if form not in TYPES and (result.type == "text" or result.schema is not None):
             what = result.schema.name if result.schema else result.type
             shown = f"`{what}`" if result.schema else shown if what == "text" else what
-            help = f"hold what it generates last to the schema: `generate … as {declared.name}`"
-        else:
+            what = "schema" if isinstance(declared, ast.TypeRef) else "type"
+            help = f"hold what it generates last to the {what}: `generate … as {form}`"
+        elif "unknown" not in result.type and "record" not in result.type:
             help, edit = f"declare it `-> {result.type}`", Edit(declared.span, result.type)
-        message = f"program `{name}` is declared to give {declared.name}, but it gives {shown}"
+        message = f"program `{name}` is declared to give {form}, but it gives {shown}"
         why = (Label(result.span, f"this gives {shown}"),)
-        self._report(
-            Diagnostic("QP214", message, declared.span, f"declared {declared.name}", why, help=help, edit=edit)
-        )
+        self._report(Diagnostic("QP214", message, declared.span, f"declared {form}", why, help=help, edit=edit))

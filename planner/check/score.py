@@ -1,27 +1,33 @@
-"""`score` and `extract`: the stages that add a column to each row, from a verifier or from its text."""
+"""`score`, `extract` and `best by compare(…)`: the stages that ask a verifier, or take a column out of a text."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.format.unparse import format_pattern
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import COLUMNS, Type
+from qpdsl.grammar.words import BOXED, COLUMNS, COMPARED, DRAW_FIGURES, JUDGE_REDUCES, REDUCES, Type
 from qpdsl.planner.check.binder import Binder
-from qpdsl.planner.names.json_schema import PathFault, type_at
+from qpdsl.planner.names.json_schema import PathFault, item_type_at, type_at
+from qpdsl.planner.names.modules import Inputs
 from qpdsl.planner.names.schemas import CompiledSchema
-from qpdsl.planner.names.scope import param_type, word_span
+from qpdsl.planner.names.scope import word_span
 from qpdsl.planner.names.types import Typer
 from qpdsl.planner.names.unknown import suggestion, unknown_verifier
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.reads import names
 
+Names = tuple[str, ...]
+# The names of parameters, with their values.
+Arguments = tuple[tuple[str, ast.Expr], ...]
+
 
 def score(binder: Binder, stage: ast.Score, number: int) -> ops.Operator:
-    binder.needs_text(stage)
     column = stage.into or ast.Name("score", span=word_span(stage))
     op = _verifier(binder, stage, column.id, number)
     binder.make(stage, column, "float")
@@ -29,40 +35,204 @@ def score(binder: Binder, stage: ast.Score, number: int) -> ops.Operator:
     return op
 
 
+def reads_text(stage: ast.Score) -> bool:
+    """Whether the score is that of the row's text, so that it is outdated once the text goes on."""
+    verifier = stage.verifier
+    if isinstance(verifier, ast.Equal) or (isinstance(verifier, ast.Judge) and verifier.whole):
+        return False
+    return stage.of is None and not isinstance(verifier, ast.Prob)
+
+
 def _verifier(binder: Binder, stage: ast.Score, into: str, number: int) -> ops.Operator:
-    verifier, span = stage.verifier, stage.span
-    if stage.given is not None:
-        Typer(binder.scope, stage, "row", "`given`").expect(stage.given, "text", "a text")
-    if isinstance(verifier, ast.Judge):
-        model = binder.model(verifier.model)
-        Typer(binder.scope, stage, "parameters", "the rubric").type(verifier.rubric)
-        _check_no_reduce(binder, stage, "a judge gives one number for a row")
-        _check_problem(binder, stage, "the judge")
-        low, high = verifier.low, verifier.high
-        return ops.Judge(model, verifier.rubric, into, low, high, stage.given, stage=number, span=span)
+    verifier, given, of, span = stage.verifier, stage.given, stage.of, stage.span
+    for clause, value in (("`of`", of), ("`given`", given)):
+        if value is not None:
+            Typer(binder.scope, stage, "row", clause).expect(value, "text", "a text")
+    match verifier:
+        case ast.WindowConfidence(window=window):
+            binder.number(stage, "window", window, "`window`")
+            return _draw_score(binder, stage, "confidence", into, number, window)
+        case ast.Judge():
+            return _judge(binder, stage, verifier, into, number)
+        case ast.Prob(question=question, answers=answers):
+            _check_no_reduce(binder, stage, "`prob` gives one number for a row")
+            _asks(binder, stage, (question, *answers))
+            return ops.Prob(binder.model(verifier.model), question, answers, into, stage=number, span=span)
+        case ast.Equal(answer=answer, reference=reference, by=by):
+            _check_no_reduce(binder, stage, "`equal` gives one number for a row")
+            _asks(binder, stage, (answer, reference))
+            return ops.Equal(answer, reference, into, by, stage=number, span=span)
+        case ast.ValidJson(schema=schema):
+            return _json(binder, stage, into, number, _schema(binder, schema))
+        case ast.Passes(tests=tests, timeout=timeout):
+            _check_no_reduce(binder, stage, "code passes its tests or does not")
+            _needs_scored_text(binder, stage)
+            _refuse_given(binder, stage, "`passes` runs code, and is shown no problem")
+            Typer(binder.scope, stage, "row", "`passes`").expect(tests, "text", "a text")
+            if timeout is not None:
+                binder.number(stage, "timeout", timeout, "`timeout`", "float")
+            return ops.Passes(tests, into, timeout, of, stage=number, span=span)
     name, scorers, models = verifier.name, binder.environment.scorers, binder.module.models
     if verifier.quoted or name in models:
         kind = None if verifier.quoted else binder.module.kinds.get(name)
         raw = binder.program.like is not None
+        _needs_scored_text(binder, stage)
         _check_problem(binder, stage, f"`{name}`")
-        model, reduce = binder.model(verifier, scores=True), stage.reduce or "last"
-        return ops.Score(model, reduce, into, kind, raw, stage.given, stage=number, span=span)
+        model = binder.model(verifier, scores=True)
+        reduce = _reduce(binder, stage, REDUCES, f"`{name}` scores steps")
+        return ops.Score(model, reduce or "last", into, kind, raw, given, of, stage=number, span=span)
     if name == "logprob":
-        _refuse_given(binder, stage, "`logprob` is a number of the generator's own, and is shown no problem")
-        if stage.reduce not in (None, "sum", "mean"):
+        _needs_scored_text(binder, stage)
+        why = "`logprob` is a number of the generator's own, and is shown no"
+        _refuse_given(binder, stage, f"{why} problem")
+        _refuse_of(binder, stage, f"{why} other text")
+        if stage.reduce not in (None, "sum", "mean", "min"):
             message = f"`logprob` has no `{stage.reduce}`: it is one number for the whole text"
-            help = "write `reduce=mean` (over the tokens) or `reduce=sum`, which is what it is without `reduce`"
+            help = "write `reduce=mean` or `min`, over the tokens, or `reduce=sum`, which it is without `reduce`"
             binder.scope.error("QP225", message, span, "cannot be reduced so", help=help)
-        return ops.LogProb("mean" if stage.reduce == "mean" else "sum", into, stage=number, span=span)
+        reduced = stage.reduce if stage.reduce in ("mean", "min") else "sum"
+        return ops.LogProb(reduced, into, stage=number, span=span)
+    if name in DRAW_FIGURES and name not in scorers:
+        return _draw_score(binder, stage, name, into, number, None)
+    if name == "json" and name not in scorers:
+        return _json(binder, stage, into, number, None)
     if name in scorers:
-        _check_no_reduce(binder, stage, f"`{name}` gives one number for a row")
-        if name in binder.environment.problem_readers:
-            _check_problem(binder, stage, f"`{name}`")
-        else:
-            _refuse_given(binder, stage, f"`{name}` asks for no problem: it has no parameter `problem`")
-    elif "model" not in binder.module.missing:
+        return _python(binder, stage, name, into, number)
+    _needs_scored_text(binder, stage)
+    if "model" not in binder.module.missing:
         binder.scope.report(unknown_verifier(verifier, models, scorers))
-    return ops.PythonScore(name, into, stage.given, stage=number, span=span)
+    return ops.PythonScore(name, into, given, of, stage=number, span=span)
+
+
+def _draw_score(
+    binder: Binder, stage: ast.Score, kind: Any, into: str, number: int, window: ast.Expr | None
+) -> ops.Operator:
+    _needs_scored_text(binder, stage)
+    why = f"`{kind}` is of the generator's own draws, and is shown no"
+    _refuse_given(binder, stage, f"{why} problem")
+    _refuse_of(binder, stage, f"{why} other text")
+    reduce = _reduce(binder, stage, get_args(ops.DrawReduce), f"`{kind}` is of the tokens")
+    made = [inner for inner in walk_stages(binder.program.body) if inner.span.end <= stage.span.start]
+    written = next((inner for inner in reversed(made) if isinstance(inner, ast.Generate)), None)
+    chooses = written is not None and isinstance(written.target, ast.ChoiceTarget | ast.OptionsTarget)
+    if written is not None and (written.via is not None or chooses):
+        clause = written.target if chooses else written.via
+        what = "an option is chosen as a whole" if chooses else "its tokens come from more than one distribution"
+        why_not = (Label(clause.span if clause is not None else written.span, what),)
+        message = f"nothing is known of the draws of this text, so there is no `{kind}`"
+        help = "`score logprob reduce=mean` tells how probable the text was"
+        binder.scope.error("QP253", message, stage.verifier.span, "no figures", secondary=why_not, help=help)
+    usual: ops.DrawReduce = "min" if kind == "confidence" else "mean"
+    return ops.DrawScore(kind, reduce or usual, into, window, stage=number, span=stage.span)
+
+
+def _judge(binder: Binder, stage: ast.Score, verifier: ast.Judge, into: str, number: int) -> ops.Operator:
+    model = binder.model(verifier.model)
+    reduce = _reduce(binder, stage, JUDGE_REDUCES, "a judge gives one number for a row")
+    if verifier.whole:
+        _asks(binder, stage, (verifier.rubric,))
+    else:
+        Typer(binder.scope, stage, "parameters", "the rubric").type(verifier.rubric)
+        _needs_scored_text(binder, stage)
+        _check_problem(binder, stage, "the judge")
+    given, of = (None, None) if verifier.whole else (stage.given, stage.of)
+    scale = (verifier.low, verifier.high)
+    return ops.Judge(
+        model, verifier.rubric, into, *scale, given, of, verifier.whole, reduce or "answer",
+        stage=number, span=stage.span,
+    )  # fmt: skip
+
+
+def _json(binder: Binder, stage: ast.Score, into: str, number: int, schema: CompiledSchema | None) -> ops.Operator:
+    _check_no_reduce(binder, stage, "a text is JSON or is not")
+    _needs_scored_text(binder, stage)
+    _refuse_given(binder, stage, "`json` is shown no problem")
+    source, name = (None, None) if schema is None else (schema.source, schema.name)
+    return ops.ValidJson(into, source, name, stage.of, stage=number, span=stage.span)
+
+
+def _schema(binder: Binder, name: ast.Name) -> CompiledSchema | None:
+    schemas = binder.module.schemas
+    if name.id in schemas:
+        return schemas.get(name.id)
+    if "schema" not in binder.module.missing:
+        declared = schemas.names()
+        notes = (f"schemas: {', '.join(declared)}",) if declared else ("the file declares no schema",)
+        fix = suggestion(name.id, name.span, declared)
+        fix = fix or {"help": f"declare it above the program: `schema {name.id} {{ … }}`"}
+        binder.scope.error("QP222", f"unknown schema `{name.id}`", name.span, "not declared", notes=notes, **fix)
+    return None
+
+
+def _python(binder: Binder, stage: ast.Score, name: str, into: str, number: int) -> ops.Operator:
+    _check_no_reduce(binder, stage, f"`{name}` gives one number for a row")
+    usual, asks, arguments = _asked(binder, stage, name, stage.verifier.span)
+    if "text" in usual:
+        _needs_scored_text(binder, stage)
+    else:
+        _refuse_of(binder, stage, f"`{name}` asks for no text: it has no parameter `text`")
+    if "problem" in usual:
+        _check_problem(binder, stage, f"`{name}`")
+    else:
+        _refuse_given(binder, stage, f"`{name}` asks for no problem: it has no parameter `problem`")
+    return ops.PythonScore(
+        name, into, stage.given, stage.of, asks, arguments, "row" in usual, stage=number, span=stage.span
+    )
+
+
+def _asked(binder: Binder, stage: ast.Stage, name: str, span: Span) -> tuple[frozenset[str], Names, Arguments]:
+    """What a Python function is given: of text, problem and row, the columns that it asks for, and the parameters."""
+    inputs, scope = binder.environment.inputs.get(name, Inputs()), binder.scope
+    asks = tuple(wanted for wanted in inputs.wanted if wanted in scope.columns)
+    # A called program has the values of its parameters, and nothing of those of its callers.
+    known: Mapping[str, ast.Expr] = binder.values
+    if len(binder.calls) == 1:
+        known = {name: ast.Name(name, span=span) for name in scope.params}
+    arguments = tuple((name, known[name]) for name in inputs.wanted if name in known and name not in asks)
+    named = {*asks, *(name for name, _ in arguments)}
+    for column in asks:
+        scope.column(ast.Name(column, span=span), stage)
+    first = inputs.first is not None and inputs.first not in named
+    usual = inputs.usual | ({"text"} if first else frozenset())
+    for wanted, required in inputs.wanted.items():
+        if wanted in named or wanted == inputs.first or not required:
+            continue
+        if scope.gap_before(span.start, "extract", "score", "repeat", "branch", "call", "into", "let", wanted):
+            continue
+        possible = list(dict.fromkeys(("text", *scope.columns, *known, "problem", "row")))
+        near = closest(wanted, possible)
+        later = (Label(scope.makers[wanted].span, "made here, too late"),) if wanted in scope.makers else ()
+        message = f"`{name}` asks for `{wanted}`, which is no column here and no parameter of the program"
+        notes = (f"it can ask for {listed(possible, last='and')}",)
+        help = f"did you mean `{near}`?" if near else "give the function's parameter another name, or a default"
+        scope.error("QP241", message, span, f"asks for `{wanted}`", secondary=later, notes=notes, help=help)
+    return usual, asks, arguments
+
+
+def _needs_scored_text(binder: Binder, stage: ast.Score) -> None:
+    """Reports that there is no text to score, but where `of` names one."""
+    if stage.of is None:
+        binder.needs_text(stage)
+
+
+def _asks(binder: Binder, stage: ast.Score, shown: tuple[ast.Expr, ...]) -> None:
+    """Checks what a question shows, which is all that is shown. It may show the row's text, which has to be there."""
+    if any(name.id in ("text", "step") for expr in shown for name in names(expr)):
+        binder.needs_text(stage)
+    for expr in shown:
+        Typer(binder.scope, stage, "row").type(expr)
+    why = "nothing else is shown here than what stands between the brackets"
+    _refuse_given(binder, stage, why)
+    _refuse_of(binder, stage, why)
+
+
+def _reduce(binder: Binder, stage: ast.Score, known: tuple[str, ...], why: str) -> Any:
+    """What the stage says of reducing, None where it says nothing or what is not `known`, which is reported."""
+    if stage.reduce is None or stage.reduce in known:
+        return stage.reduce
+    help = f"write {listed(f'reduce={word}' for word in known)}, or leave `reduce` out"
+    binder.scope.error("QP225", f"nothing to reduce by `{stage.reduce}`: {why}", stage.span, "another way", help=help)
+    return None
 
 
 def _check_problem(binder: Binder, stage: ast.Score, who: str) -> None:
@@ -71,7 +241,12 @@ def _check_problem(binder: Binder, stage: ast.Score, who: str) -> None:
         likely = _likely_problem(binder)
         verifier = stage.verifier.span
         help = f"say which it is: `given {likely}`" if likely else 'say which it is: `given NAME` or `given "…"`'
-        edit = Edit(Span(verifier.end, verifier.end), f" given {likely}") if likely else None
+        end = verifier.end if stage.of is None else stage.of.span.end
+        edit = Edit(Span(end, end), f" given {likely}") if likely else None
+        if binder.flow.context is None:
+            message = f"{who} is to be shown a problem, and no conversation has one"
+            binder.scope.error("QP215", message, verifier, "which problem?", help=help, edit=edit)
+            return
         _warn_guess(binder, verifier, who, help, edit)
 
 
@@ -89,7 +264,7 @@ def _likely_problem(binder: Binder) -> str | None:
     """What the problem is likely to be: a text that the first turn names, else the first text among the parameters."""
     scope, value = binder.scope, binder.flow.problem.value
     named = [] if value is None else [name.id for name in names(value)]
-    texts = [id for id, param in scope.params.items() if param_type(param) == "text"]
+    texts = [id for id in scope.params if scope.param_type(id) == "text"]
     columns = [id for id in named if id in scope.columns and scope.columns[id].type == "text" and id not in COLUMNS]
     return next((id for id in named if id in texts or id in columns), texts[0] if texts else None)
 
@@ -99,24 +274,90 @@ def _refuse_given(binder: Binder, stage: ast.Score, why: str) -> None:
         binder.scope.error("QP277", why, stage.given.span, "nobody is shown this", help="leave `given` out")
 
 
+def _refuse_of(binder: Binder, stage: ast.Score, why: str) -> None:
+    if stage.of is not None:
+        binder.scope.error("QP277", why, stage.of.span, "nobody is shown this", help="leave `of` out")
+
+
 def _check_no_reduce(binder: Binder, stage: ast.Score, why: str) -> None:
     if stage.reduce is not None:
         binder.scope.error("QP225", f"nothing to reduce: {why}", stage.span, "leave `reduce` out")
 
 
+def tournament(binder: Binder, stage: ast.Best, compare: ast.Compare, per: str | None, number: int) -> ops.Operator:
+    """`best by compare(…)`, which shows columns of two rows, and parameters."""
+    scope, question = binder.scope, compare.question
+    shown = [part for part in question.parts if not isinstance(part, str)]
+    columns = [part for part in shown if isinstance(part, ast.Path) and part.base.id in COMPARED]
+    binder.needs_rows(stage, *(ast.Name(str(part.steps[0]), span=part.span) for part in columns))
+    for part in shown:
+        base = part.base if isinstance(part, ast.Path) else part
+        if part in columns:
+            _compared_column(binder, stage, part)
+        elif base.id in COMPARED:
+            help = f"name a column of it, as in `{{{base.id}.text}}`"
+            scope.error("QP240", f"`{base.id}` is a whole row here", part.span, "which column?", help=help)
+        elif base.id in scope.columns:
+            help = f"write `{{a.{base.id}}}` or `{{b.{base.id}}}`"
+            message = f"`compare` shows two rows, and each has its own `{base.id}`"
+            scope.error("QP240", message, part.span, "of which row?", help=help)
+        else:
+            scope.parameter(base, "`compare`")
+    missing = [row for row in COMPARED if all(part.base.id != row for part in columns)]
+    if missing and not scope.gaps:
+        message = f"the question shows no column of {listed(f'`{row}`' for row in missing)}"
+        help = "show both rows, as in `{a.text}` and `{b.text}`"
+        scope.error("QP240", message, question.span, "what is to be compared?", help=help)
+    model = binder.model(compare.model)
+    return ops.Tournament(model, question, compare.both, per, stage=number, span=stage.span)
+
+
+def _compared_column(binder: Binder, stage: ast.Best, part: ast.Name | ast.Path) -> None:
+    assert isinstance(part, ast.Path)
+    scope, column = binder.scope, str(part.steps[0])
+    start = part.base.span.end + len(".")
+    if column in scope.params and column not in scope.columns:
+        message = f"`{column}` is a parameter, which is the same for both rows"
+        scope.error("QP240", message, part.span, "no column", help=f"write `{{{column}}}`")
+    else:
+        scope.column(ast.Name(column, span=Span(start, start + len(column))), stage)
+
+
 def extract(binder: Binder, stage: ast.Extract, number: int) -> ops.Operator:
     binder.needs_text(stage)
+    if _is_boxed(binder, stage.pattern):
+        which: ops.Which = "last" if stage.which == "first" else stage.which
+        type_: Type = "[text]" if which == "all" else "text"
+        binder.make(stage, stage.column, type_)
+        return ops.Extract(stage.column.id, "boxed", type_, which, stage=number, span=stage.span)
     pattern, type_ = stage.pattern, _extracted_type(binder, stage)
-    if isinstance(pattern, ast.Name) and pattern.id in binder.environment.problem_readers:
+    usual, asks, arguments = frozenset[str](), Names(), Arguments()
+    if isinstance(pattern, ast.Name) and pattern.id in binder.environment.extractors:
+        usual, asks, arguments = _asked(binder, stage, pattern.id, pattern.span)
+    if isinstance(pattern, ast.Name) and "problem" in usual:
         _warn_guess(binder, pattern.span, f"`{pattern.id}`", "let it ask for `row`, and read a column", None)
     binder.make(stage, stage.column, type_)
     if isinstance(pattern, ast.Name):
-        return ops.PythonExtract(stage.column.id, pattern.id, stage=number, span=stage.span)
-    return ops.Extract(stage.column.id, pattern, type_, stage=number, span=stage.span)
+        row = "row" in usual
+        return ops.PythonExtract(stage.column.id, pattern.id, asks, arguments, row, stage=number, span=stage.span)
+    which = stage.which if isinstance(pattern, ast.Regex) else "first"
+    return ops.Extract(stage.column.id, pattern, type_, which, stage=number, span=stage.span)
+
+
+def _is_boxed(binder: Binder, pattern: ast.Regex | ast.JsonPath | ast.Name) -> bool:
+    """Whether what is extracted is the content of LaTeX boxes; an extractor that the caller calls so goes before."""
+    return isinstance(pattern, ast.Name) and pattern.id == BOXED and BOXED not in binder.environment.extractors
 
 
 def _extracted_type(binder: Binder, stage: ast.Extract) -> Type:
     pattern = stage.pattern
+    if stage.which != "first" and not isinstance(pattern, ast.Regex):
+        what = "a path leads to one value" if isinstance(pattern, ast.JsonPath) else "an extractor gives one value"
+        help = "leave it out" + (", and read the list with the path to it" if isinstance(pattern, ast.JsonPath) else "")
+        message = f"`{stage.which}` is said of matches, and {what}"
+        binder.scope.error("QP250", message, pattern.span, "nothing to choose from", help=help)
+    if stage.which == "all" and isinstance(pattern, ast.Regex):
+        return "[text]"
     if isinstance(pattern, ast.Name):
         return _extractor_type(binder, pattern)
     text = binder.scope.columns.get("text")
@@ -125,6 +366,21 @@ def _extracted_type(binder: Binder, stage: ast.Extract) -> Type:
     match type_at(text.schema.document, pattern.steps):
         case PathFault() as fault:
             _report_path(binder, text.schema, pattern, fault)
+            return "unknown"
+        case type_:
+            return type_
+
+
+def item_type(binder: Binder, path: ast.JsonPath) -> Type:
+    """The type of what the list at a path of the text holds; a path that leads to no list is reported."""
+    text = binder.scope.columns.get("text")
+    if text is None or text.schema is None:
+        return "unknown"
+    match item_type_at(text.schema.document, path.steps):
+        case PathFault(step=step, reason=reason) as fault:
+            if step == len(path.steps):
+                fault = PathFault(step - 1, reason.replace("`[0]` reads a list", "`each` goes through a list"))
+            _report_path(binder, text.schema, path, fault)
             return "unknown"
         case type_:
             return type_
@@ -153,7 +409,7 @@ def _extractor_type(binder: Binder, name: ast.Name) -> Type:
     if name.id in extractors:
         return extractors[name.id]
     notes = (f"extractors: {', '.join(sorted(extractors))}",) if extractors else ("no extractor is registered",)
-    forms = listed(("extract NAME = /regex/", "extract NAME = .json.path"))
+    forms = listed(("extract NAME = /regex/", "extract NAME = .json.path", "extract NAME = boxed"))
     help = f"write {forms}, or register a Python extractor of this name (`--python FILE`, or `@qp.extractor`)"
     fix = suggestion(name.id, name.span, extractors) or {"help": help}
     message = f"unknown extractor `{name.id}`"

@@ -16,6 +16,8 @@ from qpdsl.grammar.words import TYPES
 from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.scope import word_span
 from qpdsl.planner.plan.logical import LogicalProgram
+from qpdsl.planner.plan.ops import LogicalPlan, PythonExtract, PythonScore, inner_plans
+from qpdsl.planner.plan.reads import compared_columns
 
 Names = frozenset[str]
 
@@ -24,12 +26,17 @@ def unused_declarations(file: ast.File) -> Iterator[Diagnostic]:
     """Models and schemas that no program of the file uses. Those that `-e` adds are not declared in a text."""
     references = [node for node in walk(file.programs) if isinstance(node, ast.ModelRef)]
     models = {ref.name for ref in references if not ref.quoted}
+    # A model can be given for a parameter of a called program, and be its default.
+    given = [node for node in walk(file.programs) if isinstance(node, ast.Argument | ast.Param)]
+    values = [node.value if isinstance(node, ast.Argument) else node.default for node in given]
+    models |= {value.id for value in values if isinstance(value, ast.Name)}
     for model in file.models:
         if model.name not in models and model.name_span != model.span:
             quoted = next((ref.span for ref in references if ref.name == model.name), None)
             yield _unused_model(model, quoted)
     types = {node.name for node in walk((file.programs, file.schemas)) if isinstance(node, ast.TypeRef)}
     targets = {node.name for node in walk(file.programs) if isinstance(node, ast.SchemaTarget)}
+    targets |= {node.schema.id for node in walk(file.programs) if isinstance(node, ast.ValidJson)}
     for schema in file.schemas:
         if schema.name not in types | targets:
             yield _warning("QP235", f"schema `{schema.name}` is not used", schema.name_span)
@@ -51,14 +58,17 @@ def unused_in(lowered: LogicalProgram, syntax: ast.Program, callers: Names) -> I
     `callers` are the names read by programs that call this one without `into`, since they continue with its rows.
     """
     names = {node.id for node in walk(syntax.body) if isinstance(node, ast.Name)}
+    names |= {node.name for node in walk((syntax.body, syntax.draft)) if isinstance(node, ast.ModelRef)}
+    asks = _asks(lowered.plan)
+    names |= frozenset().union(*asks.values())
     for param in syntax.params:
         if param.name not in names:
             yield _warning("QP234", f"parameter `{param.name}` is not used", param.name_span)
     last = syntax.body[-1] if syntax.body else None
     value = last.column.id if isinstance(last, ast.Vote) else "text"
     score = frozenset({lowered.score_column}) if lowered.score_column else frozenset()
-    plain = syntax.returns is None or syntax.returns.name in TYPES
-    liveness = _Liveness()
+    plain = syntax.returns is None or (isinstance(syntax.returns, ast.TypeRef) and syntax.returns.name in TYPES)
+    liveness = _Liveness(asks=asks)
     liveness.before(syntax.body, callers | score | {value})
     for column in liveness.unread:
         message = f"column `{column.name}` is never read"
@@ -66,6 +76,19 @@ def unused_in(lowered: LogicalProgram, syntax: ast.Program, callers: Names) -> I
         returnable = column.is_answer and not column.replaced and plain and not isinstance(last, ast.Return | ast.Vote)
         help = f"`return {column.name}` at the end gives it back" if returnable else None
         yield Diagnostic("QP232", message, column.span, label, help=help, severity="warning")
+
+
+def _asks(plan: LogicalPlan) -> dict[str, Names]:
+    """The names that each Python function of a plan asks for, of columns and of parameters."""
+    asks: dict[str, Names] = {}
+    for node in plan.order():
+        op = plan.op(node)
+        if isinstance(op, PythonScore | PythonExtract):
+            asks[op.function] = asks.get(op.function, frozenset()) | {*op.asks, *(name for name, _ in op.arguments)}
+        for inner in inner_plans(op):
+            for name, names in _asks(inner).items():
+                asks[name] = asks.get(name, frozenset()) | names
+    return asks
 
 
 def read_by_callers(modules: tuple[Module, ...]) -> Mapping[int, Names]:
@@ -110,6 +133,7 @@ class _Liveness:
     unread: list[_UnreadColumn] = field(default_factory=list)
     made: Names = frozenset()
     live_at_start: dict[int, Names] = field(default_factory=dict)
+    asks: Mapping[str, Names] = field(default_factory=dict)
 
     def before(self, stages: tuple[ast.Stage, ...], after: Names) -> Names:
         """The names that are read from before these stages on, where `after` are those read after them."""
@@ -121,14 +145,30 @@ class _Liveness:
         match stage:
             case ast.Repeat(body=body, until=until):
                 return self._rounds(body, after | _names(until))
-            case ast.Peek(body=body):
+            case ast.Search(body=body, by=by):
+                options = (stage.simulations, stage.c, stage.per_round)
+                return self._rounds(body, after | _names(by)).union(*map(_names, options))
+            case ast.Peek(body=body) | ast.Ask(body=body):
                 return self.before(body, after)
             case ast.Branch(arms=arms):
                 return self._arms(arms, after)
-            case ast.Extract(column=column):
-                return self._make(stage, column.span, after, is_answer=True)
-            case ast.Score(into=into):
-                return self._make(stage, into.span if into else word_span(stage), after)
+            case ast.If(condition=condition, then=then, otherwise=otherwise):
+                # Without `else` the other rows go on as they are, which an empty block does.
+                return self._arms((then, otherwise), after) | _names(condition)
+            case ast.Each(column=column, source=source, body=body):
+                return (self.before(body, after) - {column.id}) | _names(source)
+            case ast.Join(column=column, value=value, sep=sep, per=per):
+                read = _names(value) | _names(sep) | _names(per)
+                return self._make(stage, column.span, after, is_answer=True) | read
+            case ast.Extract(column=column, pattern=pattern):
+                return self._make(stage, column.span, after, is_answer=True) | self._asked(pattern)
+            case ast.Let(column=column, value=value):
+                return self._make(stage, column.span, after, is_answer=True) | _names(value)
+            case ast.Score(verifier=verifier, of=of, given=given, into=into):
+                shown = frozenset().union(*map(_names, (verifier, of, given))) | self._asked(verifier)
+                return self._make(stage, into.span if into else word_span(stage), after) | shown
+            case ast.Best(by=ast.Compare(question=question), per=per):
+                return after | frozenset(compared_columns(question)) | _names(question) | _names(per)
             case ast.Generate(into=into):
                 return after - ({into.id} if into else set())
             case ast.Call(into=into, arguments=arguments):
@@ -136,10 +176,15 @@ class _Liveness:
                 return (self._make(stage, into.span, after, is_answer=True) if into else after) | read
         return after | _names(stage)
 
+    def _asked(self, function: ast.Node) -> Names:
+        """The columns that a Python function asks for by name."""
+        name = function.id if isinstance(function, ast.Name) else getattr(function, "name", "")
+        return self.asks.get(name, frozenset())
+
     def _rounds(self, body: tuple[ast.Stage, ...], after: Names) -> Names:
         """Another round may follow, or none may run: the names read at a round's start are read at its end too."""
         if id(body) not in self.live_at_start:
-            body_alone = _Liveness(live_at_start=self.live_at_start)
+            body_alone = _Liveness(live_at_start=self.live_at_start, asks=self.asks)
             self.live_at_start[id(body)] = body_alone.before(body, frozenset())
         live = after | self.live_at_start[id(body)]
         return live | self.before(body, live)

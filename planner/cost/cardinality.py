@@ -23,13 +23,16 @@ from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 
 # Rules of thumb for programs that never ran: the rounds of a `repeat` with a condition, and the tokens of a step, of a
-# whole solution and of the text that a program starts from.
+# whole solution, of the text that a program starts from and of what a `say` adds.
 ROUNDS = 8.0
 STEP_TOKENS = 32.0
 SOLUTION_TOKENS = 128.0
 PROBLEM_TOKENS = 96.0
+SAID_TOKENS = 4.0
 # The longest of several samples, relative to the average one.
 _LONGEST = 1.6
+# The elements of a list that nobody has seen.
+_ELEMENTS = 4.0
 # The share of the possible rows that is left where rows end before the last round.
 _GOING_ON = 0.75
 
@@ -136,6 +139,8 @@ class _Prior:
         match op:
             case ops.SetContext():
                 problem, text = (problem + text + STEP_TOKENS if text else problem), 0.0
+            case ops.Say():
+                text += SAID_TOKENS
             case ops.Generate():
                 count, length = self._number(op.n, 1.0), self._length(op)
                 out = rows * count
@@ -146,20 +151,30 @@ class _Prior:
                     longest=length * (_LONGEST if samples > 1 else 1.0), context=problem + text,
                 )  # fmt: skip
                 text += length
-            case ops.Score() | ops.Judge():
+            case ops.Score() | ops.Judge() | ops.Prob() | ops.Tournament():
                 whole = problem + text
                 new = min(STEP_TOKENS, text) if runs > 1 else whole
                 card = replace(
                     card, texts=rows * runs, text_tokens=whole, new_tokens=new, first_tokens=problem + STEP_TOKENS,
                     stem_tokens=problem,
                 )  # fmt: skip
+                if isinstance(op, ops.Tournament):
+                    out = 1.0 if op.per is None else rows / 4
+                    card = replace(
+                        card, texts=max(rows - out, 0.0) * runs * (1 + op.both), text_tokens=problem + 2 * text
+                    )
             case ops.TopK():
                 kept = self._number(op.k, 1.0)
                 out = min(rows, kept if op.per is None else max(kept, rows / 4))
-            case ops.Vote() | ops.Return():
+            case ops.Vote(per=per) | ops.Join(per=per):
+                out = 1.0 if per is None else max(1.0, rows / 4)
+            case ops.Return():
                 out = 1.0
             case ops.Split():
-                out = self._number(op.count, 1.0) * (rows if op.by is None else 1.0)
+                out = self._number(op.count, 1.0)
+                out *= rows if op.by is None else 1.0 if op.per is None else max(1.0, rows / 4)
+            case ops.Distinct():
+                out = rows * _GOING_ON
             case ops.Where():
                 out = rows * _GOING_ON
             case ops.Repeat():
@@ -171,12 +186,24 @@ class _Prior:
                 out, problem, _ = self.chain(node.body, kept, runs * rounds, problem, middle)
                 self._enter(node.body, rows)
                 text += (grown - text) * rounds
+            case ops.Search():
+                simulations = self._number(op.simulations, ROUNDS)
+                # A row that is expanded has, on average, half of the text that the last ones have.
+                children, problem, text = self.chain(node.body, 1.0, rows * runs * simulations, problem, text)
+                out = rows * max(simulations * (children - (not op.turns)), 1.0)
             case ops.Peek():
                 # The text that it generates is dropped afterwards.
                 self.chain(node.body, rows, runs, problem, text)
-            case ops.Call():
+            case ops.Call() | ops.Ask():
                 # Each row has a conversation of its own, which begins with a problem as the program does.
                 self.chain(node.body, 1.0, rows * runs, PROBLEM_TOKENS, 0.0)
+            case ops.Each():
+                out, problem, text = self.chain(node.body, rows * _ELEMENTS, runs, problem, text)
+            case ops.If():
+                # As if the condition held for every other row; where there is one block the other rows pass.
+                blocks = [self.chain(arm, rows / 2, runs, problem, text) for arm in node.arms]
+                out = sum(block[0] for block in blocks) + (rows / 2 if len(blocks) == 1 else 0.0)
+                text = max(text, *(block[2] for block in blocks))
             case ops.Branch():
                 arms = [self.chain(arm, rows, runs, problem, text) for arm in node.arms]
                 out, text = sum(arm[0] for arm in arms), max(arm[2] for arm in arms)

@@ -89,8 +89,9 @@ def demands_of(
             return _generate(node, op, strategy, card, models, idle, values, cost)
         case ops.Score() as op, ScoreStrategy() as strategy:
             return [_score(node, models.get(op.verifier, op.verifier), strategy, card)]
-        case ops.Judge() as op, ScoreStrategy() as strategy:
-            return [_judge(node, models.get(op.model, op.model), strategy, card)]
+        case ops.Judge() | ops.Prob() | ops.Tournament() as op, ScoreStrategy() as strategy:
+            drawn = 0.0 if not isinstance(op, ops.Judge) or op.reduce == "expected" else _JUDGE_TOKENS
+            return [_asked(node, models.get(op.model, op.model), strategy, card, drawn)]
     return []
 
 
@@ -249,14 +250,25 @@ def _score(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinal
     return Demand(node.id, model, prompt, prompt - computed, 0.0, 0.0, waves, texts / runs, max(kept_tokens, 0.0))
 
 
-def _judge(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinality) -> Demand:
+def _asked(node: PhysicalOp, model: str, strategy: ScoreStrategy, card: Cardinality, drawn: float) -> Demand:
+    """Of an operator that asks questions, to each of which an answer of so many tokens is drawn."""
     texts = 0.0 if strategy.same_as is not None else card.texts
     prompt = texts * card.text_tokens
     computed = prompt * 0.8 if strategy.share else prompt
     runs = max(card.runs, 1e-9)
-    steps = (_JUDGE_TOKENS - 1) * card.runs if texts else 0.0
-    sampled = texts * _JUDGE_TOKENS
+    steps = max(drawn - 1, 0.0) * card.runs if texts else 0.0
+    sampled = texts * drawn
     sequences = texts / runs
     return Demand(
-        node.id, model, prompt, prompt - computed, sampled, steps, card.runs, sequences, prompt, texts, card.text_tokens
+        node.id,
+        model,
+        prompt,
+        prompt - computed,
+        sampled,
+        steps,
+        card.runs,
+        sequences,
+        prompt,
+        texts if drawn else 0.0,
+        card.text_tokens,
     )

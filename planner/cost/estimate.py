@@ -16,9 +16,9 @@ from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.statistics import Statistics, clock_key
 from qpdsl.planner.cost.timing import Load, ModelTiming, Timing, idleness, timing_of
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.physical import Cost, GenerateStrategy, PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.rewrite import map_operators
+from qpdsl.planner.values.value import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,11 @@ def estimate_known(plan: PhysicalPlan, device: Device, cards: Cardinalities, loa
         timing.seconds * model.factor,
         _costs(plan_timing.demands, timing.models, load.problems, model.factor),
         {node.id: cards.of[node.id].rows_out * load.problems for node in everything(plan.ops)},
-        {node.id: cards.of[node.body[0].id].runs for node in everything(plan.ops) if isinstance(node.op, ops.Repeat)},
+        {
+            node.id: cards.of[node.body[0].id].runs
+            for node in everything(plan.ops)
+            if isinstance(node.op, ops.Repeat | ops.Search)
+        },
         timing.models,
         cards.source,
         model.clock,

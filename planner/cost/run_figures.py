@@ -125,6 +125,19 @@ class RouterFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class ExitRouterFigures:
+    """What the router of one early exit did: of its draws, how many tried the `exit` and how many left it out (`full`).
+
+    `where` says the exit. `state` names what the router decided by: with another one, other draws try their exit.
+    """
+
+    policy: str
+    where: str
+    draws: Mapping[str, int]
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPart:
     """Bytes of one part of the memory over the steps of a run."""
 
@@ -200,7 +213,9 @@ def _models(op: ops.Operator, models: Mapping[str, str]) -> tuple[str, ...]:
             names: tuple[str, ...] = (model, small)
         case ops.Generate(model=model, draft=ops.Draft(method="model", model=str(small))):
             names = (model, small)
-        case ops.Generate(model=model) | ops.Judge(model=model) | ops.Score(verifier=model):
+        case ops.Generate(model=model) | ops.Score(verifier=model):
+            names = (model,)
+        case ops.Judge(model=model) | ops.Prob(model=model) | ops.Tournament(model=model):
             names = (model,)
         case _:
             names = ()

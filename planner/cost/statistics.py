@@ -7,7 +7,7 @@ required. The file is bounded: the least recently used programs are dropped firs
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any, get_args
@@ -16,11 +16,12 @@ from qpdsl.grammar.words import DraftMethod
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
 from qpdsl.planner.cost.validation import count, mapping, number, peak, text
+from qpdsl.planner.cost.way_losses import WayLoss, loss_from, losses_of
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.planner.values.value import Value
 
-VERSION = 2
+VERSION = 3
 STATISTICS_FILE = "statistics.json"
 MOST_PROGRAMS = 256
 # Earlier runs count for at most this many problems, so that a change shows.
@@ -28,6 +29,7 @@ _MOST_WEIGHT = 200.0
 # For how many devices a program keeps a clock.
 _MOST_CLOCKS = 8
 _FADED = 1e-9
+_MOST_LOSSES = 1024
 # Parts of an operator that do not tell one program from another, or stand in the operators inside it.
 _NOT_PRINTED = ("span", "body", "arms", "draft")
 DRAFT_METHODS = tuple(method for method in get_args(DraftMethod) if method != "none")
@@ -84,9 +86,13 @@ class ProgramStatistics:
 
 @dataclass(slots=True)
 class Statistics:
-    """The statistics of all programs, by fingerprint and values; the most recently used last."""
+    """The statistics of all programs, by fingerprint and values; the most recently used last.
+
+    `losses` are those of ways to decode, by operator and way, the latest last; see `way_losses.py`.
+    """
 
     programs: dict[str, ProgramStatistics] = field(default_factory=dict)
+    losses: dict[str, WayLoss] = field(default_factory=dict)
 
     def of(self, plan: PhysicalPlan) -> ProgramStatistics | None:
         """The statistics of a program under the values that the plan was made with."""
@@ -124,6 +130,21 @@ class Statistics:
         )
         for oldest in list(self.programs)[:-MOST_PROGRAMS]:
             del self.programs[oldest]
+        self._add_losses(plan, figures)
+
+    def loss(self, plan: PhysicalPlan, operator: str, way: str | None) -> WayLoss | None:
+        """What earlier runs saw of a way to decode at an operator of a program, by its id; None where nobody looked."""
+        return None if way is None else self.losses.get(_loss_key(plan, operator, way))
+
+    def _add_losses(self, plan: PhysicalPlan, figures: RunFigures) -> None:
+        for node in everything(plan.ops):
+            if isinstance(node.op, ops.Generate) and (own := figures.operators.get(node.id)) is not None:
+                for way, loss in losses_of(node.op, own, plan):
+                    key = _loss_key(plan, node.id, way)
+                    before = self.losses.pop(key, None)
+                    self.losses[key] = loss if before is None else before.plus(loss)
+        for oldest in list(self.losses)[:-_MOST_LOSSES]:
+            del self.losses[oldest]
 
     def add_clock(self, plan: PhysicalPlan, device: str, ratio: float) -> None:
         """Adds the ratio of a run's seconds to the predicted ones: the clock becomes the geometric mean with it."""
@@ -146,11 +167,14 @@ class Statistics:
         keys = [key for key, entry in self.programs.items() if name is None or entry.name == name]
         for key in keys:
             del self.programs[key]
+        self.losses = {key: loss for key, loss in self.losses.items() if name is not None and loss.program != name}
         return len(keys)
 
     def to_text(self) -> str:
         programs = {key: asdict(entry) for key, entry in self.programs.items()}
-        return json.dumps({"version": VERSION, "programs": programs}, ensure_ascii=False, indent=1) + "\n"
+        losses = {key: asdict(loss) for key, loss in self.losses.items()}
+        data = {"version": VERSION, "programs": programs, "losses": losses}
+        return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
     def from_text(cls, source: str) -> Statistics:
@@ -159,7 +183,8 @@ class Statistics:
             data = json.loads(source)
             if data["version"] != VERSION:
                 raise ValueError("statistics of this version are expected")
-            return cls({key: _program(entry) for key, entry in mapping(data["programs"]).items()})
+            losses = {key: loss_from(mapping(loss)) for key, loss in mapping(data["losses"]).items()}
+            return cls({key: _program(entry) for key, entry in mapping(data["programs"]).items()}, losses)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError("statistics are expected") from error
 
@@ -169,14 +194,24 @@ def fingerprint(plan: PhysicalPlan) -> str:
 
     Nor does what drafts, which changes no token.
     """
+    # How a plan chose to decode is no part of its program.
+    return _digest(plan, plan.ways)
+
+
+def _loss_key(plan: PhysicalPlan, operator: str, way: str) -> str:
+    """The program is the same whether it decodes in that way, or as it would without."""
+    return f"{_digest(plan, {node.id for node in everything(plan.ops)})} {operator} {way}"
+
+
+def _digest(plan: PhysicalPlan, without: Container[str]) -> str:
+    """Of a program; how operators with these ids decode is left out."""
     state = blake2b(digest_size=12)
     drafters = {op.draft.model for op in _generates(plan) if op.draft is not None}
-    # How a plan chose to decode is no part of its program.
-    chosen = [node.op for node in everything(plan.ops) if node.id in plan.ways]
+    chosen = [node.op for node in everything(plan.ops) if node.id in without]
     drafters |= {op.via.model for op in chosen if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter)}
     drafters -= {op.model for op in _generates(plan)}
     models = sorted((name, id) for name, id in plan.models.items() if name not in drafters)
-    state.update(repr((plan.name, models, list(_operators(plan)))).encode("utf-8", "replace"))
+    state.update(repr((plan.name, models, list(_operators(plan, without)))).encode("utf-8", "replace"))
     return state.hexdigest()
 
 
@@ -185,13 +220,14 @@ def clock_key(device: Device) -> str:
     return f"{device.kind} {device.dtype} {device.threads}" + ("" if device.measured else " (nominal)")
 
 
-def _operators(plan: PhysicalPlan) -> Iterator[object]:
+def _operators(plan: PhysicalPlan, without: Container[str]) -> Iterator[object]:
     for node in everything(plan.ops):
         if isinstance(
-            node.op, ops.SetContext | ops.Generate | ops.TopK | ops.Split | ops.Repeat | ops.Where | ops.Vote
+            node.op,
+            ops.SetContext | ops.Generate | ops.TopK | ops.Split | ops.Repeat | ops.Search | ops.Where | ops.Vote,
         ):
             op: ops.Operator = node.op
-            if isinstance(op, ops.Generate) and node.id in plan.ways:
+            if isinstance(op, ops.Generate) and node.id in without:
                 op = replace(op, via=None)
             arguments = [(part.name, repr(getattr(op, part.name))) for part in fields(op)]
             yield type(op).__name__, [pair for pair in arguments if pair[0] not in _NOT_PRINTED]

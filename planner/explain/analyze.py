@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from qpdsl.grammar.printable import printable
 from qpdsl.planner.cost.estimate import Estimate
 from qpdsl.planner.cost.run_figures import (
     ACCOUNTING_RULE,
+    ExitRouterFigures,
     ModelFigures,
     OperatorFigures,
     RouterFigures,
@@ -18,10 +19,11 @@ from qpdsl.planner.cost.run_figures import (
     operator_seconds,
     total,
 )
+from qpdsl.planner.cost.way_losses import shadow_words
 from qpdsl.planner.explain.implementation import shown_implementation
-from qpdsl.planner.explain.plan import decided, explain_json, tree
+from qpdsl.planner.explain.plan import decided, explain_json, permitted, tree
 from qpdsl.planner.explain.quantities import byte_count, count, per_cent, plural, seconds
-from qpdsl.planner.explain.router import router_json, router_words
+from qpdsl.planner.explain.router import exit_router_words, router_json, router_words
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import Cost, PhysicalOp, PhysicalPlan, everything
@@ -32,7 +34,7 @@ class Analysis:
     """One run of a plan: what was measured, and what had been estimated before it ran.
 
     `implementations`: how each model holds its weights and which code ran its layers, by its id. `routers`: what routed
-    the steps of those that were, by their ids.
+    the steps of those that were, by their ids; `exit_routers`: what routed their early exits.
     """
 
     plan: PhysicalPlan
@@ -40,6 +42,7 @@ class Analysis:
     estimate: Estimate
     implementations: Mapping[str, str] = field(default_factory=dict)
     routers: Mapping[str, RouterFigures] = field(default_factory=dict)
+    exit_routers: Mapping[str, Sequence[ExitRouterFigures]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.text()
@@ -89,6 +92,7 @@ class Analysis:
                         "evictions": model.evictions,
                         "thrashed": model.thrashed,
                         "router": router_json(self.routers[name]) if name in self.routers else None,
+                        "exit_routers": [asdict(router) for router in self.exit_routers.get(name, ())],
                         "first_token": _percentiles(model.first_token),
                         "between_tokens": _percentiles(model.between_tokens),
                         "peak_pages": model.peak_pages,
@@ -129,7 +133,7 @@ class Analysis:
             budget = f" of {byte_count(figures.kv_budget)}" if figures.kv_budget else ""
             yield f"KV peak {byte_count(figures.peak_kv)}{budget}"
         yield from decided(plan)
-        yield f"within {plan.within}"
+        yield permitted(plan)
 
     def _lines(self) -> Iterator[list[str]]:
         """Cells: operator, rounds, rows, time, tokens, cached, and how it ran."""
@@ -148,14 +152,14 @@ class Analysis:
             ]
 
     def _rounds(self, node: PhysicalOp) -> str:
-        if not isinstance(node.op, ops.Repeat):
+        if not isinstance(node.op, ops.Repeat | ops.Search):
             return ""
         problems = max(self.figures.problems, 1)
         rounds = self._figures_of(node.body[0]).runs / problems
         shown = f"{rounds:.1f}" if problems > 1 else f"{rounds:.0f}"
         expected = self.estimate.rounds.get(node.id, 0.0)
         expected_shown = f"{expected:.1f}" if problems > 1 else f"{expected:.0f}"
-        noun = "round" if shown == "1" else "rounds"
+        noun = ("expansion" if isinstance(node.op, ops.Search) else "round") + ("" if shown == "1" else "s")
         return f"{shown} {noun}" + (f" (est {expected_shown})" if shown != expected_shown else "")
 
     def _spent(self, node: PhysicalOp, actual: OperatorFigures, cost: Cost | None) -> Iterator[str]:
@@ -211,6 +215,8 @@ class Analysis:
             yield f"{actual.count('draws') / rounds:.2f} tokens a round"
         yield from _exits(actual)
         yield from _filtered(actual)
+        if shadowed := actual.count("shadowed"):
+            yield shadow_words(shadowed, actual.count("differed"))
 
     def _notes(self) -> Iterator[str]:
         figures, estimate = self.figures, self.estimate
@@ -228,6 +234,8 @@ class Analysis:
                 yield f"{name}: {', '.join(waits)} (p50, p95, p99)"
             if name in self.routers:
                 yield f"{name}: {router_words(self.routers[name])}"
+            for router in self.exit_routers.get(name, ()):
+                yield f"{name}: {exit_router_words(router)}"
             if model.preemptions or model.thrashed:
                 yield (
                     f"{name}: {plural(model.preemptions, 'preemption')}, "
@@ -263,7 +271,8 @@ class Analysis:
                 "allowed_p95": actual.allowed(0.95),
             }
             if isinstance(node.op.via, ops.Amortized):
-                measured["exits"] = {name: actual.count(name) for name in ("exits", "refined", "skipped", "late")}
+                names = ("exits", "refined", "skipped", "late", "full")
+                measured["exits"] = {name: actual.count(name) for name in names}
             elif isinstance(node.op.via, ops.Filter):
                 measured["filter"] = {
                     "draws": actual.count("filter_draws"),
@@ -273,6 +282,8 @@ class Analysis:
                     "large_draws": actual.count("large_draws"),
                     "large_tokens": actual.count("large_tokens"),
                 }
+            if actual.count("shadowed"):
+                measured["shadow"] = {name: actual.count(name) for name in ("shadowed", "differed")}
         estimated: dict[str, Any] = {"rows_out": self.estimate.rows.get(node.id)}
         for name in ("prompt_tokens", "cached_tokens", "sampled_tokens", "seconds"):
             estimated[name] = None if cost is None else getattr(cost, name)
@@ -281,7 +292,9 @@ class Analysis:
 
 def _exits(actual: OperatorFigures) -> Iterator[str]:
     """What leaving the model early came to."""
-    exits, refined = actual.count("exits"), actual.count("refined")
+    exits, refined, full = (actual.count(name) for name in ("exits", "refined", "full"))
+    if full:
+        yield f"{per_cent(full / (exits + refined + full))} of {count(exits + refined + full)} draws left the exit out"
     if not exits + refined:
         return
     yield f"{per_cent(refined / (exits + refined))} of {count(exits + refined)} draws refined"

@@ -11,10 +11,16 @@ _PLAINEST: dict[type[ops.Operator], str] = {
     ops.SetContext: "template",
     ops.Score: "paged prefill",
     ops.Judge: "judge · greedy decode",
+    ops.Prob: "probabilities of answers",
+    ops.Tournament: "matches · probabilities of answers",
     ops.PythonScore: "python",
+    ops.Passes: "sandbox",
     ops.PythonExtract: "python",
     ops.Branch: "arms",
+    ops.If: "arms",
+    ops.Each: "loop",
     ops.Repeat: "loop",
+    ops.Search: "tree search",
 }
 
 
@@ -22,6 +28,8 @@ def implementation(node: PhysicalOp) -> str:
     """Its parts are set apart by ` · `; where nothing is done but to look at rows, it is `rows`."""
     decode = node.strategy.decode.words() if isinstance(node.strategy, GenerateStrategy) else None
     plainest = decode or _PLAINEST.get(type(node.op), ROWS)
+    if isinstance(node.op, ops.Judge) and node.op.reduce == "expected":
+        plainest = "judge · probabilities of answers"
     # What a rule picked for the decode plan stands among the words of that plan.
     decisions = [word for rule in RULES for word in rule.words(node) if decode is None or word not in decode]
     return " · ".join(decisions if plainest == ROWS and decisions else [plainest, *decisions])

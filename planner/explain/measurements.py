@@ -10,7 +10,7 @@ from qpdsl.planner.cost.device import Curve, Device, ModelProfile, Table
 from qpdsl.planner.cost.statistics import OperatorStatistics, ProgramStatistics
 from qpdsl.planner.explain.quantities import byte_count, count, plural, seconds
 from qpdsl.planner.explain.tree_table import folded, laid_out
-from qpdsl.planner.plan.evaluate import format_value
+from qpdsl.planner.values.value import format_value
 
 
 def profile_text(device: Device) -> str:

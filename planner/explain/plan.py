@@ -93,7 +93,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "parameters": [
             {
                 "name": param.name,
-                "type": param.type,
+                "type": param.declared,
                 "default": _shown(plan.declared.get(param.name)),
                 "value": _shown(param.default),
             }
@@ -130,9 +130,18 @@ def summary(plan: PhysicalPlan) -> str:
             work.append(f"≤{count(total)} {noun}" if total is not None else f"{word} unknown")
     name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
     work += decided(plan)
-    permits = [f"within {plan.within}"]
+    permits = [permitted(plan)]
     permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
     return printable(GAP.join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"]))
+
+
+def permitted(plan: PhysicalPlan) -> str:
+    """What the program permits its plan to change, as it says so: `within loss(0.02)`, `lossy: via amortized`."""
+    if plan.within.level != "lossy":
+        return f"within {plan.within}"
+    vias = [op.op.via for op in everything(plan.ops) if isinstance(op.op, ops.Generate) and op.op.via is not None]
+    names = dict.fromkeys("filter" if isinstance(via, ops.Filter) else "amortized" for via in vias)
+    return f"lossy: {', '.join(f'via {name}' for name in names)}"
 
 
 def decided(plan: PhysicalPlan) -> list[str]:
@@ -144,7 +153,7 @@ def decided(plan: PhysicalPlan) -> list[str]:
 def _totals(plan: PhysicalPlan) -> dict[str, float | None]:
     """The most samples and scores over all rounds, None where that depends on a parameter without a value."""
     totals: dict[str, float | None] = {}
-    for kind, word in ((ops.Generate, "samples"), ((ops.Score, ops.Judge), "scores")):
+    for kind, word in ((ops.Generate, "samples"), ((ops.Score, ops.Judge, ops.Prob), "scores")):
         counts = [op.rows for op in everything(plan.ops) if isinstance(op.op, kind)]
         totals[word] = None if None in counts else sum(rows for rows in counts if rows is not None)
     return totals

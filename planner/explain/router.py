@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from qpdsl.planner.cost.run_figures import RouterFigures
+from qpdsl.planner.cost.run_figures import ExitRouterFigures, RouterFigures
 from qpdsl.planner.explain.quantities import count, per_cent, seconds
 
 
@@ -25,6 +25,13 @@ def router_words(figures: RouterFigures) -> str:
         f"(regret {seconds(regret.dynamic)} and {seconds(regret.static)}, "
         f"V_T {seconds(regret.variation)})"
     )
+
+
+def exit_router_words(figures: ExitRouterFigures) -> str:
+    """How many draws tried their exit, and by what that was decided."""
+    total = sum(figures.draws.values())
+    shares = ", ".join(f"{arm} {per_cent(draws / total)}" for arm, draws in figures.draws.items() if draws)
+    return f"router {figures.policy} of {figures.where}: {shares} of {count(total)} draws, state {figures.state}"
 
 
 def router_json(figures: RouterFigures) -> dict[str, Any]:

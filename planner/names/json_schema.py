@@ -12,6 +12,7 @@ from typing import Any
 from qpdsl.grammar.literals import regex
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import Type
+from qpdsl.planner.values.value_types import list_of, record_of
 
 Document = dict[str, Any]
 MAX_DEPTH = 64
@@ -243,10 +244,25 @@ def type_at(document: Document, steps: tuple[str | int, ...]) -> Type | PathFaul
 
     Lists and objects are read as JSON text, and so is a value that may be of several types.
     """
+    schema = _schema_at(document, steps)
+    if isinstance(schema, PathFault):
+        return schema
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return _TYPES.get(kind, "text") if isinstance(kind, str) else "text"
+
+
+def item_type_at(document: Document, steps: tuple[str | int, ...]) -> Type | PathFault:
+    """The type of what the list at a path holds."""
+    schema = _schema_at(document, (*steps, 0))
+    return schema if isinstance(schema, PathFault) else _value_type(schema, document, 0)
+
+
+def _schema_at(document: Document, steps: tuple[str | int, ...]) -> Any:
+    """The schema of the value at a path, `True` where nothing is said of it; or what is wrong with the path."""
     schema: Any = _resolved(document, document)
     for index, step in enumerate(steps):
         if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
-            return "text"
+            return True
         kind = schema["type"]
         if isinstance(step, int):
             if kind != "array":
@@ -264,8 +280,27 @@ def type_at(document: Document, steps: tuple[str | int, ...]) -> Type | PathFaul
                 return PathFault(index, f"there is no field `{step}`", tuple(fields))
             schema = fields.get(step, schema.get("additionalProperties", True))
         schema = _resolved(schema, document)
+    return schema
+
+
+def value_type(document: Document) -> Type:
+    """The type of the values of a schema: what a column or a parameter is that holds one."""
+    return _value_type(document, document, 0)
+
+
+def _value_type(schema: Any, root: Document, depth: int) -> Type:
+    schema = _resolved(schema, root)
     kind = schema.get("type") if isinstance(schema, dict) else None
-    return _TYPES.get(kind, "text") if isinstance(kind, str) else "text"
+    if not isinstance(kind, str) or depth > MAX_DEPTH:
+        return "unknown"
+    if kind == "array":
+        return list_of(_value_type(schema.get("items", True), root, depth + 1))
+    if kind == "object":
+        fields = schema.get("properties", {})
+        if schema.get("additionalProperties") is not False or "patternProperties" in schema or not fields:
+            return "record"
+        return record_of({name: _value_type(field, root, depth + 1) for name, field in fields.items()})
+    return _TYPES.get(kind, "none" if kind == "null" else "unknown")
 
 
 def _with_article(kind: str) -> str:

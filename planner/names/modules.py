@@ -33,10 +33,24 @@ class UserDraft:
 
 
 @dataclass(frozen=True)
+class Inputs:
+    """What a registered Python function asks for by the names of its parameters.
+
+    `usual` are those of text, problem and row. `wanted` are its other parameters, each with whether it has no default;
+    columns and parameters of a program go to them. `first` is the one of all its parameters that gets the text where no
+    column or parameter has its name; None where none does.
+    """
+
+    usual: frozenset[str] = frozenset({"text", "row"})
+    wanted: Mapping[str, bool] = field(default_factory=dict)
+    first: str | None = None
+
+
+@dataclass(frozen=True)
 class Environment:
     """`scorers` are the names of registered Python scorers; `extractors` gives the column type of each extractor.
 
-    `problem_readers` are those of both that ask for the problem. `models` replaces the ids of declared models, by name,
+    `inputs` says what they ask for. `models` replaces the ids of declared models, by name,
     also in the files that the program uses, `kinds` their kinds of verifiers, and `adapters` what is put on them; with
     another id a model is without the adapter that it was declared with. `drafts` are for the `generate` stages of a
     model, by the name that the program has for it, or for all of them, by the empty name.
@@ -46,7 +60,7 @@ class Environment:
     scorers: frozenset[str] = frozenset()
     extractors: Mapping[str, Type] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
-    problem_readers: frozenset[str] = frozenset()
+    inputs: Mapping[str, Inputs] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     drafts: Mapping[str, UserDraft] = field(default_factory=dict)
@@ -57,7 +71,7 @@ class Module:
     """One file: the names that it offers to others, and those that its own programs can use.
 
     `missing` are the kinds (model, schema, program) of which a declaration may be missing because of an error
-    elsewhere.
+    elsewhere. `names` says how the names of another file begin here: `shared.`, where it is used `as shared`.
     """
 
     file: ast.File
@@ -67,6 +81,7 @@ class Module:
     kinds: dict[str, str | None] = field(default_factory=dict)
     programs: dict[str, tuple[Module, ast.Program]] = field(default_factory=dict)
     schemas: Schemas = field(init=False)
+    names: dict[Module, str] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -81,6 +96,7 @@ class Modules:
     def __init__(self, file: ast.File, environment: Environment, diagnostics: list[Diagnostic]) -> None:
         self.diagnostics = diagnostics
         self._replaced = environment.models
+        self._begins = dict[Module, str]()
         self._kinds = environment.kinds
         self._adapters = environment.adapters
         self._by_path: dict[Path, Module] = {}
@@ -98,7 +114,8 @@ class Modules:
     def all(self) -> tuple[Module, ...]:
         return tuple(self._imports)
 
-    def _add(self, module: Module) -> Module:
+    def _add(self, module: Module, begin: str = "") -> Module:
+        """Declares what the file holds. `begin` is how the main file begins its names, empty where they are its own."""
         self._imports[module] = []
         file = module.file
         for error in file.errors:
@@ -111,10 +128,11 @@ class Modules:
         for kind, nodes in (("model", file.models), ("schema", file.schemas), ("program", file.programs)):
             no_duplicates(kind, nodes, module.report)
         for model in file.models:
-            id = self._replaced.get(model.name) or with_adapter(model.id, model.adapter)
-            module.models.setdefault(model.name, with_adapter(id, self._adapters.get(model.name)))
-            module.kinds.setdefault(model.name, self._kinds.get(model.name, model.kind))
-            if model.name not in self._replaced:
+            name = begin + model.name
+            id = self._replaced.get(name) or with_adapter(model.id, model.adapter)
+            module.models.setdefault(model.name, with_adapter(id, self._adapters.get(name)))
+            module.kinds.setdefault(model.name, self._kinds.get(name, model.kind))
+            if name not in self._replaced:
                 fault = unknown_builtin(model.id, id_span(model, file.source))
                 if fault is not None:
                     module.report(fault)
@@ -131,11 +149,12 @@ class Modules:
             module = queue.pop(0)
             for use in module.file.uses:
                 count = len(self._imports)
-                used = self._read(module, use)
+                used = self._read(module, use, self._begins.get(module, ""))
                 if used is None:
                     module.missing = _KINDS
                     continue
-                if any(used is other for _, other in self._imports[module]):
+                before = [other for other, file in self._imports[module] if file is used]
+                if any(other.alias == use.alias for other in before):
                     message = f"`{use.path}` is used twice"
                     module.report(Diagnostic("QP208", message, use.span, "again"))
                     continue
@@ -143,7 +162,8 @@ class Modules:
                 if len(self._imports) > count:
                     queue.append(used)
 
-    def _read(self, module: Module, use: ast.Use) -> Module | None:
+    def _read(self, module: Module, use: ast.Use, begin: str) -> Module | None:
+        """The file that is used. `begin` is how the main file begins the names of the one that uses it."""
         try:
             target = module.files.resolve(use.path)
             if target in self._by_path:
@@ -169,15 +189,24 @@ class Modules:
         def report(diagnostic: Diagnostic) -> None:
             self.diagnostics.append(replace(diagnostic, source=source))
 
-        used = self._by_path[target] = self._add(Module(file, files, report))
+        begin += "" if use.alias is None else f"{use.alias}."
+        used = self._by_path[target] = self._add(Module(file, files, report), begin)
+        self._begins[used] = begin
         return used
 
     def _link(self, module: Module, imports: list[tuple[ast.Use, Module]]) -> None:
-        """Imports the declarations of the used files. A name that is declared already must mean the same."""
+        """Imports the declarations of the used files. A name that is declared already must mean the same.
+
+        Those of a file with a name of its own are called by it, so that they clash with no other.
+        """
         file = module.file
         own: tuple[ast.Model | ast.Schema | ast.Program, ...] = (*file.models, *file.schemas, *file.programs)
         declared = {node.name: node.name_span for node in own}
+        aliases: dict[str, ast.Use] = {}
         for use, used in imports:
+            if use.alias is not None:
+                self._link_named(module, use, used, aliases)
+                continue
             if used is module:
                 continue
             for model in used.file.models:
@@ -200,6 +229,26 @@ class Modules:
                 declared.setdefault(program.name, use.span)
             if not used.file.complete:
                 module.missing = _KINDS
+
+    def _link_named(self, module: Module, use: ast.Use, used: Module, aliases: dict[str, ast.Use]) -> None:
+        """Imports the declarations of a file under its name here."""
+        alias = use.alias or ""
+        first = aliases.setdefault(alias, use)
+        if first is not use:
+            why = (Label(first.span, "the first"),)
+            message = f"two files are used as `{alias}`"
+            module.report(Diagnostic("QP208", message, use.span, "again", why, help="give one of them another name"))
+            return
+        module.names.setdefault(used, f"{alias}.")
+        for model in used.file.models:
+            module.models[f"{alias}.{model.name}"] = used.models[model.name]
+            module.kinds[f"{alias}.{model.name}"] = used.kinds[model.name]
+        for schema in used.file.schemas:
+            module.schemas.named[f"{alias}.{schema.name}"] = used.schemas, schema.name
+        for program in used.file.programs:
+            module.programs[f"{alias}.{program.name}"] = used, program
+        if not used.file.complete:
+            module.missing = _KINDS
 
     def _clash(self, module: Module, use: ast.Use, kind: str, name: str, declared: Mapping[str, Span]) -> None:
         why = (Label(declared[name], "the other one"),) if name in declared else ()

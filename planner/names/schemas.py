@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.files import FileRefused, Files
+from qpdsl.grammar.format.unparse import format_type
 from qpdsl.grammar.literals import regex
 from qpdsl.grammar.literals.regex_tree import whole_text
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Span
@@ -57,8 +58,10 @@ class CompiledSchema:
 class Schemas:
     """The schemas that one file can name: those that it declares, and those of the files that it uses.
 
-    `complete` says that no declaration is missing because of an error elsewhere. `gaps` are the parts that the parser
-    left out; a schema with a gap inside is not known. `warnings` are about those that were compiled.
+    `used` are those of other files by the names that they have there too, `named` those of files that are used `as
+    NAME`, each with its name in its own file. `complete` says that no declaration is missing because of an error
+    elsewhere. `gaps` are the parts that the parser left out; a schema with a gap inside is not known. `warnings` are
+    about those that were compiled.
     """
 
     declared: Mapping[str, ast.Schema]
@@ -66,16 +69,18 @@ class Schemas:
     report: Callable[[Diagnostic], None]
     gaps: tuple[Span, ...] = ()
     used: dict[str, Schemas] = field(default_factory=dict)
+    named: dict[str, tuple[Schemas, str]] = field(default_factory=dict)
     complete: bool = True
     warnings: list[Diagnostic] = field(default_factory=list)
     _compiled: dict[str, CompiledSchema | None] = field(default_factory=dict)
     _open: list[str] = field(default_factory=list)
+    _types: dict[int, CompiledSchema | None] = field(default_factory=dict)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.declared or name in self.used
+        return name in self.declared or name in self.used or name in self.named
 
     def names(self) -> tuple[str, ...]:
-        return (*self.declared, *self.used)
+        return (*self.declared, *self.used, *self.named)
 
     def compile_all(self) -> None:
         """Reports every fault of the schemas that the file declares."""
@@ -91,11 +96,20 @@ class Schemas:
                 self._compiled[name] = self._compile(self.declared[name])
                 self._open.pop()
             return self._compiled[name]
+        if name in self.named:
+            schemas, own = self.named[name]
+            return schemas.get(own)
         return self.used[name].get(name) if name in self.used else None
+
+    def compile_type(self, type_: ast.TypeExpr) -> CompiledSchema | None:
+        """The schema of values of a type; None where it has an error, which is reported once."""
+        if id(type_) not in self._types:
+            self._types[id(type_)] = _InlineCompiler(self, format_type(type_), type_.span, type_).run()
+        return self._types[id(type_)]
 
     def _compile(self, schema: ast.Schema) -> CompiledSchema | None:
         if schema.type is not None:
-            compiled = _InlineCompiler(self, schema, schema.type).run()
+            compiled = _InlineCompiler(self, schema.name, schema.name_span, schema.type).run()
             return None if any(schema.span.start <= gap.start < schema.span.end for gap in self.gaps) else compiled
         span = schema.path_span or schema.span
         path = schema.path or ""
@@ -151,15 +165,20 @@ class Schemas:
 
     def is_open(self, name: str) -> bool:
         """Whether the schema is being compiled: a reference to it now is one to itself."""
-        return name in self._owner(name)._open
+        owner, own = self._owner(name)
+        return own in owner._open
 
     def cycle(self, name: str) -> str:
         """The chain of references from an open schema back to itself, the part inside its own file."""
-        names = self._owner(name)._open
-        return " → ".join(f"`{link}`" for link in (*names[names.index(name) :], name))
+        owner, own = self._owner(name)
+        names = owner._open
+        return " → ".join(f"`{link}`" for link in (*names[names.index(own) :], own))
 
-    def _owner(self, name: str) -> Schemas:
-        return self if name in self.declared else self.used[name]
+    def _owner(self, name: str) -> tuple[Schemas, str]:
+        """The schemas of the file that declares it, and its name there."""
+        if name in self.declared:
+            return self, name
+        return self.named[name] if name in self.named else (self.used[name], name)
 
     @property
     def depth(self) -> int:
@@ -167,26 +186,30 @@ class Schemas:
 
 
 class _InlineCompiler:
-    """Compiles one `schema NAME { … }` to JSON Schema. Each field is checked on its own, so that a fault has a span."""
+    """Compiles one type, such as that of `schema NAME { … }`, to JSON Schema.
 
-    def __init__(self, schemas: Schemas, schema: ast.Schema, type_: ast.RecordType) -> None:
+    Each field is checked on its own, so that a fault has a span. `span` is that of the `name`.
+    """
+
+    def __init__(self, schemas: Schemas, name: str, span: Span, type_: ast.TypeExpr) -> None:
         self.schemas = schemas
-        self.schema = schema
+        self.name = name
+        self.span = span
         self.type = type_
         self.definitions: Document = {}
         self.size = 0
         self.sound = True
 
     def run(self) -> CompiledSchema | None:
-        document = self._record(self.type)
+        document = self._type(self.type)
         if self.definitions:
             document["$defs"] = self.definitions
         if not self.sound:
             return None
-        schema = CompiledSchema.of(self.schema.name, document)
+        schema = CompiledSchema.of(self.name, document)
         why_not = refusal("json_schema", schema.constraint)
         if why_not:
-            self._fault("QP306", f"llguidance refuses `{self.schema.name}`: {why_not}", self.schema.name_span)
+            self._fault("QP306", f"llguidance refuses `{self.name}`: {why_not}", self.span)
             return None
         return schema
 
@@ -218,8 +241,10 @@ class _InlineCompiler:
                 return self._text(type_)
             case ast.ChoiceType(options=options):
                 return {"type": "string", "enum": list(options)}
-            case ast.ListType(item=item):
-                return {"type": "array", "items": self._type(item)}
+            case ast.ListType(item=item, low=low, high=high):
+                counts = {"minItems": low, "maxItems": high}
+                bounds = {key: count for key, count in counts.items() if count is not None}
+                return {"type": "array", "items": self._type(item), **bounds}
             case ast.RecordType():
                 return self._record(type_)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Role = OneOf["score", "answer"]
 # The words of stages that may make a column, for a part that did not parse.
-_MAKER_WORDS = ("extract", "score", "repeat", "branch", "call", "into")
+_MAKER_WORDS = ("extract", "score", "let", "join", "repeat", "branch", "if", "each", "call", "into")
 _ROLE_STAGES: Mapping[Role, type[ast.Stage]] = {"score": ast.Score, "answer": ast.Extract}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -43,7 +43,8 @@ class Scope:
     """`columns` holds those of calls alone until a context starts. `makers` holds, by column, the first stage that
     makes it.
 
-    `gaps` are the faulty parts that the parser left out: the offset where each starts, and its text.
+    `gaps` are the faulty parts that the parser left out: the offset where each starts, and its text. `param_types` are
+    the types of the parameters' values. A parameter that is a model is in neither.
     """
 
     params: Mapping[str, ast.Param]
@@ -52,9 +53,10 @@ class Scope:
     makers: Mapping[str, ast.Stage] = field(default_factory=dict)
     columns: dict[str, BoundColumn] = field(default_factory=dict)
     models: Collection[str] = ()
+    param_types: Mapping[str, Type] = field(default_factory=dict)
 
     def start_context(self) -> None:
-        self.columns.update({name: BoundColumn(type) for name, type in COLUMNS.items()})  # type: ignore[arg-type]
+        self.columns.update({name: BoundColumn(type) for name, type in COLUMNS.items()})
 
     def types(self) -> dict[str, str]:
         return {name: column.type for name, column in self.columns.items()}
@@ -75,10 +77,14 @@ class Scope:
             self.warn_outdated(name, reader, self.columns[name.id])
             return self.columns[name.id].type
         if name.id in self.params:
-            return param_type(self.params[name.id])
+            return self.param_type(name.id)
         if not self.gap_before(name.span.start if upto is None else upto, *_MAKER_WORDS, name.id):
             self._unknown_column(name, reader, role)
         return "unknown"
+
+    def param_type(self, name: str) -> Type:
+        """The declared type; "unknown" where there is no such type, which is reported at the declaration."""
+        return self.param_types.get(name, "unknown")
 
     def warn_outdated(self, name: ast.Name, reader: ast.Stage, column: BoundColumn) -> None:
         """Warns of a score that is read after the text has gone on."""
@@ -95,7 +101,7 @@ class Scope:
     def parameter(self, name: ast.Name, place: str) -> Type:
         """The type of a parameter that is read in `place` (such as "`n`"), where columns cannot be read."""
         if name.id in self.params:
-            return param_type(self.params[name.id])
+            return self.param_type(name.id)
         known = ", ".join(self.params) or "none"
         if name.id in self.columns:
             message = f"{place} reads the column `{name.id}`, but it can read parameters only"
@@ -150,12 +156,6 @@ class Scope:
         if maker is None:
             return ()
         return (Label((column_name(maker) or maker).span, f"this stage makes `{id}`"),)
-
-
-def param_type(param: ast.Param) -> Type:
-    """The declared type; "unknown" where there is no such type, which is reported at the declaration."""
-    name = param.type.name
-    return name if name in ("text", "int", "float", "bool") else "unknown"  # type: ignore[return-value]
 
 
 def stage_word(stage: ast.Stage) -> str:

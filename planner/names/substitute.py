@@ -9,33 +9,45 @@ from typing import Any
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import walk
 from qpdsl.grammar.source import Span
-from qpdsl.planner.plan.evaluate import format_value
+from qpdsl.grammar.words import COMPARED
+from qpdsl.planner.plan.evaluate import evaluate
+from qpdsl.planner.plan.options import spelt
+from qpdsl.planner.values.value import format_value, value_at
+
+# A part of a template.
+_Piece = str | ast.Name | ast.Path
 
 
 def substitute(stage: ast.Stage, values: Mapping[str, ast.Expr], span: Span) -> ast.Stage:
     """The stage with every name in `values` replaced. Values keep their spans; every other node gets `span`.
 
-    A value whose name stands in a string must be a name, a literal or a string.
+    A value whose name stands in a string or begins a path must be a name, a path, a string, or known now.
     """
     substituted: ast.Stage = _node(stage, values, span)
     return substituted
 
 
 def names_in_strings(stages: tuple[ast.Stage, ...]) -> set[str]:
-    """The names that strings interpolate."""
+    """The names that strings interpolate, and those that paths begin with."""
     templates = [node for node in walk(stages) if isinstance(node, ast.Template)]
-    return {part.id for template in templates for part in template.parts if isinstance(part, ast.Name)}
+    inserted = {part.id for template in templates for part in template.parts if isinstance(part, ast.Name)}
+    return inserted | {node.base.id for node in walk(stages) if isinstance(node, ast.Path)}
 
 
 def _node(value: Any, values: Mapping[str, ast.Expr], span: Span) -> Any:
     if isinstance(value, tuple):
         return tuple(_node(item, values, span) for item in value)
+    if isinstance(value, ast.Compare):
+        # There these are the rows, whatever the program calls its parameters.
+        values = {name: given for name, given in values.items() if name not in COMPARED}
     if isinstance(value, ast.Template):
         return ast.Template(tuple(_parts(value, values, span)), span=span)
     if isinstance(value, Span):
         return span
     if isinstance(value, ast.Name) and value.id in values:
         return values[value.id]
+    if isinstance(value, ast.Path) and value.base.id in values:
+        return _at_path(values[value.base.id], value.steps, span)
     return _rebuilt(value, values, span) if is_dataclass(value) else value
 
 
@@ -43,7 +55,17 @@ def _rebuilt(node: Any, values: Mapping[str, ast.Expr], span: Span) -> Any:
     return type(node)(**{name: _node(getattr(node, name), values, span) for name in node.__dataclass_fields__})
 
 
-def _parts(template: ast.Template, values: Mapping[str, ast.Expr], span: Span) -> Iterator[str | ast.Name]:
+def _at_path(value: ast.Expr, steps: tuple[str | int, ...], span: Span) -> ast.Expr:
+    """What stands at a path of a value."""
+    match value:
+        case ast.Name():
+            return ast.Path(value, steps, span=span)
+        case ast.Path(base=base, steps=before):
+            return ast.Path(base, (*before, *steps), span=span)
+    return spelt(value_at(evaluate(value, {}), steps), value.span)
+
+
+def _parts(template: ast.Template, values: Mapping[str, ast.Expr], span: Span) -> Iterator[_Piece]:
     """The parts with strings and literals spelt out; adjacent texts become one part."""
     text = ""
     for part in template.parts:
@@ -59,14 +81,13 @@ def _parts(template: ast.Template, values: Mapping[str, ast.Expr], span: Span) -
         yield text
 
 
-def _pieces(part: str | ast.Name, values: Mapping[str, ast.Expr], span: Span) -> tuple[str | ast.Name, ...]:
+def _pieces(part: _Piece, values: Mapping[str, ast.Expr], span: Span) -> tuple[_Piece, ...]:
     if isinstance(part, str):
         return (part,)
-    match values.get(part.id):
+    match _node(part, values, span):
         case ast.Template(parts=parts):
             return parts
-        case ast.Literal(value=value):
-            return (format_value(value),)
-        case ast.Name() as name:
+        case ast.Name() | ast.Path() as name:
             return (name,)
-    return (ast.Name(part.id, span=span),)
+        case fixed:
+            return (format_value(evaluate(fixed, {})),)

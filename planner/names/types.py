@@ -1,13 +1,14 @@
 """Types of expressions, and what to write instead of an expression of the wrong type.
 
-What an expression may read depends on where it stands: an option reads parameters only; `by` and `weight` the columns
-of one row; `until` columns inside aggregates; `return` both, and there a bare column is the first row's.
+What an expression may read depends on where it stands: an option reads parameters only, or ("option") columns too
+where it may differ from row to row; `let`, `where`, `by` and `weight` the columns of a row; `until` columns inside
+aggregates; `return` both, and there a bare column is the first row's. Aggregates stand wherever columns are read.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from typing import Literal as OneOf
 
@@ -15,13 +16,50 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import FINISHES, FUNCTIONS, NUMBERS, TYPES, Type
-from qpdsl.planner.names.scope import Scope, param_type, stage_word
-from qpdsl.planner.names.unknown import is_alias
+from qpdsl.grammar.words import FINISHES, FUNCTIONS, NUMBERS, Type
+from qpdsl.planner.names.scope import Scope, stage_word
+from qpdsl.planner.values.library import AGGREGATES, OF_SEVERAL, ROW_FUNCTIONS, Aggregate, RowFunction
+from qpdsl.planner.values.value_types import (
+    common_of,
+    common_type,
+    fields_of,
+    fits,
+    is_list,
+    is_record,
+    item_of,
+    list_of,
+    record_of,
+    type_at,
+)
 
-Reads = OneOf["parameters", "row", "aggregates", "first row"]
+Reads = OneOf["parameters", "option", "row", "aggregates", "first row"]
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-_FUNCTION_ALIASES = {"avg": "mean", "average": "mean", "length": "len"}
+# What functions are called in other languages.
+_FUNCTION_ALIASES = {
+    "avg": "mean",
+    "average": "mean",
+    "length": "len",
+    "size": "len",
+    "str": "text",
+    "string": "text",
+    "number": "float",
+    "integer": "int",
+    "ln": "log",
+    "stdev": "std",
+    "stddev": "std",
+    "trim": "strip",
+    "lowercase": "lower",
+    "uppercase": "upper",
+    "total": "sum",
+    "least": "min",
+    "greatest": "max",
+    "has": "contains",
+}
+_OF_NUMBERS = ("min", "max", "mean", "sum", "std")
+# What stands for an aggregate where it is to look at several values of one row.
+_OF_ONE_ROW = {"all": "of one row: `a and b`", "any": "of one row: `a or b`", "mean": "of one row: `(a + b) / 2`"}
+_OF_ONE_ROW |= {"sum": "of one row: `a + b`"}
+_COUNTS = {"1": "one", "2": "two", "3": "three", "1 or 2": "one or two"}
 # What other languages put between braces: a name, with spaces around it, an operator, an index, a call or a format.
 _EXPRESSION = re.compile(
     r"""\s*(?P<name>[A-Za-z_]\w*)\s*(?:\(\s*(?P<argument>[A-Za-z_]\w*).*|[-+*/%.\[!|<>=].*|:[\d.<>^+,=a-z%]+)?\s*"""
@@ -29,18 +67,12 @@ _EXPRESSION = re.compile(
 _NUMBER = re.compile(r"-?(\d+(\.\d+)?|\.\d+)")
 
 
-def fits(actual: Type, wanted: frozenset[str] | str) -> bool:
-    """Whether a value of one type can stand where another is wanted: an int is a float too."""
-    wanted = frozenset({wanted}) if isinstance(wanted, str) else wanted
-    return actual == "unknown" or actual in wanted or (actual == "int" and "float" in wanted)
-
-
 @dataclass(slots=True)
 class Typer:
     """Infers the types of one stage's expressions, and reports what is wrong with them.
 
     `place` names the option or clause for messages, such as "`n`" or "`by`"; by default the stage. `upto` is the offset
-    up to which a gap in the program counts as before the expression. `_aggregate` is the aggregate function around the
+    up to which a gap in the program counts as before the expression. `_around` are the aggregate functions around the
     current expression.
     """
 
@@ -49,7 +81,7 @@ class Typer:
     reads: Reads
     place: str = ""
     upto: int | None = None
-    _aggregate: str | None = None
+    _around: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.place = self.place or f"`{stage_word(self.stage)}`"
@@ -86,16 +118,27 @@ class Typer:
         """The type of `expr`; "unknown" where it has an error, which is reported."""
         match expr:
             case ast.Literal(value=value):
-                return "none" if value is None else type(value).__name__  # type: ignore[return-value]
+                return "none" if value is None else type(value).__name__
             case ast.Template(parts=parts):
                 for part in parts:
-                    if isinstance(part, ast.Name):
-                        self._name(part)
+                    if not isinstance(part, str):
+                        self._inserted(part)
                 for braced in expr.braced:
                     self._warn_braced(braced)
                 return "text"
             case ast.Name():
                 return self._name(expr)
+            case ast.Path():
+                return self._path(expr)
+            case ast.ListLiteral():
+                return self._list(expr)
+            case ast.Regex():
+                message = "a regex is no value: it stands behind `stop=`, `matches`, `as` and in `extract`"
+                help = 'a text is in quotes: `"…"`'
+                self.scope.error("QP332", message, expr.span, "no value", help=help)
+                return "unknown"
+            case ast.RecordLiteral(fields=fields):
+                return record_of({field.name: self.type(field.value) for field in fields})
             case ast.Matches(subject=subject):
                 if isinstance(subject, ast.Name) and self._bare(subject):
                     self._needs_aggregate(subject, Edit(expr.span, f"any({format_expr(expr)})"))
@@ -112,33 +155,96 @@ class Typer:
             case ast.Apply():
                 return self._apply(expr)
 
+    def _inserted(self, part: ast.Name | ast.Path) -> None:
+        """Checks what a string puts in. Where there is no such name, the braces may have been meant as they are."""
+        report = self.scope.report
+
+        def report_with_note(found: Diagnostic) -> None:
+            unknown = found.code in ("QP203", "QP204") and found.help is None
+            report(replace(found, notes=(*found.notes, "a brace that is meant is written `\\{`")) if unknown else found)
+
+        self.scope.report = report_with_note
+        self.type(part)
+        self.scope.report = report
+
     def _warn_braced(self, braced: ast.Braced) -> None:
         """Warns of braces around what reads like an expression over a name that is known here."""
         found = _EXPRESSION.fullmatch(braced.text)
         known = {*self.scope.params, *(() if self.reads == "parameters" else self.scope.columns)}
         if found is None or not any(word in known for word in (found["name"], found["argument"])):
             return
-        message = f"`{{{braced.text}}}` stays as it is: between braces a name alone is replaced"
-        help, edit = "a brace that is meant is written `\\{`; a value that is worked out can be a parameter", None
-        if braced.text.strip() == found["name"]:
-            help, edit = f"write `{{{found['name']}}}`", Edit(braced.span, f"{{{found['name']}}}")
+        message = f"`{{{braced.text}}}` stays as it is: between braces only a name or a path is replaced"
+        taken = {*self.scope.params, *self.scope.columns}
+        name = next(name for name in ("m", "value", "inserted", f"{found['name']}_") if name not in taken)
+        expression = braced.text.strip()
+        if ":" in expression and "(" not in expression:  # a format
+            expression = f"text({found['name']})"
+        help = f"work it out before: `let {name} = {expression}`, then `{{{name}}}`; a brace that is meant is `\\{{`"
         label = "no value is put in here"
-        self.scope.report(Diagnostic("QP268", message, braced.span, label, help=help, edit=edit, severity="warning"))
+        self.scope.report(Diagnostic("QP268", message, braced.span, label, help=help, severity="warning"))
 
     def _name(self, name: ast.Name) -> Type:
-        if self.reads == "parameters":
+        of_rows = name.id in self.scope.columns or name.id in self.scope.makers
+        if self.reads == "parameters" or (self.reads == "option" and not of_rows):
             return self.scope.parameter(name, self.place)
         if self._bare(name):
             type_ = self.scope.columns[name.id].type
             choice = {"bool": "all", "int": "max", "float": "max"}.get(type_)
             self._needs_aggregate(name, Edit(name.span, f"{choice}({name.id})") if choice else None)
             return "unknown"
-        numeric = self._aggregate in ("min", "max", "mean") or self.place in ("`by`", "`weight`")
+        numeric = (self._around and self._around[-1] in _OF_NUMBERS) or self.place in ("`by`", "`weight`")
         return self.scope.column(name, self.stage, upto=self.upto, role="score" if numeric else None)
 
     def _bare(self, name: ast.Name) -> bool:
         """Whether a column stands outside of an aggregate where it needs one."""
-        return self.reads == "aggregates" and not self._aggregate and name.id in self.scope.columns
+        return self.reads == "aggregates" and not self._around and name.id in self.scope.columns
+
+    def _path(self, path: ast.Path) -> Type:
+        """The type of what stands at a path; a step that cannot be there is reported."""
+        type_ = self._name(path.base)
+        for index, step in enumerate(path.steps):
+            inner = type_at(type_, step)
+            if inner is None:
+                before = format_expr(ast.Path(path.base, path.steps[:index], span=path.span) if index else path.base)
+                self._report_step(path, before, type_, step)
+                return "unknown"
+            type_ = inner
+        return type_
+
+    def _report_step(self, path: ast.Path, before: str, type_: Type, step: str | int) -> None:
+        shown = _with_article(type_)
+        fields, fix = fields_of(type_), dict[str, Any]()
+        notes: tuple[str, ...] = ()
+        if isinstance(step, int):
+            message = f"`{before}` is {shown}, and only a list has places"
+        elif fields is None:
+            message = f"`{before}` is {shown}, and only a record has fields"
+            if type_ == "text":
+                fix = {"help": f"`extract NAME = .{step}` reads JSON in a text"}
+            elif is_list(type_):
+                fix = {"help": f"say of which: `{before}[0].{step}`"}
+        else:
+            message = f"`{before}` has no field `{step}`"
+            notes = (f"fields: {', '.join(fields)}",)
+            near = closest(step, fields)
+            fix = {"help": f"did you mean `{near}`?"} if near else {}
+        self.scope.error("QP311", message, path.span, "nothing is there", notes=notes, **fix)
+
+    def _list(self, expr: ast.ListLiteral) -> Type:
+        types = [self.type(item) for item in expr.items]
+        item = common_of(types)
+        if item is None:
+            first = next(type_ for type_ in types if type_ != "none")
+            other, span = next(
+                (type_, item.span)
+                for type_, item in zip(types, expr.items, strict=True)
+                if common_type(first, type_) is None
+            )
+            why = (Label(expr.items[types.index(first)].span, f"this is {_with_article(first)}"),)
+            message = f"a list holds values of one type, found {first} and {other}"
+            self.scope.error("QP312", message, span, f"this is {_with_article(other)}", secondary=why)
+            return "unknown"
+        return list_of(item)
 
     def _needs_aggregate(self, name: ast.Name, edit: Edit | None) -> None:
         message = f"{self.place} looks at all rows, but `{name.id}` is a column of each one"
@@ -168,12 +274,14 @@ class Typer:
         if "unknown" in (left, right):
             return "bool" if compares else "unknown"
         if expr.op in ("==", "!="):
-            same = left == right or {left, right} <= NUMBERS or "none" in (left, right)
+            same = common_type(left, right) is not None
             return "bool" if same else self._mismatch(expr, left, right)
         if {left, right} <= NUMBERS:
             return "bool" if compares else "int" if left == right == "int" and expr.op != "/" else "float"
         if left == right == "text" and (compares or expr.op == "+"):
             return "bool" if compares else "text"
+        if expr.op == "+" and is_list(left) and is_list(right) and (both := common_type(left, right)) is not None:
+            return both
         return self._mismatch(expr, left, right)
 
     def _bare_word(self, column: ast.Expr, word: ast.Expr) -> bool:
@@ -196,51 +304,102 @@ class Typer:
 
     def _apply(self, call: ast.Apply) -> Type:
         name, count = call.function, len(call.args)
-        if name not in FUNCTIONS:
-            near = _FUNCTION_ALIASES.get(name.lower()) or closest(name, FUNCTIONS)
-            fix = {"help": f"did you mean `{near}`?", "edit": Edit(call.name_span, near)} if near else {}
-            if name in TYPES or is_alias(name):
-                fix = {"help": "no function gives a value another type; `vote … equal=number` compares as numbers"}
-            notes = (f"functions: {', '.join(FUNCTIONS)}",)
-            self.scope.error("QP205", f"unknown function `{name}`", call.name_span, notes=notes, **fix)  # type: ignore[arg-type]
+        if name in ROW_FUNCTIONS:
+            return self._row_function(call, ROW_FUNCTIONS[name])
+        if name not in AGGREGATES:
+            self._report_unknown(call)
             return "unknown"
-        if count == 0 or (count > 1 and name not in ("min", "max")):
-            takes = "arguments" if name in ("min", "max") else "one argument"
-            self.scope.error("QP219", f"`{name}` takes {takes}, found {count}", call.span)
+        if name in OF_SEVERAL and count > 1:
+            if call.per is not None:
+                self._refuse_per(call, f"`{name}` of several values looks at one row")
+            types = [self._operand(arg, NUMBERS, f"`{name}` takes numbers") for arg in call.args]
+            return "unknown" if "unknown" in types else "int" if set(types) == {"int"} else "float"
+        if count > 1 or (not count and name != "count"):
+            several = ", or several of one row" if name in OF_SEVERAL else ""
+            self._report_count(call, f"one argument{several}", _OF_ONE_ROW.get(name))
             return "unknown"
-        if name == "len":
-            self._operand(call.args[0], "text", "`len` takes a text")
-            return "int"
-        if count == 1:
-            return self._aggregate_type(call)
-        types = [self._operand(arg, NUMBERS, f"`{name}` takes numbers") for arg in call.args]
-        return "unknown" if "unknown" in types else "int" if set(types) == {"int"} else "float"
+        return self._aggregate(call, AGGREGATES[name])
 
-    def _aggregate_type(self, call: ast.Apply) -> Type:
-        name, argument = call.function, call.args[0]
-        if self._aggregate:
-            self.scope.error("QP211", f"`{name}` stands inside another aggregate", call.name_span, "one is enough")
+    def _report_unknown(self, call: ast.Apply) -> None:
+        name = call.function
+        near = _FUNCTION_ALIASES.get(name.lower()) or closest(name, FUNCTIONS)
+        fix = {"help": f"did you mean `{near}`?", "edit": Edit(call.name_span, near)} if near else {}
+        notes = (f"functions: {', '.join(FUNCTIONS)}",)
+        self.scope.error("QP205", f"unknown function `{name}`", call.name_span, notes=notes, **fix)  # type: ignore[arg-type]
+        for arg in call.args:
+            self.type(arg)
+
+    def _report_count(self, call: ast.Apply, takes: str, help: str | None = None) -> None:
+        message = f"`{call.function}` takes {takes}, found {len(call.args) or 'none'}"
+        self.scope.error("QP219", message, call.span, help=help)
+
+    def _refuse_per(self, call: ast.Apply, why: str) -> None:
+        assert call.per is not None
+        notes = (f"aggregates: {', '.join(AGGREGATES)}",)
+        self.scope.error("QP313", f"{why}, and takes no `per`", call.per.span, "leave it out", notes=notes)
+
+    def _row_function(self, call: ast.Apply, function: RowFunction) -> Type:
+        """The type of a call over one row."""
+        name, count, most = call.function, len(call.args), len(function.takes)
+        if call.per is not None:
+            self._refuse_per(call, f"`{name}` looks at one row")
+        if not function.least <= count <= most:
+            bounds = f"{function.least}" if most == function.least else f"{function.least} or {most}"
+            self._report_count(call, f"{_COUNTS.get(bounds, bounds)} argument{'' if bounds == '1' else 's'}")
             return "unknown"
-        if self.reads in ("parameters", "row"):
-            message = f"{self.place} looks at one row, but `{name}` looks at all"
-            if self.reads == "parameters":
-                message = f"{self.place} reads no rows, but `{name}` looks at all"
-            notes = ("aggregates stand in `until` and `return`",)
+        types = []
+        for arg, wanted, words in zip(call.args, function.takes, function.words, strict=False):
+            rule = f"`{name}` takes {words}" if arg is call.args[0] else f"`{name}` takes {words} here"
+            types.append(self.type(arg) if wanted == {"unknown"} else self._operand(arg, wanted, rule))
+        result = function.gives(types)
+        if result is None:
+            first, second = types[-2:]
+            message = (
+                f"`if` gives {first} or {second}" if name == "if" else f"no {first} contains {_with_article(second)}"
+            )
+            self.scope.error("QP209", message, call.args[-1].span, f"this is {_with_article(second)}")
+            return "unknown"
+        return result
+
+    def _aggregate(self, call: ast.Apply, aggregate: Aggregate) -> Type:
+        """The type of a call over all rows."""
+        name = call.function
+        if self.reads == "parameters":
+            message = f"{self.place} reads no rows, but `{name}` looks at all"
+            notes = ("it is the same for all rows",)
             self.scope.error("QP211", message, call.span, "an aggregate", notes=notes)
             return "unknown"
-        self._aggregate = name
-        if name in ("all", "any"):
-            self._operand(argument, "bool", f"`{name}` takes a bool")
-            result: Type = "bool"
+        if call.per is not None:
+            self._per(call.per)
+        if not call.args:
+            return "int"
+        self._around = (*self._around, name)
+        argument = call.args[0]
+        if aggregate.takes == {"unknown"}:
+            actual = self.type(argument)
         else:
-            actual = self._operand(argument, NUMBERS, f"`{name}` takes a number")
-            result = "float" if name == "mean" else actual
-        self._aggregate = None
-        return result
+            actual = self._operand(argument, aggregate.takes, f"`{name}` takes {aggregate.words}")
+        self._around = self._around[:-1]
+        return aggregate.gives(actual)
+
+    def _per(self, per: ast.Name) -> None:
+        """The column of `mean(score per group)`."""
+        if per.id in self.scope.params and per.id not in self.scope.columns:
+            self.scope.error("QP203", f"`per` takes a column, but `{per.id}` is a parameter", per.span)
+        elif self._bare(per):
+            message = f"{self.place} looks at all rows, but `per {per.id}` at those that share one's value"
+            help = "put an aggregate around it, as in `max(count(per answer))`"
+            self.scope.error("QP212", message, per.span, "of which row?", help=help)
+        else:
+            self._name(per)
 
 
 def _with_article(type_: Type) -> str:
-    return "none" if type_ == "none" else f"{'an' if type_ == 'int' else 'a'} {type_}"
+    if type_ in ("none", "messages"):
+        return type_
+    if is_list(type_):
+        return "a list" if item_of(type_) == "unknown" else f"a list of {item_of(type_)}"
+    return "a record" if is_record(type_) else f"{'an' if type_ == 'int' else 'a'} {type_}"
 
 
 def _fix(expr: ast.Expr, actual: Type, wanted: frozenset[str], scope: Scope) -> dict[str, Any]:
@@ -255,6 +414,11 @@ def _fix(expr: ast.Expr, actual: Type, wanted: frozenset[str], scope: Scope) -> 
             return _write(expr, str(int(value)))
         case ast.Literal() if wanted == {"text"}:
             return _write(expr, f'"{format_expr(expr)}"')
+        case ast.Name(id=name) if wanted == {"text"} and actual not in ("text", "unknown", "none"):
+            return _write(expr, f'"{{{name}}}"')
+        case ast.Name(id=name) if actual == "text" and wanted & NUMBERS:
+            call = f"{'float' if 'float' in wanted else 'int'}({name})"
+            return {"help": f"`{call}` makes a number of it", "edit": Edit(expr.span, call)}
         case ast.Name(id=name) if wanted == {"bool"} and actual in NUMBERS:
             return {"help": f"compare it with a number, as in `{name} > 0`"}
         case ast.Name(id=name) if wanted == {"bool"} and actual == "text":
@@ -265,7 +429,7 @@ def _fix(expr: ast.Expr, actual: Type, wanted: frozenset[str], scope: Scope) -> 
 def _type_of_name(name: str, scope: Scope) -> Type | None:
     if name in scope.columns:
         return scope.columns[name].type
-    return param_type(scope.params[name]) if name in scope.params else None
+    return scope.param_type(name) if name in scope.params else None
 
 
 def _write(expr: ast.Expr, text: str) -> dict[str, Any]:

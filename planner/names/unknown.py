@@ -9,6 +9,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest
+from qpdsl.grammar.words import DRAW_FIGURES
 
 _TYPE_ALIASES = {"str": "text", "string": "text", "integer": "int", "number": "float", "boolean": "bool"}
 
@@ -47,7 +48,7 @@ def unknown_verifier(ref: ast.ModelRef, declared: Mapping[str, str], scorers: Co
     notes: tuple[str, ...] = (f"models: {', '.join(declared)}",) if declared else ("the file declares no model",)
     notes += (f"Python scorers: {', '.join(sorted(scorers))}",) if scorers else ()
     notes += ('other forms: `score logprob`, `score judge(MODEL, "rubric", 1..5)`',)
-    more = suggestion(ref.name, ref.span, [*declared, *sorted(scorers), "logprob"])
+    more = suggestion(ref.name, ref.span, [*declared, *sorted(scorers), "logprob", *DRAW_FIGURES])
     if not more:
         model = f'`model {ref.name} = "…"`'
         more = {

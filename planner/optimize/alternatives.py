@@ -63,7 +63,7 @@ def _keeping(plan: PhysicalPlan, ruled: PhysicalPlan, kv_type: KVType | None) ->
     def kept(node: PhysicalOp) -> PhysicalOp:
         if node.id in plan.ways:
             return node
-        calls = isinstance(node.op, ops.Generate | ops.Score | ops.Judge)
+        calls = isinstance(node.op, ops.Generate | ops.Score | ops.Judge | ops.Prob | ops.Tournament)
         own = looser(before[node.id]) if calls else before[node.id]
         return node if own == node.equivalence else replace(node, equivalence=own)
 

@@ -21,7 +21,7 @@ from qpdsl.planner.cost.statistics import Statistics
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.optimize.alternatives import JOINT, as_computed, kv_types, of_operators
 from qpdsl.planner.optimize.kv_shares import MemorySplit, memory_splits
-from qpdsl.planner.optimize.measured_ways import Losses, MeasuredWay, filter_ways, offered
+from qpdsl.planner.optimize.measured_ways import Losses, MeasuredWay, filter_ways, offered, with_shadows
 from qpdsl.planner.optimize.measured_ways import alternatives as decoding_ways
 from qpdsl.planner.optimize.plan_candidate import LAMBDA, Considered, PlanCandidate, PlanChoice, objective, refusal
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
@@ -94,7 +94,8 @@ class _Search:
         self._device, self.load = device, load
         # The naive plan is run as it is written.
         open_ = plan.in_flight is not None
-        self._ways = offered((*ways, *filter_ways(plan, statistics)), plan.within) if open_ else ()
+        shadowed = with_shadows(ways, plan, statistics)
+        self._ways = offered((*shadowed, *filter_ways(plan, statistics)), plan.within) if open_ else ()
         self._cards = replace(cardinalities(plan, statistics), ways={way.via: way.cost for way in self._ways})
         self._cost_model = CostModel(device, self._cards, load)
         self.tried = 0

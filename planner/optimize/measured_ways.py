@@ -5,6 +5,9 @@ each `generate` without a `via` of its own, those ways that somebody measured: e
 calibrate` fitted, with the agreement that it found on text kept apart, and filters by a smaller model of the program,
 with what earlier runs of them came to. A loss is a share of draws whose token changes, all tokens before it the same.
 Of n draws one more than was seen counts, so that few draws prove little.
+
+Runs that take such a way see by shadows how often it changes a token (`planner/cost/way_losses.py`). What they saw
+joins what was measured before, where it could be the same by chance, and else takes its place.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from qpdsl.grammar import ast
 from qpdsl.planner.cost.device import Device
-from qpdsl.planner.cost.statistics import Statistics
+from qpdsl.planner.cost.statistics import ProgramStatistics, Statistics
+from qpdsl.planner.cost.way_losses import WayLoss, seen, way_key
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DecodePlan, Equivalence, TokenCost
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, Tolerance, everything
@@ -32,8 +36,8 @@ class MeasuredWay:
 
     `operator` is the only operator (id) that it is for, empty for any. `loss` is the share of draws that change, None
     where nobody measured it; for a way that is certified `epsilon` says what it keeps to instead. `cost` is what a
-    token takes with it. `words` says the way, `measured` what was measured and where. Of ways of one `kind` the
-    cheapest that is permitted is the one to have.
+    token takes with it. `words` says the way, `measured` what was measured and where, and `draws` over how many draws.
+    Of ways of one `kind` the cheapest that is permitted is the one to have.
     """
 
     model: str
@@ -45,6 +49,7 @@ class MeasuredWay:
     kind: str
     epsilon: float | None = None
     operator: str = ""
+    draws: float = 0.0
 
     @property
     def equivalence(self) -> Equivalence:
@@ -60,35 +65,84 @@ class MeasuredWay:
 
 
 def filter_ways(plan: PhysicalPlan, statistics: Statistics) -> tuple[MeasuredWay, ...]:
-    """A filter in the place of each draft by a small model, as far as earlier runs checked what that model drew.
+    """Filters in the place of what each `generate` does, as far as earlier runs saw what they lose.
 
-    It draws with the same noise for either, so the share of its tokens that did not stand is the share of draws that
-    change if all of its tokens do. No threshold changes more.
+    With a draft by a small model they have checked what it draws. It draws with the same noise for either, so the share
+    of its tokens that did not stand is the share of draws that change if all of its tokens do; no threshold changes
+    more. Of other thresholds, and of other models that the program has, they know what their shadows saw.
     """
     entry = statistics.of(plan) or statistics.like(plan)
     ways: list[MeasuredWay] = []
-    for node in everything(plan.ops) if entry is not None else ():
+    for node in everything(plan.ops):
         op = node.op
-        if not isinstance(op, ops.Generate) or op.via is not None or op.draft is None or op.draft.model is None:
+        if not isinstance(op, ops.Generate) or op.via is not None:
             continue
-        assert entry is not None
-        figures = entry.operators.get(node.id)
-        if op.draft.method != "model" or op.draft.branches > 1 or figures is None:
-            continue
-        accepted, rejected = (figures.count(f"model_{what}") * entry.problems for what in ("accepted", "rejected"))
-        if accepted + rejected:
-            via = ops.Filter(op.draft.model, ast.Literal(0.0, span=op.span))
-            loss = seen(rejected, accepted + rejected)
-            share = f"{loss:.2%} of {accepted + rejected:,.0f} draws change"
-            measured = f"{share}, by earlier runs with `draft {op.draft.model}`"
-            words, cost = f"filter({op.draft.model}, 0.0)", TokenCost(large=0.0, small=1.0)
-            ways.append(MeasuredWay(op.model, via, loss, cost, words, measured, f"filter {node.id}", operator=node.id))
+        drafted = None if entry is None else _drafted(node.id, op, entry)
+        smaller = [name for name in plan.models if name != op.model]
+        for model, threshold in ((model, threshold) for model in smaller for threshold in (0.0, *ops.THRESHOLDS)):
+            via = ops.Filter(model, ast.Literal(threshold, span=op.span))
+            words, kind = f"filter({model}, {threshold})", f"filter {node.id}"
+            way = drafted if drafted is not None and drafted.via == via else None
+            way = way or MeasuredWay(op.model, via, None, TokenCost(small=1.0), words, "", kind, operator=node.id)
+            loss = statistics.loss(plan, node.id, way_key(via, plan))
+            if loss is not None:
+                cost = TokenCost(large=1 - loss.share if threshold else 0.0, small=1.0)
+                ways.append(replace(_joined(way, loss), cost=cost))
+            elif way is drafted:
+                ways.append(way)
     return tuple(ways)
 
 
-def seen(changed: float, draws: float) -> float:
-    """The share of draws that is counted as changed: one more than was seen."""
-    return min((changed + 1) / (draws + 1), 1.0)
+def _drafted(id: str, op: ops.Generate, entry: ProgramStatistics) -> MeasuredWay | None:
+    """The small model by itself, where it drafted and its tokens were checked."""
+    figures = entry.operators.get(id)
+    if op.draft is None or op.draft.model is None or op.draft.method != "model" or op.draft.branches > 1 or not figures:
+        return None
+    accepted, rejected = (figures.count(f"model_{what}") * entry.problems for what in ("accepted", "rejected"))
+    if not accepted + rejected:
+        return None
+    via = ops.Filter(op.draft.model, ast.Literal(0.0, span=op.span))
+    loss, draws = seen(rejected, accepted + rejected), accepted + rejected
+    measured = f"{loss:.2%} of {draws:,.0f} draws change, by earlier runs with `draft {op.draft.model}`"
+    words, cost = f"filter({op.draft.model}, 0.0)", TokenCost(large=0.0, small=1.0)
+    return MeasuredWay(op.model, via, loss, cost, words, measured, f"filter {id}", operator=id, draws=draws)
+
+
+def with_shadows(ways: Sequence[MeasuredWay], plan: PhysicalPlan, statistics: Statistics) -> tuple[MeasuredWay, ...]:
+    """The ways, each with what earlier runs saw by shadows at the operators that took it."""
+    found: list[MeasuredWay] = []
+    for way in ways:
+        key = way_key(way.via, plan)
+        own = {
+            node.id: statistics.loss(plan, node.id, key)
+            for node in everything(plan.ops)
+            if isinstance(node.op, ops.Generate) and way.model in ("", node.op.model)
+        }
+        if way.epsilon is not None or not any(own.values()):
+            found.append(way)
+            continue
+        for id, loss in own.items():
+            at = replace(way, operator=id, kind=f"{way.kind} at {id}")
+            found.append(at if loss is None else _joined(at, loss))
+    return tuple(found)
+
+
+def _joined(way: MeasuredWay, loss: WayLoss) -> MeasuredWay:
+    """The way by what was measured of it and what shadows saw.
+
+    Both count as one sample where the former lies in the interval that the latter leaves, and else the latter alone.
+    """
+    least, most = loss.bounds()
+    shadows = f"{loss.differed:,.0f} of {loss.shadowed:,.0f} shadowed draws differ, {loss.share:.0%} are early"
+    if way.loss is not None and least <= way.loss <= most:
+        # A shadowed draw stands for those beside it that were never early.
+        draws, changed = loss.shadowed / loss.share, way.loss * (way.draws + 1) - 1
+        together = seen(changed + loss.differed, way.draws + draws)
+        measured = f"{together:.2%} of draws change: {way.measured}; {shadows}, by earlier runs"
+        return replace(way, loss=together, measured=measured, draws=way.draws + draws)
+    measured = f"{loss.loss():.2%} of draws change: {shadows}, by earlier runs"
+    measured += f" (before: {way.measured})" if way.measured else ""
+    return replace(way, loss=loss.loss(), measured=measured, draws=loss.shadowed)
 
 
 def offered(ways: Sequence[MeasuredWay], within: Tolerance) -> tuple[MeasuredWay, ...]:

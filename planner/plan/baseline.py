@@ -20,11 +20,11 @@ _READ_OUT = (ops.Extract, ops.PythonExtract)
 def greedy_of(program: LogicalProgram) -> LogicalProgram | None:
     """The same questions to the same models, each answered once at temperature 0, read out as the program does.
 
-    None where the program is that already, where it branches, or where it goes on from what greedy decoding does not
-    make (a score, what another program gave back).
+    None where the program is that already, where it branches, where it writes a part of an answer itself, or where it
+    goes on from what greedy decoding does not make (a score, what another program gave back).
     """
     walk = list(_walk(program.plan, depth=0))
-    if any(isinstance(op, ops.Branch) for op, _, _ in walk):
+    if any(isinstance(op, ops.Branch | ops.Say) for op, _, _ in walk):
         return None
     answers = _answers(walk)
     if not answers or _is_greedy(walk, answers):
@@ -35,9 +35,11 @@ def greedy_of(program: LogicalProgram) -> LogicalProgram | None:
     models: dict[str, str] = {}
     for op, _, types in walk:
         kept = next((answer for answer in answers if answer.stage == op.stage), None) if _generates(op) else op
-        if kept is None or not isinstance(kept, (ops.SetContext, ops.Generate, ops.Return, *_READ_OUT)):
+        if kept is None or not isinstance(kept, (ops.SetContext, ops.Generate, ops.Return, ops.Let, *_READ_OUT)):
             continue
         if any(name.id not in columns and name.id not in params for e in column_expressions(kept) for name in names(e)):
+            if isinstance(kept, ops.Let):  # whoever reads its column finds none
+                continue
             return None
         column = made_column(kept)
         if isinstance(kept, ops.SetContext):
@@ -62,7 +64,7 @@ def _walk(plan: LogicalPlan, depth: int) -> Iterator[_Step]:
         if isinstance(op, ops.Start):
             continue
         yield op, depth, plan.columns(node)
-        if isinstance(op, ops.Repeat):
+        if isinstance(op, ops.Repeat | ops.Search):
             yield from _walk(op.body, depth + 1)
 
 
@@ -104,6 +106,7 @@ def _greedy(op: ops.Generate, *, whole: bool) -> ops.Generate:
         max_tokens=op.max_tokens if whole else None,
         constraint=op.constraint,
         into=op.into,
+        ordinal=op.ordinal,
         stage=op.stage,
         span=op.span,
     )

@@ -211,8 +211,18 @@ class DecodePlan:
 
     @property
     def routed(self) -> bool:
+        """Whether a policy decides something step by step."""
+        return self.routes_heads or self.routes_exits
+
+    @property
+    def routes_heads(self) -> bool:
         """Whether a policy decides at each step how the head is computed."""
         return self.router == "learned" and self.head == "sparse"
+
+    @property
+    def routes_exits(self) -> bool:
+        """Whether a policy decides of each draw whether it tries its early exit; drafts are checked by all layers."""
+        return self.router == "learned" and self.exits_early and not self.drafts
 
     @property
     def masked(self) -> bool:

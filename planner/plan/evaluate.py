@@ -1,99 +1,110 @@
-"""Evaluating expressions. `none` spreads through arithmetic, never orders, and counts as false."""
+"""Evaluating expressions. `none` spreads through arithmetic, never orders, and counts as false.
+
+An aggregate looks at all rows of the stage, or with `per` at those that share the row's value of a column. So an
+operator evaluates an expression for all its rows at once (`evaluate_each`), and each aggregate is computed once.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.matcher import matcher
+from qpdsl.planner.values.library import AGGREGATES, OF_SEVERAL, ROW_FUNCTIONS, bounded
+from qpdsl.planner.values.value import Record, Value, format_value, value_at
 
-Value = str | int | float | bool | None
 Scope = Mapping[str, Value]
-
-# A number as people and programs write it; Python's own functions take more, such as `1_000` and other scripts' digits.
-NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-
-
-def format_value(value: Value) -> str:
-    """A value as it stands in an interpolated string."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "none" if value is None else str(value)
 
 
 def evaluate(expr: ast.Expr, scope: Scope) -> Value:
-    """The value of an expression over one row: `scope` maps its columns and the parameters."""
-    return _Evaluator(scope, None).value(expr)
+    """The value of an expression over one row, which is the only one: `scope` maps its columns and the parameters."""
+    return _Evaluator((scope,)).value(expr, scope)
+
+
+def evaluate_each(expr: ast.Expr, rows: Sequence[Scope]) -> list[Value]:
+    """The value of an expression for each of the rows, which aggregates in it see all of."""
+    evaluator = _Evaluator(rows)
+    return [evaluator.value(expr, row) for row in rows]
 
 
 def evaluate_rows(expr: ast.Expr, rows: Sequence[Scope], params: Scope) -> Value:
     """The value of an expression over a whole relation: aggregates see all rows, a bare column the first row's."""
-    return _Evaluator(rows[0] if rows else params, rows).value(expr)
+    return _Evaluator(rows).value(expr, rows[0] if rows else params)
 
 
 def split_template(template: ast.Template, scope: Scope) -> list[tuple[str, bool]]:
     """The text of a template in pieces, each with whether the program's author wrote it or a value brought it in."""
-    return [(part, True) if isinstance(part, str) else (format_value(scope[part.id]), False) for part in template.parts]
+    return [
+        (part, True) if isinstance(part, str) else (format_value(_inserted(part, scope)), False)
+        for part in template.parts
+    ]
+
+
+def _inserted(part: ast.Name | ast.Path, scope: Scope) -> Value:
+    if isinstance(part, ast.Name):
+        return scope.get(part.id)
+    return value_at(scope.get(part.base.id), part.steps)
 
 
 class _Evaluator:
-    def __init__(self, scope: Scope, rows: Sequence[Scope] | None) -> None:
-        self._scope = scope
-        self._rows = rows
+    """Evaluates over `rows`. Aggregates are kept by the place of their node in memory: expressions outlive this."""
 
-    def value(self, expr: ast.Expr) -> Value:
+    def __init__(self, rows: Sequence[Scope]) -> None:
+        self._rows = rows
+        self._aggregates: dict[int, Mapping[Value, Value]] = {}
+
+    def value(self, expr: ast.Expr, scope: Scope) -> Value:
         match expr:
             case ast.Literal(value=value):
                 return value
             case ast.Name(id=name):
-                return self._scope.get(name)
+                return scope.get(name)
+            case ast.Path():
+                return _inserted(expr, scope)
             case ast.Template():
-                return "".join(text for text, _ in split_template(expr, self._scope))
+                return bounded("".join(text for text, _ in split_template(expr, scope)))
             case ast.Unary(op="not", operand=operand):
-                return not self.value(operand)
+                return not self.value(operand, scope)
             case ast.Unary(operand=operand):
-                number = self.value(operand)
+                number = self.value(operand, scope)
                 return -number if isinstance(number, (int, float)) else None
             case ast.Binary(op="and", left=left, right=right):
-                return bool(self.value(left)) and bool(self.value(right))
+                return bool(self.value(left, scope)) and bool(self.value(right, scope))
             case ast.Binary(op="or", left=left, right=right):
-                return bool(self.value(left)) or bool(self.value(right))
+                return bool(self.value(left, scope)) or bool(self.value(right, scope))
             case ast.Binary(op=op, left=left, right=right):
-                return _binary(op, self.value(left), self.value(right))
+                return _binary(op, self.value(left, scope), self.value(right, scope))
             case ast.Matches(subject=subject, regex=regex):
-                text = self.value(subject)
+                text = self.value(subject, scope)
                 return isinstance(text, str) and matcher(regex.pattern).matches(text)
-            case ast.Apply(function=function, args=args):
-                return self._apply(function, args)
+            case ast.Apply():
+                return self._apply(expr, scope)
+            case ast.ListLiteral(items=items):
+                return tuple(self.value(item, scope) for item in items)
+            case ast.RecordLiteral(fields=fields):
+                return Record({field.name: self.value(field.value, scope) for field in fields})
         raise TypeError(f"no expression: {expr!r}")
 
-    def _apply(self, function: str, args: tuple[ast.Expr, ...]) -> Value:
-        if function == "len":
-            text = self.value(args[0])
-            return len(text) if isinstance(text, str) else None
-        if len(args) == 1 and self._rows is not None:
-            values = [_Evaluator(row, None).value(args[0]) for row in self._rows]
-            if function == "all":
-                return all(values)
-            if function == "any":
-                return any(values)
-        else:
-            values = [self.value(arg) for arg in args]
-        numbers = [value for value in values if isinstance(value, (int, float))]
-        try:
-            return _AGGREGATES[function](numbers) if numbers else None
-        except OverflowError:
-            return None
+    def _apply(self, call: ast.Apply, scope: Scope) -> Value:
+        if call.function in ROW_FUNCTIONS:
+            return ROW_FUNCTIONS[call.function]([self.value(arg, scope) for arg in call.args])
+        if len(call.args) > 1:
+            return OF_SEVERAL[call.function](*(self.value(arg, scope) for arg in call.args))
+        if id(call) not in self._aggregates:
+            self._aggregates[id(call)] = self._grouped(call)
+        groups = self._aggregates[id(call)]
+        return groups.get(None if call.per is None else scope.get(call.per.id))
 
+    def _grouped(self, call: ast.Apply) -> Mapping[Value, Value]:
+        """The value of an aggregate for each value of its `per`; without one it is that of none."""
+        per, aggregate = call.per, AGGREGATES[call.function]
+        groups: dict[Value, list[Value]] = {} if per is not None else {None: []}
+        for row in self._rows:
+            # Rows are counted where nothing is said of them.
+            value = self.value(call.args[0], row) if call.args else True
+            groups.setdefault(None if per is None else row.get(per.id), []).append(value)
+        return {group: aggregate(values) for group, values in groups.items()}
 
-_AGGREGATES: dict[str, Callable[[list[int | float]], Value]] = {
-    "min": min,
-    "max": max,
-    "mean": lambda numbers: sum(numbers) / len(numbers),
-    "all": all,
-    "any": any,
-}
 
 _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
     "+": lambda a, b: a + b,
@@ -118,10 +129,12 @@ def _binary(op: str, left: Value, right: Value) -> Value:
         return left != right
     if isinstance(left, str) and isinstance(right, str):
         if op == "+":
-            return left + right
+            return bounded(left + right)
         if op in _COMPARISONS:
             return {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[op]
         return None
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return bounded(left + right) if op == "+" else False if op in _COMPARISONS else None
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
         return False if op in _COMPARISONS else None
     if op in _COMPARISONS:
@@ -129,6 +142,6 @@ def _binary(op: str, left: Value, right: Value) -> Value:
     if op in "/%" and right == 0:
         return None
     try:
-        return _ARITHMETIC[op](left, right)
+        return bounded(_ARITHMETIC[op](left, right))
     except OverflowError:
         return None

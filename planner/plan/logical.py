@@ -9,17 +9,30 @@ import networkx as nx
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
-from qpdsl.planner.plan.evaluate import Value, evaluate
+from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.ops import LogicalPlan, Operator, Start
+from qpdsl.planner.values.value import Value
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A program's parameter; `default` is None where the caller must give a value."""
+    """A program's parameter; `default` is None where the caller must give a value.
+
+    `type` is that of its values, and `form` how the program declares it, empty where that is the same. `optional` says
+    that a value may be none. `schema` is JSON Schema as text, which a value satisfies; None where the type says all.
+    """
 
     name: str
     type: str
     default: ast.Expr | None
+    optional: bool = False
+    form: str = ""
+    schema: str | None = field(default=None, repr=False)
+
+    @property
+    def declared(self) -> str:
+        """The type as the program declares it."""
+        return self.form or self.type
 
 
 def default_values(params: Iterable[Parameter]) -> dict[str, Value]:
@@ -31,7 +44,8 @@ def default_values(params: Iterable[Parameter]) -> dict[str, Value]:
 class LogicalProgram:
     """One program, lowered and checked: what `planner.plan.naive.plan` takes.
 
-    `models` maps the names used in the program to model ids, in order of first use. `score_column` names the column
+    `models` maps the names used in the program to model ids, in order of first use; the id of a model that is a
+    parameter is empty until the caller gives one. `model_params` are these names. `score_column` names the column
     that a row's score is reported from (the last `score` stage's), None without one. `within` and `prefer` (λ) say how
     far a plan may go, and for what. `warnings` is what the checker would have said otherwise.
     """
@@ -42,6 +56,7 @@ class LogicalProgram:
     models: Mapping[str, str]
     plan: LogicalPlan
     returns: str
+    model_params: tuple[str, ...] = ()
     score_column: str | None = None
     within: ast.Within | None = None
     prefer: float | None = None

@@ -7,7 +7,7 @@ The estimate uses the values of the parameters. It is the greatest possible numb
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
@@ -23,6 +23,7 @@ from qpdsl.planner.plan.physical import (
     everything,
     plainest,
 )
+from qpdsl.planner.plan.rewrite import Chain, map_chain
 
 Rows = float | None
 # A search that grows without bound is not worth counting beyond this.
@@ -37,7 +38,7 @@ def plan(program: LogicalProgram, reads: tuple[str, ...] | None = None) -> Physi
     `reads`: see `PhysicalPlan`.
     """
     rows = _estimate(program.plan, 1.0, 1.0, default_values(program.params))
-    physical = _operators(program.plan, rows, "")
+    physical = _with_figures(_operators(program.plan, rows, ""))
     lossy = any(op.equivalence == "lossy" for op in everything(physical))
     return PhysicalPlan(
         name=program.name,
@@ -80,9 +81,9 @@ def _operators(logical: LogicalPlan, rows: _RowEstimate, prefix: str) -> tuple[P
         op, id = logical.op(node), f"{prefix}{index}"
         body: tuple[PhysicalOp, ...] = ()
         arms: tuple[tuple[PhysicalOp, ...], ...] = ()
-        if isinstance(op, ops.Repeat | ops.Peek | ops.Call):
+        if isinstance(op, ops.Repeat | ops.Search | ops.Each | ops.Peek | ops.Ask | ops.Call):
             body = _operators(op.body, rows.inside[node][0], f"{id}.")
-        elif isinstance(op, ops.Branch):
+        elif isinstance(op, ops.Branch | ops.If):
             inside = enumerate(zip(op.arms, rows.inside[node], strict=True))
             arms = tuple(_operators(arm, arm_rows, f"{id}.{number}.") for number, (arm, arm_rows) in inside)
         strategy = plainest(op)
@@ -99,6 +100,20 @@ def _operators(logical: LogicalPlan, rows: _RowEstimate, prefix: str) -> tuple[P
             )
         )
     return tuple(physical)
+
+
+def _with_figures(chain: Chain) -> Chain:
+    """The operators, told of their draws what the program reads of some, where each token is drawn by one model."""
+    if not any(isinstance(node.op, ops.DrawScore) for node in everything(chain)):
+        return chain
+
+    def told(node: PhysicalOp) -> PhysicalOp:
+        if not isinstance(node.op, ops.Generate) or not isinstance(node.strategy, GenerateStrategy):
+            return node
+        drawn = node.op.via is None and node.strategy.decode.whole
+        return replace(node, strategy=replace(node.strategy, figures=drawn))
+
+    return map_chain(chain, told)
 
 
 @dataclass(slots=True)
@@ -125,19 +140,32 @@ def _estimate(plan: LogicalPlan, start: Rows, groups: Rows, values: Scope) -> _R
             result.rows[node], body = _repeat(op, before, result.groups, values)
             result.inside[node] = (body,)
             result.groups = body.groups
+        elif isinstance(op, ops.Search):
+            body = _scaled(_estimate(op.body, 1.0, 1.0, values), _product(before, _number(op.simulations, values)))
+            result.rows[node], result.inside[node] = body.rows[op.body.root], (body,)
         elif isinstance(op, ops.Peek):
             result.rows[node] = before
             result.inside[node] = (_estimate(op.body, before, result.groups, values),)
-        elif isinstance(op, ops.Call):
+        elif isinstance(op, ops.Call | ops.Ask):
             result.rows[node] = before
             result.inside[node] = (_scaled(_estimate(op.body, 1.0, 1.0, values), before),)
+        elif isinstance(op, ops.Each):
+            # How long a list will be is known of nobody's values but those of a parameter.
+            body = _estimate(op.body, _product(before, _length(op.source, values)), result.groups, values)
+            result.rows[node], result.inside[node] = body.rows[op.body.root], (body,)
+            result.groups = body.groups
+        elif isinstance(op, ops.If):
+            arms = tuple(_estimate(arm, before, result.groups, values) for arm in op.arms)
+            made = [rows.rows[arm.root] for arm, rows in zip(op.arms, arms, strict=True)]
+            result.rows[node] = _greatest([*made, before] if len(op.arms) == 1 else made)
+            result.inside[node] = arms
         elif isinstance(op, ops.Branch):
             arms = tuple(_estimate(arm, before, result.groups, values) for arm in op.arms)
             result.rows[node] = _total(rows.rows[arm.root] for arm, rows in zip(op.arms, arms, strict=True))
             result.inside[node] = arms
         else:
             result.rows[node] = _rows_made(op, before, result.groups, values)
-            if isinstance(op, ops.Split):
+            if isinstance(op, ops.Split) and op.per is None:
                 result.groups = result.rows[node]
     return result
 
@@ -146,19 +174,39 @@ def _rows_made(op: ops.Operator, before: Rows, groups: Rows, values: Scope) -> R
     match op:
         case ops.Generate(n=n):
             return _product(before, _number(n, values))
-        case ops.Split(count=count, by=by) if by is not None:
-            return _number(count, values)
+        case ops.Split(count=count, by=by, per=per) if by is not None:
+            return _number(count, values) if per is None else _of_groups(_number(count, values), per, groups, None)
         case ops.Split(count=count):
             return _product(before, _number(count, values))
         case ops.TopK(k=k, per=per):
             most = _number(k, values)
-            if per is not None:  # how many values a column has is known of the groups alone
-                most = _product(most, groups) if per == "group" else before
-            known = [rows for rows in (before, most) if rows is not None]
-            return 1.0 if 1.0 in known else min(known) if len(known) == 2 else None
-        case ops.Vote() | ops.Return():
+            return _least(before, most if per is None else _of_groups(most, per, groups, before))
+        case ops.Vote(per=per) | ops.Join(per=per) | ops.Tournament(per=per):
+            return 1.0 if per is None else _least(before, _of_groups(1.0, per, groups, before))
+        case ops.Return():
             return 1.0
     return before
+
+
+def _of_groups(each: Rows, per: str, groups: Rows, otherwise: Rows) -> Rows:
+    """So many rows of each value of a column: how many values a column has is known of the groups alone."""
+    return _product(each, groups) if per == "group" else otherwise
+
+
+def _least(left: Rows, right: Rows) -> Rows:
+    known = [rows for rows in (left, right) if rows is not None]
+    return 1.0 if 1.0 in known else min(known) if len(known) == 2 else None
+
+
+def _greatest(counts: list[Rows]) -> Rows:
+    known = [rows for rows in counts if rows is not None]
+    return max(known) if len(known) == len(counts) else None
+
+
+def _length(source: ast.Expr | ast.JsonPath, values: Scope) -> Rows:
+    """How many elements a list has, None where that is not known before the run."""
+    listed = None if isinstance(source, ast.JsonPath) else evaluate(source, values)
+    return float(len(listed)) if isinstance(listed, tuple) else None
 
 
 def _repeat(op: ops.Repeat, before: Rows, groups: Rows, values: Scope) -> tuple[Rows, _RowEstimate]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
+from qpdsl.planner.values.value import Value
 
 Number = int | float
 
@@ -41,6 +42,8 @@ RANGES: Mapping[str, Range] = {
     "max_tokens": Range("int", 1),
     "threshold": Range("float", 0, 1),
     "share": Range("float", 0, 1),
+    "rows": Range("int", 1, 65536),
+    "wait": Range("float", 0, 3600),
     "margin": Range("float", 0, 1),
     "layer": Range("int", 1),
     "rerank": Range("int", 1),
@@ -49,6 +52,12 @@ RANGES: Mapping[str, Range] = {
     "split": Range("int", 1, 65536),
     "split temperature": Range("float", 0),
     "repeat": Range("int", 1, 1_000_000),
+    "timeout": Range("float", 0, 600, open_low=True),
+    "simulations": Range("int", 1, 1_000_000),
+    "c": Range("float", 0),
+    "window": Range("int", 1),
+    "per_round": Range("int", 1, 65536),
+    "decided": Range("float", 0.5, 1, open_low=True, open_high=True),
 }
 MOST_ARMS = 64
 # How deep calls may go, and how many stages those of one file may add to its programs.
@@ -66,7 +75,26 @@ def constant(expr: ast.Expr | None) -> ast.Expr | None:
         inner = constant(expr.operand)
         if isinstance(inner, ast.Literal) and type(inner.value) in (int, float):
             return ast.Literal(-inner.value, span=expr.span)  # type: ignore[operator]
+    if isinstance(expr, ast.ListLiteral):
+        items = tuple(constant(item) for item in expr.items)
+        return None if None in items else ast.ListLiteral(items, span=expr.span)  # type: ignore[arg-type]
+    if isinstance(expr, ast.RecordLiteral):
+        fields = [(entry, constant(entry.value)) for entry in expr.fields]
+        entries = tuple(replace(entry, value=value) for entry, value in fields if value is not None)
+        return ast.RecordLiteral(entries, span=expr.span) if len(entries) == len(fields) else None
     return None
+
+
+def spelt(value: Value, span: Span) -> ast.Expr:
+    """The literal that spells a value."""
+    if isinstance(value, str):
+        return ast.Template((value,) if value else (), span=span)
+    if isinstance(value, tuple):
+        return ast.ListLiteral(tuple(spelt(item, span) for item in value), span=span)
+    if isinstance(value, Mapping):
+        entries = (ast.RecordEntry(name, spelt(part, span), span=span, name_span=span) for name, part in value.items())
+        return ast.RecordLiteral(tuple(entries), span=span)
+    return ast.Literal(value, span=span)
 
 
 def default_of(expr: ast.Expr | None, params: Mapping[str, ast.Param]) -> tuple[ast.Expr | None, Span | None]:

@@ -16,9 +16,9 @@ from typing import get_args
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DecodePlan, Equivalence
-from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.logical import Parameter, default_values
 from qpdsl.planner.plan.ops import Operator, require
+from qpdsl.planner.values.value import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class GenerateStrategy:
     waited for `flush_seconds`, and not once nothing else is under way.
 
     Without `logprobs` nobody reads log-probabilities: samples have 0, and of a filter each token has that of the model
-    that drew it, where the large model would else tell that of all that was written.
+    that drew it, where the large model would else tell that of all that was written. With `figures` it is told of each
+    draw what it was drawn from, which takes the logits of all ids: the program reads that.
     """
 
     decode: DecodePlan = field(default_factory=DecodePlan)
@@ -49,6 +50,7 @@ class GenerateStrategy:
     flush_rows: int = 1
     flush_seconds: float = 0.0
     logprobs: bool = True
+    figures: bool = False
 
     def __post_init__(self) -> None:
         require(self.run_ahead >= 0, "no sample runs back")
@@ -71,9 +73,13 @@ class ScoreStrategy:
 
 @dataclass(frozen=True, slots=True)
 class VoteStrategy:
-    """How a `vote` runs. `decided`: samples that can no longer change the winner are given up."""
+    """How a `vote` runs. `decided`: samples that can no longer change the winner are given up.
+
+    `waves`: samples are begun only as many at a time as the vote must at least look at before it can end.
+    """
 
     decided: bool = False
+    waves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ def plainest(op: ops.Operator) -> Strategy | None:
     match op:
         case ops.Generate():
             return GenerateStrategy(DecodePlan.plainest(op))
-        case ops.Score() | ops.Judge():
+        case ops.Score() | ops.Judge() | ops.Prob() | ops.Tournament():
             return ScoreStrategy()
         case ops.Vote():
             return VoteStrategy()
@@ -148,8 +154,8 @@ class PhysicalOp:
     It reads the rows of the operator before it in its chain. `id` is stable for a program ("0", "1", "3.0" for the
     first operator of operator 3's body, "3.1.0" for that of its second arm). `rows` estimates the rows it makes in all,
     over the rounds of an enclosing `repeat`, None where that depends on a parameter without a default. `body` is what a
-    `repeat`, a `peek` or a `call` runs; `arms` what a `branch` does, where an arm without operators passes the rows as
-    they are.
+    `repeat`, an `each`, a `peek`, an `ask` or a `call` runs; `arms` what a `branch` or an `if` does, where an arm
+    without operators passes the rows as they are.
     `strategy` is what was decided about it by `rules`; `cost` is an estimate.
     """
 
@@ -166,9 +172,10 @@ class PhysicalOp:
 
     def __post_init__(self) -> None:
         op, strategy, where = self.op, self.strategy, f"operator {self.id} ({type(self.op).__name__})"
-        has_body = isinstance(op, ops.Repeat | ops.Peek | ops.Call)
-        require(has_body == bool(self.body), f"{where} has no body, or one too many")
-        require(isinstance(op, ops.Branch) == bool(self.arms), f"{where} has no arms, or some too many")
+        has_body = isinstance(op, ops.Repeat | ops.Search | ops.Each | ops.Peek | ops.Ask | ops.Call)
+        may_be_empty = isinstance(op, ops.Each)
+        require(has_body == bool(self.body) or may_be_empty, f"{where} has no body, or one too many")
+        require(isinstance(op, ops.Branch | ops.If) == bool(self.arms), f"{where} has no arms, or some too many")
         plain = plainest(op)
         require(type(strategy) is type(plain), f"{where} is to run in a way of another operator's")
         if isinstance(strategy, GenerateStrategy):
@@ -242,7 +249,7 @@ def head_folders(plan: PhysicalPlan) -> Iterator[str]:
     for node in everything(plan.ops):
         if isinstance(node.op, ops.Generate):
             draft, via = node.op.draft, node.op.via
-            if draft is not None and draft.method == "eagle" and draft.model is not None:
+            if draft is not None and draft.method in ("eagle", "early_exit") and draft.model is not None:
                 yield draft.model
             if isinstance(via, ops.Amortized) and via.head is not None:
                 yield via.head

@@ -6,13 +6,14 @@ which the runtime keeps for itself, by part (`state_access`). An operator withou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal as OneOf
 from typing import get_args
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.words import COLUMNS, FUNCTIONS
+from qpdsl.grammar.ast.walk import children, walk
+from qpdsl.grammar.words import AGGREGATES, COLUMNS, COMPARED, FUNCTIONS, ROW_NUMBER, SEARCHED_COLUMNS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.rewrite import Chain, with_inner
@@ -29,6 +30,9 @@ Part = OneOf[
     "finished",
     "logprob",
     "sampled",
+    "least",
+    "figures",
+    "said",
     "incomplete",
     "invalid",
     "closed",
@@ -40,7 +44,7 @@ GENERATED: Parts = PARTS - {"context", "path"}
 GENERATED_COLUMNS: Columns = frozenset(COLUMNS) - {"group"}
 _NOTHING: Parts = frozenset()
 # What an operator reads only to add its own to it.
-_ACCUMULATED: Mapping[type[ops.Operator], Parts] = {ops.Generate: frozenset({"logprob"})}
+_ACCUMULATED: Mapping[type[ops.Operator], Parts] = {ops.Generate: frozenset({"logprob", "least", "figures"})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +60,47 @@ def state_access(op: ops.Operator) -> StateAccess:
     match op:
         case ops.SetContext():
             return StateAccess(frozenset({"context", "text", "sampled"}), PARTS - {"path"})
+        case ops.Say():
+            # What a `generate` goes on from are other tokens then.
+            kept: Parts = frozenset({"model", "logprob", "sampled", "least", "figures"})
+            return StateAccess(frozenset({"text", "said"}), GENERATED - kept)
         case ops.Generate():
             return StateAccess(PARTS - {"incomplete", "invalid", "closed"}, PARTS - {"context"})
         case ops.Score(raw=raw):
             return StateAccess(frozenset({"context", "text", "closed"} if raw else {"context", "text"}))
         case ops.Judge() | ops.PythonScore():
             return StateAccess(frozenset({"context", "text"}))
+        case ops.ValidJson() | ops.Passes():
+            return StateAccess(frozenset({"text"}))
+        case ops.Prob() | ops.Equal() | ops.Tournament():
+            return StateAccess()
         case ops.PythonExtract():
             return StateAccess(frozenset({"context", "text", "incomplete"}))
         case ops.Extract():
             return StateAccess(frozenset({"text", "incomplete"}))
         case ops.LogProb():
-            return StateAccess(frozenset({"logprob", "sampled"}))
+            return StateAccess(frozenset({"logprob", "sampled", "least"}))
+        case ops.DrawScore():
+            return StateAccess(frozenset({"figures"}))
         case ops.TopK(like=like, per=per) if like is not None and per is not None:
             return StateAccess(frozenset({"finished", "text"}), frozenset({"finished", "closed"}))
         case ops.Split(by=by):
             return StateAccess(frozenset({"path", "finished"} if by is not None else {"path"}), frozenset({"path"}))
         case ops.Branch():
             return StateAccess(frozenset({"path"}), frozenset({"path"}))
-        case ops.Call():
+        case ops.Search():
+            return StateAccess(frozenset({"path", "finished"}), frozenset({"path"}))
+        case ops.Each(source=ast.JsonPath()):
+            return StateAccess(frozenset({"path", "text", "incomplete"}), frozenset({"path"}))
+        case ops.Each():
+            return StateAccess(frozenset({"path"}), frozenset({"path"}))
+        case ops.Call() | ops.Ask():
             return StateAccess(frozenset({"path"}))
         case ops.Return(parse=True):
             return StateAccess(frozenset({"incomplete", "invalid"}))
-        case ops.Start() | ops.Where() | ops.TopK() | ops.Vote() | ops.Repeat() | ops.Peek() | ops.Return():
+        case ops.Start() | ops.Let() | ops.Where() | ops.TopK() | ops.Vote() | ops.Repeat() | ops.Peek() | ops.Return():
+            return StateAccess()
+        case ops.Distinct() | ops.Order() | ops.Join() | ops.If():
             return StateAccess()
     raise TypeError(f"nothing is said of what {type(op).__name__} does to rows")
 
@@ -86,10 +108,10 @@ def state_access(op: ops.Operator) -> StateAccess:
 def whole_state_access(node: PhysicalOp) -> StateAccess:
     """What an operator does to rows besides their columns, the operators inside it counted in.
 
-    Rows inside a `call` are rows of their own, and those inside a `peek` are given up after it.
+    Rows inside a `call` or an `ask` are rows of their own, and those inside a `peek` are given up after it.
     """
     own = state_access(node.op)
-    if isinstance(node.op, ops.Call):
+    if isinstance(node.op, ops.Call | ops.Ask):
         return own
     inside = [whole_state_access(inner) for chain in node.inside for inner in chain]
     changes = [] if isinstance(node.op, ops.Peek) else [state.changes for state in inside]
@@ -99,13 +121,14 @@ def whole_state_access(node: PhysicalOp) -> StateAccess:
 def parameter_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
     """The expressions of an operator that read parameters only."""
     match op:
-        case ops.Generate():
-            options = (op.n, op.temperature, op.top_p, op.top_k, op.min_p, op.stop, op.max_tokens)
-            yield from (value for value in options if value is not None)
-            if op.via is not None:
-                yield from (value for _, value in op.via.numbers)
-        case ops.Judge(rubric=rubric):
+        case ops.Generate(via=via) if via is not None:
+            yield from (value for _, value in via.numbers)
+        case ops.Judge(rubric=rubric, whole=False):
             yield rubric
+        case ops.Passes(timeout=timeout) if timeout is not None:
+            yield timeout
+        case ops.PythonScore(arguments=arguments) | ops.PythonExtract(arguments=arguments):
+            yield from (value for _, value in arguments)
         case ops.TopK(k=k):
             yield k
         case ops.Split(count=count, temperature=temperature):
@@ -114,27 +137,63 @@ def parameter_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
                 yield temperature
         case ops.Repeat(limit=limit):
             yield limit
+        case ops.Join(sep=sep):
+            yield sep
+        case ops.Vote(decided=decided) if decided is not None:
+            yield decided
+        case ops.Search() as search:
+            yield from (value for _, value in search.options)
+        case ops.DrawScore(window=window) if window is not None:
+            yield window
 
 
 def column_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
-    """The expressions of an operator that read columns too; `until` reads those that its body makes."""
+    """The expressions of an operator that read columns too; `until` and a search read those that its body makes."""
     match op:
         case ops.SetContext(turns=turns, prompt=prompt):
             yield from (turn.content for turn in turns)
             if prompt is not None:
                 yield prompt
-        case ops.Score(given=given) | ops.Judge(given=given) | ops.PythonScore(given=given) if given is not None:
-            yield given
+        case ops.Say(text=text):
+            yield text
+        case ops.Generate(constraint=constraint):
+            yield from (value for _, value in op.options)
+            if constraint is not None and constraint.options is not None:
+                yield constraint.options
+        case ops.Judge(rubric=rubric, whole=True):
+            yield rubric
+        case ops.Score(of=of, given=given) | ops.Judge(of=of, given=given) | ops.PythonScore(of=of, given=given):
+            yield from (value for value in (of, given) if value is not None)
+        case ops.Prob(question=question, answers=answers):
+            yield from (question, *answers)
+        case ops.Equal(answer=answer, reference=reference):
+            yield from (answer, reference)
+        case ops.ValidJson(of=of) if of is not None:
+            yield of
+        case ops.Passes(tests=tests, of=of):
+            yield from (value for value in (of, tests) if value is not None)
+        case ops.Let(value=value):
+            yield value
         case ops.Where(condition=condition):
             yield condition
-        case ops.TopK(by=by):
+        case ops.If(condition=condition):
+            yield condition
+        case ops.TopK(by=by) | ops.Distinct(by=by) | ops.Order(by=by):
             yield by
+        case ops.Join(value=value):
+            yield value
+        case ops.Call(given=given):
+            yield from (column.value for column in given)
+        case ops.Each(source=source) if not isinstance(source, ast.JsonPath):
+            yield source
         case ops.Split(by=by) if by is not None:
             yield by
         case ops.Vote(weight=weight) if weight is not None:
             yield weight
         case ops.Repeat(until=until) if until is not None:
             yield until
+        case ops.Search(by=by):
+            yield by
         case ops.Return(value=value):
             yield value
 
@@ -148,20 +207,39 @@ def inner_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
 def named_columns(op: ops.Operator) -> Iterator[str]:
     """The columns that an operator reads by their names alone."""
     match op:
-        case ops.Vote(column=column):
+        case ops.Vote(column=column, per=per):
             yield column
-        case ops.TopK(per=per) if per is not None:
+            if per is not None:
+                yield per
+        case ops.TopK(per=per) | ops.Split(per=per) | ops.Distinct(per=per) | ops.Join(per=per) if per is not None:
             yield per
+        case ops.PythonScore(asks=asks) | ops.PythonExtract(asks=asks):
+            yield from asks
+        case ops.Tournament(question=question, per=per):
+            yield from compared_columns(question)
+            if per is not None:
+                yield per
+
+
+def compared_columns(question: ast.Template) -> Iterator[str]:
+    """The columns that `compare` shows of two rows: `{a.text}` and `{b.text}` name the column `text`."""
+    for part in question.parts:
+        if isinstance(part, ast.Path) and part.base.id in COMPARED and isinstance(part.steps[0], str):
+            yield part.steps[0]
 
 
 def made_column(op: ops.Operator) -> str | None:
     """The column that an operator adds, if it adds one."""
     match op:
-        case ops.Score() | ops.Judge() | ops.LogProb() | ops.PythonScore() | ops.Generate():
+        case ops.Score() | ops.Judge() | ops.Prob() | ops.LogProb() | ops.PythonScore() | ops.Generate():
+            return op.into
+        case ops.DrawScore():
+            return op.into
+        case ops.Equal() | ops.ValidJson() | ops.Passes():
             return op.into
         case ops.Call():
             return op.into
-        case ops.Extract() | ops.PythonExtract():
+        case ops.Extract() | ops.PythonExtract() | ops.Let() | ops.Join() | ops.Each():
             return op.column
     return None
 
@@ -175,7 +253,34 @@ def made_columns(op: ops.Operator, inside: Iterable[Iterable[str]]) -> Columns:
     own = () if column is None else (column,)
     if isinstance(op, ops.Call):
         return frozenset(own)
-    return frozenset().union(own, COLUMNS if isinstance(op, ops.SetContext) else (), *inside)
+    if isinstance(op, ops.Ask):
+        return frozenset().union(*inside) - frozenset(COLUMNS)
+    searched = SEARCHED_COLUMNS if isinstance(op, ops.Search) else ()
+    return frozenset().union(own, searched, COLUMNS if isinstance(op, ops.SetContext) else (), *inside)
+
+
+def made_by(chain: Iterable[PhysicalOp]) -> Columns:
+    """All columns that the operators of a chain make of its rows, those inside them counted in."""
+    made: set[str] = set()
+    for node in chain:
+        inside = () if isinstance(node.op, ops.Call) else node.inside
+        made.update(made_columns(node.op, map(made_by, inside)))
+    return frozenset(made)
+
+
+def columns_inside(op: ops.Operator, before: Mapping[str, str]) -> Mapping[str, str]:
+    """The columns of the rows that the operators inside this one begin with, where it gets those of `before`."""
+    match op:
+        case ops.Call(given=given):
+            return {column.name: column.type for column in given}
+        case ops.Each(column=column, type=type_):
+            return {**{name: known for name, known in before.items() if name != column}, column: type_}
+    return before
+
+
+def own_names(op: ops.Operator) -> Columns:
+    """The names that an operator itself gives a value in its expressions: the number of a row that is joined."""
+    return frozenset({ROW_NUMBER}) if isinstance(op, ops.Join) else frozenset()
 
 
 def names(expr: ast.Expr) -> Iterator[ast.Name]:
@@ -183,8 +288,12 @@ def names(expr: ast.Expr) -> Iterator[ast.Name]:
     match expr:
         case ast.Name():
             yield expr
+        case ast.Path(base=base):
+            yield base
         case ast.Template(parts=parts):
-            yield from (part for part in parts if isinstance(part, ast.Name))
+            for part in parts:
+                if not isinstance(part, str):
+                    yield from names(part)
         case ast.Unary(operand=operand):
             yield from names(operand)
         case ast.Binary(left=left, right=right):
@@ -192,15 +301,44 @@ def names(expr: ast.Expr) -> Iterator[ast.Name]:
             yield from names(right)
         case ast.Matches(subject=subject):
             yield from names(subject)
-        case ast.Apply(args=args):
+        case ast.Apply(args=args, per=per):
             for arg in args:
                 yield from names(arg)
+            if per is not None:
+                yield per
+        case ast.ListLiteral(items=items):
+            for item in items:
+                yield from names(item)
+        case ast.RecordLiteral(fields=entries):
+            for entry in entries:
+                yield from names(entry.value)
+
+
+def reads_all_rows(expr: ast.Expr) -> bool:
+    """Whether an aggregate stands in an expression, so that its value for a row depends on the other rows."""
+    return any(
+        isinstance(node, ast.Apply) and node.function in AGGREGATES and len(node.args) < 2 for node in walk(expr)
+    )
+
+
+def is_same_for_all(expr: ast.Expr, params: Container[str]) -> bool:
+    """Whether an expression reads no column and looks at no rows, so that it has one value for all of them."""
+    return all(name.id in params for name in names(expr)) and not any(isinstance(n, ast.Apply) for n in walk(expr))
+
+
+def varies(expr: ast.Node, columns: Container[str]) -> bool:
+    """Whether the value of an expression may differ from row to row, where rows have these columns."""
+    if isinstance(expr, ast.Apply) and expr.function in AGGREGATES and len(expr.args) < 2:
+        return expr.per is not None
+    if isinstance(expr, ast.Name):
+        return expr.id in columns
+    return any(varies(child, columns) for child in children(expr))
 
 
 def is_fixed(expr: ast.Expr) -> bool:
     """Whether an expression reads no name and can be worked out, even where it holds an error."""
     match expr:
-        case ast.Name() | ast.Matches():
+        case ast.Name() | ast.Path() | ast.Matches():
             return False
         case ast.Template(parts=parts):
             return all(isinstance(part, str) for part in parts)
@@ -208,19 +346,26 @@ def is_fixed(expr: ast.Expr) -> bool:
             return is_fixed(operand)
         case ast.Binary(left=left, right=right):
             return is_fixed(left) and is_fixed(right)
-        case ast.Apply(function=function, args=args):
-            return function in FUNCTIONS and bool(args) and all(is_fixed(arg) for arg in args)
+        case ast.Apply(function=function, args=args, per=per):
+            # These depend on how many rows there are.
+            counts = function in ("count", "sum")
+            known = function in FUNCTIONS and not counts and bool(args) and per is None
+            return known and all(is_fixed(arg) for arg in args)
+        case ast.ListLiteral(items=items):
+            return all(is_fixed(item) for item in items)
+        case ast.RecordLiteral(fields=entries):
+            return all(is_fixed(entry.value) for entry in entries)
     return True
 
 
 def reads(node: PhysicalOp) -> Columns:
     """The columns that an operator reads of the rows it gets, those inside it aside.
 
-    A Python function can ask for all columns of a row, and whether it does is not known before it runs. A column that
+    A Python function can ask for all columns of a row. A column that
     is there already stays in rows that a `generate` passes as they are, and in those that a raw `score` finds closed.
     """
     op = node.op
-    if isinstance(op, (ops.PythonScore, ops.PythonExtract)):
+    if isinstance(op, (ops.PythonScore, ops.PythonExtract)) and op.row:
         return frozenset(node.columns)
     expressions = {name.id for expr in column_expressions(op) for name in names(expr)}
     made = made_column(op)
@@ -257,11 +402,16 @@ def reads_logprobs(plan: PhysicalPlan) -> bool:
     )
 
 
+def reads_figures(plan: PhysicalPlan) -> bool:
+    """Whether an operator reads what is told of draws besides their log-probabilities."""
+    return any(isinstance(node.op, ops.DrawScore) for node in everything(plan.ops))
+
+
 def with_columns(chain: Chain, before: Mapping[str, str]) -> Chain:
     """The operators with the columns that they have now, where the first gets those of `before`."""
     nodes: list[PhysicalOp] = []
     for node in chain:
-        body = with_columns(node.body, {} if isinstance(node.op, ops.Call) else before)
+        body = with_columns(node.body, columns_inside(node.op, before))
         arms = tuple(with_columns(arm, before) for arm in node.arms)
         node = with_inner(node, body, arms)
         left = before.keys() | made_columns(node.op, [inner[-1].columns for inner in node.inside if inner])

@@ -40,12 +40,19 @@ def map_operators(plan: PhysicalPlan, change: Callable[[PhysicalOp], PhysicalOp]
 def map_chains(plan: PhysicalPlan, change: Callable[[Chain], Chain]) -> PhysicalPlan:
     """The plan with `change` made to every chain of operators, the inner ones first."""
 
-    def changed(chain: Chain) -> Chain:
-        return change(
-            tuple(with_inner(node, changed(node.body), tuple(changed(arm) for arm in node.arms)) for node in chain)
-        )
+    return with_ops(plan, _mapped(plan.ops, change))
 
-    return with_ops(plan, changed(plan.ops))
+
+def map_chain(chain: Chain, change: Callable[[PhysicalOp], PhysicalOp]) -> Chain:
+    """The operators of a chain and those inside them with `change` made to each, the inner ones first."""
+    return _mapped(chain, lambda nodes: tuple(change(node) for node in nodes))
+
+
+def _mapped(chain: Chain, change: Callable[[Chain], Chain]) -> Chain:
+    inner = (
+        with_inner(node, _mapped(node.body, change), tuple(_mapped(arm, change) for arm in node.arms)) for node in chain
+    )
+    return change(tuple(inner))
 
 
 def with_ops(plan: PhysicalPlan, ops: Chain) -> PhysicalPlan:

@@ -1,9 +1,9 @@
 """What every plan satisfies, besides what its operators check where they are built.
 
-A plan is a chain of operators, each of which reads the rows of the one before it; inside a `repeat`, a `branch`, a
-`peek` and a `call` there are chains again. One checker goes over such chains, for logical plans after lowering and for
-physical ones after each rule that changed them. What only one kind of plan can break is checked beside it: the shape of
-a logical plan's graph, and the ids that a physical plan's strategies name.
+A plan is a chain of operators, each of which reads the rows of the one before it; inside a `repeat`, a `branch` and
+other stages with blocks there are chains again. One checker goes over such chains, for logical plans after lowering and
+for physical ones after each rule that changed them. What only one kind of plan can break is checked beside it: the
+shape of a logical plan's graph, and the ids that a physical plan's strategies name.
 
 A plan that fails is a fault of the planner, never of the program: it raises `InvalidPlan` with the operator.
 """
@@ -20,10 +20,12 @@ from qpdsl.planner.plan.ops import LogicalPlan, inner_plans, require
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy, everything
 from qpdsl.planner.plan.reads import (
     column_expressions,
+    columns_inside,
     inner_expressions,
     made_columns,
     named_columns,
     names,
+    own_names,
     parameter_expressions,
 )
 
@@ -71,7 +73,7 @@ def _verify_chain(chain: tuple[_Link, ...], before: Columns, params: Collection[
         _verify_columns(link, before)
         _verify_expressions(link, before, params)
         for inner in link.inside:
-            _verify_chain(inner, {} if isinstance(link.op, ops.Call) else before, params)
+            _verify_chain(inner, columns_inside(link.op, before), params)
         before = link.columns
 
 
@@ -86,9 +88,9 @@ def _verify_columns(link: _Link, before: Columns) -> None:
 def _verify_expressions(link: _Link, before: Columns, params: Collection[str]) -> None:
     """An operator reads what is there: parameters, and columns of the rows before it.
 
-    The condition of a `repeat` reads the columns that its body makes.
+    The condition of a `repeat` and the value of a search read the columns that their bodies make.
     """
-    op, readable = link.op, link.columns if isinstance(link.op, ops.Repeat) else before
+    op, readable = link.op, link.columns if isinstance(link.op, ops.Repeat | ops.Search) else before
     link.require(all(name in before for name in named_columns(op)), "reads a column that is not there")
     for expr in parameter_expressions(op):
         link.require(all(name.id in params for name in names(expr)), "reads what is no parameter")
@@ -96,7 +98,7 @@ def _verify_expressions(link: _Link, before: Columns, params: Collection[str]) -
     checked = [(column_expressions(op), readable), (inner_expressions(op), made_inside)]
     for expressions, columns in checked:
         for expr in expressions:
-            known = all(name.id in columns or name.id in params for name in names(expr))
+            known = all(name.id in columns or name.id in params or name.id in own_names(op) for name in names(expr))
             link.require(known, "reads an unknown column")
 
 
@@ -124,7 +126,7 @@ def _links_of_graph(plan: LogicalPlan, before: Columns) -> tuple[_Link, ...]:
         require(not isinstance(op, ops.Start), f"{label} is not the start of its plan")
         require(len(producers) == 1, f"{label} has {len(producers)} producers")
         before = plan.columns(producers[0])
-        first: Columns = {} if isinstance(op, ops.Call) else before
+        first = columns_inside(op, before)
         inside = tuple(_links_of_graph(inner, first) for inner in inner_plans(op))
         links.append(_Link(label, op, plan.columns(node), inside))
     return tuple(links)

@@ -1,4 +1,4 @@
-"""Gives up samples that can no longer change a vote.
+"""Gives up samples that can no longer change a vote, and begins none that a vote `decided=` may not look at.
 
 The `generate` that feeds the vote is run sample by sample, through the operators between, which must look at one row at
 a time. Votes are counted, or weighted by a verifier's score in [0, 1]. The runtime knows the verifiers whose scores are
@@ -21,14 +21,14 @@ from qpdsl.planner.plan.physical import (
     Strategy,
     VoteStrategy,
 )
-from qpdsl.planner.plan.reads import made_column, reads, reported
+from qpdsl.planner.plan.reads import column_expressions, made_column, reads, reads_all_rows, reported
 from qpdsl.planner.plan.rewrite import Chain, decide, operator_pairs, with_ops, with_strategies
 from qpdsl.planner.plan.rule import Alternative, Knob, Rule
 
 NAME = "decided_vote"
 # Of scores in [0, 1] these are in [0, 1] too; a sum is not.
 _BOUNDED = ("last", "min", "mean", "prod")
-_ROW_BY_ROW = (ops.Extract, ops.Score, ops.LogProb, ops.Where)
+_ROW_BY_ROW = (ops.Extract, ops.Score, ops.LogProb, ops.DrawScore, ops.Let, ops.Where)
 
 
 def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
@@ -44,7 +44,7 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
         assert isinstance(feeding.strategy, GenerateStrategy)
         changed = {
             first: decide(feeding, replace(feeding.strategy, vote=vote.id), NAME),
-            index: decide(vote, VoteStrategy(decided=True), NAME),
+            index: decide(vote, VoteStrategy(decided=True, waves=_in_waves(vote)), NAME),
         }
         chain = tuple(changed.get(at, same) for at, same in enumerate(chain))
     return with_ops(plan, chain)
@@ -53,7 +53,7 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
 def _feeding(chain: Chain, index: int) -> int | None:
     """The place of the `generate` that feeds the vote at `index`, with none but operators on single rows between."""
     vote = chain[index].op
-    if not isinstance(vote, ops.Vote) or vote.equal == "math":
+    if not isinstance(vote, ops.Vote) or vote.equal == "math" or vote.per is not None:
         return None
     for at in range(index - 1, -1, -1):
         op = chain[at].op
@@ -63,7 +63,7 @@ def _feeding(chain: Chain, index: int) -> int | None:
             strategy = chain[at].strategy
             whole = isinstance(strategy, GenerateStrategy) and strategy.decode.whole
             return at if whole and not alone else None
-        if not isinstance(op, _ROW_BY_ROW):
+        if not isinstance(op, _ROW_BY_ROW) or any(map(reads_all_rows, column_expressions(op))):
             return None
     return None
 
@@ -105,10 +105,17 @@ def _reads_allow(plan: PhysicalPlan, index: int) -> bool:
     return not parses and (reads(rest[-1]) | reported(plan)) <= {vote.column}
 
 
+def _in_waves(node: PhysicalOp) -> bool:
+    """Whether a vote ends when it is sure: most samples are likely not to be looked at."""
+    return isinstance(node.op, ops.Vote) and node.op.decided is not None
+
+
 def _words(node: PhysicalOp) -> Iterator[str]:
     match node.strategy:
         case GenerateStrategy(vote=str(vote)):
             yield f"to {vote} one by one"
+        case VoteStrategy(decided=True, waves=True):
+            yield "stops when decided, samples in waves"
         case VoteStrategy(decided=True):
             yield "stops when decided"
 
@@ -124,6 +131,9 @@ def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternati
                     vote: VoteStrategy(decided=True),
                 }
                 late: dict[str, Strategy] = {feeding.id: replace(strategy, vote=None), vote: VoteStrategy()}
+                if _in_waves(decided):
+                    waves = {**early, vote: VoteStrategy(decided=True, waves=True)}
+                    yield Alternative(knob, "samples in waves until decided", with_strategies(plan, waves))
                 yield Alternative(knob, "stops when decided", with_strategies(plan, early))
                 yield Alternative(knob, "waits for all samples", with_strategies(plan, late))
 

@@ -9,7 +9,18 @@ from qpdsl.planner.plan.rewrite import Chain, with_inner, with_ops
 from qpdsl.planner.plan.rule import Rule
 
 # Stages that do nothing but add a column. A registered Python function may do more than it returns, so it is called.
-_ONLY_COLUMNS = (ops.Score, ops.Judge, ops.LogProb, ops.Extract)
+_ONLY_COLUMNS = (
+    ops.Score,
+    ops.Judge,
+    ops.Prob,
+    ops.LogProb,
+    ops.DrawScore,
+    ops.Equal,
+    ops.ValidJson,
+    ops.Passes,
+    ops.Extract,
+    ops.Let,
+)
 
 
 def drop_unread(plan: PhysicalPlan) -> PhysicalPlan:
@@ -34,7 +45,7 @@ def _needed(node: PhysicalOp, live: Columns) -> tuple[PhysicalOp, Columns]:
     if isinstance(node.op, ops.Call):
         # Its rows are its own: of what they hold only its value is read.
         body, _ = _chain(node.body, inner_reads(node))
-        return with_inner(node, body, ()), live
+        return with_inner(node, body, ()), live | reads(node)
     if node.body:
         live |= reads(node)
         while True:
@@ -45,7 +56,8 @@ def _needed(node: PhysicalOp, live: Columns) -> tuple[PhysicalOp, Columns]:
             live |= first
     if node.arms:
         arms = [_chain(arm, live) for arm in node.arms]
-        return with_inner(node, (), tuple(arm for arm, _ in arms)), live.union(*(first for _, first in arms))
+        kept = with_inner(node, (), tuple(arm for arm, _ in arms))
+        return kept, live.union(reads(node), *(first for _, first in arms))
     if isinstance(node.op, _ONLY_COLUMNS):
         live -= {made_column(node.op)}
     return node, live | reads(node)

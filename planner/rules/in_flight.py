@@ -46,6 +46,11 @@ def _widths(chain: Chain, rounds: float, values: Scope) -> Iterator[float]:
         if isinstance(node.op, ops.Repeat):
             limit = evaluate(node.op.limit, values)
             inside *= max(limit, 1) if isinstance(limit, (int, float)) else 1
+        if isinstance(node.op, ops.Search):
+            simulations = evaluate(node.op.simulations, values)
+            most = 1 if node.op.per_round is None else evaluate(node.op.per_round, values)
+            if isinstance(simulations, (int, float)) and isinstance(most, (int, float)):
+                inside *= max(simulations / max(most, 1), 1)
         for inner in node.inside:
             yield from _widths(inner, inside, values)
 

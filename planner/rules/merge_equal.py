@@ -8,14 +8,22 @@ from dataclasses import fields, replace
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import BranchStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy, everything
-from qpdsl.planner.plan.reads import Columns, Parts, column_expressions, made_columns, names, whole_state_access
+from qpdsl.planner.plan.reads import (
+    Columns,
+    Parts,
+    column_expressions,
+    made_columns,
+    names,
+    reads_all_rows,
+    whole_state_access,
+)
 from qpdsl.planner.plan.rewrite import Chain, decide, map_chains
 from qpdsl.planner.plan.rule import Rule
 
 NAME = "merge_equal"
-# Parts of an operator that say nothing of what it does: the stage matters to the noise alone.
-_NOT_MEANT = ("span", "stage", "body", "arms")
-# Parts of a scorer that say what is made of the answers, and not what is asked.
+# Parts of an operator that say nothing of what it does: the stage is a number, the ordinal matters to the noise alone.
+_NOT_MEANT = ("span", "stage", "ordinal", "body", "arms")
+# Parts of a scorer that say what is made of the answers, and not what is asked; a judge is asked for what it reduces.
 _MADE_OF_ANSWERS = ("into", "reduce")
 # What a scorer is shown of a row, besides the columns that it names.
 _ASKED_OF: Parts = frozenset({"context", "text"})
@@ -54,9 +62,10 @@ def _question(op: ops.Operator) -> Hashable:
 
     Models go by their names in the program, since others may be put in their places when the plan is made already.
     """
-    if not isinstance(op, (ops.Score, ops.Judge)):
+    if not isinstance(op, (ops.Score, ops.Judge, ops.Prob)) or any(map(reads_all_rows, column_expressions(op))):
         return None
-    asked = [part.name for part in fields(op) if part.name not in (*_NOT_MEANT, *_MADE_OF_ANSWERS)]
+    aside = ("into",) if isinstance(op, ops.Judge) else _MADE_OF_ANSWERS
+    asked = [part.name for part in fields(op) if part.name not in (*_NOT_MEANT, *aside)]
     return type(op).__name__, *(repr(getattr(op, name)) for name in asked)
 
 
@@ -87,7 +96,7 @@ def _is_greedy(op: ops.Operator) -> bool:
 
 
 def _meaning(chain: Chain) -> list[object]:
-    """What the operators do, but for the number of their stage, which only the noise depends on."""
+    """What the operators do, but for their numbers, which at most the noise depends on."""
     return [
         (
             type(node.op).__name__,

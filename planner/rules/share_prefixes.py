@@ -22,14 +22,17 @@ def _shared(node: PhysicalOp) -> PhysicalOp:
     match node.op, node.strategy:
         case ops.Generate(), GenerateStrategy() as strategy:
             return decide(node, replace(strategy, share=True), NAME)
-        case ops.Judge(), ScoreStrategy() as strategy:
+        case ops.Judge() | ops.Prob() | ops.Tournament(), ScoreStrategy() as strategy:
             return decide(node, replace(strategy, share=True), NAME)
     return node
 
 
 def _words(node: PhysicalOp) -> Iterator[str]:
     match node.op, node.strategy:
-        case (ops.Generate(), GenerateStrategy(share=True)) | (ops.Judge(), ScoreStrategy(share=True)):
+        case (ops.Generate(), GenerateStrategy(share=True)) | (
+            ops.Judge() | ops.Prob() | ops.Tournament(),
+            ScoreStrategy(share=True),
+        ):
             yield "prefix shared"
 
 
@@ -44,8 +47,12 @@ def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternati
                 # A sample runs ahead on a prefix that is shared.
                 alone = replace(strategy, share=False, run_ahead=0)
                 yield Alternative(knob, "computed by every sample", with_strategies(plan, {node.id: alone}))
-            case ops.Judge(), ScoreStrategy(share=True, same_as=None), ScoreStrategy() as judging:
-                knob = Knob("prefixes", "judge", node.id)
+            case (
+                ops.Judge() | ops.Prob() | ops.Tournament(),
+                ScoreStrategy(share=True, same_as=None),
+                ScoreStrategy() as judging,
+            ):
+                knob = Knob("prefixes", type(node.op).__name__.lower(), node.id)
                 for share, value in ((True, "what is new in them"), (False, "whole")):
                     changed = replace(judging, share=share)
                     yield Alternative(knob, value, with_strategies(plan, {node.id: changed}))

@@ -9,11 +9,12 @@ engine has enough work without them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.reads import Parts, state_access
+from qpdsl.planner.plan.reads import Parts, is_same_for_all, state_access
 from qpdsl.planner.plan.rewrite import decide, map_operators, operator_pairs, with_inner, with_strategies
 from qpdsl.planner.plan.rule import Alternative, Knob, Rule
 
@@ -23,15 +24,16 @@ STEPS = 1
 DEPTHS = (0, 1, 2, 3)
 # What the next round's samples of a row depend on: while it stays as it is they are known now.
 _PROMPT_AND_NOISE: Parts = frozenset({"context", "path", "model", "tokens"})
-_WAITS = (ops.Score, ops.Judge, ops.PythonScore)
+_WAITS = (ops.Score, ops.Judge, ops.Prob, ops.Passes, ops.PythonScore)
 
 
 def speculative_expansion(plan: PhysicalPlan) -> PhysicalPlan:
     """Looks at every `repeat` whose body has one `generate` with a stop string, and a scorer to wait for."""
-    return map_operators(plan, _expanded)
+    params = {param.name for param in plan.params}
+    return map_operators(plan, lambda node: _expanded(node, params))
 
 
-def _expanded(node: PhysicalOp) -> PhysicalOp:
+def _expanded(node: PhysicalOp, params: AbstractSet[str]) -> PhysicalOp:
     if not isinstance(node.op, ops.Repeat):
         return node
     generates = [inner for inner in node.body if isinstance(inner.op, ops.Generate)]
@@ -40,18 +42,22 @@ def _expanded(node: PhysicalOp) -> PhysicalOp:
         return node
     if any(state_access(inner.op).changes & _PROMPT_AND_NOISE for inner in others):
         return node
-    if not any(isinstance(inner.op, _WAITS) for inner in others) or not _can_run_ahead(generates[0]):
+    if not any(isinstance(inner.op, _WAITS) for inner in others) or not _can_run_ahead(generates[0], params):
         return node
     body = tuple(_ahead(inner) if inner is generates[0] else inner for inner in node.body)
     return with_inner(node, body, ())
 
 
-def _can_run_ahead(node: PhysicalOp) -> bool:
-    """Copies of one sample would each run ahead; without shared prefixes a run-ahead prompt is computed for nothing."""
+def _can_run_ahead(node: PhysicalOp, params: AbstractSet[str]) -> bool:
+    """Copies of one sample would each run ahead; without shared prefixes a run-ahead prompt is computed for nothing.
+
+    Options that read columns are those of the next round, which nobody knows yet.
+    """
     op, strategy = node.op, node.strategy
     assert isinstance(op, ops.Generate) and isinstance(strategy, GenerateStrategy)
     free = strategy.decode.whole and strategy.decode.constraint == "none"
-    return free and op.stop is not None and strategy.share and not strategy.collapse
+    known = all(is_same_for_all(option, params) for _, option in op.options)
+    return free and known and op.stop is not None and strategy.share and not strategy.collapse
 
 
 def _ahead(node: PhysicalOp) -> PhysicalOp:

@@ -14,18 +14,20 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from qpdsl.api.results import Result, Tokens
+from qpdsl.api.results import Candidate, Result, Tokens
 from qpdsl.errors import UsageError
 from qpdsl.executor.runtime.instance.row_clock import RowClock
 from qpdsl.executor.runtime.instance.user_code import CallThread, UserCodeError, caller_loop
+from qpdsl.planner.values.value import Value, thawed
 
 if TYPE_CHECKING:
     from qpdsl.dataset.admission import Admission
+    from qpdsl.executor.runtime.instance.candidates import Row
     from qpdsl.executor.runtime.instance.functions import PythonFunction
-    from qpdsl.planner.plan.evaluate import Value
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.session import Session
 
@@ -35,6 +37,9 @@ OnToken = Callable[[tuple[int, ...], int, str], None]
 
 # A step of the engine that takes longer than this does not keep Python from ending.
 _SECONDS_TO_END = 1.0
+
+# The tokens of the programs that the functions of the run around the caller have called.
+_inner: ContextVar[list[Tokens] | None] = ContextVar("inner", default=None)
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -59,8 +64,12 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
     except RuntimeError:
         caller = None
 
+    # A function of a program that is running has called another one.
+    outer = _inner.get()
+
     async def submitted() -> T:
         caller_loop.set(caller)
+        _inner.set(outer)
         return await coroutine
 
     return asyncio.run_coroutine_threadsafe(submitted(), _background_loop())
@@ -93,16 +102,24 @@ async def run(
     `convert` makes the program's value Python's. After `timeout` seconds the run has failed. Raises ModelError.
     """
     session.load(plan)
+    caller, inner = _inner.get(), list[Tokens]()
+    _inner.set(inner)
     instance = session.run(plan, arguments, seed, id, functions=functions, on_token=on_token, timeout=timeout)
     outcome = await _driven(session, instance if admission is None else admission.run(session, instance))
     value: Any = outcome.value
     error = outcome.error
     if error is None and convert is not None:
         value, error = await _converted(convert, value, timeout)
+    prompt = outcome.prompt_tokens + sum(tokens.prompt for tokens in inner)
+    tokens = Tokens(prompt, outcome.sampled_tokens + sum(tokens.sampled for tokens in inner))
+    if caller is not None:
+        caller.append(tokens)
+    candidates = tuple(map(_candidate, outcome.rows))
     return Result(
         score=outcome.score,
-        rows=tuple(dict(row.columns) for row in outcome.rows),
-        tokens=Tokens(outcome.prompt_tokens, outcome.sampled_tokens),
+        rows=tuple(candidate.columns for candidate in candidates),
+        candidates=candidates,
+        tokens=tokens,
         near_ties=outcome.near_ties,
         unscored=outcome.unscored,
         seconds=outcome.seconds,
@@ -111,6 +128,18 @@ async def run(
         id=id,
         _value=value,
     )
+
+
+def _candidate(row: Row) -> Candidate:
+    """A row as whoever called the program sees it."""
+    columns = {name: thawed(value) for name, value in row.columns.items()}
+    generated, context = row.generated, row.context
+    turns = [] if context is None else [{"role": role, "content": text} for role, text in context.turns]
+    if context is not None and context.prompt:
+        turns.append({"content": "".join(text for text, _ in context.prompt) + generated.text})
+    elif generated.text:
+        turns.append({"role": "assistant", "content": generated.text})
+    return Candidate(generated.text, generated.tokens, generated.logprob, columns, tuple(turns), tuple(row.path))
 
 
 async def _converted(convert: Callable[[Any], R], value: Any, timeout: float | None) -> tuple[R | None, str | None]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qpdsl.arguments import ArgumentError
@@ -87,6 +88,9 @@ def using(
     deterministic: bool | None = None,
     compile: bool | None = None,
     router: str | None = None,
+    exit_heads: Mapping[str, str | Path] | None = None,
+    shadow: float | None = None,
+    allow_code: bool | None = None,
     seed: int | None = None,
     models: Mapping[str, str] | None = None,
     row_timeout: float | None = None,
@@ -105,6 +109,9 @@ def using(
         "deterministic": deterministic,
         "compile": compile,
         "router": router,
+        "exit_heads": exit_heads,
+        "shadow": shadow,
+        "allow_code": allow_code,
     }
     settings = {name: value for name, value in known.items() if value is not None}
     if settings:

@@ -36,7 +36,7 @@ class Composition:
     """`blocks` holds the open blocks' stages, the program's own first; `texts` the files that are in no folder.
 
     `faults` are errors after which the rest can still be checked; `unopened` are blocks that no `with` has opened.
-    `represented` holds what `repr` made of values of the program.
+    `represented` holds what `repr` made of values of the program. `model_params` are the parameters that are models.
     """
 
     file: PythonFile
@@ -50,7 +50,8 @@ class Composition:
     faults: list[Diagnostic] = field(default_factory=list)
     unopened: list[tuple[str, Span]] = field(default_factory=list)
     represented: set[str] = field(default_factory=set)
-    _marks: list[ast.Name] = field(default_factory=list)
+    model_params: dict[str, object] = field(default_factory=dict)
+    _marks: list[ast.Name | ast.Path] = field(default_factory=list)
     _nonce: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def add(self, stage: ast.Stage) -> None:
@@ -96,16 +97,16 @@ class Composition:
 
     def mark(self, node: ast.Expr) -> str:
         """Characters that stand for a name in a Python string, until `template` turns the string into a template."""
-        if not isinstance(node, ast.Name):
-            message = "only a parameter or a column by itself can stand in a text"
-            raise self.refuse("QP502", message, help="work it out before the call, and pass it as a parameter")
+        if not isinstance(node, ast.Name | ast.Path):
+            message = "only a parameter or a column, or a part of one, can stand in a text"
+            raise self.refuse("QP502", message, help='work it out before: `m = qp.let("m", …)`, then `{m}`')
         self._marks.append(node)
         return f"{_MARK}{self._nonce}:{len(self._marks) - 1}{_MARK}"
 
     def template(self, text: str, span: Span) -> ast.Template:
         """A Python string as a template of the language, with names in the place of marks."""
         self._whole(text, span)
-        parts: list[str | ast.Name] = []
+        parts: list[str | ast.Name | ast.Path] = []
         for index, piece in enumerate(re.split(f"{_MARK}{self._nonce}:([0-9]+){_MARK}", text)):
             if index % 2:
                 parts.append(placed(self._marks[int(piece)], span))

@@ -13,11 +13,12 @@ _INDENT = "margin-left:0.4em;padding-left:1em;border-left:1px solid rgba(128,128
 _FAINT = "opacity:0.65"
 
 
-def program_html(head: str, text: str, plan: Mapping[str, Any]) -> str:
-    """A program: its head, its plan, and below it its text, folded."""
+def program_html(head: str, text: str, plan: Mapping[str, Any] | None) -> str:
+    """A program: its head, its plan, and below it its text, folded. Without a model there is no plan yet."""
     shown = f'<pre style="margin:0.3em 1em">{_escape(text)}</pre>'
+    tree = "" if plan is None else _tree(plan["operators"])
     folded = f'<details><summary style="{_FAINT}">text</summary>{shown}</details>'
-    return f'<div style="{_MONO}"><b>{_escape(head)}</b>{_tree(plan["operators"])}{folded}</div>'
+    return f'<div style="{_MONO}"><b>{_escape(head)}</b>{tree}{folded}</div>'
 
 
 def plan_html(head: str, plan: Mapping[str, Any]) -> str:

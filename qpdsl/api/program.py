@@ -14,23 +14,25 @@ from typing import Literal as OneOf
 from qpdsl.api.binding import Binding, binding, bound, default_session
 from qpdsl.api.composition import current
 from qpdsl.api.results import Result
-from qpdsl.arguments import ArgumentError, bind, from_json, with_defaults
+from qpdsl.arguments import ArgumentError, bind, from_json, json_text, plain_value, with_defaults
 from qpdsl.errors import naming_keywords, shorten, unknown
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.model_id import with_adapter
 from qpdsl.planner.check.lower import lower
 from qpdsl.planner.explain.plan import explain, explain_json
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.optimize.optimizer import optimize
-from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.logical import LogicalProgram, Parameter
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.values.value import Value
 from qpdsl.planning.planning import with_choice
 from qpdsl.planning.routed import routed
 from qpdsl.planning.target import Target
-from qpdsl.stage_options import check_options
+from qpdsl.settings import check_whole
+from qpdsl.stage_options import check_code, check_options
 
 if TYPE_CHECKING:
     from qpdsl.api.streams import Map, Stream
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# So many rows of a `map` run at once where no plan says how many.
+_ROWS_AT_ONCE = 8
+# The id of a model, and its kind of verifier.
+ModelArgument = tuple[str, str | None]
 
 
 class Plan:
@@ -98,6 +104,7 @@ class Program(Generic[P, R]):
         self.file = file
         self.__name__ = self.name
         self._composed = composed
+        self._specialized: dict[tuple[tuple[str, ModelArgument], ...], Program[P, R]] = {}
         self._plans: dict[tuple[Target, tuple[tuple[str, str], ...]], PhysicalPlan] = {}
         for diagnostic in self.logical.warnings:
             _warn(diagnostic, file)
@@ -111,7 +118,10 @@ class Program(Generic[P, R]):
         return self.logical.params
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the program and returns its value. Raises RunError where it has none, and ArgumentError."""
+        """Runs the program and returns its value. Raises RunError where it has none, and ArgumentError.
+
+        Besides the program's parameters every run takes `seed=`, unless that is the name of a parameter.
+        """
         return self.run(*args, **kwargs).value
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
@@ -139,19 +149,23 @@ class Program(Generic[P, R]):
 
     @naming_keywords
     def map(
-        self, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]], *, concurrency: int | None = None
+        self,
+        rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
+        *,
+        concurrency: int | None = None,
+        seeds: Iterable[int] | None = None,
     ) -> Map[R]:
         """Runs the program for many rows of arguments: a Result of each as it finishes.
 
         `concurrency` rows run at a time; by default as many as the plan says, which keeps the engine at work.
         The results are for `for` and `async for`; rows that come asynchronously need `async for`. A row's field `id`
-        names it, unless it is a parameter; other fields are ignored. The result of a row without a value says why; a
-        row that cannot be run raises ArgumentError.
+        names it and `seed` is its seed, unless these are parameters; `seeds` are those of the rows in their order.
+        Other fields are ignored, but one that is spelt nearly as a parameter raises ArgumentError, as does a row that
+        cannot be run. The result of a row without a value says why.
         """
         from qpdsl.api.streams import Map
 
-        names = {param.name for param in self.params}
-        return Map(partial(self.work, ()), names, self.admission, rows, concurrency)
+        return Map(partial(self.work, ()), self._names, self.admission, rows, concurrency, seeds)
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R]:
         """Runs the program: a TextPiece for each piece of text as it is generated, then Finished with the result.
@@ -170,19 +184,25 @@ class Program(Generic[P, R]):
         """How the program will run, without loading a model; `values` are those to estimate with."""
         if form not in ("text", "json"):
             raise ArgumentError(f"`form` is `text` or `json`, not `{shorten(str(form))}`")
-        arguments = self._arguments((), values)
+        arguments, models = self._arguments((), values)
+        program = self._with_models(models)
         target = _target(self._binding.over(bound()))
-        plan = Plan(_physical_plan(with_defaults(self._bound_logical, arguments), target))
+        plan = Plan(_physical_plan(with_defaults(program._bound_logical, arguments), target))
         return plan.to_json() if form == "json" else str(plan)
 
     @property
     def plan(self) -> Plan:
-        """The plan as text, and in a notebook as a tree."""
-        return Plan(self._physical(self._binding.over(bound())))
+        """The plan as text, and in a notebook as a tree. Raises ArgumentError where a model has to be given."""
+        return Plan(self._with_models({})._physical(self._binding.over(bound())))
 
     @property
     def admission(self) -> tuple[int, int]:
-        """How many rows run at once, and the sequences at work below which another one starts."""
+        """How many rows run at once, and the sequences at work below which another one starts.
+
+        Where each row names its models there is no one plan that could say it.
+        """
+        if self._open_models():
+            return _ROWS_AT_ONCE, 0
         physical = self._physical(self._binding.over(bound()))
         return physical.in_flight or 1, physical.floor
 
@@ -222,15 +242,22 @@ class Program(Generic[P, R]):
             message = f"`{self.name}` cannot run while another program is composed"
             raise composition.refuse("QP504", message, help="write `rows.call(…)` for its stages")
         run_binding = self._binding.over(bound())
-        physical = self._physical(run_binding)
-        arguments = bind(physical.params, self._arguments(tuple(args), kwargs))
+        given, seed = dict(kwargs), run_binding.seed or 0
+        if "seed" in given and "seed" not in self._names:
+            seed = given.pop("seed")
+            check_whole("seed", seed)
+        values, models = self._arguments(tuple(args), given)
+        physical = self._with_models(models)._physical(run_binding)
+        arguments = bind(physical.params, values)
         check_options(physical, arguments)
+        session = run_binding.session or default_session()
+        check_code(physical, allowed=session.allow_code)
         return partial(
             run,
-            run_binding.session or default_session(),
+            session,
             physical,
             arguments,
-            run_binding.seed or 0,
+            seed,
             self.functions,
             self._result,
             id,
@@ -246,27 +273,65 @@ class Program(Generic[P, R]):
         return print_file(self.file) if self._composed else format_source(self.file.source)
 
     def __repr__(self) -> str:
-        params = ", ".join(f"{param.name}: {param.type}" for param in self.params)
+        types = {param.name: param.declared for param in self.params}
+        params = ", ".join(f"{name}: {types.get(name, 'model')}" for name in self._names)
         return f"<program {self.name}({params}) -> {self.logical.returns}>"
 
     def _repr_html_(self) -> str:
         from qpdsl.api.html import program_html
 
-        return program_html(repr(self)[1:-1], str(self), self.explain("json"))
+        plan = None if self._open_models() else self.explain("json")
+        return program_html(repr(self)[1:-1], str(self), plan)
 
-    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Value]:
-        """The arguments by name, checked. Raises ArgumentError."""
-        params = {param.name: param for param in self.params}
-        if len(args) > len(params):
-            raise ArgumentError(f"program `{self.name}` takes {len(params)} arguments, not {len(args)}")
-        arguments = dict(zip(params, args, strict=False))
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The parameters in the order of the declaration, those that are models among them."""
+        syntax = self.logical.syntax
+        declared = [] if syntax is None else [param.name for param in syntax.params]
+        return tuple(declared) or tuple(param.name for param in self.params)
+
+    def _arguments(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Value], dict[str, ModelArgument]]:
+        """The arguments by name, checked: values, and models. Raises ArgumentError."""
+        names, params = self._names, {param.name: param for param in self.params}
+        if len(args) > len(names):
+            raise ArgumentError(f"program `{self.name}` takes {len(names)} arguments, not {len(args)}")
+        arguments = dict(zip(names, args, strict=False))
         for name, value in kwargs.items():
-            if name not in params:
-                raise ArgumentError(unknown(name, params, f"program `{self.name}` has no parameter"))
+            if name not in names:
+                known = (*names, *(() if "seed" in names else ("seed",)))
+                raise ArgumentError(unknown(name, known, f"program `{self.name}` has no parameter"))
             if name in arguments:
                 raise ArgumentError(f"two values for `{name}`")
             arguments[name] = value
-        return {name: from_json(params[name], value) for name, value in arguments.items()}
+        models = {name: _model_argument(name, arguments[name]) for name in arguments if name not in params}
+        return {name: from_json(params[name], value) for name, value in arguments.items() if name in params}, models
+
+    def _with_models(self, models: Mapping[str, ModelArgument]) -> Program[P, R]:
+        """The program with models for its parameters, checked with them. Raises QpError and ArgumentError."""
+        program, key = self, tuple(models.items())
+        if models:
+            if key not in self._specialized:
+                known = self.environment
+                environment = replace(
+                    known,
+                    models={**known.models, **{name: id for name, (id, _) in models.items()}},
+                    kinds={**known.kinds, **{name: kind for name, (_, kind) in models.items() if kind is not None}},
+                )
+                program = copy.copy(self)
+                program.logical = lower(self.file, self.name, environment)
+                program._plans = {}
+                self._specialized[key] = program
+            program = self._specialized[key]
+        for name in program._open_models():
+            raise ArgumentError(f"no model for `{name}`, which is a parameter of `{self.name}`")
+        return program
+
+    def _open_models(self) -> list[str]:
+        """The parameters that are models and have none yet."""
+        known = self._binding.over(bound()).models
+        return [name for name, id in self.logical.models.items() if not id and name not in known]
 
     @property
     def _bound_logical(self) -> LogicalProgram:
@@ -283,6 +348,16 @@ class Program(Generic[P, R]):
 
     def _models(self, binding: Binding) -> dict[str, str]:
         return {name: binding.models.get(name, id) for name, id in self.logical.models.items()}
+
+
+def _model_argument(name: str, value: Any) -> ModelArgument:
+    """The model that an argument stands for. Raises ArgumentError."""
+    if isinstance(value, str) and value:
+        return value, None
+    id = getattr(value, "id", None)
+    if not isinstance(id, str) or not hasattr(value, "adapter"):
+        raise ArgumentError(f"`{name}` takes a model, `qp.model(…)` or an id, not {json_text(plain_value(value))}")
+    return with_adapter(id, value.adapter), value.kind
 
 
 def _target(binding: Binding) -> Target:

@@ -26,19 +26,41 @@ class RunError(Exception):
 
 
 class Tokens(NamedTuple):
-    """Tokens as an API would bill them: the whole prompt of every request, and every token sampled."""
+    """Tokens as an API would bill them: the whole prompt of every request, and every token sampled.
+
+    Those of programs that functions of this one have called are counted in.
+    """
 
     prompt: int
     sampled: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of the rows that a program ended with.
+
+    `transcript` is its conversation, `{"role": …, "content": …}`, what it generated last as the assistant's turn; a
+    plain prompt stands alone in it, without a role. `text` was generated since the last turn, `tokens` are its ids in
+    the vocabulary of the model that wrote it, without those that end a turn, and `logprob` is the sum of their
+    log-probabilities as far as the plan computes them. `columns` are all columns, `path` its place in the fan-outs.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    logprob: float
+    columns: Mapping[str, Any]
+    transcript: tuple[Mapping[str, str], ...]
+    path: tuple[int, ...]
 
 
 @dataclass(frozen=True, repr=False)
 class Result(Generic[R]):
     """One run of a program.
 
-    `rows` are the columns of the final rows. `score` is the first row's, None without a `score` stage. `unscored`
-    counts the rows, of all rounds, that were too long for a verifier or a judge. `error` says why there is no value. In
-    a `map`, `index` counts the rows of the input and `id` is the row's own, or its number.
+    `rows` are the columns of the final rows, and `candidates` these rows with all that they hold. `score` is the first
+    row's, None without a `score` stage. `unscored` counts the rows, of all rounds, that were too long for a verifier or
+    a judge. `error` says why there is no value. In a `map`, `index` counts the rows of the input and `id` is the row's
+    own, or its number.
     """
 
     score: float | None
@@ -50,6 +72,7 @@ class Result(Generic[R]):
     index: int = 0
     id: str = ""
     unscored: int = 0
+    candidates: tuple[Candidate, ...] = ()
     _value: R | None = None
 
     def __repr__(self) -> str:
@@ -57,6 +80,11 @@ class Result(Generic[R]):
         rows = f"{len(self.rows)} row{'' if len(self.rows) == 1 else 's'}"
         named = f"id={self.id!r}, " if self.id else ""
         return f"<result {named}{value}, score={self.score}, {rows}, {self.tokens}, seconds={self.seconds:.2f}>"
+
+    @property
+    def transcript(self) -> tuple[Mapping[str, str], ...]:
+        """The conversation of the first row, as `Candidate` has it; empty where there is no row."""
+        return self.candidates[0].transcript if self.candidates else ()
 
     @property
     def value(self) -> R:

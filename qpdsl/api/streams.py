@@ -14,6 +14,7 @@ from qpdsl.api.background import not_in_a_loop, submit
 from qpdsl.api.results import Finished, Result, TextPiece
 from qpdsl.arguments import ArgumentError
 from qpdsl.dataset.admission import Admission
+from qpdsl.grammar.suggest import closest
 from qpdsl.settings import check_whole
 
 R = TypeVar("R")
@@ -31,14 +32,28 @@ class Map(Generic[R]):
     """
 
     def __init__(
-        self, run: RowRun, params: Collection[str], limits: tuple[int, int], rows: InputRows, concurrency: int | None
+        self,
+        run: RowRun,
+        params: Collection[str],
+        limits: tuple[int, int],
+        rows: InputRows,
+        concurrency: int | None,
+        seeds: Iterable[int] | None = None,
     ) -> None:
-        """`run` makes a row's run, `params` are the parameters by name, `limits` are those of `Program.admission`."""
+        """`run` makes a row's run, `params` are the parameters by name, `limits` are those of `Program.admission`.
+
+        `seeds` are those of the rows, in their order.
+        """
         if concurrency is not None:
             check_whole("concurrency", concurrency, 1)
         if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable | AsyncIterable):
             raise ArgumentError(f"`map` takes many rows, each a mapping of arguments, not a {type(rows).__name__}")
+        if seeds is not None and "seed" in params:
+            raise ArgumentError("`seed` is a parameter of the program, so `seeds` cannot be the seeds of its rows")
+        if isinstance(seeds, str) or not isinstance(seeds, Iterable | None):
+            raise ArgumentError(f"`seeds` takes the whole numbers of the rows, not {seeds!r}")
         self._run, self._params, self._rows = run, frozenset(params), rows
+        self._seeds = seeds
         self._concurrency, self._floor = limits if concurrency is None else (concurrency, 0)
 
     def __iter__(self) -> Iterator[Result[R]]:
@@ -46,12 +61,13 @@ class Map(Generic[R]):
             raise TypeError("these rows come asynchronously: write `async for` over the results")
         not_in_a_loop("`async for` over the results")
         done: SimpleQueue[Future[Result[R]]] = SimpleQueue()
+        seeds = None if self._seeds is None else iter(self._seeds)
         rows, admission = enumerate(self._rows), self._admission()
         running: set[Future[Result[R]]] = set()
         try:
             while True:
                 for index, row in islice(rows, self._concurrency - len(running)):
-                    running.add(self._started(index, row, admission, done.put))
+                    running.add(self._started(index, row, admission, done.put, seeds))
                 if not running:
                     return
                 finished = done.get()
@@ -70,11 +86,13 @@ class Map(Generic[R]):
         def put(future: Future[Result[R]]) -> None:
             loop.call_soon_threadsafe(done.put_nowait, future)
 
+        seeds = None if self._seeds is None else iter(self._seeds)
+
         async def feed() -> None:
             index = 0
             await room.acquire()
             async for row in _asynchronous(self._rows):
-                running.add(self._started(index, row, admission, put))
+                running.add(self._started(index, row, admission, put, seeds))
                 index += 1
                 await room.acquire()
 
@@ -97,12 +115,26 @@ class Map(Generic[R]):
     def _admission(self) -> Admission | None:
         return Admission(self._floor) if self._floor else None
 
-    def _started(self, index: int, row: Mapping[str, Any], admission: Admission | None, put: Put) -> Future[Result[R]]:
+    def _started(
+        self, index: int, row: Mapping[str, Any], admission: Admission | None, put: Put, seeds: Iterator[int] | None
+    ) -> Future[Result[R]]:
         """Starts the run of a row; `put` gets its future when it is done. Raises ArgumentError."""
         if not isinstance(row, Mapping):
             raise ArgumentError(f"row {index}: a row is a mapping of arguments, not a {type(row).__name__}")
         arguments = {name: value for name, value in row.items() if name in self._params}
         id_ = str(row["id"]) if "id" in row and "id" not in self._params else str(index)
+        for field in row:
+            near = None if field in (*self._params, "id", "seed") else closest(field, self._params - row.keys())
+            if near is not None:
+                raise ArgumentError(f"row {id_}: `{field}` is no parameter; did you mean `{near}`?")
+        if seeds is not None:
+            if "seed" in row:
+                raise ArgumentError(f"row {id_}: two seeds, the row's own and that of `seeds`")
+            arguments["seed"] = next(seeds, None)
+            if arguments["seed"] is None:
+                raise ArgumentError(f"row {id_}: `seeds` has ended")
+        elif "seed" in row:
+            arguments["seed"] = row["seed"]
         try:
             run = self._run(arguments, id_, index, admission)
         except ArgumentError as error:

@@ -121,9 +121,11 @@ def _paths(incomplete: str, suffix: str | None) -> Iterator[Item]:
 def declared(ctx: click.Context, what: str) -> list[str]:
     """Names of the parameters, models or programs that the program file on the line declares; parsed, not checked."""
     words = _words(ctx)
-    if not words[""]:
+    # A program is what an option names, or else the first argument.
+    named = [*words["--surface"], *words[""]]
+    if not named:
         return []
-    target = words[""][0]
+    target = named[0]
     from qpdsl.errors import UserError
     from qpdsl.grammar.diagnostic import QpError
     from qpdsl.grammar.parse.parser import parse_file

@@ -17,6 +17,7 @@ from qpdsl.cli.proposals import (
 )
 
 Command = Callable[..., Any]
+_POLICIES = ("lin_ucb", "thompson", "exponential")
 if TYPE_CHECKING:
     _ParamType = click.ParamType[str]
 else:
@@ -64,9 +65,19 @@ _READING = (
     ),
 )
 
-_PROGRAM = (
+code_option = click.option(
+    "--allow-code",
+    is_flag=True,
+    help="Let `score passes(…)` run code that a model wrote, in a sandbox.",
+)
+
+_TARGET = (
     click.argument("target", metavar="[FILE|NAME]", required=False, shell_complete=complete_programs),
     click.option("-e", "pipeline", metavar="PIPELINE", help="Take stages given here, parted by `|`, not a file."),
+)
+
+
+_PROGRAM = (
     click.option(
         "--program", metavar="NAME", help="Which program of a file that has several.", shell_complete=complete_names
     ),
@@ -101,7 +112,8 @@ _PROGRAM = (
         metavar="[NAME=]DRAFT",
         multiple=True,
         help="What proposes tokens for all models of the program, or for NAME: another model, `ngram`, "
-        "`ngram(FILE)`, `early_exit`, `eagle(FOLDER)` or `none`. The tokens are the same, and come faster or not.",
+        "`ngram(FILE)`, `early_exit`, `early_exit(FOLDER)`, `eagle(FOLDER)` or `none`. The tokens are the same, and "
+        "come faster or not.",
     ),
     *_READING,
 )
@@ -141,9 +153,19 @@ device_option = click.option(
 
 router_option = click.option(
     "--router",
-    type=click.Choice(["none", "lin_ucb", "thompson", "exponential", "fixed:dense", "fixed:rows", "fixed:union"]),
-    help="What decides at each step of a constrained `generate` over which ids the head is computed: a policy that "
-    "learns it as it runs, or always one way. The tokens are the same.  [default: a rule]",
+    type=click.Choice(["none", *_POLICIES, *(f"fixed:{arm}" for arm in ("dense", "rows", "union", "exit", "full"))]),
+    help="What decides at each step of a constrained `generate` over which ids the head is computed, by what it learns "
+    "in the run or always one way; the tokens are the same. And which draws of a `generate … via amortized(…)` try "
+    "their exit, by what earlier runs learned; the tokens are those of that state.  [default: a rule; all try it]",
+)
+
+shadow_option = click.option(
+    "--shadow",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Have the full model draw this share of what an early exit, or a filter's small model, decides, and count how "
+    "often it would draw another token. The tokens stay as they are.  [default: 0.02 where `within loss(…)` chose the "
+    "exit or the filter, else 0]",
 )
 
 format_option = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -163,7 +185,12 @@ def reading_options(command: Command) -> Command:
 
 
 def program_options(command: Command) -> Command:
-    """The options of every command that plans one program."""
+    """The options of every command that plans one program, which they name."""
+    return _with((*_TARGET, *_PROGRAM), command)
+
+
+def surrounding_options(command: Command) -> Command:
+    """What `program_options` says of a program that another option names."""
     return _with(_PROGRAM, command)
 
 

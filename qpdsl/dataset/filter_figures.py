@@ -1,4 +1,8 @@
-"""What `via filter` came to, for the summary of a run: who drew the tokens, and what the large model had to compute."""
+"""What ways to decode that lose something came to, for the summary of a run.
+
+Of `via filter` who drew the tokens, and what the large model had to compute; of it and of early exits what their
+shadows saw.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qpdsl.planner.cost.way_losses import shadow_words
+
 _BATCH = "flush_"
+SHADOWS = ("shadowed", "differed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +73,18 @@ class FilterFigures:
 
 
 def filter_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """Those of the counts of a `Usage` that say something of filters."""
-    return {name: count for name, count in counts.items() if name.startswith(("filter_", "large_", _BATCH))}
+    """Those of the counts of a `Usage` that say something of filters, and of shadows."""
+    kinds = ("filter_", "large_", _BATCH)
+    return {name: count for name, count in counts.items() if name.startswith(kinds) or name in SHADOWS}
+
+
+def shadow_facts(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """For people: how often the full model would have drawn another token; nothing where nobody looked."""
+    shadowed, differed = (counts.get(name, 0) for name in SHADOWS)
+    return [("shadows", shadow_words(shadowed, differed))] if shadowed else []
+
+
+def shadow_json(counts: Mapping[str, int]) -> dict[str, Any]:
+    """For programs; the keys are stable. Nothing where nobody looked."""
+    shadows = {name: counts.get(name, 0) for name in SHADOWS}
+    return {"shadow": shadows} if shadows["shadowed"] else {}

@@ -29,6 +29,7 @@ _PARTS = {
     "python": ("the Python functions", False),
     "arguments": ("the arguments", False),
     "seed": ("the seed", True),
+    "noise": ("the version of the noise", True),
     "input": ("the input data", False),
     "plan": ("the plan", True),
     "device": ("the device", True),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.planner.plan.evaluate import format_value
+from qpdsl.planner.values.value import format_value
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.candidates import Row

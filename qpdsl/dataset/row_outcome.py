@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from qpdsl.dataset.filter_figures import filter_counts
 from qpdsl.dataset.json_values import plain, plain_rows, shown
-from qpdsl.planner.plan.evaluate import NUMBER
+from qpdsl.planner.values.value import NUMBER
 
 if TYPE_CHECKING:
     from qpdsl.dataset.rows import InputRow, Reference

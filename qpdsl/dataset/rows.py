@@ -14,8 +14,8 @@ from typing import Any
 from qpdsl.arguments import ArgumentError, bind, from_json
 from qpdsl.errors import DataError, reason, shorten
 from qpdsl.grammar.suggest import closest
-from qpdsl.planner.plan.evaluate import Value, format_value
 from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.values.value import Value, format_value
 from qpdsl.stage_options import check_options
 
 MAX_FINDINGS = 10
@@ -69,7 +69,7 @@ def read_rows(path: Path | None, plan: PhysicalPlan, settings: Mapping[str, Valu
     rows: list[InputRow] = []
     findings: dict[str, list[int]] = {}
     first_lines: dict[str, int] = {}
-    names = _Names([param.name for param in plan.params])
+    names = _Names([param.name for param in plan.params], plan.models)
     for number, line in _lines(data):
         try:
             fields = _object(line)
@@ -93,8 +93,9 @@ def read_rows(path: Path | None, plan: PhysicalPlan, settings: Mapping[str, Valu
 class _Names:
     """The names of fields in the rows, and which of them mean something."""
 
-    def __init__(self, params: Sequence[str]) -> None:
+    def __init__(self, params: Sequence[str], models: Mapping[str, str]) -> None:
         self._params = params
+        self._models = models
         self._rows = 0
         self._own = Counter[str]()
         self._unused: dict[str, list[int]] = {}
@@ -113,7 +114,12 @@ class _Names:
         others = []
         for field, lines in self._unused.items():
             near = closest(field, meant)
-            if near is None:
+            if field in self._models:
+                yield (
+                    f"warning: {name}:{lines[0]}: `{field}` is a model of `{program}`, which is the same for all rows: "
+                    f"`--model {field}=ID`{_again(lines)}"
+                )
+            elif near is None:
                 others.append(f"`{shorten(field, 24)}`")
             else:
                 yield (

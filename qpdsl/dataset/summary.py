@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.dataset.filter_figures import FilterFigures
+from qpdsl.dataset.filter_figures import FilterFigures, shadow_facts, shadow_json
 from qpdsl.dataset.token_waits import wait_facts, waits_json
 from qpdsl.executor.requests.latencies import Waits
 
@@ -52,6 +52,7 @@ class Summary:
             facts.append(("unscored", f"{self._unscored:,} {TOO_LONG}"))
         if (filtered := self._filtered) is not None:
             facts += filtered.facts()
+        facts += shadow_facts(self._counts)
         if self.sampled:
             facts.append(("seconds", f"{self.seconds:.1f} ({self.sampled / self.seconds:,.0f} tokens/s)"))
         facts += wait_facts(self.waits)
@@ -68,6 +69,7 @@ class Summary:
             summary |= {"unscored": self._unscored}
         if (filtered := self._filtered) is not None:
             summary |= {"filter": filtered.to_json(timing=timing)}
+        summary |= shadow_json(self._counts)
         if timing:
             summary |= {"seconds": round(self.seconds, 3), "waits": waits_json(self.waits)}
         return summary
@@ -94,10 +96,15 @@ class Summary:
 
     @property
     def _filtered(self) -> FilterFigures | None:
+        return FilterFigures.of(self._counts)
+
+    @property
+    def _counts(self) -> Counter[str]:
+        """Sums of `Outcome.filtered`."""
         counts: Counter[str] = Counter()
         for outcome in self.outcomes:
             counts.update(outcome.filtered)
-        return FilterFigures.of(counts)
+        return counts
 
     @property
     def _near_ties(self) -> int:

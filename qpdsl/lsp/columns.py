@@ -59,8 +59,10 @@ def _is_of_another_stage(op: ops.Operator, spans: list[Span]) -> bool:
 
 def _inner_plans(op: ops.Operator) -> tuple[LogicalPlan, ...]:
     match op:
-        case ops.Repeat(body=body) | ops.Peek(body=body):
+        case ops.Repeat(body=body) | ops.Search(body=body) | ops.Peek(body=body) | ops.Ask(body=body):
             return (body,)
-        case ops.Branch(arms=arms):
+        case ops.Each(body=body):
+            return (body,)
+        case ops.Branch(arms=arms) | ops.If(arms=arms):
             return arms
     return ()

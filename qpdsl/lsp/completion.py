@@ -13,22 +13,29 @@ from dataclasses import dataclass, replace
 from lsprotocol import types as lsp
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.format.unparse import format_param_type
 from qpdsl.grammar.parse.tokens import Token, scan
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.words import (
+    BOXED,
     CLAUSE_FORMS,
     CONFIDENCES,
     DECLARATIONS,
     DRAFTS,
+    DRAW_FIGURES,
     EQUALITIES,
     FUNCTIONS,
+    JUDGE_REDUCES,
     MODEL_OPTIONS,
+    PARAMETER_TYPES,
     REDUCES,
+    SEARCH_METHODS,
     STAGES,
     SYSTEMS,
     TARGETS,
     TYPE_FORMS,
     TYPES,
+    VERIFIER_FORMS,
     VERIFIER_KINDS,
     VIAS,
 )
@@ -40,15 +47,20 @@ Kind = lsp.CompletionItemKind
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _SEPARATORS = ("{", "|", "}")
 # The words after which a value of a row is read, and the options that read a value of a row.
-_ROW_WORDS = {"given", "by", "where", "until", "return", "vote", "per", "and", "or", "not", "matches"}
+_ROW_WORDS = {"given", "of", "by", "where", "until", "if", "in", "return", "vote", "per", "and", "or", "not", "matches"}
 _ROW_OPTIONS = {"weight"}
 _CLAUSES = {
     "generate": ("as", "via", "into"),
-    "score": ("given", "into"),
+    "score": ("as", "of", "given", "into"),
     "keep": ("by", "per"),
-    "best": ("by",),
-    "split": ("by",),
+    "best": ("by", "per"),
+    "distinct": ("by", "per"),
+    "order": ("by",),
+    "join": ("per",),
+    "vote": ("per",),
+    "split": ("by", "per"),
     "repeat": ("until",),
+    "search": ("by",),
     "call": ("into",),
 }
 _COUNTED = ("keep", "split", "repeat")
@@ -101,11 +113,11 @@ def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
     elif not point.words:
         yield from (_item(word, Kind.Keyword, form) for word, form in DECLARATIONS.items())
     elif point.head == "program":
-        if point.last == ":":
-            yield from (_item(name, Kind.TypeParameter) for name in TYPES)
+        if point.last in (":", "["):
+            yield from _types(document)
+            yield from (_item(name, Kind.TypeParameter) for name in PARAMETER_TYPES if name not in TYPES)
         elif point.last == "->":
-            yield from (_item(name, Kind.TypeParameter) for name in TYPES)
-            yield from _declared(document, ast.Schema)
+            yield from _types(document)
         elif point.last == "within":
             yield from (_item(word, Kind.Keyword) for word in ("exact", "epsilon", "loss"))
         elif point.last == "like":
@@ -129,32 +141,39 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
     if not point.words:
         yield from (_item(word, Kind.Keyword, form.usage) for word, form in STAGES.items())
     elif last == "=" and before == "reduce":
-        yield from (_item(word, Kind.EnumMember) for word in REDUCES)
+        yield from (_item(word, Kind.EnumMember) for word in (*REDUCES, *JUDGE_REDUCES))
     elif last == "=" and before == "equal":
         yield from (_item(word, Kind.EnumMember) for word in EQUALITIES)
     elif last == "=" and before == "by":
         yield from (_item(word, Kind.EnumMember) for word in CONFIDENCES)
-    elif last == "extract" or last == "into":
+    elif last == "search" and len(point.words) == 1:
+        yield from (_item(word, Kind.EnumMember) for word in SEARCH_METHODS)
+    elif last in ("extract", "let", "into"):
         return
     elif last == "draft":
         yield from _drafts(document)
-    elif last == "generate" or (last == "(" and before in ("filter", "judge")):
+    elif last == "generate" or (last == "(" and before in ("filter", "judge", "prob", "compare")):
         yield from _declared(document, ast.Model)
     elif last == "score" and len(point.words) == 1:
         yield from _declared(document, ast.Model)
         yield from (_item(name, Kind.Function, "Python scorer") for name in sorted(document.environment.scorers))
-        yield from (_item("logprob", Kind.Function), _item("judge", Kind.Function, 'judge(MODEL, "rubric", 1..5)'))
+        yield from (_item(word, Kind.Function) for word in ("logprob", *DRAW_FIGURES))
+        yield from (_item(name, Kind.Function, form) for name, form in VERIFIER_FORMS.items() if name != "compare")
+    elif last == "as" and point.head == "score":
+        yield _item("int", Kind.Function, "int(LOW..HIGH)")
     elif last == "as":
         yield from _declared(document, ast.Schema)
         yield from (_item(word, Kind.Function) for word in TARGETS)
+        yield _item("bool", Kind.TypeParameter)
     elif last == "via":
         yield from (_item(word, Kind.Function) for word in VIAS)
     elif last == "call":
         yield from _declared(document, ast.Program)
     elif point.head == "extract" and last == "=":
+        yield _item(BOXED, Kind.Function, r"what stands in the last \boxed{…}")
         names = document.environment.extractors
         yield from (_item(name, Kind.Function, "Python extractor") for name in sorted(names))
-    elif last in _ROW_WORDS or (last == "=" and before in _ROW_OPTIONS) or _reads_row(point):
+    elif last in _ROW_WORDS or (last == "=" and _takes_row(point.head, before)) or _reads_row(point):
         yield from _row(prefix, point)
         if last != "vote" and last != "per":
             yield from (_item(name, Kind.Function) for name in FUNCTIONS)
@@ -171,14 +190,25 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
                 yield _item(clause, Kind.Keyword, CLAUSE_FORMS.get(clause, ""))
 
 
+def _takes_row(head: str, option: str) -> bool:
+    """Whether what stands behind `option=` reads rows."""
+    return option in _ROW_OPTIONS or (head == "join" and option != "sep") or head in ("let", "generate")
+
+
 def _reads_row(point: _Point) -> bool:
     """Whether the point is in the middle of an expression that reads rows."""
     return point.last in ("+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "(", ",") and point.head in (
+        "let",
         "where",
         "keep",
         "best",
+        "distinct",
+        "order",
+        "join",
         "vote",
         "repeat",
+        "search",
+        "if",
         "return",
     )
 
@@ -196,7 +226,7 @@ def _row(prefix: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
 def _params(prefix: Document, point: _Point) -> Iterator[tuple[str, str]]:
     program = prefix.program_at(point.start)
     for param in program.params if program else ():
-        yield param.name, f"parameter: {param.type.name}"
+        yield param.name, f"parameter: {format_param_type(param)}"
 
 
 def _types(document: Document) -> Iterator[lsp.CompletionItem]:
@@ -224,15 +254,16 @@ def _declared(document: Document, kind: type[ast.Node]) -> Iterator[lsp.Completi
         node = declared.node
         if not isinstance(node, kind) or not isinstance(node, ast.Model | ast.Schema | ast.Program):
             continue
-        if node.name in names:
+        name = f"{declared.begins}{node.name}"
+        if name in names:
             continue
-        names.add(node.name)
+        names.add(name)
         match node:
-            case ast.Model(name=name, id=id_):
+            case ast.Model(id=id_):
                 yield _item(name, Kind.Module, id_)
-            case ast.Schema(name=name):
+            case ast.Schema():
                 yield _item(name, Kind.Struct, "schema")
-            case ast.Program(name=name):
+            case ast.Program():
                 yield _item(name, Kind.Function, signature(node))
 
 

@@ -20,12 +20,16 @@ _START = Span(0, 0)
 
 @dataclass(frozen=True)
 class Definition:
-    """Where something is declared: a span in a file, or the start of a file. With `path` None it is the document."""
+    """Where something is declared: a span in a file, or the start of a file. With `path` None it is the document.
+
+    `begins` is how the document begins the names of the file: `shared.`, where it is used `as shared`.
+    """
 
     span: Span
     source: Source
     path: Path | None = None
     node: ast.Node | None = None
+    begins: str = ""
 
 
 def declarations(document: Document) -> Iterator[Definition]:
@@ -54,7 +58,8 @@ def _at(document: Document, offset: int) -> Definition | None:
             case ast.Name(id=name):
                 return _name_in_row(document, name, offset)
             case ast.ModelRef(name=name, quoted=False):
-                return _declared_as(document, name, ast.Model)
+                param = _parameter(document, name, offset)
+                return param if param is not None else _declared_as(document, name, ast.Model)
             case ast.SchemaTarget(name=name) | ast.TypeRef(name=name):
                 return _declared_as(document, name, ast.Schema)
             case ast.Call(program=name) if _within(node.name_span, offset):
@@ -76,7 +81,12 @@ def _name_in_row(document: Document, name: str, offset: int) -> Definition | Non
     for column, stage in reversed(list(column_makers(program.body))):
         if column == name and stage.span.start <= offset:
             return Definition((column_name(stage) or stage).span, document.source, node=stage)
-    for param in program.params:
+    return _parameter(document, name, offset)
+
+
+def _parameter(document: Document, name: str, offset: int) -> Definition | None:
+    program = document.program_at(offset)
+    for param in () if program is None else program.params:
         if param.name == name:
             return Definition(param.name_span, document.source, node=param)
     return None
@@ -84,16 +94,19 @@ def _name_in_row(document: Document, name: str, offset: int) -> Definition | Non
 
 def _declared_as(document: Document, name: str, kind: type[Declaration]) -> Definition | None:
     for declared in declarations(document):
-        if isinstance(declared.node, kind) and declared.node.name == name:
+        if isinstance(declared.node, kind) and f"{declared.begins}{declared.node.name}" == name:
             return declared
     return None
 
 
-def _declared(file: ast.File, files: Files, path: Path | None, visited: set[Path]) -> Iterator[Definition]:
+def _declared(
+    file: ast.File, files: Files, path: Path | None, visited: set[Path], begins: str = ""
+) -> Iterator[Definition]:
     nodes: tuple[ast.Model | ast.Schema | ast.Program, ...] = (*file.models, *file.schemas, *file.programs)
     for node in nodes:
-        yield Definition(node.name_span, file.source, path, node)
-    for use in file.uses:
+        yield Definition(node.name_span, file.source, path, node, begins)
+    # What a file that has a name of its own uses is not known by that name.
+    for use in () if begins else file.uses:
         try:
             target = files.resolve(use.path)
             if target in visited:
@@ -102,7 +115,8 @@ def _declared(file: ast.File, files: Files, path: Path | None, visited: set[Path
             used = parse_file(Source(str(target), files.read(use.path)))
         except (FileRefused, QpError):
             continue
-        yield from _declared(used, Files(target.parent, (*files.allowed, *_folder(files))), target, visited)
+        own = "" if use.alias is None else f"{use.alias}."
+        yield from _declared(used, Files(target.parent, (*files.allowed, *_folder(files))), target, visited, own)
 
 
 def _folder(files: Files) -> tuple[Path, ...]:

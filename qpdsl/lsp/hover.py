@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.format.unparse import format_expr, format_model
+from qpdsl.grammar.format.unparse import format_expr, format_model, format_param_type, format_type
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import COLUMNS, STAGES
 from qpdsl.lsp.definitions import Definition, caret, definition
@@ -15,8 +15,8 @@ from qpdsl.planner.names.scope import stage_word
 _DESCRIPTIONS = {
     "text": "all that was generated since the last `chat` or `prompt`",
     "step": "the last stage's piece, without the stop string",
-    "finish": "why it ended: `eos`, `stop`, `length` or `match`",
-    "finished": "whether it has ended",
+    "finish": "why it ended: `eos`, `stop`, `length` (`max_tokens`), `match` (`as`) or `context` (no room is left)",
+    "finished": "whether the model ended its turn, or has no room to go on",
     "logprob": "natural logarithm of the probability of what was generated",
     "tokens": "how many tokens were generated",
     "group": "the number of the copy that `split` made",
@@ -56,8 +56,9 @@ def _declared(target: Definition) -> str:
     match target.node:
         case ast.Model() as model:
             return f"```qp\n{format_model(model)}\n```"
-        case ast.Param(name=name, type=type_, default=default):
-            return f"parameter `{name}`: {type_.name}" + (f" = {format_expr(default)}" if default else "")
+        case ast.Param(name=name, default=default) as param:
+            shown = f" = {format_expr(default)}" if default else ""
+            return f"parameter `{name}`: {format_param_type(param)}{shown}"
         case ast.Program() as program:
             return f"```qp\n{signature(program)}\n```"
         case ast.Schema() as schema:
@@ -68,10 +69,10 @@ def _declared(target: Definition) -> str:
 def signature(program: ast.Program) -> str:
     """The head of a program."""
     params = ", ".join(
-        f"{param.name}: {param.type.name}" + (f" = {format_expr(param.default)}" if param.default else "")
+        f"{param.name}: {format_param_type(param)}" + (f" = {format_expr(param.default)}" if param.default else "")
         for param in program.params
     )
-    return f"program {program.name}({params})" + (f" -> {program.returns.name}" if program.returns else "")
+    return f"program {program.name}({params})" + (f" -> {format_type(program.returns)}" if program.returns else "")
 
 
 def _stage(document: Document, stage: ast.Stage) -> str:

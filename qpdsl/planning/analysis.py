@@ -15,7 +15,7 @@ from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.explain.analyze import Analysis
 from qpdsl.planner.explain.operators import in_words
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
-from qpdsl.planning.router_memory import RouterMemory, router_figures
+from qpdsl.planning.router_memory import RouterMemory, exit_router_figures, router_figures
 from qpdsl.planning.user_cache import changing_statistics, read_device, read_statistics
 from qpdsl.session import Session
 
@@ -43,7 +43,8 @@ class RunAnalysis:
     def done(self) -> Analysis:
         """The figures so far, with the estimate beside them."""
         figures, routers = self._measuring.figures(), router_figures(self._session)
-        return Analysis(self.plan, figures, self._estimate, self._implementations, routers)
+        exits = exit_router_figures(self._session)
+        return Analysis(self.plan, figures, self._estimate, self._implementations, routers, exits)
 
     def warm_start(self, tell: Callable[[str], None]) -> None:
         """Has the session's routers begin with what earlier runs learned; `tell` gets lines of what does not fit."""

@@ -15,7 +15,8 @@ from qpdsl.executor.models.exit_record import Agreement, ExitFigures, ExitRecord
 from qpdsl.grammar import ast
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.source import Span
-from qpdsl.planner.optimize.measured_ways import MeasuredWay, seen
+from qpdsl.planner.cost.way_losses import seen
+from qpdsl.planner.optimize.measured_ways import MeasuredWay
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import TokenCost
 from qpdsl.planner.plan.physical import Tolerance
@@ -88,7 +89,8 @@ def _way(
     rest = [] if via.certify is None else [f"certify={format_expr(via.certify)}"]
     words = f"amortized({', '.join([*first, f'layer={figures.layer}', *rest])})"
     cost = TokenCost(large=figures.cost(point))
-    return MeasuredWay(model, via, loss, cost, words, measured, f"exit {figures.layer}", epsilon)
+    draws = float(figures.draws)
+    return MeasuredWay(model, via, loss, cost, words, measured, f"exit {figures.layer}", epsilon, draws=draws)
 
 
 def _number(value: float) -> ast.Literal:

@@ -8,21 +8,17 @@ from qpdsl.planner.cost.demand import demands
 from qpdsl.planner.cost.device import Device, nominal
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.optimize.batch_surface import BatchSurface, batch_surface
-from qpdsl.planner.plan.logical import LogicalProgram
-from qpdsl.planning.planning import Planning, reads_of
+from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planning.target import Target
 from qpdsl.planning.user_cache import measured_device, read_statistics
 
 
-def surface_of(
-    program: LogicalProgram, target: Target, kv_memory: str | None = None
-) -> tuple[BatchSurface, Device] | None:
-    """The surface of a program's optimized plan, and the device that it is estimated for.
+def surface_of(plan: PhysicalPlan, target: Target, kv_memory: str | None = None) -> tuple[BatchSurface, Device] | None:
+    """The surface of a plan, and the device that it is estimated for.
 
-    The device is nominal where it was not measured. None where the program calls no model. Raises ValueError for what
+    The device is nominal where it was not measured. None where it calls no model. Raises ValueError for what
     is no amount of memory.
     """
-    plan = Planning().optimized(program, reads_of(program), target).plan
     dtype = target.computes_in(plan.models.values())
     device = None if dtype is None else measured_device(target.kind, dtype, target.threads)
     device = device or nominal(target.kind)

@@ -1,11 +1,12 @@
 """Python functions that programs use: scorers and extractors.
 
-The names of a function's parameters say what it gets of a row: `text`, `problem` or `row` (all columns). A first
-parameter of any other name gets the text. With `batched=True` the function gets lists with an entry for each row of the
-stage, and returns a list. It may be `async`.
+The names of a function's parameters say what it gets of a row: `text`, `problem`, `row` (all columns), or a column or a
+parameter of the program. A first parameter of any other name gets the text. With `rows="all"` the function gets lists
+with an entry for each row of the stage, and returns a list; what is a parameter of the program it gets as it is. It may
+be `async`.
 
-A function is taken to depend on what it is given and on nothing else: it is called once for equal rows of a problem. A
-batched one may compare its rows, so it gets all of them in every round; with `per_row=True` it says that it does not.
+A function is taken to depend on what it is given and on nothing else: it is called once for equal rows of a problem.
+One of all rows may compare them, so it gets all of them in every round; with `rows="batch"` it says that it does not.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Union, final, get
 from typing import Literal as OneOf
 
 from qpdsl.errors import UsageError, naming_keywords, reason
-from qpdsl.executor.runtime.instance.functions import PythonFunction
+from qpdsl.executor.runtime.instance.functions import PythonFunction, Rows
+from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import RESERVED
 
 P = ParamSpec("P")
@@ -78,18 +80,16 @@ class ExtractorOfBatches(Protocol):
 @overload
 def scorer(call: Callable[P, R], /) -> Scorer[P, R]: ...
 @overload
-def scorer(
-    *, batched: bool = False, per_row: bool = False, name: str | None = None
-) -> Callable[[Callable[P, R]], Scorer[P, R]]: ...
+def scorer(*, rows: Rows = "one", name: str | None = None) -> Callable[[Callable[P, R]], Scorer[P, R]]: ...
 @naming_keywords
-def scorer(call: Any = None, /, *, batched: bool = False, per_row: bool = False, name: str | None = None) -> Any:
+def scorer(call: Any = None, /, *, rows: Rows = "one", name: str | None = None) -> Any:
     """Registers a function that gives a number for a row.
 
-    `batched` and `per_row`: see the top of the module. Raises UsageError where the function asks for what no row has.
+    `rows`: see the top of the module. Raises UsageError.
     """
 
     def register(call: Callable[P, R]) -> Scorer[P, R]:
-        return Scorer(call, _checked(PythonFunction(_name(call, name), call, batched, "scorer", per_row=per_row)))
+        return Scorer(call, _checked(PythonFunction(_name(call, name), call, rows, "scorer")))
 
     return register if call is None else register(call)
 
@@ -99,21 +99,19 @@ def extractor(call: Callable[P, Awaitable[T | None]], /) -> Extractor[P, Awaitab
 @overload
 def extractor(call: Callable[P, T | None], /) -> Extractor[P, T | None, T]: ...
 @overload
-def extractor(*, batched: OneOf[False] = False, name: str | None = None) -> ExtractorOfRows: ...
+def extractor(*, rows: OneOf["one"] = "one", name: str | None = None) -> ExtractorOfRows: ...
 @overload
-def extractor(*, batched: OneOf[True], per_row: bool = False, name: str | None = None) -> ExtractorOfBatches: ...
+def extractor(*, rows: OneOf["all", "batch"], name: str | None = None) -> ExtractorOfBatches: ...
 @naming_keywords
-def extractor(call: Any = None, /, *, batched: bool = False, per_row: bool = False, name: str | None = None) -> Any:
+def extractor(call: Any = None, /, *, rows: Rows = "one", name: str | None = None) -> Any:
     """Registers a function that gives a row a value, or None; its return annotation says the type, by default text.
 
-    `batched` and `per_row`: see the top of the module. Raises UsageError where the function asks for what no row has.
+    `rows`: see the top of the module. Raises UsageError.
     """
 
     def register(call: Callable[..., Any]) -> Extractor[..., Any, Any]:
-        returns = _returned(call, batched)
-        return Extractor(
-            call, _checked(PythonFunction(_name(call, name), call, batched, "extractor", returns, per_row))
-        )
+        returns = _returned(call, rows != "one")
+        return Extractor(call, _checked(PythonFunction(_name(call, name), call, rows, "extractor", returns)))
 
     return register if call is None else register(call)
 
@@ -157,12 +155,9 @@ def _name(call: Callable[..., Any], name: str | None) -> str:
 
 
 def _checked(function: PythonFunction) -> PythonFunction:
-    kind = f"{function.kind} `{function.name}`"
-    if function.per_row and not function.batched:
-        raise UsageError(f"{kind} is given one row at a time anyway", "leave `per_row` out, or say `batched=True`")
-    if unknown := function.unknown_inputs:
-        inputs = "`text`, `problem` and `row`"
-        raise UsageError(f"{kind} asks for `{unknown[0]}`, which a row does not have", f"a row gives {inputs}")
+    if function.rows not in get_args(Rows):
+        kinds = f"`rows` of {function.kind} `{function.name}` is {listed(get_args(Rows))}"
+        raise UsageError(kinds, 'a function of one row at a time needs no `rows`; one that compares rows takes "all"')
     return function
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib.abc import Traversable
 from importlib.resources import files
@@ -22,34 +23,71 @@ _NOTHING = Surroundings()
 
 
 def load_program(
-    target: str | None, pipeline: str | None, program: str | None, surroundings: Surroundings = _NOTHING
+    target: str | None,
+    pipeline: str | None,
+    program: str | None,
+    surroundings: Surroundings = _NOTHING,
+    settings: Iterable[str] = (),
 ) -> LogicalProgram:
-    """The program that the command line names, checked, with its warnings. Raises UsageError and QpError."""
+    """The program that the command line names, checked, with its warnings. Raises UsageError and QpError.
+
+    `settings` are `NAME=VALUE` strings: those for parameters that are models say which models the program runs with,
+    as `--model` does. Every such parameter has a model then.
+    """
     if (target is None) == (pipeline is None):
         raise UsageError(
             "give a program: a FILE, the NAME of a shipped one, or `-e` and a pipeline, and one of them only"
         )
     if pipeline is not None:
         file = parse_pipeline(Source("-e", pipeline), surroundings.models)
-        lowered = lower(file, program, surroundings.environment(None))
+        lowered, folder = lower(file, program, surroundings.environment(None)), None
         what = "the pipeline uses no model"
     else:
         assert target is not None
         file = parse_file(read_target(target))
-        lowered = lower(file, program, surroundings.environment(folder_of(target)))
+        folder = folder_of(target)
+        lowered = lower(file, program, surroundings.environment(folder))
         what = f"`{file.source.name}` declares no model"
+    given = _model_settings(lowered, settings, surroundings)
+    if given:
+        surroundings = replace(surroundings, models={**surroundings.models, **given})
+        lowered = lower(file, program, surroundings.environment(folder))
     # Those of a pipeline are the names that `--model` gives, whatever they are.
-    own = {model.name for model in file.models if model.name.isidentifier()}
+    own = {model.name for model in file.models if model.name.isidentifier()} | {*lowered.model_params}
     # A quoted id goes by itself in a program, and is no name that could stand for another model.
-    used = {name for name, id in lowered.models.items() if name in own or (name != id and name.isidentifier())}
+    used = {name for name, id in lowered.models.items() if name in own or (name != id and _is_name(name))}
     declared = used if pipeline is not None else used | own
     for option, names in (("--model", surroundings.models), ("--adapter", surroundings.adapters)):
         for name in names:
             if name not in declared:
                 raise UsageError(f"`{option}`: {unknown(name, sorted(declared), what)}")
+    for name in lowered.model_params:
+        if not lowered.models.get(name, name):
+            help = f"`--model {name}=ID` gives one: a folder, a Hugging Face id or a built-in model"
+            raise UsageError(f"no model for `{name}`, which is a parameter of `{lowered.name}`", help)
     check_drafts(lowered, tuple(surroundings.drafts))
     warnings = (replace(warning, source=warning.source or file.source) for warning in lowered.warnings)
     return replace(lowered, warnings=tuple(warnings))
+
+
+def _is_name(name: str) -> bool:
+    """Whether a model is named so in a program, perhaps by the name of another file."""
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _model_settings(program: LogicalProgram, settings: Iterable[str], surroundings: Surroundings) -> dict[str, str]:
+    """The models that `NAME=ID` strings give for parameters. Raises UsageError where one is given twice."""
+    given: dict[str, str] = {}
+    for setting in settings:
+        name, _, id = (part.strip() for part in setting.partition("="))
+        if name not in program.model_params:
+            continue
+        if name in given or name in surroundings.models:
+            raise UsageError(f"the model `{name}` is given twice")
+        if not id:
+            raise UsageError(f"`--set {name}=` takes the id of a model")
+        given[name] = id
+    return given
 
 
 def read_target(target: str) -> Source:

@@ -100,17 +100,18 @@ def environment(
 ) -> Environment:
     """What a program that may name these functions is checked against; the others as `Environment` has them."""
     # This loads the parser, which `qpdsl run --help` and shell completion do without.
-    from qpdsl.planner.names.modules import Environment
+    from qpdsl.planner.names.modules import Environment, Inputs
 
     extractors: dict[str, Any] = {}
     for name, function in functions.items():
         if function.kind == "extractor":
             extractors[name] = function.returns
     scorers = frozenset(functions.keys() - extractors.keys())
-    problem_readers = frozenset(name for name, function in functions.items() if "problem" in function.inputs)
-    return Environment(
-        files, scorers, extractors, models or {}, problem_readers, kinds or {}, adapters or {}, drafts or {}
-    )
+    inputs = {
+        name: Inputs(frozenset(function.usual), {want.name: want.required for want in function.wanted}, function.first)
+        for name, function in functions.items()
+    }
+    return Environment(files, scorers, extractors, models or {}, inputs, kinds or {}, adapters or {}, drafts or {})
 
 
 def _drafts(drafts: Sequence[str], read: set[Path]) -> dict[str, UserDraft]:

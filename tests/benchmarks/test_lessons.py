@@ -51,7 +51,7 @@ def test_users_by_type_are_those_of_the_lesson() -> None:
     text = kv_memory.exercise(quick=False)
     rows = {line.split("  ")[0]: line.split()[-4:] for line in text.splitlines()[1:5]}
     assert [rows[name][1] for name in ("16 bits", "fp8", "int4")] == ["126", "252", "504"]
-    assert [rows[name][3] for name in ("16 bits", "fp8", "int4")] == ["126", "244", "403"]
+    assert [rows[name][3] for name in ("16 bits", "fp8", "int4")] == ["126", "244", "304"]
     assert text.endswith("8 times less")
 
 

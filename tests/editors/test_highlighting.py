@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from qpdsl.grammar.words import CLAUSE_FORMS, CLAUSES, DECLARATIONS, FUNCTIONS, STAGES, TYPE_FORMS, TYPES
+from qpdsl.grammar.words import (
+    CLAUSE_FORMS,
+    CLAUSES,
+    DECLARATIONS,
+    FUNCTIONS,
+    PARAMETER_TYPES,
+    STAGES,
+    TYPE_FORMS,
+    TYPES,
+)
 from tests.support.paths import ROOT
 
 GRAMMAR = json.loads((ROOT / "editors" / "qp.tmLanguage.json").read_text("utf-8"))
@@ -65,7 +74,7 @@ def test_every_stage_is_a_keyword(stage: str) -> None:
     [
         ("declaration", DECLARATIONS, "{} x"),
         ("clause", CLAUSES | set(CLAUSE_FORMS) | {"draft"}, "x {} y"),
-        ("type", TYPES, "x: {}"),
+        ("type", PARAMETER_TYPES, "x: {}"),
         ("form", {*FUNCTIONS, "judge", "filter", "amortized", "grammar", "epsilon", "loss"}, "x {}(1)"),
         ("form", set(TYPE_FORMS) - set(TYPES), "x: {}(1)"),
         ("constant", {"true", "false", "none"}, "x {}"),

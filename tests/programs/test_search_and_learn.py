@@ -20,9 +20,8 @@ from qpdsl import zoo
 from qpdsl.executor.engine.step.sampler import sample
 from qpdsl.executor.events.events import Path, Rounds
 from qpdsl.executor.requests.request import SamplingParams
-from qpdsl.executor.runtime.instance.noise import hash_arguments, noise_key
-from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.executor.runtime.instance.noise import hash_context, noise_key
+from qpdsl.executor.text.context import Context
 from tests.support.executor.programs import arguments, compiled, run_all, shipped, texts
 
 STOP = "\n\n"
@@ -53,20 +52,17 @@ class Beam:
 
 @dataclass
 class Search:
-    """One problem, and the `generate` stages of the program in order."""
+    """One problem: the key of its context in the noise."""
 
     problem: str
     digest: bytes
-    stages: list[int]
 
     @classmethod
-    def of(cls, plan: PhysicalPlan, problem: str, **given: int) -> Search:
-        values = arguments(plan, problem=problem, **given)
-        stages = [node.op.stage for node in everything(plan.ops) if isinstance(node.op, ops.Generate)]
-        return cls(problem, hash_arguments([values[parameter.name] for parameter in plan.params]), stages)
+    def of(cls, problem: str) -> Search:
+        return cls(problem, hash_context(Context(turns=(("user", problem),))))
 
     @torch.inference_mode()
-    def go_on(self, beam: Beam, index: int, stage: int, rounds: Rounds, *, stop: bool, temperature: float) -> Beam:
+    def go_on(self, beam: Beam, index: int, ordinal: int, rounds: Rounds, *, stop: bool, temperature: float) -> Beam:
         """One continuation, up to and with the stop string, or to the end."""
         model, tokenizer = loaded("zoo/counting")
         prompt = tokenizer.apply_chat_template(
@@ -74,7 +70,7 @@ class Search:
         )
         eos = model.generation_config.eos_token_id
         made = replace(beam, tokens=list(beam.tokens), path=(*beam.path, index))
-        key = noise_key(0, self.digest, self.stages[stage], rounds, made.path)
+        key = noise_key(0, self.digest, ordinal, rounds, made.path)
         start, drawn = len(beam.text), 0
         while len(prompt) + len(made.tokens) < model.config.max_position_embeddings:
             logits = model(torch.tensor([prompt + made.tokens])).logits[:, -1].float()
@@ -173,14 +169,13 @@ def dvts(search: Search, n: int, beam_width: int, iterations: int) -> list[Beam]
     return [beam for number in range(len(trees)) for beam in candidates[number]]
 
 
-def completions(name: str, problems: list[str], **given: int) -> tuple[PhysicalPlan, list[list[tuple[str, float]]]]:
+def completions(name: str, problems: list[str], **given: int) -> list[list[tuple[str, float]]]:
     """The rows that a shipped program chooses from, with their scores."""
     text = files("qpdsl.programs").joinpath(f"{name}.qp").read_text(encoding="utf-8")
     plan = compiled(text[: text.index("  best by score")] + "}\n")
     results = run_all(plan, [arguments(plan, problem=problem, **given) for problem in problems])
     assert [result.error for result in results] == [None] * len(problems)
-    rows = [[(str(row.columns["text"]), row.columns["score"]) for row in result.rows] for result in results]
-    return plan, rows  # type: ignore[return-value]
+    return [[(str(row.columns["text"]), row.columns["score"]) for row in result.rows] for result in results]  # type: ignore[misc]
 
 
 def check(found: list[tuple[str, float]], expected: list[Beam]) -> None:
@@ -190,32 +185,32 @@ def check(found: list[tuple[str, float]], expected: list[Beam]) -> None:
 
 def test_best_of_n() -> None:
     problems = texts(2)
-    plan, rows = completions("sal_best_of_n", problems, n=4)
+    rows = completions("sal_best_of_n", problems, n=4)
     for problem, found in zip(problems, rows, strict=True):
-        check(found, best_of_n(Search.of(plan, problem, n=4), 4))
+        check(found, best_of_n(Search.of(problem), 4))
 
 
 @pytest.mark.parametrize("depth", [2, 8])
 def test_beam_search(depth: int) -> None:
     problems = texts(2)
     given = {"width": 2, "expand": 2, "depth": depth}
-    plan, rows = completions("sal_beam_search", problems, **given)
+    rows = completions("sal_beam_search", problems, **given)
     for problem, found in zip(problems, rows, strict=True):
-        check(found, beam_search(Search.of(plan, problem, **given), 4, 2, depth))
+        check(found, beam_search(Search.of(problem), 4, 2, depth))
 
 
 @pytest.mark.parametrize("depth", [2, 8])
 def test_dvts(depth: int) -> None:
     problems = texts(2)
     given = {"subtrees": 2, "expand": 2, "depth": depth}
-    plan, rows = completions("sal_dvts", problems, **given)
+    rows = completions("sal_dvts", problems, **given)
     for problem, found in zip(problems, rows, strict=True):
-        check(found, dvts(Search.of(plan, problem, **given), 4, 2, depth))
+        check(found, dvts(Search.of(problem), 4, 2, depth))
 
 
 def test_the_prediction_is_the_first_of_the_best() -> None:
     problems = texts(2)
-    _, rows = completions("sal_beam_search", problems, width=2, expand=2, depth=6)
+    rows = completions("sal_beam_search", problems, width=2, expand=2, depth=6)
     plan = shipped("sal_beam_search")
     given = [arguments(plan, problem=problem, width=2, expand=2, depth=6) for problem in problems]
     for result, found in zip(run_all(plan, given), rows, strict=True):
@@ -230,7 +225,7 @@ def test_only_the_programs_of_search_and_learn_read_an_empty_last_step() -> None
     problem = texts(1)[0]
     (ours,), (theirs,) = run_all(sound, [{"q": problem}]), run_all(raw, [{"q": problem}])
     text = str(ours.rows[0].columns["text"])
-    search = Search(problem, b"", [])
+    search = Search(problem, b"")
     assert text.endswith(STOP)
     assert ours.value == pytest.approx(search.step_scores(text.removesuffix(STOP))[-1], abs=3e-5)
     assert theirs.value == pytest.approx(search.step_scores(text)[-1], abs=3e-5)

@@ -54,8 +54,10 @@ PARAMETERS = {
     "report": {"trace": READS, "output": WRITES},
     "replay": {"trace": READS},
     "profile": {
-        "models": READS_FOLDER, "roofline": READS_FOLDER, "surface": READS, "device": NO_FILE, "hardware": NO_FILE,
-        "contexts": NO_FILE, "batches": NO_FILE, "weights": NO_FILE, "kv_memory": NO_FILE,
+        "measured": READS_FOLDER, "roofline": READS_FOLDER, "surface": READS, "device": NO_FILE, "hardware": NO_FILE,
+        "contexts": NO_FILE, "batches": NO_FILE, "weights": NO_FILE, "kv_memory": NO_FILE, "python": READS,
+        "allow_read": READS_FOLDER, "models": READS_FOLDER, "adapters": READS_FOLDER, "program": NO_FILE,
+        "settings": NO_FILE, "disabled": NO_FILE, "drafts": READS_TEXTS, "exit_heads": READS_FOLDER,
     },
     "calibrate": {
         "model": READS_FOLDER, "text": READS, "output": WRITES, "field": NO_FILE, "layers": NO_FILE, "device": NO_FILE,

@@ -125,7 +125,9 @@ def function(shape: str, kind: Any, plan: Mapping[str, str]) -> PythonFunction:
         return batched(problems)
 
     call: Callable[..., Any] = dict(zip(SHAPES, (plain, later, batched, batched_later), strict=True))[shape]
-    return PythonFunction("f", call, "batched" in shape, kind, "float" if kind == "extractor" else "text")
+    return PythonFunction(
+        "f", call, "all" if "batched" in shape else "one", kind, "float" if kind == "extractor" else "text"
+    )
 
 
 def job(kind: str, timeout: float | None = None) -> Job:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, IntEnum
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,8 +13,8 @@ from hypothesis import strategies as st
 from qpdsl.arguments import ArgumentError, bind, from_json, from_text, parse_settings
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
-from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.logical import Parameter
+from qpdsl.planner.values.value import Value
 
 NOWHERE = Span(0, 0)
 
@@ -135,3 +137,72 @@ def test_a_subclass_of_text_or_number_counts_as_its_value() -> None:
     assert (text, type(text), f"{text}") == ("pens", str, "pens")
     number = from_json(Parameter("a", "int", None), Count.TWO)
     assert (number, type(number)) == (2, int)
+
+
+LIST = Parameter("x", "[text]", None, False, "[text](..2)", '{"type":"array","items":{"type":"string"},"maxItems":2}')
+CHOICE = Parameter("x", "text", None, True, 'choice("a", "b")?', '{"type":"string","enum":["a","b"]}')
+RECORD = Parameter("x", "{name: text, age: int}", None, False, "Person", None)
+
+
+@pytest.mark.parametrize(
+    ("param", "text", "value"),
+    [
+        (LIST, '["a", "b"]', ("a", "b")),
+        (LIST, "[]", ()),
+        (CHOICE, "a", "a"),
+        (RECORD, '{"name": "Ann", "age": 3}', {"name": "Ann", "age": 3}),
+        (Parameter("x", "[float]", None), "[1, 2.5]", (1.0, 2.5)),
+        (Parameter("x", "int", None, True), "none", None),
+        (Parameter("x", "text", None), "@home", "@home"),
+        (Parameter("x", "text", None), "@@a.txt", "@a.txt"),
+        (
+            Parameter("x", "messages", None),
+            '[{"role": "user", "content": "hi"}]',
+            ({"role": "user", "content": "hi"},),
+        ),
+    ],
+)
+def test_values_that_are_no_plain_ones_are_written_as_json(param: Parameter, text: str, value: object) -> None:
+    read = from_text(param, text)
+    assert read == value and {read: 1}  # it can be a key
+
+
+@pytest.mark.parametrize(
+    ("param", "text", "why"),
+    [
+        (LIST, '["a", 1]', r"`x\[1\]` takes text, not 1"),
+        (LIST, '["a", "b", "c"]', "3 items are too many"),
+        (LIST, "a, b", "written as JSON; the value is none at column 1"),
+        (LIST, '{"a": 1}', r"takes a value of the type `\[text\]\(..2\)`, not an object"),
+        (CHOICE, "c", "none of the values allowed"),
+        (RECORD, '{"name": "Ann", "age": "3"}', "`x.age` takes a whole number"),
+        (LIST, "@a.csv", "ends in `.txt`"),
+        (LIST, "@nowhere.json", "cannot read `nowhere.json`"),
+    ],
+)
+def test_values_that_do_not_fit(param: Parameter, text: str, why: str) -> None:
+    with pytest.raises(ArgumentError, match=why):
+        from_text(param, text)
+
+
+def test_a_value_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "a.json").write_text('["one", "two"]')
+    (tmp_path / "a.jsonl").write_text('"one"\n\n"two"\n')
+    for name in ("a.txt", "a.json", "a.jsonl"):
+        assert from_text(LIST, f"@{tmp_path / name}") == ("one", "two")
+    assert from_text(Parameter("x", "text", None), f"@{tmp_path / 'a.txt'}") == "one\n\ntwo\n"
+    (tmp_path / "a.jsonl").write_text('"one"\n{\n')
+    with pytest.raises(ArgumentError, match=r"line 2 of `.*a.jsonl` is none"):
+        from_text(LIST, f"@{tmp_path / 'a.jsonl'}")
+
+
+def test_python_values_of_records() -> None:
+    @dataclass
+    class Person:
+        name: str
+        age: int | None = None
+
+    assert from_json(RECORD, Person("Ann", 3)) == {"name": "Ann", "age": 3}
+    assert from_json(RECORD, Person("Ann")) == {"name": "Ann"}
+    assert from_json(CHOICE, None) is None and bind([CHOICE], {"x": None}) == {"x": None}

@@ -22,7 +22,7 @@ greedy = qp.load("greedy")
     [
         (lambda: qp.Session(devic="cpu"), "`Session` takes no keyword `devic`; did you mean `device`?"),  # type: ignore[call-arg]
         (lambda: qp.using(sed=1), "`using` takes no keyword `sed`; did you mean `seed`?"),  # type: ignore[call-arg]
-        (lambda: qp.scorer(batch=True), "`scorer` takes no keyword `batch`; did you mean `batched`?"),  # type: ignore[call-overload]
+        (lambda: qp.scorer(row="all"), "`scorer` takes no keyword `row`; did you mean `rows`?"),  # type: ignore[call-overload]
         (lambda: qp.parse("", functons=[]), "`parse` takes no keyword `functons`; did you mean `functions`?"),  # type: ignore[call-arg]
         (
             lambda: greedy.using(row_timout=1),  # type: ignore[call-arg]

@@ -11,6 +11,8 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.models.exit_head import ExitHead, save_heads
 from qpdsl.executor.models.exit_record import Agreement, ExitFigures, ExitRecord, LogitBound
 from qpdsl.executor.runtime.run import InstanceResult
+from qpdsl.grammar.diagnostic import QpError
+from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
 from qpdsl.model_digest import location_digest
@@ -18,9 +20,11 @@ from qpdsl.model_location import locate
 from qpdsl.planner.check.lower import lower
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.plan.physical import head_folders
 from qpdsl.session import Session
 from tests.support.executor.programs import run_all, texts
 
+NOTHING = Files()
 MODEL, LAYERS, WIDTH = "zoo/counting", 4, 256
 PROGRAM = """model llm = "zoo/counting"
 program p(problem: text) -> text {
@@ -30,9 +34,9 @@ program p(problem: text) -> text {
 """
 
 
-def results(arguments: str, *disabled: str) -> list[InstanceResult]:
+def results(arguments: str, *disabled: str, files: Files = NOTHING) -> list[InstanceResult]:
     file = parse_file(Source("test.qp", PROGRAM % arguments))
-    plan = planned(lower(file, "p", Environment()), disabled=disabled)
+    plan = planned(lower(file, "p", Environment(files)), disabled=disabled)
     return run_all(plan, [{"problem": text} for text in texts(3)], session=Session(threads=1))
 
 
@@ -71,11 +75,26 @@ def test_layers_that_wait_change_no_result(arguments: str) -> None:
 def test_the_heads_of_a_folder_are_used(tmp_path: Path) -> None:
     folder = tmp_path / "heads"
     written(folder, 1, 2)
-    by_head = results(f'0.5, layer=2, head="{folder}"')
-    assert told(by_head) == told(results(f'0.5, layer=2, head="{folder}"', "defer_layers"))
+    files = Files(tmp_path)
+    by_head = results('0.5, layer=2, head="heads"', files=files)
+    assert told(by_head) == told(results('0.5, layer=2, head="heads"', "defer_layers", files=files))
     assert told(by_head) != told(results("0.5, layer=2"))
     # Without a layer it is that of the head that saves most.
-    assert told(results(f'0.5, head="{folder}"')) == told(results(f'0.5, layer=1, head="{folder}"'))
+    usual = results('0.5, head="heads"', files=files)
+    assert told(usual) == told(results('0.5, layer=1, head="./heads"', files=files))
+
+
+def test_the_head_of_a_folder_drafts_and_changes_no_token(tmp_path: Path) -> None:
+    written(tmp_path / "heads", 1)
+
+    def drafted(clause: str) -> list[InstanceResult]:
+        file = parse_file(Source("test.qp", PROGRAM.replace("via amortized(%s)", clause)))
+        plan = planned(lower(file, "p", Environment(Files(tmp_path))))
+        return run_all(plan, [{"problem": text} for text in texts(3)], session=Session(threads=1))
+
+    plain, through = drafted("draft none"), drafted('draft early_exit("heads", tokens=3)')
+    assert told(through) == told(plain)
+    assert sum(result.counts.get("drafted", 0) for result in through) > 0
 
 
 def test_what_a_model_has_none_of_is_refused(tmp_path: Path) -> None:
@@ -84,6 +103,27 @@ def test_what_a_model_has_none_of_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "heads"
     written(folder, 1)
     with pytest.raises(ModelError, match="no head for layer 2"):
-        results(f'0.5, layer=2, head="{folder}"')
+        results('0.5, layer=2, head="heads"', files=Files(tmp_path))
     with pytest.raises(ModelError, match="there is no such folder"):
-        results(f'0.5, head="{tmp_path / "none"}"')
+        results('0.5, head="none"', files=Files(tmp_path))
+
+
+@pytest.mark.parametrize("clause", ['via amortized(0.5, head="%s")', 'draft eagle("%s")', 'draft early_exit("%s")'])
+def test_a_folder_of_heads_lies_by_the_program_and_under_its_folder(tmp_path: Path, clause: str) -> None:
+    def found(place: str, files: Files) -> tuple[str, ...]:
+        file = parse_file(Source("p.qp", PROGRAM.replace("via amortized(%s)", clause % place)))
+        return tuple(head_folders(planned(lower(file, "p", Environment(files)))))
+
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    assert found("sub/heads", Files(own)) == found("./sub/../sub/heads", Files(own)) == (str(own / "sub" / "heads"),)
+    assert found("../other/h", Files(own, (other,))) == (str(other / "h"),)
+    for place, files in (
+        ("../other/h", Files(own)),
+        (str(other), Files(own)),
+        ("heads", NOTHING),
+        ("~/../../h", Files(own)),
+    ):
+        with pytest.raises(QpError) as refused:
+            found(place, files)
+        assert [fault.code for fault in refused.value.diagnostics] == ["QP228"]

@@ -16,7 +16,7 @@ from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.model_digest import model_digest
 from qpdsl.output import OrderedLines, check_writable, write_whole
-from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.values.value import Value
 from tests.support.timing import assert_quick, cpu_seconds
 
 

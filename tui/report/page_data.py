@@ -57,7 +57,7 @@ def _facts(state: RunState) -> list[tuple[str, str]]:
     facts.append(("time", figures.clock(state.now)))
     if plan is not None:
         facts += [(f"model {name}", model) for name, model in plan.models.items()]
-        facts.append(("within", plan.within))
+        facts.append(plan.permits)
     if begun is not None:
         facts += [("seed", str(begun.seed)), ("device", begun.device), ("version", begun.version)]
     return facts

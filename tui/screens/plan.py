@@ -143,7 +143,8 @@ class PlanView(View):
         plan = self.state.plan
         if plan is None:
             return Text(" the plan comes with the run's first event", style=palette.muted)
-        text = Text(" within ", style=palette.muted).append(one_line(plan.within), palette.text)
+        word, rest = plan.permits
+        text = Text(f" {word} ", style=palette.muted).append(one_line(rest), palette.text)
         for name, model in plan.models.items():
             text.append("  ").append(f"{one_line(name)} ", palette.muted).append(one_line(model), palette.text)
         begun = self.state.begun
@@ -189,6 +190,9 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
         facts.add("prompt tokens", f"{totals.prompt_tokens:,}")
         facts.add("from the cache", f"{totals.cached_tokens:,}  {figures.share(totals.cached_share)}")
         facts.add("sampled tokens", f"{totals.sampled_tokens:,}")
+    if totals.shadowed:
+        share = f"{totals.differed:,} would differ  {figures.share(totals.differed / totals.shadowed)}"
+        facts.add("shadowed draws", f"{totals.shadowed:,}, {share}")
     facts.add("seconds in it", f"{totals.seconds:,.2f} over all rows")
     facts.add("share", None if part is None else figures.share(part))
     if totals.runs:

@@ -12,7 +12,10 @@ _DEEPEST = 400
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over all runs of an operator; `now` counts the instances that are in it, `regret` that of its router."""
+    """Sums over all runs of an operator; `now` counts the instances that are in it, `regret` that of its router.
+
+    Of `shadowed` early draws `differed` are not what the full model would have drawn.
+    """
 
     runs: int = 0
     rows_in: int = 0
@@ -22,6 +25,8 @@ class Totals:
     cached_tokens: int = 0
     seconds: float = 0.0
     now: int = 0
+    shadowed: int = 0
+    differed: int = 0
     choice: str | None = None
     regret: float | None = None
 
@@ -65,6 +70,11 @@ class PlanTree:
     models: Mapping[str, str]
     lines: tuple[PlanLine, ...]
     parameters: tuple[tuple[str, str], ...]
+
+    @property
+    def permits(self) -> tuple[str, str]:
+        """What the program permits its plan to change: a word and what follows it, as `within` and `loss(0.02)`."""
+        return ("lossy", "by its via") if self.within == "lossy" else ("within", self.within)
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> PlanTree:

@@ -147,6 +147,8 @@ class RunState:
         totals.sampled_tokens += event.sampled_tokens
         totals.cached_tokens += event.cached_tokens
         totals.seconds += event.seconds
+        totals.shadowed += event.counts.get("shadowed", 0)
+        totals.differed += event.counts.get("differed", 0)
         inside = self._in.get(event.instance)
         if inside is not None and event.operator in inside:
             inside.remove(event.operator)

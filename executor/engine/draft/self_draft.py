@@ -1,6 +1,7 @@
 """Drafts by the first layers of the model itself and its head (as LayerSkip does: Elhoushi et al., 2024).
 
-What these layers compute is the KV that the whole model has there. It is computed once more when the draft is checked.
+They are read as the last ones are, or through an exit head (`qpdsl calibrate`) after its layer. What these layers
+compute is the KV that the whole model has there. It is computed once more when the draft is checked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
 from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.step.backends import NativeBackend
+from qpdsl.executor.engine.step.backends import Hidden, NativeBackend
 from qpdsl.executor.requests.drafting import Drafting
 
 # A sample that has more of its own tokens to compute gets no draft.
@@ -21,12 +22,24 @@ _MOST_MISSING = 16
 
 
 class SelfDrafter:
-    """Draws ahead from the middle layer, in the pages of the samples themselves, behind what they have computed."""
+    """Draws ahead after `layer` layers, in the pages of the samples themselves, behind what they have computed.
 
-    def __init__(self, drafting: Drafting, model: PagedModel, backend: NativeBackend, memory: KVCacheManager) -> None:
+    `hidden_of`: see `NativeBackend.first_layers`.
+    """
+
+    def __init__(
+        self,
+        drafting: Drafting,
+        model: PagedModel,
+        backend: NativeBackend,
+        memory: KVCacheManager,
+        layer: int,
+        hidden_of: Hidden | None = None,
+    ) -> None:
         self._drafting = drafting
         self._memory = memory
-        self._rollout = Rollout(model, partial(backend.first_layers, depth=model.exit_layer), backend.readout)
+        first_layers = partial(backend.first_layers, depth=layer, hidden_of=hidden_of)
+        self._rollout = Rollout(model, first_layers, backend.readout)
 
     def propose(self, samples: Several[Sequence], lengths: Several[int]) -> list[Proposal | None]:
         """See `Drafter`."""

@@ -2,7 +2,7 @@
 
 Open `exit_steps.py` first. A draw with an `EarlyExit` is made from the hidden state after some layer
 (`exit_states.py`); `leaving.py` draws it and says whether it stands. Where it does not, it is made once more from the
-last layer's.
+last layer's. Where `exit_router.py` says that a draw is to leave its exit out, the last layer's is all that is read.
 
 In a plain exit all layers run anyway, so this only says from where a token comes. In a deferred one, a sample that
 decodes runs the first layers for its next token alone. Where the token that is drawn stands, the residual waits
@@ -14,6 +14,13 @@ cached prefix, and are forgotten with the pages. Samples of one batch leave or g
 
 No sample has more than `MOST_LATE` late tokens. Long before that a chunk reads its weights as seldom as it can, so that
 waiting saves nothing more; what it bounds is the memory of the residuals, and how long one step keeps the others.
+Residuals wait in slabs of the KV memory (`../memory/residuals.py`). Where that has none left, or needs them back, the
+other layers run at once.
+
+A shadowed draw stands, and is made from the last layer too, with the same noise, to count whether the token is the
+same. Its sample catches up for that as for a refined token, so the layers that were saved are paid for, and since these
+are exact whenever they run, no token depends on it. Neither does a router's choice depend on how an exit is carried
+out: only on what the router knew before and on the sample's own draws, which outlive its pages.
 
 A token's logits, where it left, are never known for the last layer: so its log-probability is that of the distribution
 it was drawn from, in plain exits too. Prompts, and whatever is computed anew after its pages were lost, run all layers.

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch.nn.functional import linear, pad
 
+from qpdsl.executor.engine.exit.exit_router import Expected
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.kernels.data.weights import FloatWeight
 from qpdsl.executor.kernels.linear import PADDED_ROWS, PackedLinear
@@ -32,15 +33,42 @@ class HeadWeights(Protocol):
     def bias(self) -> torch.Tensor: ...
 
 
+class ExitCurve(Protocol):
+    """What was measured of an exit head: by margin, the share of draws that leave and that of draws that change.
+
+    `leave`: what a draw costs that leaves, in shares of a full one; `refine`: what another costs on top of it.
+    """
+
+    @property
+    def leave(self) -> float: ...
+
+    @property
+    def refine(self) -> float: ...
+
+    def at(self, margin: float) -> tuple[float, float]: ...
+
+
 class ExitHeads:
     """The exit heads that an engine has, by name and layer. Of a name, the first that came is the usual one."""
 
     def __init__(self) -> None:
         self._heads: dict[str, dict[int, _Shift]] = {}
+        self._curves: dict[tuple[str, int], ExitCurve] = {}
 
-    def add(self, name: str, head: HeadWeights) -> None:
+    def add(self, name: str, head: HeadWeights, curve: ExitCurve | None = None) -> None:
         """Adds a head, or takes it for another of its name and layer."""
         self._heads.setdefault(name, {})[head.layer] = _Shift(head)
+        if curve is not None:
+            self._curves[name, head.layer] = curve
+
+    def expected(self, model: PagedModel, leave: EarlyExit) -> Expected:
+        """What is expected of a settled exit: what was measured of its head, else that half of the draws leave."""
+        assert leave.layer is not None
+        curve = None if leave.head is None else self._curves.get((leave.head, leave.layer))
+        if curve is not None:
+            return Expected(*curve.at(leave.margin), curve.leave, curve.refine)
+        first = leave.layer / model.depth
+        return Expected(0.5, 0.0, first, 1 - first)
 
     def settled(self, name: str, model: PagedModel, request: GenerateRequest) -> GenerateRequest:
         """A request with an exit that says its layer, and defers only where the model and its draft let it.
@@ -50,6 +78,20 @@ class ExitHeads:
         leave = request.exit
         if leave is None:
             return request
+        layer = self.layer(name, model, leave)
+        if layer >= model.depth:
+            raise EngineError(f"{name} cannot be left after layer {layer}: it has {model.depth} layers")
+        if leave.certify is not None and request.sampling.filtered and not request.sampling.greedy:
+            raise EngineError("no early exit is certified beside top-k, top-p or min-p: what these cut is not known")
+        if request.confidence is not None:
+            raise EngineError("a token that may leave early has no confidence to end a sample by")
+        if leave.route is not None and request.draft is not None:
+            raise EngineError("a sample with drafts has no router for its early exit: all layers check its drafts")
+        deferred = leave.deferred and model.runs_in_part and request.draft is None
+        return replace(request, exit=replace(leave, layer=layer, deferred=deferred))
+
+    def layer(self, name: str, model: PagedModel, leave: EarlyExit) -> int:
+        """The layer of an exit from the model, which is called `name`. Raises EngineError where its head is none."""
         layer = leave.layer
         if leave.head is not None:
             own = self._of(name, leave.head)
@@ -60,15 +102,7 @@ class ExitHeads:
             if (width := own[layer].width) != (wanted := model.head_inputs):
                 reason = f"its hidden states are {width} wide, not {wanted}"
                 raise EngineError(f"{leave.head} is no exit head for {name}: {reason}")
-        layer = model.exit_layer if layer is None else layer
-        if layer >= model.depth:
-            raise EngineError(f"{name} cannot be left after layer {layer}: it has {model.depth} layers")
-        if leave.certify is not None and request.sampling.filtered and not request.sampling.greedy:
-            raise EngineError("no early exit is certified beside top-k, top-p or min-p: what these cut is not known")
-        if request.confidence is not None:
-            raise EngineError("a token that may leave early has no confidence to end a sample by")
-        deferred = leave.deferred and model.runs_in_part and request.draft is None
-        return replace(request, exit=replace(leave, layer=layer, deferred=deferred))
+        return model.exit_layer if layer is None else layer
 
     def hidden(self, model: PagedModel, leave: EarlyExit, residual: torch.Tensor) -> torch.Tensor:
         """Hidden states [N, d] for the model's head, of rows [N, d] after the layer of a settled exit.

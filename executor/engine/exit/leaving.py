@@ -19,6 +19,7 @@ class Leaving(NamedTuple):
 
     stands:   whether the token is the sample's; if not, the last layer draws
     near_tie: rounding could have decided the token, if it stands, or whether it does
+    margin:   by how much the two largest probabilities differ
     best:     int32, the bits of the ids among which the last layer draws; None for all that may come
     """
 
@@ -26,6 +27,7 @@ class Leaving(NamedTuple):
     logprob: float
     near_tie: bool
     stands: bool
+    margin: float = 0.0
     best: Bits | None = None
 
 
@@ -109,7 +111,10 @@ def _settled(
         stands = surplus >= 0 and lead > 0
         near = abs(surplus) < NEAR_CUT_PROBABILITY or abs(lead) < NEAR_TIE_GAP
         leavings.append(
-            Leaving(token, logprob, near or (stands and tie), stands, None if stands or not best else best[index])
+            Leaving(
+                *(token, logprob, near or (stands and tie), stands, margins[index]),
+                None if stands or not best else best[index],
+            )
         )
     return leavings
 

@@ -16,7 +16,9 @@ A model that needs pages takes a free one of its own, then a free slab, then wha
 a sequence preempted: of all models, the one with the lowest priority and then the youngest. It is computed again later,
 and its tokens do not change. The oldest sequence can always continue, so no two models wait for each other.
 
-Everything here is bookkeeping of page numbers; only `arena.py` and `kv_cache.py` hold tensors, and a sequence the
-residuals of tokens whose last layers are to come. `check_integrity()` balances every account, and a hypothesis state
-machine drives it over two models on a few slabs.
+The residuals of tokens whose last layers are to come wait in slabs of their own (`residuals.py`), which go back before
+any sequence is preempted.
+
+Everything here is bookkeeping of page numbers; only `arena.py`, `kv_cache.py` and `residuals.py` hold tensors.
+`check_integrity()` balances every account, and a hypothesis state machine drives it over two models on a few slabs.
 """

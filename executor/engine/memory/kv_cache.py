@@ -14,8 +14,8 @@ import torch
 from qpdsl.executor.kernels.data import int4_groups
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 
-# Keys and values in eight bits with a float32 scale for each token and head, or in four with a scale and a minimum for
-# each group along a head; None: in the model's own type.
+# Keys and values in eight bits with a float32 scale for each token and head, or keys so and values in four bits with a
+# scale and a minimum for each group along a head; None: in the model's own type.
 KVType = Literal["int8", "fp8", "int4"]
 KV_TYPES: tuple[KVType, ...] = get_args(KVType)
 
@@ -29,7 +29,7 @@ def suits(kv_type: KVType, head_dim: int) -> bool:
 class KVLayout:
     """The geometry of a model's KV: a row holds [page_size, 2, kv_heads, head_dim], key and then value, in `dtype`.
 
-    With `kv_type` a row holds those numbers in eight or four bits each, and their scales (see `KVRows`).
+    With `kv_type` a row holds those numbers in fewer bits, and their scales (see `KVRows`).
     """
 
     layers: int

@@ -9,6 +9,7 @@ from typing import Protocol
 from qpdsl.executor.engine.memory.pool import PagePool
 from qpdsl.executor.engine.memory.prefix_tree import PrefixTree, digests
 from qpdsl.executor.engine.memory.reclaimer import Reclaimer
+from qpdsl.executor.engine.memory.residuals import Residuals
 from qpdsl.executor.engine.memory.sequence import Sequence
 
 
@@ -26,7 +27,7 @@ class KVCacheManager:
     """The pages of one model, in the memory that `cache` copies in.
 
     `flops` are the operations that computing one token again takes. Models that share an arena share a `reclaimer`.
-    `hits` counts the prompt tokens that were found in the prefix tree.
+    `hits` counts the prompt tokens that were found in the prefix tree. `residuals` has what waits of late tokens.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class KVCacheManager:
         self._page_bytes, self._token_bytes = pool.layout.page_bytes, pool.layout.token_bytes
         self.pool = pool
         self.reclaimer = reclaimer or Reclaimer()
+        self.residuals = Residuals(pool.arena, self.reclaimer, pool.owner)
         self.tree = PrefixTree(pool, self.page_size, self.reclaimer.clock, flops / self._token_bytes)
         self.hits = 0
         self._cache = cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from qpdsl.executor.engine.memory.prefix_tree import PrefixNode
 from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.requests.confidence import Confidence
+from qpdsl.executor.requests.draw_figures import DrawFigures
 from qpdsl.executor.requests.request import (
     Finish,
     GenerateRequest,
@@ -33,7 +35,8 @@ class Sequence:
     """`tokens[:computed]` have their KV in `pages`; the rest waits to be computed.
 
     Of `late` tokens behind those, the layers up to the request's exit are computed: `deferred` are their residuals
-    after these, float32 [n, d] in turn. Nobody else may see what their pages hold; who loses its pages forgets them.
+    after these, float32 [n, d] in turn, and `release` is told where they are not needed any more. Nobody else may see
+    what their pages hold; who loses its pages forgets them.
 
     Where the request samples (`generates`), a prompt stands for `copies` samples of it, from number `index` on, until
     it is forked. A request that only reads is one sequence, whose `values` are those read so far, one tuple a position.
@@ -49,7 +52,8 @@ class Sequence:
     counts the younger ones that were admitted before it. `KVManager` keeps the rest: tokens below `limit` may be
     written without asking it; `published` pages are in the prefix tree, the last of them at `node`; `digests` of the
     prompt's whole pages serve as hints. By `confidence` its next token must stand. It has waited for its
-    next token since `since`, on the clock of `time.perf_counter`; `told` of its tokens have ended such waits.
+    next token since `since`, on the clock of `time.perf_counter`; `told` of its tokens have ended such waits. Of its
+    last draw that tried an early exit, `last_exit` has the margin there, and whether the token stood.
     """
 
     ticket: Ticket
@@ -63,6 +67,7 @@ class Sequence:
     computed: int = 0
     logprob: float = 0.0
     logprobs: list[float] = field(default_factory=list)
+    figures: list[DrawFigures] = field(default_factory=list)
     near_ties: int = 0
     cached: int = 0
     admitted: bool = False
@@ -88,11 +93,16 @@ class Sequence:
     told: int = 0
     confidence: Confidence | None = field(init=False, default=None)
     deferred: list[np.ndarray[Any, np.dtype[np.float32]]] = field(default_factory=list)
+    release: Callable[[Sequence], None] | None = None
     late: int = 0
     exits: int = 0
     refined: int = 0
     caught_up: int = 0
     skipped: int = 0
+    shadowed: int = 0
+    differed: int = 0
+    full: int = 0
+    last_exit: tuple[float, bool] | None = None
     generates: bool = field(init=False)
     prompt_length: int = field(init=False)
 
@@ -101,6 +111,7 @@ class Sequence:
         self.prompt_length = len(self.request.tokens)
         if isinstance(self.request, GenerateRequest):
             self.confidence = self.request.confidence
+            self.since = self.since if self.request.since is None else self.request.since
 
     @classmethod
     def of(cls, ticket: Ticket, request: Request, room: int = 0) -> Sequence:
@@ -153,6 +164,8 @@ class Sequence:
 
     def forget_deferred(self) -> None:
         """Its late tokens are missing again."""
+        if self.release is not None:
+            self.release(self)
         self.deferred.clear()
         self.late = 0
 
@@ -193,10 +206,13 @@ class Sequence:
         tokens = tuple(self.tokens[self.prompt_length :])
         counts = (self.draws, self.rounds, self.forced, self.drafted, self.accepted)
         exits = (self.exits, self.refined, self.caught_up, self.skipped)
-        steps = StepCounts(*counts, tuple(self.allowed), *exits, arms=tuple(self.arms.items()), rejected=self.rejected)
+        shadows = (self.shadowed, self.differed, self.full)
+        arms = tuple(self.arms.items())
+        steps = StepCounts(*counts, tuple(self.allowed), *exits, arms, self.rejected, *shadows)
         return Sample(
-            tokens, finish, self.logprob, self.near_ties, self.watch, tuple(self.logprobs), steps, self.confidence
-        )
+            tokens, finish, self.logprob, self.near_ties, self.watch, tuple(self.logprobs), steps, self.confidence,
+            tuple(self.figures),
+        )  # fmt: skip
 
     def _copy(self, index: int, copies: int) -> Sequence:
         copy = Sequence(self.ticket, self.request, list(self.tokens), index, copies, cached=self.cached)

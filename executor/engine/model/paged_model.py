@@ -133,7 +133,7 @@ class PagedModel:
         """What the model can be asked for: a value head has no vocabulary, so it is only read."""
         features: set[Feature] = {"logits", "forks"}
         if isinstance(self.head, LogitHead):
-            features |= {"sampling", "seeds", "masks", "confidence", "logprobs", "drafts"}
+            features |= {"sampling", "seeds", "masks", "confidence", "figures", "logprobs", "drafts"}
             features |= {"early_exit"} if self._stack.depth > 1 else set()
             features |= {"routing"} if not self.kernels and self.panel_head is not None else set()
         return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)

@@ -14,7 +14,7 @@ products depend on how many tokens chose each expert. A `max_sequences` above 12
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,6 +44,9 @@ from qpdsl.executor.kernels.paged_attention import on_device
 FIXED_ROWS = 128
 # Rows of every product with the head there.
 _FIXED_HEAD_ROWS = 64
+
+
+Hidden = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +167,16 @@ class NativeBackend:
         step, batch = self._batch(chunks)
         return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, exits))
 
-    def first_layers(self, chunks: list[Chunk], depth: int) -> ForwardOutput:
-        """As `forward`, with the first `depth` layers alone; of the KV, only theirs is in the cache after it."""
+    def first_layers(self, chunks: list[Chunk], depth: int, hidden_of: Hidden | None = None) -> ForwardOutput:
+        """As `forward`, with the first `depth` layers alone; of the KV, only theirs is in the cache after it.
+
+        `hidden_of` gives hidden states [N, d] of their residual [N, d]; by default it is the last norm.
+        """
         step, batch = self._batch(chunks)
-        _, hidden = self._model.run_layers(batch, self._cache, None, 0, depth)
-        rows = batch.read_rows
-        return ForwardOutput.unpadded(step.readers, hidden if rows is None else hidden.index_select(0, rows), {})
+        residual, hidden = self._model.run_layers(batch, self._cache, None, 0, depth)
+        read, rows = hidden if hidden_of is None else residual, batch.read_rows
+        read = read if rows is None else read.index_select(0, rows)
+        return ForwardOutput.unpadded(step.readers, read if hidden_of is None else hidden_of(read), {})
 
     def run_layers(
         self, chunks: list[Chunk], residual: torch.Tensor | None, first: int, depth: int

@@ -22,7 +22,7 @@ class Draw(NamedTuple):
     the row of the masks' bits, -1 where every id may come. `sparse`: whether the head may compute the ids alone that
     the mask allows. `exit` and `route`: as in a `GenerateRequest`.
     `confidence`: what is to be told of how sure the model was, None for nothing. `screened`: whether the head may leave
-    out ids that cannot win, since nobody reads the log-probability.
+    out ids that cannot win, since nobody reads the log-probability. `figures`: whether `DrawFigures` of it are told.
     """
 
     row: int
@@ -35,6 +35,7 @@ class Draw(NamedTuple):
     route: Routing | None = None
     confidence: ConfidenceMeasure | None = None
     screened: bool = False
+    figures: bool = False
 
 
 @dataclass(frozen=True, slots=True)

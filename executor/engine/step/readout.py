@@ -6,7 +6,7 @@ This is the logits processor of other engines: it computes logits, masks what a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step.sampler import SampledTokens, Sampler
 from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
+from qpdsl.executor.requests.draw_figures import LIKELIEST, DrawFigures
 from qpdsl.executor.requests.request import LogProbRequest, ReadRequest, TreeRequest
 
 # Dense logits of a long prompt would take gigabytes at once.
@@ -27,12 +28,16 @@ _ROWS_AT_ONCE = 64
 
 
 class HostTokens(NamedTuple):
-    """`SampledTokens` on the host, with the confidence in each token where its draw asks for it, else no number."""
+    """`SampledTokens` on the host, with the confidence in each token where its draw asks for it, else no number.
+
+    `figures` are None for a draw that does not ask for them.
+    """
 
     tokens: list[int]
     logprobs: list[float]
     near_ties: list[bool]
     confidences: list[float]
+    figures: list[DrawFigures | None]
 
 
 class Reading(NamedTuple):
@@ -75,18 +80,21 @@ class Readout:
         if self.routed is not None:
             self.routed.arm = None
         sampled = self._sampled(hidden, draws, masks)
-        measured = sampled.confidences
+        measured, told = sampled.confidences, sampled.figures
         if not sampled.tokens.is_cuda:
             logprobs = sampled.logprobs.tolist()
             confidences = _confidences(draws, logprobs, None if measured is None else measured.tolist())
-            return HostTokens(sampled.tokens.tolist(), logprobs, sampled.near_ties.tolist(), confidences)
+            figures = _figures(draws, None if told is None else told.tolist())
+            return HostTokens(sampled.tokens.tolist(), logprobs, sampled.near_ties.tolist(), confidences, figures)
         # All of them are exact in double.
         columns = [sampled.tokens.double(), sampled.logprobs.double(), sampled.near_ties.double()]
         columns += [] if measured is None else [measured]
+        columns += [] if told is None else [*told.unbind(1)]
         tokens, logprobs, near_ties, *rest = self._staging.fetch(torch.stack(columns)).tolist()
-        confidences = _confidences(draws, logprobs, rest[0] if rest else None)
+        confidences = _confidences(draws, logprobs, None if measured is None else rest.pop(0))
+        figures = _figures(draws, None if told is None else list(zip(*rest, strict=True)))
         ties = [near_tie > 0 for near_tie in near_ties]
-        return HostTokens([int(token) for token in tokens], logprobs, ties, confidences)
+        return HostTokens([int(token) for token in tokens], logprobs, ties, confidences, figures)
 
     def read(self, readings: list[Reading]) -> list[list[tuple[float, ...]]]:
         """For each reading, what it reads at each of its positions: the logits of its ids, or log-probabilities."""
@@ -140,6 +148,10 @@ class Readout:
             torch.cat((drawn.logprobs, read.logprobs))[places],
             torch.cat((drawn.near_ties, read.near_ties))[places],
             _joined(drawn, read, places),
+            # Those that are told of are among those that are read.
+            None
+            if read.figures is None
+            else torch.cat((read.figures.new_full((len(others), 3), math.nan), read.figures))[places],
         )
 
     def _by_head(self, head: TokenHead, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> SampledTokens:
@@ -155,6 +167,8 @@ class Readout:
     def _by_logits(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> SampledTokens:
         logits = self.masked_logits(hidden, draws, masks)
         sampled = self.drawn(logits, draws)
+        if any(draw.figures for draw in draws):
+            sampled = replace(sampled, figures=_figures_of(logits))
         return sampled if all(map(_by_probability, draws)) else self._with_confidences(sampled, logits, draws)
 
     def _read(
@@ -233,7 +247,7 @@ def _needs_logits(draw: Draw) -> bool:
 
     Filters sort them, and an entropy is of all of them.
     """
-    return draw.confidence == "entropy" or (draw.params.filtered and not draw.params.greedy)
+    return draw.figures or draw.confidence == "entropy" or (draw.params.filtered and not draw.params.greedy)
 
 
 def _by_probability(draw: Draw) -> bool:
@@ -251,6 +265,34 @@ def _joined(first: SampledTokens, second: SampledTokens, places: torch.Tensor) -
         for sampled, part in zip((first, second), parts, strict=True)
     ]
     return torch.cat(filled)[places]
+
+
+def _figures_of(logits: torch.Tensor) -> torch.Tensor:
+    """`DrawFigures` float64 [B, 3] of masked `logits` [B, V], in which ids that may not come are -inf."""
+    # A sum alone is split among threads, where one of several has its own thread: it would have other bits.
+    wide = logits.double().expand(max(2, len(logits)), -1)
+    logprobs = wide.log_softmax(dim=-1)
+    allowed = logprobs.isfinite()
+    count = allowed.sum(dim=-1)
+    likeliest = logprobs.topk(min(LIKELIEST, logprobs.shape[-1]), dim=-1).values
+    confidence = -_finite_mean(likeliest)
+    certainty = -_finite_mean(logprobs) - count.double().log()
+    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)
+    # No figure is -0.0.
+    return torch.stack((entropy, confidence, certainty), dim=1)[: len(logits)] + 0.0
+
+
+def _finite_mean(values: torch.Tensor) -> torch.Tensor:
+    """The mean of the finite values of each row, float64 [B]; each row has one."""
+    finite = values.isfinite()
+    return values.masked_fill(~finite, 0.0).sum(dim=-1) / finite.sum(dim=-1)
+
+
+def _figures(draws: list[Draw], told: list[Sequence[float]] | None) -> list[DrawFigures | None]:
+    """What is told of each draw that asks for it."""
+    if told is None:
+        return [None] * len(draws)
+    return [DrawFigures(*own) if draw.figures else None for draw, own in zip(draws, told, strict=True)]
 
 
 def _confidences(draws: list[Draw], logprobs: list[float], measured: list[float] | None) -> list[float]:

@@ -27,13 +27,15 @@ NEAR_CUT_PROBABILITY = 1e-6
 class SampledTokens:
     """For each row the token int64 [B], its log-probability at temperature 1 float32 [B], near tie or not bool [B].
 
-    `confidences` float64 [B]: margins and entropies where a draw asks for them, None where none does.
+    `confidences` float64 [B]: margins and entropies where a draw asks for them, None where none does. `figures` float64
+    [B, 3]: `DrawFigures`, None where no draw asks for them.
     """
 
     tokens: torch.Tensor
     logprobs: torch.Tensor
     near_ties: torch.Tensor
     confidences: torch.Tensor | None = None
+    figures: torch.Tensor | None = None
 
 
 # As `sample`.

@@ -1,4 +1,4 @@
-"""Keys and values in four bits: groups of neighbours along a head, each with a scale and a minimum.
+"""Values in four bits: groups of neighbours along a head, each with a scale and a minimum.
 
 A head's vector of one token is a record of bytes: first its D codes, two in a byte, the even ones in the low four bits;
 then for each group a float16 scale and a float16 minimum. A number is code · scale + minimum, so codes from 0 to 15
@@ -6,10 +6,12 @@ span a group from its least number to its largest. Groups have 32 numbers, and 1
 factors a number takes 5 bits, or 6.
 
 KIVI (Liu et al., "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache", ICML 2024) quantizes values like
-this, and keys by channel: over the tokens of a group, which waits in floats until it is full. Keys are quantized by
-token here, as values are. So a token is stored once and for all when it is computed, and what a query reads does not
-depend on how a prompt was cut. Groups along the head keep an outlying channel from spoiling all others; still most of
-the error is the keys'.
+this, and keys by channel, as some channels of keys are far larger than others: over the tokens of a group, which waits
+in floats until it is full. Here a token is stored once and for all when it is computed, so that what a query reads does
+not depend on how a prompt was cut; keys beside such values are kept in eight bits (`kv_rows.py`). Turning keys and
+queries by a randomized Hadamard matrix before four bits (QuaRot, Ashkboos et al., NeurIPS 2024) was tried in their
+place. Over 3,030 places of prose 12.7% of the greedy tokens of SmolLM2-135M changed with it, 13.9% without, and 5.1%
+with keys in eight bits; over 1,968 places of the built-in generator 4.6%, 4.8% and 3.6%.
 """
 
 from __future__ import annotations

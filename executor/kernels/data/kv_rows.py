@@ -6,7 +6,8 @@ Keys and values may be kept in eight bits, int8 or e4m3, with one float32 scale 
 the largest magnitude of a head's vector to the largest number of the format, as in KVQuant (Hooper et al., NeurIPS
 2024, section 3) and vLLM's per-head scales. A scale per token needs no calibration and no second pass. Because of the
 scales the memory holds not twice as many tokens as in 16 bits, but 1.78 times (heads 32 wide) to 1.94 times (128 wide).
-In four bits they lie as `int4_groups.py` says: 3.2 times as many tokens as in 16 bits.
+"int4" keeps values in four bits, as `int4_groups.py` says, and keys in int8, since most of the error of four bits is
+the keys': 2.3 to 2.4 times as many tokens as in 16 bits.
 Attention always reads what was stored, so a sample still does not depend on the schedule; but its tokens are those of a
 slightly different model (class `epsilon`). The errors are measured in `benchmarks/results/kv_types.md`.
 """
@@ -21,7 +22,8 @@ import torch
 
 from qpdsl.executor.kernels.data import int4_groups
 
-# What the elements of a row are: numbers of the model's type, of one of the two eight-bit formats, or of four bits.
+# What the elements of a row are: numbers of the model's type, of one of the two eight-bit formats, or values of four
+# bits beside keys in int8.
 RowKind = Literal["plain", "int8", "fp8", "int4"]
 # The largest magnitudes. e4m3 has no infinity; 448 is its largest finite number.
 LARGEST = {"int8": 127.0, "fp8": 448.0}
@@ -35,7 +37,8 @@ class KVRows:
 
     data:    plain: [R, page_size, 2, KV, D] of the model's dtype (0: key, 1: value); quantized: uint8 [R, bytes a row]:
              of eight bits, the int8 or e4m3 data [page_size, 2, KV, D] first, then float32 scales [page_size, 2, KV];
-             of four bits, records [page_size, 2, KV, record_bytes(D)]
+             of four bits, for each of page_size tokens its int8 keys [KV, D] and its values' records
+             [KV, record_bytes(D)], then the keys' float32 scales [page_size, KV]
     scales:  the same memory as float32 [R, bytes a row / 4]; for plain rows `data` itself, which is not read as scales
     kind:    what an element is
     """
@@ -68,15 +71,21 @@ class KVRows:
         return self.data.stride(0)
 
     def split(self) -> tuple[torch.Tensor, ...]:
-        """Views that begin [R, page_size, 2, KV]: of plain rows the data itself, of eight bits data uint8 [..., D] and
-        scales float32 [...], of four bits records uint8 [..., record_bytes(D)].
+        """Views that begin [R, page_size]: of plain rows the data itself; of eight bits data uint8 [..., 2, KV, D] and
+        scales float32 [..., 2, KV]; of four bits keys uint8 [..., KV, D], their scales float32 [..., KV] and values
+        uint8 [..., KV, record_bytes(D)].
         """
         if self.kind == "plain":
             return (self.data,)
-        shape = (self.data.shape[0], self.page_size, 2, self.kv_heads)
-        values = self.page_size * 2 * self.kv_heads * head_bytes(self.kind, self.data.dtype, self.dim)
-        data = self.data[:, :values].view(*shape, -1)
-        return (data,) if self.kind == "int4" else (data, self.scales[:, values // 4 :].view(shape))
+        pages, heads = (self.data.shape[0], self.page_size), self.kv_heads
+        key, value = head_bytes(self.kind, self.data.dtype, self.dim)
+        count = self.page_size * heads * (key + value)
+        data, scales = self.data[:, :count], self.scales[:, count // 4 :]
+        if self.kind != "int4":
+            return data.view(*pages, 2, heads, self.dim), scales.view(*pages, 2, heads)
+        both, first = data.view(*pages, -1), heads * key
+        keys, values = both[..., :first].unflatten(-1, (heads, key)), both[..., first:].unflatten(-1, (heads, value))
+        return keys, scales.view(*pages, heads), values
 
     def write(self, row: torch.Tensor, place: torch.Tensor, new: torch.Tensor) -> None:
         """Stores keys and values `new` [N, 2, KV, D] at places int64 [N] of rows int64 [N], in place."""
@@ -92,17 +101,25 @@ class KVRows:
         return _decoded(self.split(), self.kind, self.dim)
 
 
-def head_bytes(kind: RowKind, dtype: torch.dtype, dim: int) -> int:
-    """Bytes of one vector [D], without what eight bits keep elsewhere. `dtype` matters for plain rows only."""
+def head_bytes(kind: RowKind, dtype: torch.dtype, dim: int) -> tuple[int, int]:
+    """Bytes of a key [D] and of a value [D], without scales of eight bits. `dtype` matters for plain rows only.
+
+    Raises ValueError for heads that do not suit four bits.
+    """
     if kind == "int4":
-        return int4_groups.record_bytes(dim)
-    return dim * dtype.itemsize if kind == "plain" else dim
+        return dim, int4_groups.record_bytes(dim)
+    size = dim * dtype.itemsize if kind == "plain" else dim
+    return size, size
+
+
+def scale_count(kind: RowKind) -> int:
+    """How many scales of eight bits a token has for each head: of its key, or of its key and its value."""
+    return {"plain": 0, "int4": 1}.get(kind, 2)
 
 
 def row_bytes(kind: RowKind, dtype: torch.dtype, page_size: int, kv_heads: int, dim: int) -> int:
     """Bytes of one row. `dtype` matters for plain rows only. Raises ValueError for heads that do not suit four bits."""
-    scale = 4 if kind in LARGEST else 0
-    return page_size * 2 * kv_heads * (head_bytes(kind, dtype, dim) + scale)
+    return page_size * kv_heads * (sum(head_bytes(kind, dtype, dim)) + 4 * scale_count(kind))
 
 
 def quantize(values: torch.Tensor, kind: RowKind) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,13 +145,18 @@ def dequantize(data: torch.Tensor, scale: torch.Tensor, kind: RowKind) -> torch.
 
 
 def _encoded(values: torch.Tensor, kind: RowKind) -> tuple[torch.Tensor, ...]:
-    """The parts of `KVRows.split` for `values` [..., D]."""
+    """The parts of `KVRows.split` for keys and values [..., 2, KV, D]."""
     if kind == "plain":
         return (values,)
-    return (int4_groups.pack(values),) if kind == "int4" else quantize(values, kind)
+    if kind == "int4":
+        key, value = values.unbind(-3)
+        return *quantize(key, "int8"), int4_groups.pack(value)
+    return quantize(values, kind)
 
 
 def _decoded(parts: Sequence[torch.Tensor], kind: RowKind, dim: int) -> torch.Tensor:
     if kind == "plain":
         return parts[0].float()
-    return int4_groups.unpack(parts[0], dim) if kind == "int4" else dequantize(parts[0], parts[1], kind)
+    if kind == "int4":
+        return torch.stack((dequantize(parts[0], parts[1], "int8"), int4_groups.unpack(parts[2], dim)), dim=-3)
+    return dequantize(parts[0], parts[1], kind)

@@ -1,4 +1,7 @@
-"""LLVM code that reads and writes the rows of a KV cache (see `KVRows`): floats, or eight or four bits with scales."""
+"""LLVM code that reads and writes the rows of a KV cache (see `KVRows`): floats, or eight or four bits with scales.
+
+Where values have four bits, keys have eight: `kinds` says what each of them is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 from llvmlite import ir
 
 from qpdsl.executor.kernels.data.int4_groups import FACTOR_BYTES, LIMIT, MOST, group_of
-from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, RowKind, head_bytes, row_bytes
+from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, RowKind, head_bytes, row_bytes, scale_count
 from qpdsl.executor.kernels.llvm.jit.builder import F16, F32, I8, I16, I32, KernelCode, Value
 
 # Keys come first in a row, then values.
@@ -36,14 +39,19 @@ class CacheShape:
         return row_bytes(self.kind, self.dtype, self.page_size, self.kv_heads, self.dim)
 
     @property
-    def head_bytes(self) -> int:
-        """Bytes from a head to the next one, without the scales of eight bits."""
+    def kinds(self) -> tuple[RowKind, RowKind]:
+        """What the numbers of keys and of values are."""
+        return ("int8" if self.kind == "int4" else self.kind), self.kind
+
+    @property
+    def head_bytes(self) -> tuple[int, int]:
+        """Bytes from a key to that of the next head, and from a value, without the scales of eight bits."""
         return head_bytes(self.kind, self.dtype, self.dim)
 
     @property
     def token_bytes(self) -> int:
         """Bytes from a token's key to the next token's."""
-        return 2 * self.kv_heads * self.head_bytes
+        return self.kv_heads * sum(self.head_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +100,12 @@ class Cache:
     def head(self, page: Value, token: int | Value, which: int, head: Value) -> Value:
         """The address of a token's key or value of one head."""
         code, shape = self._code, self._shape
-        place = code.times(code.add(head, which * shape.kv_heads), shape.head_bytes)
+        place = code.add(code.times(head, shape.head_bytes[which]), which * shape.kv_heads * shape.head_bytes[KEY])
         return code.at(page, code.add(place, code.times(code.number(token), shape.token_bytes)), I8)
 
-    def load(self, head: Value, part: int) -> Value:
-        """A vector of the numbers of a head from `part` on, not yet multiplied by `scale`."""
-        code, builder, kind = self._code, self._code.builder, self._shape.kind
+    def load(self, head: Value, which: int, part: int) -> Value:
+        """A vector of the numbers of a key or value from `part` on, not yet multiplied by `scale`."""
+        code, builder, kind = self._code, self._code.builder, self._shape.kinds[which]
         if kind == "plain":
             return self._load_float(head, part)
         if kind == "int4":
@@ -112,14 +120,14 @@ class Cache:
         return builder.bitcast(builder.or_(builder.bitcast(magnitude, code.integers), sign), code.vector)
 
     def scale(self, page: Value, token: Value, which: int, head: Value) -> Value | None:
-        """The factor of the numbers of a head; None for rows whose numbers are loaded as they are."""
-        if self._shape.kind not in LARGEST:
+        """The factor of the numbers of a head; None for numbers that are loaded as they are."""
+        if self._shape.kinds[which] not in LARGEST:
             return None
         return self._code.builder.load(self._scale(page, token, which, head), typ=F32, align=4)
 
     def store(self, page: Value, token: Value, which: int, head: Value, values: Sequence[Value]) -> None:
         """Stores the vectors of one head, in the bits that `KVRows.write` gives finite numbers."""
-        code, builder, kind = self._code, self._code.builder, self._shape.kind
+        code, builder, kind = self._code, self._code.builder, self._shape.kinds[which]
         target = self.head(page, token, which, head)
         if kind == "plain":
             for index, value in enumerate(values):
@@ -242,7 +250,7 @@ class Cache:
 
     def _scale(self, page: Value, token: Value, which: int, head: Value) -> Value:
         code, shape = self._code, self._shape
-        place = code.add(code.times(token, 2 * shape.kv_heads), head, which * shape.kv_heads)
+        place = code.add(code.times(token, scale_count(shape.kind) * shape.kv_heads), head, which * shape.kv_heads)
         return code.at(code.at(page, shape.page_size * shape.token_bytes, I8), place)
 
     def _e4m3(self, value: Value) -> Value:

@@ -326,7 +326,7 @@ class _Query:
         for key_head in keys:
             sums: list[Value | None] = [None] * of.block
             for part in range(0, shape.dim, code.width):
-                key = of.cache.load(key_head, part)
+                key = of.cache.load(key_head, KEY, part)
                 for index, head in enumerate(of.heads):
                     query, before = (
                         code.load(code.at(self._queries, head * shape.kv_heads * shape.dim + part)),
@@ -368,7 +368,7 @@ class _Query:
         """Adds a token's value times its weights at `kept` to `sums`, by number of the head and part."""
         code, of = self._code, self._of
         value_head = of.cache.head(address, token, VALUE, of.head)
-        values = {part: of.cache.load(value_head, part) for part in sorted({part for _, part in sums})}
+        values = {part: of.cache.load(value_head, VALUE, part) for part in sorted({part for _, part in sums})}
         factor = of.cache.scale(address, token, VALUE, of.head)
         for number in range(len(of.heads)):
             weight = code.broadcast(code.at(kept, number))

@@ -16,7 +16,8 @@ import triton.language as tl
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 
 LOG2E = tl.constexpr(math.log2(math.e))
-# From INT8 on the numbers of a head have one scale, which is multiplied in after sums.
+# From INT8 on the numbers of a head have one scale, which is multiplied in after sums. With INT4 only the values have
+# four bits, and the keys are INT8.
 PLAIN, INT4, INT8, FP8 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 KINDS = {"plain": 0, "int4": 1, "int8": 2, "fp8": 3}
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -130,17 +131,16 @@ def attend(
     """
     d = tl.arange(0, D_PAD)
     row = (page + layer).to(tl.int64)
-    # The elements of a head: numbers, or bytes of a four-bit record.
-    HEAD: tl.constexpr = D // 2 + D // (32 if D % 32 == 0 else 16) * 4 if KIND == INT4 else D
-    at = row * ROW + (place % PAGE) * (2 * KV * HEAD) + head * HEAD
+    # The elements of a value: numbers, or bytes of a four-bit record. How many scales a token has for each head.
+    WIDE: tl.constexpr = D // 2 + D // (32 if D % 32 == 0 else 16) * 4 if KIND == INT4 else D
+    SCALES: tl.constexpr = 1 if KIND == INT4 else 2
+    token = row * ROW + (place % PAGE) * (KV * (D + WIDE))
     k_mask = live[None, :] if D == D_PAD else live[None, :] & (d < D)[:, None]
-    if KIND == INT4:
-        k = tl.trans(four_bits(rows, scales, at, live, place.shape[0], D, D_PAD, DOT))
-    else:
-        k = widen(tl.load(rows + at[None, :] + d[:, None], mask=k_mask, other=0), KIND, DOT)
+    k_at = token + head * D
+    k = widen(tl.load(rows + k_at[None, :] + d[:, None], mask=k_mask, other=0), INT8 if KIND == INT4 else KIND, DOT)
     scores = tl.dot(queries, k, input_precision="tf32x3")
-    if KIND >= INT8:
-        scale_at = row * (ROW // 4) + PAGE * 2 * KV * D // 4 + (place % PAGE) * (2 * KV) + head
+    if KIND != PLAIN:
+        scale_at = row * (ROW // 4) + PAGE * KV * (D + WIDE) // 4 + (place % PAGE) * (SCALES * KV) + head
         k_scale = tl.load(scales + scale_at, mask=live, other=0.0)
         if KIND == FP8:
             k_scale *= 256.0
@@ -157,7 +157,7 @@ def attend(
     weights = tl.exp2(scores - base[:, None])
     fade = tl.exp2(high - base)
     total = total * fade + tl.sum(weights, 1)
-    at += KV * HEAD
+    at = token + KV * D + head * WIDE
     v_mask = live[:, None] if D == D_PAD else live[:, None] & (d < D)[None, :]
     if KIND == INT4:
         v = four_bits(rows, scales, at, live, place.shape[0], D, D_PAD, DOT)

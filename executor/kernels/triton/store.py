@@ -63,7 +63,6 @@ def put(
     token,
     row,
     place,
-    which,
     stride_token,
     stride_head,
     stride_dim,
@@ -78,21 +77,24 @@ def put(
     D_PAD: tl.constexpr,
     KIND: tl.constexpr,
     KV_PAD: tl.constexpr,
+    WHICH: tl.constexpr,
 ):
-    """Stores the key (`which` 0) or the value (1) [KV, D] of one token."""
+    """Stores the key (WHICH 0) or the value (1) [KV, D] of one token."""
     head = tl.arange(0, KV_PAD)
     d = tl.arange(0, D_PAD)
     mask = (head < KV)[:, None] & (d < D)[None, :]
     x = tl.load(
         new + token * stride_token + head[:, None] * stride_head + d[None, :] * stride_dim, mask=mask, other=0.0
     )
-    at = row * ROW + (place * 2 + which) * (KV * D)
+    # The elements of a value, and how many scales a token has for each head.
+    WIDE: tl.constexpr = D // 2 + D // (32 if D % 32 == 0 else 16) * 4 if KIND == INT4 else D
+    SCALES: tl.constexpr = 1 if KIND == INT4 else 2
+    at = row * ROW + place * (KV * (D + WIDE)) + WHICH * (KV * D)
     to = rows + at + head[:, None] * D + d[None, :]
     if KIND == PLAIN:
         tl.store(to, x, mask=mask)
-    elif KIND == INT4:
-        HEAD: tl.constexpr = D // 2 + D // (32 if D % 32 == 0 else 16) * 4
-        put_groups(x, rows, scales, row * ROW + (place * 2 + which) * (KV * HEAD), MOST, LIMIT, KV, D)
+    elif KIND == INT4 and WHICH == 1:
+        put_groups(x, rows, scales, at, MOST, LIMIT, KV, D)
     else:
         x = x.to(tl.float32)
         largest = tl.max(tl.abs(x), 1)
@@ -107,7 +109,7 @@ def put(
             # Adding 1.5 · 2**23 rounds to whole numbers, half to even.
             whole = (scaled + 12582912.0) - 12582912.0
             tl.store(to, whole.to(tl.int32).to(tl.int8).to(tl.uint8, bitcast=True), mask=mask)
-        scale_at = row * (ROW // 4) + PAGE * 2 * KV * D // 4 + (place * 2 + which) * KV
+        scale_at = row * (ROW // 4) + PAGE * KV * (D + WIDE) // 4 + (place * SCALES + WHICH) * KV
         tl.store(scales + scale_at + head, scale, mask=head < KV)
 
 
@@ -143,13 +145,13 @@ def store_kernel(
     row, place = slot // PAGE + layer, slot % PAGE
     if tl.program_id(1) == 0:
         put(
-            key, rows, scales, token, row, place, 0, key_token, key_head, key_dim,
-            LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, D_PAD, KIND, KV_PAD,
+            key, rows, scales, token, row, place, key_token, key_head, key_dim,
+            LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, D_PAD, KIND, KV_PAD, 0,
         )  # fmt: skip
     else:
         put(
-            value, rows, scales, token, row, place, 1, value_token, value_head, value_dim,
-            LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, D_PAD, KIND, KV_PAD,
+            value, rows, scales, token, row, place, value_token, value_head, value_dim,
+            LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, D_PAD, KIND, KV_PAD, 1,
         )  # fmt: skip
 
 
@@ -166,7 +168,7 @@ def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Ten
         layer,
         *key.stride(),
         *value.stride(),
-        LARGEST=LARGEST.get(rows.kind, 1.0),
+        LARGEST=LARGEST.get("int8" if rows.kind == "int4" else rows.kind, 1.0),
         SMALLEST=SMALLEST,
         MOST=MOST,
         LIMIT=LIMIT,

@@ -89,7 +89,7 @@ def _fit(size: int, fold: int, rows: KVRows) -> Tuning:
     wide = rows.data.dtype == torch.float32
     width = next_power_of_two(rows.dim) * max(rows.data.element_size(), 2)
     size = max(16, next_power_of_two(fold), min(size, 32 if wide else 64 if rows.dim > 128 else 128))
-    # Four bits take registers to be spread out.
+    # Values of four bits take registers to be spread out.
     keys, ahead = (32, 1) if wide else (32, 2) if rows.dim > 128 or rows.kind == "int4" else (64, 2)
     while size * width + ahead * 2 * keys * width > _SHARED and (ahead > 1 or keys > 16):
         ahead, keys = (ahead - 1, keys) if ahead > 1 else (ahead, keys // 2)

@@ -15,7 +15,10 @@ from qpdsl.executor.engine.step.sampler import sample
 from qpdsl.executor.requests.request import LogProbRequest, Sample, TreeRequest
 from qpdsl.executor.runtime.generate.continuation import Continuation
 from qpdsl.executor.runtime.generate.sampling import Sampling
-from qpdsl.executor.runtime.instance.instance import Submissions
+from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions
+from qpdsl.planner.plan.evaluate import evaluate
+from qpdsl.planner.plan.ops import Constraint
+from qpdsl.planner.values.value import format_value
 
 
 async def choice_samples(sampling: Sampling, continuations: list[Continuation]) -> list[tuple[Sample, ...]]:
@@ -23,10 +26,13 @@ async def choice_samples(sampling: Sampling, continuations: list[Continuation]) 
 
     A row whose context has no room for every option ends there, with nothing drawn.
     """
-    op, model, options, instance = sampling.op, sampling.model, sampling.options, sampling.instance
+    op, model, instance = sampling.op, sampling.model, sampling.instance
     assert op.constraint is not None
-    texts: list[str] = json.loads(op.constraint.source)
-    encoded = [[model.encode_after(row.earlier, text) for text in texts] for row in continuations]
+    options = [_options(op.constraint, row, instance) for row in continuations]
+    encoded = [
+        [model.encode_after(row.earlier, text) for text in texts]
+        for row, texts in zip(continuations, options, strict=True)
+    ]
     fits = [
         # A prompt that takes all of the context by itself is for the engine to refuse.
         len(row.prompt) + max(map(len, tokens)) <= model.max_positions or len(row.prompt) >= model.max_positions
@@ -36,14 +42,14 @@ async def choice_samples(sampling: Sampling, continuations: list[Continuation]) 
     score = _tree_scores if sampling.strategy.decode.constraint == "tree" else _scores
     scores_of = iter(await score(sampling, [row for row, _ in fitting], [tokens for _, tokens in fitting]))
     samples: list[tuple[Sample, ...]] = []
-    for row, tokens, fit in zip(continuations, encoded, fits, strict=True):
+    for row, texts, tokens, fit in zip(continuations, options, encoded, fits, strict=True):
         count = len(row.keys)
         if not fit:
             samples.append((Sample((), "length", 0.0, 0),) * count)
             continue
         scores = next(scores_of)
         logits = torch.tensor([scores] * count, dtype=torch.float64)
-        draw = sample(logits, [options.params] * count, list(row.keys), [0] * count)
+        draw = sample(logits, [row.options.params] * count, list(row.keys), [0] * count)
         numbers, logprobs, near_ties = draw.tokens.tolist(), draw.logprobs.tolist(), draw.near_ties.tolist()
         samples.append(
             tuple(
@@ -55,6 +61,18 @@ async def choice_samples(sampling: Sampling, continuations: list[Continuation]) 
             for path, number in zip(row.paths, numbers, strict=True):
                 instance.services.on_token(path, op.stage, texts[number])
     return samples
+
+
+def _options(constraint: Constraint, row: Continuation, instance: Instance) -> list[str]:
+    """The texts that a row's output is one of. each once. Raises RowError where they are no list of texts."""
+    if constraint.options is None:
+        texts: list[str] = json.loads(constraint.source)
+        return texts
+    value, name = evaluate(constraint.options, instance.scope(row.row)), constraint.name
+    if not isinstance(value, tuple) or not value or not all(isinstance(text, str) and text for text in value):
+        raise RowError(f"`as {name}` takes a list of texts, none of them empty, not {format_value(value)}")
+    # A list that a run makes, such as the samples of a question, may well hold a text twice.
+    return [str(text) for text in dict.fromkeys(value)]
 
 
 async def _scores(

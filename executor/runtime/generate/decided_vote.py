@@ -6,12 +6,16 @@ than the leader if all open samples voted for it. On equal totals the value seen
 row must come before the other answer's and before all open samples. Where votes are counted, the vote makes the
 leader's first row, so no earlier row may be open either. Where votes are weighted, nobody reads that row: the rule
 ensures it.
+
+A vote `decided=` counts rows in their order, so that only those before the first open sample tell anything. In waves,
+only as many samples are begun as could decide it if all of them voted for the leader.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,13 +28,15 @@ from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Usage
 from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_done, emit_expanded, emit_started
 from qpdsl.executor.runtime.operators.relational import why_none
-from qpdsl.executor.runtime.operators.vote import answers_of, weight_of
+from qpdsl.executor.runtime.operators.vote import answers_of, decided_after, stays_ahead, weight_of
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, VoteStrategy
 
 Run = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
 # Totals are compared in five digits; what is nearer than this is left to the whole vote.
 _SAME = 1e-4
+# The most samples that are begun at once in waves.
+_MOST_WAVE = 1024
 
 
 @dataclass(slots=True)
@@ -79,9 +85,11 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
     accounts[0].rows_in = len(rows)
     known: dict[int, Row] = {}
     out = set(range(feeding.slots))
-    bound = _bound(nodes, instance)
+    bound, sure = _bound(nodes, instance), instance.number("decided", vote.op.decided)
+    waves = sure is not None and isinstance(vote.strategy, VoteStrategy) and vote.strategy.waves
     start = time.monotonic()
     try:
+        feeding.begin(votes_to_decide(0, 0, sure) if waves and sure is not None else feeding.slots)
         while out:
             ended = await feeding.ended()
             if instance.watched:
@@ -90,8 +98,16 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
             for slot, row in await _through(nodes[1:-1], ended, accounts[1:-1], instance, run):
                 known[slot] = row
             out.difference_update(slot for slot, _ in ended)
-            if out and _tally(vote.op, known, out).is_decided(bound, weighted=vote.op.weight is not None):
+            if not out:
                 break
+            if sure is None:
+                if _tally(vote.op, known, out).is_decided(bound, weighted=vote.op.weight is not None):
+                    break
+                continue
+            if _is_sure(vote.op, known, out, sure):
+                break
+            if feeding.idle:
+                feeding.begin(_missing_votes(vote.op, known, sure))
     finally:
         await feeding.close()
         accounts[0].seconds = time.monotonic() - start - sum(account.seconds for account in accounts[1:-1])
@@ -122,16 +138,38 @@ class _SampleQueue:
         self._counter = TokenCounter()
         self._samples: list[Sample] = []
         self._unreported: list[tuple[Row, Sample]] = []
-        self.slots = self._drawn = 0
+        self.slots = self._drawn = self._under_way = 0
+        # The samples that are not begun: those of a row, by its first slot, from a number on.
+        self._unbegun: deque[tuple[Continuation, int, int]] = deque()
         # All of them first: one that raises is to leave no request behind.
-        continuations = [sampling.continuation(row) for row in rows]
+        continuations = sampling.continuations(rows)
         for row, continuation in zip(rows, continuations, strict=True):
             if continuation is None:
                 self._ready.put_nowait((self.slots, finished_row(row, node.op)))
+                self._under_way += 1
                 self.slots += 1
                 continue
-            self._submit(continuation)
-            self.slots += sampling.options.count
+            self._unbegun.append((continuation, self.slots, 0))
+            self._drawn += sampling.distinct(continuation)
+            self.slots += continuation.options.count
+
+    @property
+    def idle(self) -> bool:
+        """Whether all samples that were begun are done."""
+        return not self._under_way
+
+    def begin(self, count: int) -> None:
+        """Begins the next samples, so many where there are more. Samples that are copies of one are begun with it."""
+        while count > 0 and self._unbegun:
+            continuation, slot, first = self._unbegun.popleft()
+            distinct = self._sampling.distinct(continuation)
+            last = min(first + count, distinct)
+            self._submit(continuation, slot, range(first, last))
+            if last < distinct:
+                self._unbegun.appendleft((continuation, slot, last))
+            begun = (last - first) * (continuation.options.count // distinct)
+            self._under_way += begun
+            count -= begun
 
     async def ended(self) -> list[tuple[int, Row]]:
         """The rows that are done since the last time, at least one. Raises EngineError."""
@@ -143,6 +181,7 @@ class _SampleQueue:
             if isinstance(result, BaseException):
                 raise result
             rows.append(result)
+        self._under_way -= len(rows)
         return rows
 
     def tell(self, rows_in: Candidates) -> None:
@@ -163,24 +202,25 @@ class _SampleQueue:
         usage.sampled_tokens += self._counter.rest(self._samples)
         usage.counts["given_up"] += self._drawn - len(self._samples)
 
-    def _submit(self, continuation: Continuation) -> None:
+    def _submit(self, continuation: Continuation, slot: int, part: range) -> None:
         sampling, instance = self._sampling, self._sampling.instance
-        first = 0
-        for request in sampling.requests(continuation, counter=self._counter):
+        first = part.start
+        for request in sampling.requests(continuation, counter=self._counter, part=part):
             ticket = instance.services.engine.submit(sampling.model.name, request)
-            ticket.on_sample = partial(self._sample_ended, continuation, self.slots, first)
+            ticket.on_sample = partial(self._sample_ended, continuation, slot, first)
             instance.usage.prompt_tokens += len(request.prompt)
             first += len(request.keys)
             task = asyncio.ensure_future(_answer(ticket))
             task.add_done_callback(self._failed)
             self._waiting.append(task)
-        self._drawn += sampling.distinct
-        instance.usage.counts.update(going=1, context=len(continuation.prompt))
+        if part.start == 0:
+            instance.usage.counts.update(going=1, context=len(continuation.prompt))
 
     def _sample_ended(self, continuation: Continuation, slot: int, first: int, index: int, sample: Sample) -> None:
         """Engine side: a sample has ended; its copies have too."""
         self._samples.append(sample)
-        copies = self._sampling.with_copies((sample,)) if self._sampling.distinct == 1 else (sample,)
+        alone = self._sampling.distinct(continuation) == 1
+        copies = self._sampling.with_copies(continuation, (sample,)) if alone else (sample,)
         usage = self._sampling.instance.usage
         usage.sampled_tokens += len(sample.tokens)
         usage.counts["samples"] += 1
@@ -240,6 +280,37 @@ def _tally(op: ops.Vote, known: dict[int, Row], out: set[int]) -> Tally:
             totals[answer] = totals.get(answer, 0.0) + weight
             first.setdefault(answer, slot)
     return Tally(totals, first, frozenset(out))
+
+
+def votes_to_decide(leader: int, second: int, sure: float) -> int:
+    """How many more votes for the leader would make it sure to stay ahead."""
+    more = 1
+    while stays_ahead(leader + more, second) < sure and more < _MOST_WAVE:
+        more += 1
+    return more
+
+
+def _is_sure(op: ops.Vote, known: dict[int, Row], out: set[int], sure: float) -> bool:
+    """Whether the rows before the first open sample decide a vote that counts them in their order.
+
+    They do so too where all others together could not make up for the leader's votes.
+    """
+    frontier = min(out)
+    slots = [slot for slot in sorted(known) if slot < frontier]
+    answers = answers_of(op, [known[slot].columns.get(op.column) for slot in slots])
+    if decided_after(answers, sure) is not None:
+        return True
+    before = {slot: known[slot] for slot in slots}
+    later = out | {slot for slot in known if slot > frontier}
+    return _tally(op, before, later).is_decided(1.0, weighted=False)
+
+
+def _missing_votes(op: ops.Vote, known: dict[int, Row], sure: float) -> int:
+    """How many votes it takes at least to decide one that the rows known do not decide."""
+    answers = answers_of(op, [known[slot].columns.get(op.column) for slot in sorted(known)])
+    votes = [count for _, count in Counter(answer for answer in answers if answer is not None).most_common(2)]
+    leader, second = (*votes, 0, 0)[:2]
+    return votes_to_decide(leader, second, sure)
 
 
 def _bound(nodes: tuple[PhysicalOp, ...], instance: Instance) -> float:

@@ -18,14 +18,18 @@ ends with its last one, as any other does.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.confidence import Confidence
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.request import Completion, Finish, GenerateRequest, LogProbRequest, Mask, Sample
+from qpdsl.executor.requests.shadow import shadowed
 from qpdsl.executor.runtime.generate.continuation import Continuation
+from qpdsl.executor.runtime.generate.filter_shadows import count_shadow, small_draws
 from qpdsl.executor.runtime.generate.sampling import Sampling
 from qpdsl.executor.runtime.instance.instance import Usage
 from qpdsl.executor.runtime.instance.request_cache import Flush, RequestCache
@@ -57,6 +61,8 @@ class _Sample:
     """A sample that two models write: what stands of it, and why it ended, None while it goes on.
 
     `confidence`: what the small model's next token is held to. `called`: whether the large model drew any of it.
+    `large`: the places of tokens that the large one drew.
+    `since`: from when it waits for its next token, on the clock of `time.perf_counter`.
     """
 
     continuation: Continuation
@@ -69,6 +75,8 @@ class _Sample:
     near_ties: int = 0
     finish: Finish | None = None
     called: bool = False
+    large: set[int] = field(default_factory=set)
+    since: float = field(default_factory=time.perf_counter)
 
     @property
     def text(self) -> tuple[int, ...]:
@@ -82,6 +90,7 @@ class _Sample:
 
     def take(self, piece: Sample) -> None:
         """Goes on by what a model drew."""
+        self.since = time.perf_counter() if piece.tokens else self.since
         self.tokens += piece.tokens
         self.logprobs += piece.logprobs or ((piece.logprob,) if len(piece.tokens) == 1 else ())
         self.near_ties += piece.near_ties
@@ -118,7 +127,10 @@ class _Filtering:
             sampling.model,
             instance.services.models[via.model],
             Confidence(via.by, share=share) if threshold is None else Confidence(via.by, threshold),
-            Flush(strategy.flush_rows, strategy.flush_seconds),
+            Flush(
+                strategy.flush_rows if via.rows is None else instance.whole("rows", via.rows),
+                strategy.flush_seconds if via.wait is None else instance.number("wait", via.wait) or 0.0,
+            ),
             instance.services.engine,
             instance.services.request_cache or RequestCache(instance.services.engine),
             instance.usage,
@@ -132,10 +144,10 @@ class _Filtering:
                 continuation,
                 key,
                 self.confidence,
-                sampling.watch(continuation.paths, index) if sampling.watched else None,
+                sampling.watch(continuation, index) if sampling.watched(continuation) else None,
                 None if sampling.mask is None else sampling.mask(),
             )
-            for index, key in enumerate(continuation.keys[: sampling.distinct])
+            for index, key in enumerate(continuation.keys[: sampling.distinct(continuation)])
         ]
 
     def drawn(self, row: list[_Sample]) -> tuple[Sample, ...]:
@@ -149,7 +161,7 @@ class _Filtering:
             logprob = sum(sample.logprobs)
             near_ties, watch = sample.near_ties, sample.watch
             samples.append(Sample(sample.tokens, sample.finish, logprob, near_ties, watch, sample.logprobs))
-        return self.sampling.with_copies(tuple(samples))
+        return self.sampling.with_copies(row[0].continuation, tuple(samples))
 
     async def draw_tokens(self, sample: _Sample) -> None:
         """Draws a sample, with a request for each token."""
@@ -160,6 +172,7 @@ class _Filtering:
             if self._took_piece(sample, completion.samples[0]):
                 request = self._large(sample)
                 self._took_large(sample, request, await self.engine.submit(self.large.name, request))
+        await self._shadow(sample)
         await self._read(sample)
 
     async def draw_runs(self, samples: list[_Sample]) -> None:
@@ -200,6 +213,7 @@ class _Filtering:
                 completion = await self.engine.submit(self.small.name, request)
             self._sent(request, completion)
             unsure = self._took_piece(sample, completion.samples[0])
+        await self._shadow(sample)
         await self._read(sample)
 
     def _small(self, samples: list[_Sample], tokens: int) -> GenerateRequest:
@@ -219,7 +233,7 @@ class _Filtering:
         return GenerateRequest(
             first.text,
             tuple(sample.key for sample in samples),
-            self.sampling.options.params,
+            first.continuation.options.params,
             tokens,
             self.large.eos,
             watches.__getitem__ if watches else None,
@@ -229,6 +243,7 @@ class _Filtering:
             cached=self.sampling.strategy.share,
             jump=decode.constraint == "jump",
             sparse=decode.head == "sparse",
+            since=first.since,
         )
 
     def _sent(self, request: GenerateRequest, completion: Completion) -> None:
@@ -249,8 +264,35 @@ class _Filtering:
         counts = self.usage.counts
         counts["large_draws"] += 1
         counts["large_tokens"] += len(request.prompt) - completion.cached
+        sample.large.add(len(sample.tokens))
         sample.take(completion.samples[0])
         sample.called = True
+
+    async def _shadow(self, sample: _Sample) -> None:
+        """Has the large model draw a share of what the small one drew, once the sample has ended. Its tokens stay."""
+        sampling, counts = self.sampling, self.usage.counts
+        share, jump = sampling.instance.shadow, sampling.strategy.decode.constraint == "jump"
+        mask = sampling.mask() if share and sampling.mask is not None else None
+        for place, state in small_draws(sample.tokens, sample.large, mask, jump=jump) if share else ():
+            if not shadowed(sample.key, place, share):
+                continue
+            request = replace(
+                self._large(sample),
+                prompt=sample.continuation.prompt + sample.tokens[:place],
+                watch=None,
+                mask=None if state is None else state.fork,
+                drawn=place,
+                # Nobody waits for its token.
+                priority=1,
+                jump=False,
+                logprobs=False,
+            )
+            completion = await self.engine.submit(self.large.name, request)
+            self._sent(request, completion)
+            counts["large_tokens"] += len(request.prompt) - completion.cached
+            told = self.confidence.by == "probability" and self.confidence.share is None
+            probability = math.exp(sample.logprobs[place]) if told else None
+            count_shadow(counts, probability, same=completion.samples[0].tokens[0] == sample.tokens[place])
 
     async def _read(self, sample: _Sample) -> None:
         """Has the large model tell the log-probabilities of a sample that has ended, where somebody reads them."""

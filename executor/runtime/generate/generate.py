@@ -40,7 +40,7 @@ async def generate(
     """
     strategy = strategy or GenerateStrategy(DecodePlan.plainest(op))
     sampling = Sampling.of(op, instance, strategy)
-    continuations = [sampling.continuation(row) for row in rows]
+    continuations = sampling.continuations(rows)
     unfinished = [continuation for continuation in continuations if continuation is not None]
     samples_of = iter(await _sampler(strategy.decode)(sampling, unfinished))
     children: list[Row] = []
@@ -88,4 +88,5 @@ async def engine_samples(sampling: Sampling, continuations: list[Continuation]) 
         samples: list[list[Sample]] = [[] for _ in continuations]
         for number, completion in zip(owners, await submissions.completions(), strict=True):
             samples[number] += completion.samples
-    return [sampling.with_copies(tuple(distinct)) for distinct in samples]
+    pairs = zip(continuations, samples, strict=True)
+    return [sampling.with_copies(continuation, tuple(distinct)) for continuation, distinct in pairs]

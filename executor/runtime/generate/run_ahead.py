@@ -137,7 +137,7 @@ class Expansion:
         text = _TextBuffer() if instance.services.on_token is not None else None
         onward = replace(sampling, instance=replace(instance, rounds=rounds, usage=self.usage), on_token=text)
         try:
-            continuation = onward.continuation(sampling.child(parent, index, sample))
+            (continuation,) = onward.continuations([sampling.child(parent, index, sample)])
             if continuation is None:
                 return
             counter = TokenCounter()

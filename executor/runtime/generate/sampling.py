@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +21,8 @@ from qpdsl.grammar.literals.early_match import EarlyMatcher, early_matcher
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DecodePlan
 from qpdsl.planner.plan.physical import GenerateStrategy
+from qpdsl.planner.plan.reads import is_same_for_all
+from qpdsl.planner.values.value import Value
 
 OnToken = Callable[[Path, int, str], None]
 
@@ -59,16 +61,16 @@ class _Counter:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A `generate` with its model, its options and its strategy, for the rows of one round.
+    """A `generate` with its model and its strategy, for the rows of one round.
 
-    `mask` holds samples to the constraint. `leave` says when a draw may leave the model early. `drafting` says where
+    `options` are the same for all rows, None where they read columns. `mask` holds samples to the constraint. `leave` says when a draw may leave the model early. `drafting` says where
     tokens are proposed from. `until` ends a sample once it has matched, as `strategy` says. `on_token` is called with a
     sample's text as it grows.
     """
 
     op: ops.Generate
     model: TextModel
-    options: GenerateOptions
+    options: GenerateOptions | None
     strategy: GenerateStrategy
     instance: Instance
     mask: Callable[[], Mask] | None
@@ -81,8 +83,9 @@ class Sampling:
     def of(cls, op: ops.Generate, instance: Instance, strategy: GenerateStrategy) -> Sampling:
         """Raises RowError where an option's value or a constraint does not do."""
         model = instance.services.models[op.model]
-        options = GenerateOptions.of(op, instance)
-        leave = None
+        options, leave = None, None
+        if all(is_same_for_all(value, instance.arguments) for _, value in op.options):
+            options = GenerateOptions.of({name: instance.option(value) for name, value in op.options}, op.stop_patterns)
         if strategy.decode.exits_early and isinstance(op.via, ops.Amortized):
             leave = _early_exit(op.via, strategy.decode, instance)
         until = early_matcher(strategy.until.pattern) if strategy.until is not None else None
@@ -91,31 +94,47 @@ class Sampling:
         on_token = instance.services.on_token
         return cls(op, model, options, strategy, instance, mask, leave, drafting, until, on_token)
 
-    @property
-    def distinct(self) -> int:
+    def distinct(self, continuation: Continuation) -> int:
         """How many samples of a row are drawn; the others are copies."""
-        return 1 if self.strategy.collapse and self.options.params.greedy else self.options.count
+        options = continuation.options
+        return 1 if self.strategy.collapse and options.params.greedy else options.count
 
-    @property
-    def watched(self) -> bool:
+    def watched(self, continuation: Continuation) -> bool:
         """Whether anything depends on a sample's text while it grows."""
-        return self.options.stop is not None or self.until is not None or self.on_token is not None
+        return continuation.options.stop is not None or self.until is not None or self.on_token is not None
 
-    def continuation(self, row: Row) -> Continuation | None:
-        """What a row goes on from, None for one that does not go on. Raises RowError."""
-        return Continuation.of(self.op, row, self.model, self.options, self.instance)
+    def continuations(self, rows: Sequence[Row]) -> list[Continuation | None]:
+        """What each row goes on from, None for one that does not go on. Raises RowError."""
+        if self.options is not None:
+            return [self.continuation(row, self.options) for row in rows]
+        given = [(name, self.instance.values(value, rows)) for name, value in self.op.options]
+        return [
+            # The columns of a finished row are those of its end, and its options are not asked for.
+            None
+            if row.generated.finished
+            else self.continuation(row, self._options({name: values[number] for name, values in given}))
+            for number, row in enumerate(rows)
+        ]
+
+    def _options(self, values: Mapping[str, Value]) -> GenerateOptions:
+        return GenerateOptions.of(values, self.op.stop_patterns)
+
+    def continuation(self, row: Row, options: GenerateOptions) -> Continuation | None:
+        """What a row goes on from under these options, None for one that does not go on. Raises RowError."""
+        return Continuation.of(self.op, row, self.model, options, self.instance)
 
     def child(self, continuation: Continuation, index: int, sample: Sample) -> Row:
         """The row that a sample makes, by its number."""
-        return continuation.child(index, sample, self.op, self.model, self.options.stop)
+        return continuation.child(index, sample, self.op, self.model)
 
     def count(self, continuation: Continuation, samples: Sequence[Sample]) -> None:
         """Counts the samples of a row: tokens where they were drawn, near ties as if each copy had been."""
-        usage, lengths = self.instance.usage, [len(sample.tokens) for sample in samples[: self.distinct]]
+        distinct = samples[: self.distinct(continuation)]
+        usage, lengths = self.instance.usage, [len(sample.tokens) for sample in distinct]
         usage.sampled_tokens += sum(lengths)
         usage.near_ties += sum(sample.near_ties for sample in samples)
         counts = usage.counts
-        self.count_steps(continuation, samples[: self.distinct])
+        self.count_steps(continuation, distinct)
         counts["going"] += 1
         counts["samples"] += len(lengths)
         counts["context"] += len(continuation.prompt)
@@ -128,33 +147,42 @@ class Sampling:
             return
         count_steps(counts, samples, decode)
         if decode.routed and not self.instance.baseline and (choice := routed_words(counts)):
-            self.instance.services.events.emit(Routed(operator=self.instance.operator, choice=choice))
+            services = self.instance.services
+            choice += f" · state {services.exit_state(self.model.name)}" if decode.routes_exits else ""
+            services.events.emit(Routed(operator=self.instance.operator, choice=choice))
         if not decode.drafts and decode.constraint == "none" and samples:
             count_ngrams(counts, continuation.prompt, samples[0].tokens)
 
-    def watch(self, paths: Sequence[Path], index: int) -> StopWatch:
+    def watch(self, continuation: Continuation, index: int) -> StopWatch:
         """Follows the text of the sample of that number, and of its copies."""
-        until = self.until.search() if self.until is not None else None
+        until, paths, stop = None, continuation.paths, continuation.options.stop
+        if self.until is not None:
+            until = self.until.search()
         if self.on_token is None:
-            return StopWatch(self.model.detokenizer, self.options.stop, until=until)
-        own = paths if self.distinct < len(paths) else paths[index : index + 1]
-        return StopWatch(self.model.detokenizer, self.options.stop, partial(self._show, own), until)
+            return StopWatch(self.model.detokenizer, stop, until=until)
+        own = paths if self.distinct(continuation) < len(paths) else paths[index : index + 1]
+        return StopWatch(self.model.detokenizer, stop, partial(self._show, own), until)
 
     def requests(
-        self, continuation: Continuation, priority: Priority = 0, counter: TokenCounter | None = None
+        self,
+        continuation: Continuation,
+        priority: Priority = 0,
+        counter: TokenCounter | None = None,
+        part: range | None = None,
     ) -> list[GenerateRequest]:
         """The requests for the distinct samples of a row, in their order: one for all, or one a sample.
 
-        `counter` counts their tokens.
+        `counter` counts their tokens. `part` are the numbers of the samples, where not all are asked for.
         """
-        keys = continuation.keys[: self.distinct]
+        part = range(self.distinct(continuation)) if part is None else part
         if self.strategy.share:
-            return [self._request(continuation, keys, 0, priority, counter)]
-        return [self._request(continuation, (key,), index, priority, counter) for index, key in enumerate(keys)]
+            keys = continuation.keys[part.start : part.stop]
+            return [self._request(continuation, keys, part.start, priority, counter)]
+        return [self._request(continuation, (continuation.keys[index],), index, priority, counter) for index in part]
 
-    def with_copies(self, distinct: tuple[Sample, ...]) -> tuple[Sample, ...]:
+    def with_copies(self, continuation: Continuation, distinct: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """All samples of a row, from the distinct ones."""
-        return distinct * (self.options.count // self.distinct)
+        return distinct * (continuation.options.count // self.distinct(continuation))
 
     def _request(
         self,
@@ -164,19 +192,21 @@ class Sampling:
         priority: Priority,
         counter: TokenCounter | None,
     ) -> GenerateRequest:
+        watched = self.watched(continuation)
+
         def watch(index: int) -> Watch:
-            own = self.watch(continuation.paths, first + index)
+            own = self.watch(continuation, first + index)
             if counter is None:
                 return own
-            return counter.watch(own if self.watched else None)
+            return counter.watch(own if watched else None)
 
         return GenerateRequest(
             continuation.prompt,
             keys,
-            self.options.params,
+            continuation.options.params,
             continuation.limit,
             self.model.eos,
-            watch if self.watched or counter is not None else None,
+            watch if watched or counter is not None else None,
             self.mask,
             exit=self.leave,
             priority=priority,
@@ -184,8 +214,9 @@ class Sampling:
             jump=self.strategy.decode.constraint == "jump",
             sparse=self.strategy.decode.head in ("sparse", "deferred"),
             draft=self.drafting,
-            route=self.instance.services.routing if self.strategy.decode.routed else None,
+            route=self.instance.services.routing if self.strategy.decode.routes_heads else None,
             logprobs=self.strategy.logprobs or self.instance.watched,
+            figures=self.strategy.figures,
         )
 
     def _show(self, paths: Sequence[Path], piece: str) -> None:
@@ -216,6 +247,8 @@ def _early_exit(via: ops.Amortized, decode: DecodePlan, instance: Instance) -> E
         None if rerank is None else int(rerank),
         certify,
         deferred=decode.head == "deferred" and not decode.drafts,
+        shadow=instance.shadow,
+        route=instance.services.exit_routing if decode.routes_exits else None,
     )
 
 

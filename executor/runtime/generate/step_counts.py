@@ -40,6 +40,9 @@ def count_steps(counts: Counter[str], samples: Sequence[Sample], decode: DecodeP
         if decode.exits_early:
             for name in ("exits", "refined", "late", "skipped"):
                 counts[name] += getattr(steps, name)
+            for name in ("full", "shadowed", "differed"):
+                if of_steps := getattr(steps, name):
+                    counts[name] += of_steps
         for arm, forwards in steps.arms:
             counts[f"{arm}_steps"] += forwards
         for ids in steps.allowed:
@@ -47,8 +50,9 @@ def count_steps(counts: Counter[str], samples: Sequence[Sample], decode: DecodeP
 
 
 def routed_words(counts: Counter[str]) -> str:
-    """How often a router had the head computed in each way, empty where there was nothing to choose."""
-    steps = {arm: counts[f"{arm}_steps"] for arm in ARMS}
+    """How often a router took each way, to compute the head or to draw at an exit; empty where there was no choice."""
+    steps: dict[str, int] = {arm: counts[f"{arm}_steps"] for arm in ARMS}
+    steps = steps if any(steps.values()) else {"exit": counts["exits"] + counts["refined"], "full": counts["full"]}
     total = sum(steps.values())
     return " · ".join(f"{arm} {own / total:.0%}" for arm, own in steps.items() if own)
 

@@ -10,7 +10,8 @@ A row has a context (chat turns, or a prompt), its path of indices through the f
 generated since the context was set. A program may assign columns, so the runtime never reads its own state from them. A
 path is its parent's and one index more, which makes the candidates a tree.
 
-A noise key depends on the seed, the arguments, the source stage, the rounds and the path, and on nothing of the
-schedule, so a sample is the same in any batch. Operators themselves are not known here: this folder imports neither
-`operators` nor `generate`. `mathematics.py` runs itself as a script, so it imports nothing of this project.
+A noise key depends on the seed, the texts of the context, the ordinal of the `generate`, the rounds and the path, and
+on nothing of the schedule, so a sample is the same in any batch. Operators themselves are not known here: this folder
+imports neither `operators` nor `generate`. `mathematics.py` runs itself as a script, so it imports nothing of this
+project.
 """

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from qpdsl.executor.events.events import Path
-from qpdsl.executor.text.context import Context
-from qpdsl.planner.plan.evaluate import Value
+from qpdsl.executor.requests.draw_figures import DrawFigures
+from qpdsl.executor.text.context import Context, Piece
+from qpdsl.planner.values.value import Value
 
 # What a program can return: a value, or the record in a JSON text.
 JsonValue = Value | dict[str, Any] | list[Any]
@@ -18,7 +19,10 @@ JsonValue = Value | dict[str, Any] | list[Any]
 class Generated:
     """What was generated in a row since its context was set. Columns may say otherwise: a program can assign them.
 
-    `tokens` are those of `model`, without eos; `text` is their text. `logprob` is the sum over the `sampled` tokens.
+    `tokens` are those of `model`, without eos. `said` is what a program added behind them, which no model has read yet:
+    pieces of text, and whether the program's author wrote them. `text` is the text of both. `logprob` is the sum over
+    the `sampled` tokens.
+    `least` is the least log-probability of one of them, and `figures` are those of each, None where some have none.
     `incomplete`: the text had to satisfy a constraint and does not: it was cut off before, or it is a record with the
     fault `invalid`. `closed`: a search has given the row up as it is, and its score stays.
     """
@@ -32,6 +36,9 @@ class Generated:
     incomplete: bool = False
     invalid: str | None = None
     closed: bool = False
+    said: tuple[Piece, ...] = ()
+    least: float | None = None
+    figures: tuple[DrawFigures, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import inspect
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 from typing import Literal as OneOf
 
 from qpdsl.executor.runtime.instance.row_clock import RowClock
 from qpdsl.executor.runtime.instance.tasks import together
 from qpdsl.executor.runtime.instance.user_code import CallThread, UserCodeError, in_loop
-from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.values.value import Value
 
-# What a function can ask for by the names of its parameters; a batched one may use the plural.
+# What a function can ask for besides columns and parameters; one that gets several rows at once may use the plural.
 _INPUTS = ("text", "problem", "row")
+# Which rows a function is called with: each by itself, all that stand at the stage, or those that it has not seen yet.
+Rows = OneOf["one", "all", "batch"]
 
 _TYPES: Mapping[str, type[str | int | float | bool]] = {"text": str, "int": int, "float": float, "bool": bool}
 # The largest whole number that a column holds.
@@ -29,71 +32,100 @@ class FunctionError(Exception):
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """A parameter of a function that none of its usual inputs goes to; `required`: it has no default."""
+
+    name: str
+    required: bool
+
+
+@dataclass(frozen=True)
 class PythonFunction:
     """A `scorer` returns a number for a row; an `extractor` a value of the column type `returns`, or None.
 
-    `call` gets the row's text, and what else its parameters name: `problem`, and `row`, the columns. A `batched`
-    function gets a list of each for all rows, and returns a list; `per_row` says that each of its values depends on its
-    own row alone. It may be async.
+    `call` gets what its parameters name: `text`, `problem`, `row` (all columns), and columns and parameters of the
+    program by their names. A first parameter of any other name gets the text. With `rows` "all" or "batch" it gets a
+    list with an entry for each row, but for parameters of the program, and returns a list; in a "batch" each value
+    depends on its own row alone. It may be async.
     """
 
     name: str
     call: Callable[..., Any]
-    batched: bool = False
+    rows: Rows = "one"
     kind: OneOf["scorer", "extractor"] = "scorer"
     returns: str = "text"
-    per_row: bool = False
 
     @property
     def compares(self) -> bool:
         """Whether a value may depend on the other rows of the stage, so that the function has to see them all."""
-        return self.batched and not self.per_row
+        return self.rows == "all"
 
     @property
-    def unknown_inputs(self) -> list[str]:
-        """The parameters without a default that nothing of a row goes to."""
-        try:
-            parameters = inspect.signature(self.call).parameters.values()
-        except (TypeError, ValueError):
-            return []
-        given = {parameter for parameter in self.inputs.values() if parameter is not None}
-        if None in self.inputs.values():
-            given.add(next(iter(parameters)).name)
-        free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        return [
-            parameter.name
-            for parameter in parameters
-            if parameter.name not in given and parameter.default is parameter.empty and parameter.kind not in free
-        ]
+    def batched(self) -> bool:
+        """Whether it is called with several rows at once."""
+        return self.rows != "one"
 
     @cached_property
-    def inputs(self) -> Mapping[str, str | None]:
-        """Which inputs the function asks for, with the parameter that each goes to; None for the first one."""
+    def _parameters(self) -> tuple[inspect.Parameter, ...]:
         try:
             parameters = inspect.signature(self.call).parameters.values()
         except (TypeError, ValueError):
-            return {"text": None}
-        inputs: dict[str, str | None] = {}
-        for parameter in parameters:
+            return (inspect.Parameter("text", inspect.Parameter.POSITIONAL_ONLY),)
+        return tuple(parameters)
+
+    @cached_property
+    def usual(self) -> Mapping[str, str]:
+        """Which of text, problem and row the function asks for by name, with the parameter that each goes to."""
+        usual: dict[str, str] = {}
+        for parameter in self._parameters:
             for name in _INPUTS:
                 spellings = (name, f"{name}s") if self.batched else (name,)
                 if parameter.name in spellings and parameter.kind != parameter.POSITIONAL_ONLY:
-                    inputs[name] = parameter.name
-        first = next(iter(parameters), None)
-        if "text" not in inputs and first is not None and first.name not in inputs.values():
-            inputs["text"] = None
-        return inputs
+                    usual[name] = parameter.name
+        return usual
 
-    async def __call__(self, rows: Sequence[Mapping[str, object]], clock: RowClock | None = None) -> list[Value]:
-        """The values for rows, each a mapping of inputs. Raises FunctionError.
+    @cached_property
+    def first(self) -> str | None:
+        """The first parameter, which gets the text unless its name is that of a column or a parameter; else None."""
+        first = next(iter(self._parameters), None)
+        if first is None or "text" in self.usual or first.name in self.usual.values():
+            return None
+        free = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+        return None if first.kind in free else first.name
+
+    @cached_property
+    def wanted(self) -> tuple[Wanted, ...]:
+        """The parameters that columns and parameters of a program may go to, the first one among them."""
+        free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+        usual = set(self.usual.values())
+        return tuple(
+            Wanted(parameter.name, parameter.default is parameter.empty)
+            for parameter in self._parameters
+            if parameter.kind not in free and parameter.name not in usual
+        )
+
+    def inputs(self, asks: Container[str] = ()) -> frozenset[str]:
+        """Which of text, problem and row it is given, where `asks` go to parameters of these names."""
+        text = {"text"} if self.first is not None and self.first not in asks else set()
+        return frozenset({*self.usual, *text})
+
+    async def __call__(
+        self,
+        rows: Sequence[Mapping[str, object]],
+        clock: RowClock | None = None,
+        given: Mapping[str, object] = MappingProxyType({}),
+    ) -> list[Value]:
+        """The values for rows, each a mapping of inputs. `given` are those that are the same for all.
+
+        Raises FunctionError.
 
         A plain function is called in a thread of its own, by one row of the input at a time; an `async` one in the
         event loop that the program was called in, for all rows at once. `clock` is the row's, where it has one.
         """
-        calls: Sequence[Mapping[str, object]] = rows
+        calls: Sequence[Mapping[str, object]] = [{**row, **given} for row in rows]
         check: Callable[[Any], Any] = self._checked
         if self.batched:
-            calls = [{name: [row[name] for row in rows] for name in self.inputs}]
+            calls = [{**{name: [row[name] for row in rows] for name in (rows[0] if rows else ())}, **given}]
             check = partial(self._checked_list, count=len(rows))
         try:
             results = await self._results(calls, check, clock or RowClock())
@@ -126,9 +158,10 @@ class PythonFunction:
         return [next(later) if type(result) is _Pending else result for result in results]
 
     def _call(self, inputs: Mapping[str, object]) -> Any:
-        positional = [inputs[name] for name, parameter in self.inputs.items() if parameter is None]
-        keywords = {parameter: inputs[name] for name, parameter in self.inputs.items() if parameter is not None}
-        return self.call(*positional, **keywords)
+        keywords = {self.usual.get(name, name): value for name, value in inputs.items()}
+        if "text" in self.usual or "text" not in keywords:
+            return self.call(**keywords)
+        return self.call(keywords.pop("text"), **keywords)
 
     # The checks ask a value about itself, and that is the user's code too: they are made where the function runs.
 

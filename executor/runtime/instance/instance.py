@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,20 +14,22 @@ from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.request import Completion, Request, Sample
-from qpdsl.executor.requests.routing import Routing
+from qpdsl.executor.requests.routing import ExitRouting, Routing
+from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.instance.candidates import Row
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
-from qpdsl.executor.runtime.instance.noise import noise_key
+from qpdsl.executor.runtime.instance.noise import hash_context, noise_key
 from qpdsl.executor.runtime.instance.request_cache import RequestCache
 from qpdsl.executor.runtime.instance.row_clock import RowClock
 from qpdsl.executor.text.context import Context
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar import ast
-from qpdsl.planner.plan.evaluate import Value, evaluate, format_value
+from qpdsl.planner.plan.evaluate import evaluate, evaluate_each
 from qpdsl.planner.plan.options import RANGES
+from qpdsl.planner.values.value import Value, format_value
 
 # What a verifier scores: the problem, the text and the system turn.
 VerifierInput = tuple[str, str, str]
@@ -58,7 +60,8 @@ class Services:
     `on_token` is called with each piece of text as it is generated: the path and the source stage of the row that it
     will be in, and the piece. `scores` keeps scores from instance to instance; None where that would not be sound.
     `routing`: who decides what a plan leaves to a router. `request_cache`: where requests to large models wait for each
-    other; None where those of an operator do so alone.
+    other; None where those of an operator do so alone. `exit_routing`: who decides which draws try an early exit, where
+    the plan leaves it to a router, and `exit_state` names what that knows of a model; `shadowing`: of which draws it is looked at whether the full model agrees.
     """
 
     engine: Engine
@@ -71,6 +74,10 @@ class Services:
     scores: ScoreStore | None = None
     routing: Routing = field(default_factory=Routing)
     request_cache: RequestCache | None = None
+    allow_code: bool = False
+    exit_routing: ExitRouting | None = None
+    exit_state: Callable[[str], str] = str
+    shadowing: Shadowing = field(default_factory=Shadowing)
 
 
 @dataclass
@@ -92,7 +99,9 @@ class Usage:
       it; `allowed_8`: draws at which a mask allowed so many ids, or a few more (see `step_counts.py`)
     - `exits`: draws that left the model early, `refined`: those that could have and went on; `late`: tokens whose last
       layers were computed after later tokens had been drawn; `skipped`: for each token that never had some, the layers
-      that it was spared
+      that it was spared; `full`: draws that a router had leave the exit out
+    - `shadowed`: draws of an exit or of a small model that the full model made too, `differed`: those of them for which
+      it drew another token; `shadowed_0.9`, `differed_0.9`: those in which a small model was so sure, or more
     - `dense_steps`, `rows_steps`, `union_steps`: forwards in which a router had the head computed so
     - `filter_samples`: samples that two models wrote, `filter_alone`: those of them without a request to the large one;
       `filter_draws`: tokens that the small one drew, `filter_sure`: those of them that stood; `large_draws`: tokens
@@ -128,7 +137,8 @@ class Instance:
 
     These keep what was computed, so that equal content is computed once: `scores` maps a digest of a model and a token
     prefix to the score read at its end, and `scored` holds the digests of whole texts; `judged` maps what a judge or a
-    Python function was shown to its answer; `contexts` maps (model, context) to the context's tokens; `steps` maps an
+    Python function was shown to its answer; `contexts` maps (model, context) to the context's tokens, and `digests` a
+    context to its digest in noise keys; `steps` maps an
     operator's id and its input to the scores of the steps, of which there are none where the text is too long.
 
     `emptied` says of each operator that left no row why, in words that follow a colon.
@@ -138,7 +148,6 @@ class Instance:
     services: Services
     arguments: Mapping[str, Value]
     seed: int
-    digest: bytes
     baseline: bool = False
     operator: str = ""
     rounds: Rounds = ()
@@ -151,16 +160,26 @@ class Instance:
     steps: dict[tuple[str, VerifierInput], tuple[float, ...]] = field(default_factory=dict)
     emptied: list[str] = field(default_factory=list)
     contexts: dict[tuple[str, Context], tuple[int, ...]] = field(default_factory=dict)
+    digests: dict[Context, bytes] = field(default_factory=dict)
     judged: dict[tuple[str, ...], Value] = field(default_factory=dict)
     _scoring: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    @property
+    def shadow(self) -> float:
+        """The share of the operator's early draws that are shadowed; greedy decoding to compare with has none."""
+        return 0.0 if self.baseline else self.services.shadowing.of(self.operator)
 
     @property
     def watched(self) -> bool:
         """Whether somebody reads about this instance's candidates."""
         return self.services.events.detailed and not self.baseline
 
-    def key(self, stage: int, path: tuple[int, ...]) -> int:
-        return noise_key(self.seed, self.digest, stage, self.rounds, path)
+    def keys(self, ordinal: int, context: Context, paths: Sequence[Path]) -> tuple[int, ...]:
+        """The noise keys of the samples of a `generate`, by its ordinal, that a row with that context makes."""
+        digest = self.digests.get(context)
+        if digest is None:
+            digest = self.digests[context] = hash_context(context)
+        return tuple(noise_key(self.seed, digest, ordinal, self.rounds, path) for path in paths)
 
     def scoring(self, name: str) -> asyncio.Lock:
         """Held while `name` scores, so that the arms of a `branch` do not score equal content side by side."""
@@ -170,15 +189,18 @@ class Instance:
         """What an expression over a row can name: parameters, and columns over them."""
         return {**self.arguments, **row.columns}
 
-    def problem(self, row: Row, given: ast.Expr | None) -> str | None:
-        """What a verifier is shown as the problem of a row: the value of `given`, else what the context takes it for.
+    def values(self, expr: ast.Expr, rows: Sequence[Row]) -> list[Value]:
+        """The value of an expression for each of the rows; aggregates in it look at all of them."""
+        return evaluate_each(expr, [self.scope(row) for row in rows])
+
+    def problems(self, rows: Sequence[Row], given: ast.Expr | None) -> list[str | None]:
+        """What a verifier is shown as the problem of each row: the value of `given`, else what its context has for it.
 
         None where that value is none.
         """
         if given is None:
-            return "" if row.context is None else row.context.problem
-        value = evaluate(given, self.scope(row))
-        return None if value is None else format_value(value)
+            return ["" if row.context is None else row.context.problem for row in rows]
+        return [None if value is None else format_value(value) for value in self.values(given, rows)]
 
     def option(self, expr: ast.Expr | None) -> Value:
         """The value of a stage option, which reads parameters only; None where the option is absent."""
@@ -186,19 +208,21 @@ class Instance:
 
     def whole(self, name: str, expr: ast.Expr) -> int:
         """A stage option that counts something, within the language's bounds for `name`. Raises RowError."""
-        return int(self._checked(name, self.option(expr)))
+        return int(checked(name, self.option(expr)))
 
     def number(self, name: str, expr: ast.Expr | None) -> float | None:
         """A stage option that is a number, as `whole` checks it; None where absent. Raises RowError."""
-        return None if expr is None else self._checked(name, self.option(expr))
+        return None if expr is None else checked(name, self.option(expr))
 
-    def _checked(self, name: str, value: Value) -> float:
-        bounds = RANGES[name]
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            whole = bounds.type != "int" or value == int(value)
-            if whole and bounds.holds(value):
-                return value
-        raise RowError(f"`{name}` must be {_KINDS[bounds.type]} of {bounds}, not {format_value(value)}")
+
+def checked(name: str, value: Value) -> float:
+    """The value of an option, a whole number where that counts something. Raises RowError where it does not do."""
+    bounds = RANGES[name]
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        whole = bounds.type != "int" or value == int(value)
+        if whole and bounds.holds(value):
+            return value
+    raise RowError(f"`{name}` must be {_KINDS[bounds.type]} of {bounds}, not {format_value(value)}")
 
 
 class Submissions:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from qpdsl.executor.events.events import Candidate, Expanded, OperatorDone, OperatorStarted, Selected, Valued
 from qpdsl.executor.models.text_model import TextModel
@@ -14,7 +14,7 @@ from qpdsl.executor.requests.request import Sample
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.values.value import Value, format_value
 
 _CUT = "\N{REPLACEMENT CHARACTER}"
 # The most tokens that one character is spread over.
@@ -55,11 +55,26 @@ def emit_changes(op: ops.Operator, before: Candidates, after: Candidates, instan
     for the column that a `call` makes.
     """
     match op:
-        case ops.Score(into=column) | ops.Judge(into=column) | ops.LogProb(into=column) | ops.PythonScore(into=column):
+        case (
+            ops.Score(into=column)
+            | ops.Judge(into=column)
+            | ops.Prob(into=column)
+            | ops.LogProb(into=column)
+            | ops.DrawScore(into=column)
+            | ops.PythonScore(into=column)
+            | ops.Equal(into=column)
+            | ops.ValidJson(into=column)
+            | ops.Passes(into=column)
+        ):
             _emit_values(column, after, instance, scores=True)
-        case ops.Extract(column=column) | ops.PythonExtract(column=column) | ops.Call(into=column):
+        case (
+            ops.Extract(column=column)
+            | ops.PythonExtract(column=column)
+            | ops.Let(column=column)
+            | ops.Call(into=column)
+        ):
             _emit_values(column, after, instance, scores=False)
-        case ops.Where() | ops.TopK() | ops.Vote():
+        case ops.Where() | ops.Distinct() | ops.Join() | ops.TopK() | ops.Tournament() | ops.Vote():
             kept = {row.path for row in after}
             instance.services.events.emit(
                 Selected(
@@ -71,7 +86,12 @@ def emit_changes(op: ops.Operator, before: Candidates, after: Candidates, instan
                 )
             )
         case ops.Split():
-            _emit_expanded(tuple(Candidate(path=row.path) for row in after), instance)
+            emit_copies(after, instance)
+
+
+def emit_copies(copies: Candidates, instance: Instance) -> None:
+    """The rows that an operator copied others to."""
+    _emit_expanded(tuple(Candidate(path=row.path) for row in copies), instance)
 
 
 def emit_expanded(
@@ -139,4 +159,4 @@ def _emit_values(column: str, rows: Candidates, instance: Instance, *, scores: b
 
 
 def _scalar(value: Value) -> str | float | bool | None:
-    return value if isinstance(value, (str, int, float)) else None
+    return format_value(value) if isinstance(value, (tuple, Mapping)) else value

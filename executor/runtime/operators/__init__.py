@@ -1,9 +1,8 @@
 """The operators between rows: each is one async function from an operator and rows to rows.
 
-One file for each kind: `context` (`chat`, `prompt`), `score` (verifiers, log-probability), `judge`, `extract`,
-`python_functions` (scores and columns by registered functions), `relational` (`where`, `keep`, the value returned),
+One file for each kind: `context` (`chat`, `prompt`), `extract`, `relational` (`where`, `keep`, the value returned),
 `split`, `vote`. `json_documents` reads values out of JSON, `valid_records` checks a record once more against its
-schema. Read `relational` first. `generate` has a folder of its own beside this one.
+schema. Read `relational` first. `generate` has a folder of its own beside this one, and so has `score` (`scoring/`).
 
 An operator reads options through its `Instance` (`whole`, `number`), raises `RowError` where this instance cannot go
 on, and does what its strategy says without deciding anything. It never reads its own state from columns, which a

@@ -1,6 +1,10 @@
-"""The `extract` operator: a column out of a row's text, by a regex or a JSON path."""
+"""The `extract` operator: a column out of a row's text, by a regex, a JSON path or a LaTeX box."""
 
 from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance
@@ -8,7 +12,11 @@ from qpdsl.executor.runtime.operators.json_documents import typed, value_at
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.matcher import matcher
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.values.value import Value
+
+_BOX = re.compile(r"\\boxed\s*\{")
+# In a box: a sign behind a backslash, which pairs with nothing, or a brace.
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Candidates:
@@ -22,9 +30,32 @@ def _extracted(op: ops.Extract, row: Row) -> Value:
     text = row.generated.text
     if isinstance(op.pattern, ast.JsonPath):
         return typed(value_at(op.pattern.steps, text), op.type)
-    pattern = matcher(op.pattern.pattern)
-    match = pattern.search(text)
-    if match is None:
-        return None
-    # A group that took no part in the match is None.
-    return match.group if pattern.grouped else match.text
+    found = boxed(text) if isinstance(op.pattern, str) else _matches(op.pattern.pattern, text)
+    if op.which == "all":
+        return tuple(value for value in found if value is not None)
+    return next(iter(deque(found, maxlen=1)) if op.which == "last" else found, None)
+
+
+def _matches(regex: str, text: str) -> Iterator[str | None]:
+    """What the matches of a regex say, from the left. A group that took no part in its match is None."""
+    pattern = matcher(regex)
+    return (match.group if pattern.grouped else match.text for match in pattern.all(text))
+
+
+def boxed(text: str) -> Iterator[str]:
+    """What stands in the braces of each `\\boxed{…}`, braces inside paired; nothing of a box that does not end."""
+    position = 0
+    while (box := _BOX.search(text, position)) is not None:
+        end = _closing_brace(text, box.end())
+        position = box.end() if end is None else end
+        if end is not None:
+            yield text[box.end() : end]
+
+
+def _closing_brace(text: str, start: int) -> int | None:
+    depth = 1
+    for sign in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(sign[0], 0)
+        if not depth:
+            return sign.start()
+    return None

@@ -8,7 +8,8 @@ import sys
 from typing import Any, NoReturn
 
 from qpdsl.executor.runtime.instance.candidates import JsonValue
-from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.values.value import Record, Value, frozen
+from qpdsl.planner.values.value_types import fields_of, is_list, is_record, item_of
 
 # Python reads no integer of many more.
 _MOST_DIGITS = 4000
@@ -45,7 +46,24 @@ def typed(value: object, type: str) -> Value:
         return int(value) if value == int(value) else None
     if value is None:
         return None
+    if is_list(type):
+        return tuple(typed(item, item_of(type)) for item in value) if isinstance(value, list) else None
+    if is_record(type):
+        fields = fields_of(type) or {}
+        if not isinstance(value, dict):
+            return None
+        return Record({name: typed(part, fields.get(name, "unknown")) for name, part in value.items()})
+    if type == "unknown":
+        return frozen(value)
     return _encodable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def spelt_in(text: str, type: str) -> Value:
+    """The value of a type that a JSON text spells; None where it spells none, or one that is too large."""
+    try:
+        return typed(record(text), type)
+    except (ValueError, RecursionError):
+        return None
 
 
 def record(text: str) -> JsonValue:

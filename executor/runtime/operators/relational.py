@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, JsonValue, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.operators.json_documents import record
+from qpdsl.executor.runtime.operators.valid_records import fault_of
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import Value, evaluate, evaluate_rows
+from qpdsl.planner.plan.evaluate import evaluate_rows
 from qpdsl.planner.plan.reads import names
+from qpdsl.planner.values.value import Value, thawed
+
+
+async def let(op: ops.Let, rows: Candidates, instance: Instance) -> Candidates:
+    """Sets the column in each row to the value of the expression."""
+    values = instance.values(op.value, rows)
+    return tuple(row.with_column(op.column, value) for row, value in zip(rows, values, strict=True))
 
 
 async def where(op: ops.Where, rows: Candidates, instance: Instance) -> Candidates:
     """The rows whose condition is true; None is not."""
-    return tuple(row for row in rows if evaluate(op.condition, instance.scope(row)))
+    return tuple(row for row, holds in zip(rows, instance.values(op.condition, rows), strict=True) if holds)
 
 
 async def top_k(op: ops.TopK, rows: Candidates, instance: Instance) -> Candidates:
@@ -23,23 +33,44 @@ async def top_k(op: ops.TopK, rows: Candidates, instance: Instance) -> Candidate
     With `like`, as search-and-learn does it: the rows kept stay in their order, and a group whose best row is at its
     end is kept whole and closed.
     """
-    k = instance.whole("keep", op.k)
-    groups: dict[Value, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(None if op.per is None else row.columns.get(op.per), []).append(row)
+    k, values = instance.whole("keep", op.k), instance.values(op.by, rows)
     kept: list[Row] = []
-    for group in groups.values():
-        ranked = [(evaluate(op.by, instance.scope(row)), number, row) for number, row in enumerate(group)]
+    for group in grouped(rows, op.per):
         # Python's sort is stable, so that ties stay in row order; a row without a value sorts after all others.
-        ranked.sort(key=lambda entry: sort_key(entry[0]), reverse=True)
-        best = ranked[:k]
+        best = sorted(group, key=lambda index: sort_key(values[index]), reverse=True)[:k]
         if op.like is not None:
-            best.sort(key=lambda entry: entry[1])
-        if op.like is not None and op.per is not None and _is_at_end(best[0][2]):
-            kept += map(_closed, group)
+            best.sort()
+        if op.like is not None and op.per is not None and _is_at_end(rows[best[0]]):
+            kept += [_closed(rows[index]) for index in group]
         else:
-            kept += [row for _, _, row in best]
+            kept += [rows[index] for index in best]
     return tuple(kept)
+
+
+async def distinct(op: ops.Distinct, rows: Candidates, instance: Instance) -> Candidates:
+    """The first row of each value, within each group; none is a value too."""
+    values = instance.values(op.by, rows)
+    firsts = [{values[index]: index for index in reversed(group)} for group in grouped(rows, op.per)]
+    kept = {index for group in firsts for index in group.values()}
+    return tuple(row for index, row in enumerate(rows) if index in kept)
+
+
+async def order(op: ops.Order, rows: Candidates, instance: Instance) -> Candidates:
+    """The rows, greatest number first, then texts in the order of their characters, then those without a value."""
+    values = instance.values(op.by, rows)
+    places = range(len(rows))
+    numbers = sorted((p for p in places if sort_key(values[p])[0]), key=lambda p: sort_key(values[p]), reverse=True)
+    texts = sorted((p for p in places if isinstance(values[p], str)), key=lambda p: str(values[p]))
+    sorted_ = {*numbers, *texts}
+    return tuple(rows[p] for p in (*numbers, *texts, *(p for p in places if p not in sorted_)))
+
+
+def grouped(rows: Candidates, per: str | None) -> list[list[int]]:
+    """The places of the rows of each value of a column, in the order first seen; of all rows where there is none."""
+    groups: dict[Value, list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(None if per is None else row.columns.get(per), []).append(index)
+    return list(groups.values())
 
 
 def _is_at_end(row: Row) -> bool:
@@ -64,12 +95,24 @@ def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonVa
     value = evaluate_rows(op.value, [instance.scope(row) for row in rows], instance.arguments)
     if value is None:
         raise RowError("no row has a value to return")
-    if not op.parse:
-        return value
     try:
-        return record(str(value))
+        given: JsonValue = record(str(value)) if op.parse else thawed(value)
     except (ValueError, RecursionError) as error:
         raise RowError(f"what is to be returned is no JSON: {error}") from error
+    if op.schema is None:
+        return given
+    given = _without_none(given)
+    fault = fault_of(json.dumps(given, ensure_ascii=False), op.schema)
+    if fault is not None:
+        raise RowError(f"the result is not of the type that the program declares: {fault}")
+    return given
+
+
+def _without_none(value: Any) -> Any:
+    """A JSON value without the fields that are none: a field that may be absent is never null."""
+    if isinstance(value, dict):
+        return {name: _without_none(part) for name, part in value.items() if part is not None}
+    return [_without_none(part) for part in value] if isinstance(value, list) else value
 
 
 def why_none(op: ops.Operator) -> str:
@@ -81,7 +124,9 @@ def why_none(op: ops.Operator) -> str:
         case ops.Vote(column=column, weight=weight):
             either = f"`{column}`" if weight is None else f"`{column}` or its weight"
             return f"`vote {column}` found no answer, since {either} is none in each row"
-    return "no arm of the `branch` left one"
+        case ops.Each(column=column):
+            return f"`each {column}` found nothing to go through: the list of every row is empty, or there is none"
+    return f"`{type(op).__name__.lower()}` left none"
 
 
 def sort_key(value: Value) -> tuple[bool, float]:

@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qpdsl.executor.runtime.instance.candidates import Candidates
+from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance
-from qpdsl.executor.runtime.operators.relational import sort_key
+from qpdsl.executor.runtime.operators.relational import grouped, sort_key
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import evaluate
 
 # Sharing out at a temperature below this gives all to the greatest value.
 _COLDEST = 1e-6
@@ -22,7 +21,9 @@ async def split(op: ops.Split, rows: Candidates, instance: Instance) -> Candidat
     """Each copy's index joins its path, and `group` numbers the copies over all rows. Raises RowError."""
     count = instance.whole("split", op.count)
     if op.by is not None:
-        return _shared_out(op, count, rows, instance)
+        copies = _copies(op, count, rows, instance)
+        # The groups that a row is shared out in are to be there still.
+        return copies if op.per is not None else tuple(row.with_column("group", n) for n, row in enumerate(copies))
     return tuple(
         replace(row, path=(*row.path, copy), columns={**row.columns, "group": index * count + copy})
         for index, row in enumerate(rows)
@@ -30,22 +31,29 @@ async def split(op: ops.Split, rows: Candidates, instance: Instance) -> Candidat
     )
 
 
-def _shared_out(op: ops.Split, count: int, rows: Candidates, instance: Instance) -> Candidates:
-    """`count` rows: the finished ones once each, and copies of the others, first copies first."""
-    unfinished = [row for row in rows if not row.generated.finished]
+def _copies(op: ops.Split, count: int, rows: Candidates, instance: Instance) -> Candidates:
+    """The copies of all rows, each group shared out by itself."""
     temperature = 1.0 if op.temperature is None else instance.number("split temperature", op.temperature)
     assert op.by is not None and temperature is not None
-    keys = [sort_key(evaluate(op.by, instance.scope(row))) for row in unfinished]
+    keys = [sort_key(value) for value in instance.values(op.by, rows)]
     values = [value if is_number else None for is_number, value in keys]
-    widths = iter(shares(values, max(count - (len(rows) - len(unfinished)), 0), temperature))
+    groups = grouped(rows, op.per)
+    parts = [([rows[at] for at in group], [values[at] for at in group]) for group in groups]
+    return tuple(row for part, own in parts for row in _shared_out(part, own, count, temperature))
+
+
+def _shared_out(rows: list[Row], values: list[float | None], count: int, temperature: float) -> list[Row]:
+    """`count` rows: the finished ones once each, and copies of the others, first copies first."""
+    pairs = zip(rows, values, strict=True)
+    open_values = [value for row, value in pairs if not row.generated.finished]
+    widths = iter(shares(open_values, max(count - (len(rows) - len(open_values)), 0), temperature))
     copies = [1 if row.generated.finished else next(widths) for row in rows]
-    copied = [
+    return [
         replace(row, path=(*row.path, copy))
         for copy in range(max(copies, default=0))
         for row, width in zip(rows, copies, strict=True)
         if copy < width
     ]
-    return tuple(row.with_column("group", number) for number, row in enumerate(copied))
 
 
 def shares(values: Sequence[float | None], count: int, temperature: float) -> list[int]:

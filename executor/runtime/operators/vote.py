@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.instance.mathematics import Mathematics, NoMathematics
+from qpdsl.executor.runtime.operators.relational import grouped
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import NUMBER, Value, evaluate, format_value
+from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.reads import names
+from qpdsl.planner.values.value import NUMBER, Value, format_value
 
 
 async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates:
     """The best row of the winning answer; a row whose answer or weight is None has no vote. No row where none has one.
+
+    Each group of rows votes by itself.
 
     Raises RowError where a weight is below 0 or not finite, or where `equal=math` has nothing to compare with.
     """
@@ -26,41 +31,80 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
         answers = await _answers(op, values, instance)
     except NoMathematics as error:
         raise RowError(str(error)) from error
-    totals: dict[Hashable, float] = {}
-    best: dict[Hashable, tuple[float, int]] = {}
-    for index, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-        weight = None if answer is None else weight_of(op, row, instance.scope(row))
-        if answer is None or weight is None:
-            continue
-        if not 0 <= weight < math.inf:
-            assert op.weight is not None
-            voted, shown = format_value(values[index]).strip(), format_value(weight)
-            read = ", ".join(dict.fromkeys(f"`{name.id}`" for name in names(op.weight)))
-            wrong = f"it is {shown}{f' by {read}' if read else ''} for the answer `{voted}`"
-            raise RowError(f"`vote {op.column}`: a weight is a number of 0 or more, and {wrong}")
-        totals[answer] = totals.get(answer, 0.0) + weight
-        if answer not in best or weight > best[answer][0]:
-            best[answer] = (weight, index)
-    if not totals:
-        return ()
-    # `max` takes the first of equals, and the dictionary is in the order values were first seen. Rounded, since the
-    # rounding errors of a sum must not tell equal totals apart.
-    winner = max(totals, key=lambda answer: round(totals[answer], SCORE_DIGITS))
-    return (rows[best[winner][1]],)
+    sure = instance.number("decided", op.decided)
+    weights = [1] * len(rows) if op.weight is None else instance.values(op.weight, rows)
+    winners: list[int] = []
+    for group in grouped(rows, op.per):
+        counted = group if sure is None else group[: decided_after([answers[index] for index in group], sure)]
+        totals: dict[Hashable, float] = {}
+        best: dict[Hashable, tuple[float, int]] = {}
+        for index in counted:
+            answer, weight = answers[index], weights[index]
+            if answer is None or not isinstance(weight, (int, float)):
+                continue
+            if not 0 <= weight < math.inf:
+                raise RowError(_wrong_weight(op, values[index], weight))
+            totals[answer] = totals.get(answer, 0.0) + weight
+            if answer not in best or weight > best[answer][0]:
+                best[answer] = (weight, index)
+        if totals:
+            # `max` takes the first of equals, and the dictionary is in the order values were first seen. Rounded, since
+            # the rounding errors of a sum must not tell equal totals apart.
+            winners.append(best[max(totals, key=lambda answer: round(totals[answer], SCORE_DIGITS))][1])
+    return tuple(rows[index] for index in winners)
 
 
-def weight_of(op: ops.Vote, row: Row, scope: Mapping[str, Value] | None = None) -> float | None:
-    """What a row adds to its answer: 1, or its weight; None where that is none, so that the row has no vote.
+def _wrong_weight(op: ops.Vote, value: Value, weight: float) -> str:
+    assert op.weight is not None
+    voted, shown = format_value(value).strip(), format_value(weight)
+    read = ", ".join(dict.fromkeys(f"`{name.id}`" for name in names(op.weight)))
+    wrong = f"it is {shown}{f' by {read}' if read else ''} for the answer `{voted}`"
+    return f"`vote {op.column}`: a weight is a number of 0 or more, and {wrong}"
 
-    The weight is evaluated over `scope`, by default the row's columns.
-    """
-    value = 1 if op.weight is None else evaluate(op.weight, row.columns if scope is None else scope)
+
+def weight_of(op: ops.Vote, row: Row) -> float | None:
+    """What a row adds to its answer: 1, or its weight; None where that is none, so that the row has no vote."""
+    value = 1 if op.weight is None else evaluate(op.weight, row.columns)
     return value if isinstance(value, (int, float)) else None
 
 
 def answers_of(op: ops.Vote, values: Sequence[Value]) -> Sequence[Hashable]:
     """The answer of each value, where values are compared as texts or as numbers; None stays None."""
-    return [None if value is None else _number(value) for value in values] if op.equal == "number" else values
+    return [None if value is None else number_of(value) for value in values] if op.equal == "number" else values
+
+
+def decided_after(answers: Sequence[Hashable], sure: float) -> int | None:
+    """After how many of the answers, in their order, the first is `sure` to stay ahead; None where it is not.
+
+    None is no answer.
+    """
+    counts: Counter[Hashable] = Counter()
+    for number, answer in enumerate(answers, 1):
+        if answer is not None:
+            counts[answer] += 1
+            votes = [count for _, count in counts.most_common(2)]
+            if stays_ahead(votes[0], sum(votes[1:])) >= sure:
+                return number
+    return None
+
+
+def stays_ahead(leader: int, second: int) -> float:
+    """The probability that the leader of so many votes is the more frequent answer of the two.
+
+    That of a share over ½ under Beta(leader + 1, second + 1) (Aggarwal et al., "Let's Sample Step by Step", 2023),
+    which is that of at most `leader` heads in leader + second + 1 throws of a coin.
+    """
+    throws, tail = leader + second + 1, 0.0
+    # What is left: at most `second` heads, summed from the likeliest number down.
+    share = math.exp(
+        math.lgamma(throws + 1) - math.lgamma(second + 1) - math.lgamma(throws - second + 1) - throws * math.log(2)
+    )
+    for heads in range(second, -1, -1):
+        tail += share
+        share *= heads / (throws - heads + 1)
+        if share < tail * 1e-17:
+            break
+    return 1.0 - tail
 
 
 async def _answers(op: ops.Vote, values: Sequence[Value], instance: Instance) -> Sequence[Hashable]:
@@ -70,7 +114,7 @@ async def _answers(op: ops.Vote, values: Sequence[Value], instance: Instance) ->
     return answers_of(op, values)
 
 
-def _number(value: Value) -> Hashable:
+def number_of(value: Value) -> Hashable:
     """A decimal number, or a text with the space around it taken off."""
     text = format_value(value).strip()
     if NUMBER.fullmatch(text):
@@ -84,10 +128,10 @@ async def _mathematical_answers(values: Sequence[Value], mathematics: Mathematic
     texts: list[str] = []
     numbers: dict[Hashable, int | None] = {None: None}
     for value in values:
-        key = None if value is None else _number(value)
+        key = None if value is None else number_of(value)
         if key not in numbers:
             numbers[key] = await _first_same(format_value(value).strip(), texts, mathematics)
-    return [numbers[None if value is None else _number(value)] for value in values]
+    return [numbers[None if value is None else number_of(value)] for value in values]
 
 
 async def _first_same(text: str, texts: list[str], mathematics: Mathematics) -> int:

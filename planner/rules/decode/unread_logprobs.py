@@ -1,4 +1,4 @@
-"""Leaves out the log-probabilities of generated text that nobody reads.
+"""Leaves out the log-probabilities of generated text that nobody reads, and what else is told of draws.
 
 A log-probability takes the logits of all ids. Without it a head may leave out the ids that cannot win, which a copy of
 its weights in eight bits tells (`executor/kernels/llvm/head_screen.py`), and a filter's large model need not read what
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.reads import reads_logprobs
+from qpdsl.planner.plan.reads import reads_figures, reads_logprobs
 from qpdsl.planner.plan.rewrite import decide, map_operators
 from qpdsl.planner.plan.rule import Rule
 
@@ -20,20 +20,27 @@ NAME = "unread_logprobs"
 
 def unread_logprobs(plan: PhysicalPlan) -> PhysicalPlan:
     """A token is the best of the perturbed logits, whatever these sum up to."""
-    if reads_logprobs(plan):
-        return plan
+    logprobs, figures = reads_logprobs(plan), reads_figures(plan)
 
     def unread(node: PhysicalOp) -> PhysicalOp:
         if not isinstance(node.strategy, GenerateStrategy):
             return node
-        return decide(node, replace(node.strategy, logprobs=False), NAME)
+        told = replace(
+            node.strategy,
+            logprobs=node.strategy.logprobs and logprobs,
+            figures=node.strategy.figures and figures,
+        )
+        return decide(node, told, NAME)
 
     return map_operators(plan, unread)
 
 
 def _words(node: PhysicalOp) -> Iterator[str]:
-    if isinstance(node.strategy, GenerateStrategy) and not node.strategy.logprobs:
-        yield "no log-probabilities"
+    if isinstance(node.strategy, GenerateStrategy):
+        if not node.strategy.logprobs:
+            yield "no log-probabilities"
+        if node.strategy.figures:
+            yield "distributions told"
 
 
 RULE = Rule(

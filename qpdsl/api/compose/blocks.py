@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, final
+from typing import Any, Self, final
 
 from qpdsl.api.compose.stage_call import StageCall, stage_call
+from qpdsl.api.compose.symbols import Symbol
 from qpdsl.grammar import ast
 
 Stages = tuple[ast.Stage, ...]
@@ -14,6 +15,8 @@ Stages = tuple[ast.Stage, ...]
 
 class WithBlock:
     """Hands its stages to `done` when it ends. `what` is its name in messages."""
+
+    may_be_empty = False
 
     def __init__(self, call: StageCall, what: str, done: Callable[[Stages], None]) -> None:
         self._composition, self._span = call.composition, call.span
@@ -32,9 +35,24 @@ class WithBlock:
             self._close()
 
     def _close(self) -> None:
-        if not self._stages:
+        if not self._stages and not self.may_be_empty:
             raise self._composition.refuse("QP121", f"{self._what} has no stages to run", self._span)
         self._done(tuple(self._stages))
+
+
+@final
+class EachBlock(WithBlock):
+    """The block of an `each`, which may be empty; `with … as item` gives the column of the element."""
+
+    may_be_empty = True
+
+    def __init__(self, call: StageCall, column: ast.Name, done: Callable[[Stages], None]) -> None:
+        self._column = column
+        super().__init__(call, "`each`", done)
+
+    def __enter__(self) -> Any:
+        super().__enter__()
+        return Symbol(self._column)
 
 
 @final

@@ -55,10 +55,11 @@ def program(
 ) -> Any:
     """Turns a function that composes stages into a program; the function runs once, now.
 
-    Its parameters are the program's, annotated `str`, `int`, `float` or `bool`. What it returns is what the program
-    gives back; a pydantic model as the return annotation makes that an instance of the model. `within` says how far a
-    plan may go (`qp.exact`, `qp.epsilon(…)`, `qp.loss(…)`), `latency` how much time counts against quality, and
-    `draft` says what proposes tokens, as at `generate`. `like` takes over another system's conventions. Raises QpError.
+    Its parameters are the program's: `str`, `int`, `float`, `bool`, `Literal[…]`, lists, dataclasses and pydantic
+    models, `qp.Messages` and `qp.Model`; with `| None` they may be None. What it returns is what the program gives
+    back, as a value of its return annotation. `within` says how far a plan may go (`qp.exact`, `qp.epsilon(…)`,
+    `qp.loss(…)`), `latency` how much time counts against quality, and `draft` says what proposes tokens, as at
+    `generate`. `like` takes over another system's conventions. Raises QpError.
     """
     options = ProgramOptions(name, within, latency, draft, like)
     if function is None:
@@ -113,7 +114,7 @@ def _syntax(
     name = composition.name(options.name or function.__name__, signature.name_span, "a program's name")
     draft = call.draft(options.draft)
     params = signature.params()
-    returned = function(**{param.name: Symbol(ast.Name(param.name, span=NOWHERE)) for param in params})
+    returned = function(**{param.name: _argument(param, composition) for param in params})
     for what, span in composition.unopened:
         help = "its stages stand in a `with` block of its own"
         raise composition.refuse("QP504", f"{what} runs nothing as it stands", span, help=help)
@@ -136,6 +137,15 @@ def _syntax(
         span=signature.span,
         name_span=signature.name_span,
     )
+
+
+def _argument(param: ast.Param, composition: Composition) -> Symbol | Model:
+    """What the function gets for a parameter while it is composed."""
+    if isinstance(param.type, ast.TypeRef) and param.type.name == "model":
+        model = Model("", param.name)
+        composition.model_params[param.name] = model
+        return model
+    return Symbol(ast.Name(param.name, span=NOWHERE))
 
 
 def _like(call: StageCall, system: System) -> ast.Like:

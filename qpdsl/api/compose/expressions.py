@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any, TypeVar, cast, final
 
+from qpdsl.api.compose.stage_call import StageCall
 from qpdsl.api.compose.symbols import Symbol, convert, unary
 from qpdsl.api.composition import current, needed
 from qpdsl.api.syntax_trees import NOWHERE
 from qpdsl.grammar import ast
 
 N = TypeVar("N", int, float)
+T = TypeVar("T")
+_NOTHING = object()
 
 
 @final
@@ -37,24 +41,24 @@ class Columns:
         return cast(bool, self["finished"])
 
     @property
-    def logprob(self) -> float:
+    def logprob(self) -> builtins.float:
         """The row's log-probability."""
-        return cast(float, self["logprob"])
+        return cast(builtins.float, self["logprob"])
 
     @property
-    def tokens(self) -> int:
+    def tokens(self) -> builtins.int:
         """How many tokens were sampled for the row."""
-        return cast(int, self["tokens"])
+        return cast(builtins.int, self["tokens"])
 
     @property
-    def group(self) -> int:
+    def group(self) -> builtins.int:
         """The number of the copy that `split` made and the row comes from."""
-        return cast(int, self["group"])
+        return cast(builtins.int, self["group"])
 
     @property
-    def score(self) -> float:
+    def score(self) -> builtins.float:
         """The score that a `score` stage gave the row."""
-        return cast(float, self["score"])
+        return cast(builtins.float, self["score"])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -71,34 +75,134 @@ col = Columns()
 none: Any = Symbol(ast.Literal(None, span=NOWHERE))
 
 
-def all(condition: bool) -> bool:
-    """Whether a condition holds for all rows; for `until` and `return`."""
-    return cast(bool, _apply("all", condition))
+def count(value: object = _NOTHING, *, per: object = None) -> builtins.int:
+    """How many rows there are; with a value, those in which it is neither none nor false."""
+    return cast(builtins.int, _apply("count", *(() if value is _NOTHING else (value,)), per=per))
 
 
-def any(condition: bool) -> bool:
-    """Whether a condition holds for any row; for `until` and `return`."""
-    return cast(bool, _apply("any", condition))
+def sum(value: N, *, per: object = None) -> N:
+    """The sum of a value over all rows, or with `per` over those that share the row's value of that column."""
+    return cast(N, _apply("sum", value, per=per))
 
 
-def min(*values: N) -> N:
-    """The least of several values, or of one value over all rows."""
-    return cast(N, _apply("min", *values))
+def mean(value: builtins.float, *, per: object = None) -> builtins.float:
+    """The mean of a value over the rows."""
+    return cast(builtins.float, _apply("mean", value, per=per))
 
 
-def max(*values: N) -> N:
-    """The greatest of several values, or of one value over all rows."""
-    return cast(N, _apply("max", *values))
+def std(value: builtins.float, *, per: object = None) -> builtins.float:
+    """The standard deviation of a value over the rows, as that of a whole population."""
+    return cast(builtins.float, _apply("std", value, per=per))
 
 
-def mean(value: float) -> float:
-    """The mean of a value over all rows."""
-    return cast(float, _apply("mean", value))
+def min(*values: N, per: object = None) -> N:
+    """The least of several values, or of one value over the rows."""
+    return cast(N, _apply("min", *values, per=per))
 
 
-def len(text: str) -> int:
-    """How many characters a text has."""
-    return cast(int, _apply("len", text))
+def max(*values: N, per: object = None) -> N:
+    """The greatest of several values, or of one value over the rows."""
+    return cast(N, _apply("max", *values, per=per))
+
+
+def all(condition: bool, *, per: object = None) -> bool:
+    """Whether a condition holds for all rows."""
+    return cast(bool, _apply("all", condition, per=per))
+
+
+def any(condition: bool, *, per: object = None) -> bool:
+    """Whether a condition holds for any row."""
+    return cast(bool, _apply("any", condition, per=per))
+
+
+def first(value: T, *, per: object = None) -> T:
+    """A value of the first row."""
+    return cast(T, _apply("first", value, per=per))
+
+
+def last(value: T, *, per: object = None) -> T:
+    """A value of the last row."""
+    return cast(T, _apply("last", value, per=per))
+
+
+def list(value: T, *, per: object = None) -> builtins.list[T]:
+    """The values of all rows, in their order."""
+    return cast("builtins.list[T]", _apply("list", value, per=per))
+
+
+def int(value: object) -> builtins.int:
+    """A text, a number or a bool as a whole number, none where it is not one."""
+    return cast(builtins.int, _apply("int", value))
+
+
+def float(value: object) -> builtins.float:
+    """A text, a number or a bool as a number, none where it is not one."""
+    return cast(builtins.float, _apply("float", value))
+
+
+def text(value: object) -> str:
+    """Any value as a text: a list or a record as JSON."""
+    return cast(str, _apply("text", value))
+
+
+def len(value: object) -> builtins.int:
+    """How many characters a text has, or how many values a list."""
+    return cast(builtins.int, _apply("len", value))
+
+
+def lower(text: str) -> str:
+    """A text in lower case."""
+    return cast(str, _apply("lower", text))
+
+
+def upper(text: str) -> str:
+    """A text in upper case."""
+    return cast(str, _apply("upper", text))
+
+
+def strip(text: str) -> str:
+    """A text without the white space around it."""
+    return cast(str, _apply("strip", text))
+
+
+def contains(whole: object, part: object) -> bool:
+    """Whether a text holds another, or a list a value."""
+    return cast(bool, _apply("contains", whole, part))
+
+
+def join(values: object, separator: str) -> str:
+    """The values of a list as one text."""
+    return cast(str, _apply("join", values, separator))
+
+
+def if_(condition: bool, first: T, second: T) -> T:
+    """One value where a condition holds, another where it does not."""
+    return cast(T, _apply("if", condition, first, second))
+
+
+def log(value: builtins.float) -> builtins.float:
+    """The natural logarithm, none for what is not over 0."""
+    return cast(builtins.float, _apply("log", value))
+
+
+def exp(value: builtins.float) -> builtins.float:
+    """e to the power of a value."""
+    return cast(builtins.float, _apply("exp", value))
+
+
+def sqrt(value: builtins.float) -> builtins.float:
+    """The square root, none for what is below 0."""
+    return cast(builtins.float, _apply("sqrt", value))
+
+
+def abs(value: N) -> N:
+    """A number without its sign."""
+    return cast(N, _apply("abs", value))
+
+
+def round(value: builtins.float, digits: builtins.int | None = None) -> builtins.float:
+    """The nearest whole number, or that with so many digits behind the point; halves go to the even one."""
+    return cast(builtins.float, _apply("round", value, *(() if digits is None else (digits,))))
 
 
 def not_(condition: bool) -> bool:
@@ -115,7 +219,8 @@ def matches(text: str, regex: str) -> bool:
     return cast(bool, Symbol(ast.Matches(subject, pattern, span=site.whole)))
 
 
-def _apply(function: str, *values: object) -> Symbol:
+def _apply(function: str, *values: object, per: object = None) -> Symbol:
     site = needed(f"qp.{function}").file.here()
     args = tuple(convert(value, site.argument(None, index)) for index, value in enumerate(values))
-    return Symbol(ast.Apply(function, args, span=site.span, name_span=site.head))
+    group = None if per is None else StageCall(needed(f"qp.{function}"), site).column("per", per)
+    return Symbol(ast.Apply(function, args, group, span=site.span, name_span=site.head))

@@ -37,6 +37,16 @@ def declarations(name: str, document: Mapping[str, Any], span: Span, *, closed: 
         return ()
 
 
+def type_of(document: Mapping[str, Any], span: Span) -> tuple[ast.TypeExpr, tuple[ast.Schema, ...]] | None:
+    """The type of a schema's documents, and the schemas that it names; None where the language has no such type."""
+    declared = _Declared("", document, span, True)
+    try:
+        root = {key: part for key, part in document.items() if key != "$defs"}
+        return declared.type(root), tuple(declared.declared.values())
+    except _Beyond:
+        return None
+
+
 def text(document: Mapping[str, Any], *, closed: bool) -> str:
     """The schema as the text of a file."""
     return json.dumps(_closed(document) if closed else document, ensure_ascii=False, indent=2)
@@ -98,7 +108,9 @@ class _Declared:
                 _parts(value, "type")
                 return ast.TypeRef("bool", span=self.span)
             case "array":
-                return ast.ListType(self.type(_parts(value, "type", "items").get("items", {})), span=self.span)
+                rest = _parts(value, "type", "items", "minItems", "maxItems")
+                item = self.type(rest.get("items", {}))
+                return ast.ListType(item, rest.get("minItems"), rest.get("maxItems"), span=self.span)
             case "object":
                 return self.record(value)
         raise _Beyond

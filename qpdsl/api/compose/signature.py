@@ -7,18 +7,21 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from qpdsl.api.call_sites import Site
-from qpdsl.api.compose.stage_call import StageCall, is_pydantic
+from qpdsl.api.compose.annotations import WORDS, reader, type_of
+from qpdsl.api.compose.stage_call import StageCall
 from qpdsl.api.compose.symbols import convert
+from qpdsl.api.compose.targets import Model
 from qpdsl.api.composition import Composition
 from qpdsl.api.syntax_trees import NOWHERE
+from qpdsl.arguments import plain_value
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
+from qpdsl.planner.plan.options import spelt
+from qpdsl.planner.values.value import frozen
 from qpdsl.sources.functions import evaluated, without_none
-
-_TYPES = {str: "text", int: "int", float: "float", bool: "bool"}
 
 
 class Signature:
@@ -61,35 +64,27 @@ class Signature:
             )
         return tuple(self._param(param) for param in inspect.signature(self._function).parameters.values())
 
-    def returns(self) -> ast.TypeRef | None:
-        """The type of the declared result. A pydantic model adds its schema to the program."""
+    def returns(self) -> ast.TypeExpr | None:
+        """The type of the declared result. A record adds its schema to the program."""
         annotation, span = self._returned, self._annotation_span("return")
         if annotation in (inspect.Signature.empty, None, Any):
             return None
-        if annotation in _TYPES:
-            return ast.TypeRef(_TYPES[annotation], span=span)
-        if get_origin(annotation) is Literal and all(isinstance(option, str) for option in get_args(annotation)):
-            return ast.TypeRef("text", span=span)
-        if is_pydantic(annotation):
-            call = StageCall(self._composition, Site(self._composition.file, span, None, None))
-            target = call.target(annotation)
-            assert isinstance(target, ast.SchemaTarget)
-            return ast.TypeRef(target.name, span=span)
         schemas = list(self._composition.schemas)
-        if annotation in (dict, Mapping) or get_origin(annotation) in (dict, Mapping):
-            if len(schemas) == 1:
-                return ast.TypeRef(schemas[0], span=span)
-            message = f"a program that gives a `dict` has one schema, this one has {len(schemas)}"
-            raise self._composition.refuse("QP503", message, span)
+        if annotation in (dict, Mapping, list) or get_origin(annotation) in (dict, Mapping):
+            # A record or a list of anything: what the program gives says which.
+            return ast.TypeRef(schemas[0], span=span) if len(schemas) == 1 and annotation is not list else None
+        type_ = type_of(annotation, StageCall(self._composition, Site(self._composition.file, span, None, None)), span)
+        if isinstance(type_, ast.ChoiceType):
+            return ast.TypeRef("text", span=span)
+        if type_ is not None and not (isinstance(type_, ast.TypeRef) and type_.name in ("model", "messages")):
+            return type_
         message = f"a program cannot give {_named(annotation)}"
-        help = "annotate it `str`, `int`, `float`, `bool`, a pydantic model, or `dict` for a schema"
-        raise self._composition.refuse("QP503", message, span, help=help)
+        raise self._composition.refuse("QP503", message, span, help=f"annotate it {WORDS}, or `dict` for a record")
 
     @property
     def result(self) -> Callable[[Any], Any] | None:
-        """What makes the program's value an instance of its pydantic model."""
-        annotation: Any = self._returned
-        return annotation.model_validate if is_pydantic(annotation) else None
+        """What makes the program's value one of its annotation, such as an instance of a pydantic model."""
+        return reader(self._returned)
 
     def _param(self, param: inspect.Parameter) -> ast.Param:
         refuse = self._composition.refuse
@@ -100,16 +95,35 @@ class Signature:
             message = f"`{param.name}` is no parameter with a name of its own"
             raise refuse("QP503", message, name_span, help="a program's parameters are all named")
         self._composition.name(param.name, name_span, "a parameter")
-        annotation = self._evaluated(param.annotation)
-        if annotation not in _TYPES:
-            type_text = "no type" if annotation is inspect.Parameter.empty else _named(annotation)
+        whole = self._evaluated(param.annotation)
+        if whole is inspect.Parameter.empty and param.name in ("self", "cls"):
+            message = "a method is no program: its `self` is not known before it runs"
+            help = "write a function, which takes what it needs of `self` as parameters"
+            raise refuse("QP503", message, name_span, help=help)
+        annotation, type_span = without_none(whole), self._annotation_span(param.name)
+        call = StageCall(self._composition, Site(self._composition.file, type_span, None, None))
+        type_ = None if whole is inspect.Parameter.empty else type_of(annotation, call, type_span)
+        if type_ is None:
+            type_text = "no type" if whole is inspect.Parameter.empty else _named(whole)
             message = f"parameter `{param.name}` has {type_text}"
-            raise refuse("QP503", message, name_span, help="annotate it `str`, `int`, `float` or `bool`")
-        type_ = ast.TypeRef(_TYPES[annotation], span=self._annotation_span(param.name))
+            raise refuse("QP503", message, name_span, help=f"annotate it {WORDS}, `qp.Messages` or `qp.Model`")
         default = None
-        if param.default is not inspect.Parameter.empty:
-            default = convert(param.default, self._default_span(param.name, name_span))
-        return ast.Param(param.name, type_, default, span=span, name_span=name_span)
+        # One that may be None is so where nothing else is said.
+        if param.default is not inspect.Parameter.empty and not (param.default is None and annotation is not whole):
+            default = self._default(param, call, self._default_span(param.name, name_span))
+        optional = annotation is not whole
+        return ast.Param(param.name, type_, default, optional, span=span, name_span=name_span)
+
+    def _default(self, param: inspect.Parameter, call: StageCall, span: Span) -> ast.Expr:
+        if isinstance(param.default, Model):
+            model = call.model(param.name, param.default)
+            if model.quoted:
+                return ast.Template((model.name,), span=span)
+            return ast.Name(model.name, span=span)
+        value = plain_value(param.default)
+        if isinstance(value, list | dict):
+            return spelt(frozen(value), span)
+        return convert(value, span)
 
     @cached_property
     def _returned(self) -> Any:

@@ -5,24 +5,51 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from qpdsl.api.call_sites import Site
 from qpdsl.api.compose import schemas, targets
+from qpdsl.api.compose.annotations import type_of
 from qpdsl.api.compose.symbols import Symbol, convert
 from qpdsl.api.composition import Composition, needed, shown
+from qpdsl.api.syntax_trees import NOWHERE
 from qpdsl.grammar import ast
+from qpdsl.grammar.builders.verifier_forms import SCALES, is_scale
 from qpdsl.grammar.model_id import adapter_of, with_adapter
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import CONFIDENCES, DRAFT_OPTIONS, MOST_DRAFTED, RESERVED, VERIFIER_KINDS
-from qpdsl.sources.functions import Extractor
+from qpdsl.grammar.words import (
+    BOXED,
+    COMPARED,
+    CONFIDENCES,
+    DRAFT_OPTIONS,
+    EQUALITIES,
+    MOST_DRAFTED,
+    RESERVED,
+    TYPES,
+    VERIFIER_KINDS,
+)
+from qpdsl.sources.functions import Extractor, Scorer
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
 
 _STEP = r"\.[A-Za-z_][A-Za-z0-9_]*|\[[0-9]+\]"
 _PATH = re.compile(rf"\.(?:[A-Za-z_][A-Za-z0-9_]*|\[[0-9]+\])(?:{_STEP})*")
+
+
+@final
+class ComparedRow:
+    """One of the two rows that `qp.compare` shows: `a.text` is its column `text`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = ast.Name(name, span=NOWHERE)
+
+    def __getattr__(self, column: str) -> Any:
+        return self[column]
+
+    def __getitem__(self, column: str) -> Any:
+        return Symbol(ast.Path(self._name, (column,), span=NOWHERE))
 
 
 @dataclass(frozen=True)
@@ -51,7 +78,7 @@ class StageCall:
     def template(self, name: str, value: object, at: int | None = None) -> ast.Template:
         span = self.place(name, at)
         expr = convert(value, span)
-        if isinstance(expr, ast.Name):
+        if isinstance(expr, ast.Name | ast.Path):
             return ast.Template((expr,), span=span)
         if not isinstance(expr, ast.Template):
             raise self.refuse(f"`{name}` takes a text, not {shown(value)}", span)
@@ -79,6 +106,8 @@ class StageCall:
             return ast.ModelRef(self.model_id(value, span), True, span=span)
         if not isinstance(value, targets.Model):
             raise self.refuse(f"`{name}` takes a model (`qp.model(…)`) or a model id, not {shown(value)}", span)
+        if self.composition.model_params.get(value.name or "") is value:
+            return ast.ModelRef(value.name or "", False, span=span)
         id_ = self.model_id(value.id, span)
         adapter = None if value.adapter is None else self.composition.plain(value.adapter, span, "an adapter")
         if adapter == "":
@@ -124,6 +153,8 @@ class StageCall:
             case targets.Regex(pattern=pattern):
                 return self.composition.regex(pattern, self.site, span)
             case targets.Choice(options=options):
+                if len(options) == 1 and isinstance(options[0], Symbol):
+                    return ast.OptionsTarget(self.column("as_", options[0]), span=span)
                 texts = tuple(self.composition.plain(option, span, "a choice") for option in options)
                 return ast.ChoiceTarget(texts, span=span)
             case targets.Grammar(text=text, path=path):
@@ -136,17 +167,31 @@ class StageCall:
                 name = title if isinstance(title, str) and title.isidentifier() and title not in RESERVED else "Answer"
                 self.schema(name, value, None, span, closed=False)
                 return ast.SchemaTarget(name, span=span)
-        if is_pydantic(value):
-            # A generic model is called `Box[int]`.
-            name = re.sub(r"\W+", "_", value.__name__).strip("_")
-            try:
-                document = value.model_json_schema()
-            except ValueError as error:
-                raise self.refuse(f"`{name}` has no JSON schema: {str(error).splitlines()[0]}", span) from error
-            self.schema(name, document, None, span, closed=True)
-            return ast.SchemaTarget(name, span=span)
-        what = "a pydantic model, a JSON schema, `qp.choice`, `qp.regex` or `qp.lark`"
-        raise self.refuse(f"`as_` takes {what}, not {shown(value)}", span)
+        match type_of(value, self, span):
+            case ast.ChoiceType(options=texts):
+                return ast.ChoiceTarget(texts, span=span)
+            case ast.TypeRef(name="text" | "messages" | "model") | ast.TextType():
+                raise self.composition.refuse("QP360", "every output is a text: leave `as_` out", span)
+            case ast.TypeRef(name=name) if name not in TYPES:
+                return ast.SchemaTarget(name, span=span)
+            case None:
+                what = "`int`, `bool`, a list, a dataclass, a pydantic model, a JSON schema, "
+                what += "`qp.choice`, `qp.regex` or `qp.lark`"
+                raise self.refuse(f"`as_` takes {what}, not {shown(value)}", span)
+            case type_:
+                return ast.TypeTarget(type_, span=span)
+
+    def stop(self, value: Any) -> ast.Expr | None:
+        """What ends a sample: a text, a regex, or a list of them."""
+        span = self.place("stop")
+        if isinstance(value, list | tuple):
+            return ast.ListLiteral(tuple(self._stop(item, span) for item in value), span=span)
+        return None if value is None else self._stop(value, span)
+
+    def _stop(self, value: object, span: Span) -> ast.Expr:
+        if isinstance(value, targets.Regex):
+            return self.composition.regex(value.pattern, self.site, span)
+        return convert(value, span)
 
     def via(self, value: Any) -> ast.Via | None:
         span = self.place("via")
@@ -157,12 +202,13 @@ class StageCall:
         match value:
             case None:
                 return None
-            case targets.Filter(threshold=threshold, by=by, share=share):
+            case targets.Filter(model=model, threshold=threshold, by=by, share=share):
                 if (threshold is None) == (share is None):
                     raise self.refuse("`qp.filter` takes a threshold or `share=`, one of them", span)
                 if by not in CONFIDENCES:
                     raise self.refuse(f"`by` of `qp.filter` is one of {listed(CONFIDENCES)}, not {shown(by)}", span)
-                return ast.Filter(self.model("via", value.model), optional(threshold), by, optional(share), span=span)
+                numbers = map(optional, (share, value.rows, value.wait))
+                return ast.Filter(self.model("via", model), optional(threshold), by, *numbers, span=span)
             case targets.Amortized(margin=margin, certify=certify):
                 if margin is None and certify is None:
                     raise self.refuse("`qp.amortized` takes a margin, or `certify=` in its place", span)
@@ -189,20 +235,76 @@ class StageCall:
         place = None if value.place is None else self.composition.plain(value.place, span, "a path")
         return ast.Draft(value.method, model, place, value.tokens, value.branches, span=span)
 
+    def verifier(self, value: Any) -> ast.Verifier:
+        """What `score` asks."""
+        span = self.place("verifier", 0)
+        match value:
+            case targets.Judge(model=model, rubric=rubric, scale=scale, whole=whole):
+                if not isinstance(scale, tuple) or len(scale) != 2 or not is_scale(*scale):
+                    raise self.refuse(f"{SCALES}: `(1, 5)`, not {shown(scale)}", span)
+                asked = self.template("verifier", rubric, 0)
+                return ast.Judge(self.model("verifier", model, 0), asked, *scale, whole, span=span)
+            case targets.Prob(model=model, question=question, answers=answers):
+                asked, *texts = (self.template("verifier", text, 0) for text in (question, *answers))
+                return ast.Prob(self.model("verifier", model, 0), asked, tuple(texts), span=span)
+            case targets.Equal(answer=answer, reference=reference, by=by):
+                if by not in EQUALITIES:
+                    raise self.refuse(f"`by` of `qp.equal` is one of {listed(EQUALITIES)}, not {shown(by)}", span)
+                return ast.Equal(convert(answer, span), convert(reference, span), by, span=span)
+            case targets.ValidJson(schema=None):
+                return ast.ModelRef("json", False, span=span)
+            case targets.ValidJson(schema=schema):
+                target = self.target(schema)
+                if not isinstance(target, ast.SchemaTarget):
+                    what = "a pydantic model or a JSON schema"
+                    raise self.refuse(f"`qp.valid_json` takes {what}, not {shown(schema)}", span)
+                return ast.ValidJson(ast.Name(target.name, span=span), span=span)
+            case targets.Passes(tests=tests, timeout=timeout):
+                limit = None if timeout is None else convert(timeout, span)
+                return ast.Passes(convert(tests, span), limit, span=span)
+            case targets.OfDraws(kind=kind, window=None):
+                return ast.ModelRef(kind, False, span=span)
+            case targets.OfDraws(window=window):
+                return ast.WindowConfidence(convert(window, span), span=span)
+            case targets.LogProb():
+                return ast.ModelRef("logprob", False, span=span)
+            case Scorer():
+                return ast.ModelRef(self.function(value.function, span), False, span=span)
+        return self.model("verifier", value, 0)
+
+    def compare(self, name: str, value: targets.Compare) -> ast.Compare:
+        """The tournament that `best` holds."""
+        span = self.place(name)
+        if not callable(value.question):
+            help = 'write `qp.compare(llm, lambda a, b: f"… {a.text} … {b.text}")`'
+            raise self.composition.refuse("QP502", "the question of `qp.compare` is made of two rows", span, help=help)
+        question = convert(value.question(*map(ComparedRow, COMPARED)), span)
+        if not isinstance(question, ast.Template):
+            raise self.refuse("the question of `qp.compare` is a text", span)
+        return ast.Compare(self.model(name, value.model), question, bool(value.both), span=span)
+
     def pattern(self, name: str, value: object, at: int) -> ast.Regex | ast.JsonPath | ast.Name:
         """What `extract` reads a column by: a regex, a JSON path or an extractor."""
         span = self.place(name, at)
         match value:
             case Extractor():
                 return ast.Name(self.function(value.function, span), span=span)
+            case targets.Boxed():
+                return ast.Name(BOXED, span=span)
             case targets.Regex(pattern=text):
                 return self.composition.regex(text, self.site, span)
             case str() if _PATH.fullmatch(value):
-                steps = value.replace("[", ".[").split(".")
-                return ast.JsonPath(tuple(int(s[1:-1]) if s[0] == "[" else s for s in steps if s), span=span)
+                return self.json_path(value, span)
             case str():
                 return self.composition.regex(value, self.site, span)
         raise self.refuse(f"`extract` takes a regex, a JSON path or an extractor, not {shown(value)}", span)
+
+    def json_path(self, value: str, span: Span) -> ast.JsonPath:
+        """The path that a text spells."""
+        if not _PATH.fullmatch(value):
+            raise self.refuse(f'a JSON path is written `".a.b[0]"`, not {shown(value)}', span)
+        steps = value.replace("[", ".[").split(".")
+        return ast.JsonPath(tuple(int(step[1:-1]) if step[0] == "[" else step for step in steps if step), span=span)
 
     def function(self, value: PythonFunction, span: Span) -> str:
         """The name of a registered function, which joins the functions of the program."""
@@ -223,10 +325,14 @@ class StageCall:
             declared = schemas.declarations(name, data, span, closed=closed)
             path = None if declared else self.composition.file_of("schema", "json", schemas.text(data, closed=closed))
         for schema in declared or (ast.Schema(name, None, path, span, span=span, name_span=span),):
-            known = self.composition.schemas.setdefault(schema.name, schema)
-            if known != schema:
-                help = "give one another name: `qp.schema(…)`, or the model's own"
-                raise self.composition.refuse("QP208", f"two schemas are called `{schema.name}`", span, help=help)
+            self.add_schema(schema, span)
+
+    def add_schema(self, schema: ast.Schema, span: Span) -> None:
+        """Adds a schema to the program's, which has no other of its name."""
+        known = self.composition.schemas.setdefault(schema.name, schema)
+        if known != schema:
+            help = "give one another name: `qp.schema(…)`, or the model's own"
+            raise self.composition.refuse("QP208", f"two schemas are called `{schema.name}`", span, help=help)
 
     def _variable(self, model: targets.Model) -> str | None:
         """The name of the variable that holds a model where the stage is written, None where there is none."""
@@ -246,8 +352,3 @@ def stage_call(word: str) -> StageCall:
     """The call of a stage that is running now. Raises RuntimeError where no program is being composed."""
     composition = needed(word)
     return StageCall(composition, composition.file.here())
-
-
-def is_pydantic(value: object) -> bool:
-    """Whether a value is a pydantic model, found out without importing pydantic."""
-    return isinstance(value, type) and callable(getattr(value, "model_json_schema", None))

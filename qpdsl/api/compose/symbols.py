@@ -7,14 +7,17 @@ from it. To a type checker it is an `int`: annotations say what a value will be 
 from __future__ import annotations
 
 import math
-from typing import NoReturn, final
+import re
+from typing import Any, NoReturn, final
 
 from qpdsl.api.composition import current, misuse, shown
 from qpdsl.api.syntax_trees import NOWHERE, placed
+from qpdsl.errors import unknown
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import MAX_DEPTH, is_shallow
 from qpdsl.grammar.source import Span
 
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # How many bits a whole number may have.
 _MAX_BITS = 1024
 
@@ -23,11 +26,25 @@ _MAX_BITS = 1024
 class Symbol:
     """A value that is known only when the program runs, held as its expression."""
 
-    __slots__ = ("node",)
+    __slots__ = ("node", "rows")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, node: ast.Expr) -> None:
+    def __init__(self, node: ast.Expr, rows: Any = None) -> None:
+        """`rows` are those of the program, where the value is a column that a stage has just made."""
         self.node = node
+        self.rows = rows
+
+    def __getattr__(self, name: str) -> Any:
+        """A stage of the rows that the column is in: `rows.generate(llm).score(prm)`. Raises AttributeError."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self.rows is None:
+            what = f"`{name}` is read of a value that is known only when the program runs"
+            raise AttributeError(f'{what}; a field of a record is written `["{name}"]`, a stage `rows.{name}(…)`')
+        known = [word for word in dir(self.rows) if not word.startswith("_")]
+        if name not in known:
+            raise AttributeError(unknown(name, known, "there is no stage"))
+        return getattr(self.rows, name)
 
     def __add__(self, other: object) -> Symbol:
         return binary("+", self, other)
@@ -98,6 +115,19 @@ class Symbol:
     def __pos__(self) -> Symbol:
         return self
 
+    def __getitem__(self, step: object) -> Symbol:
+        """A field of a record, or a place in a list: `item["name"]`, `steps[0]`."""
+        known = (isinstance(step, str) and _FIELD.fullmatch(step)) or type(step) is int
+        match self.node:
+            case ast.Name() as base if known:
+                steps: tuple[str | int, ...] = ()
+            case ast.Path(base=base, steps=steps) if known:
+                pass
+            case _:
+                message = f'only a field (`["name"]`) or a place (`[0]`) of a column or parameter is read, not {step!r}'
+                raise misuse("QP501", message, help="`let` makes a column of what is worked out")
+        return Symbol(ast.Path(base, (*steps, step), span=self.node.span))  # type: ignore[arg-type]
+
     def __format__(self, spec: str) -> str:
         if spec:
             raise misuse("QP501", f"`{spec}` cannot format a value that is known only when the program runs")
@@ -121,7 +151,7 @@ class Symbol:
     def _unknown(self, *_: object) -> NoReturn:
         raise misuse("QP501", f"{self!r} has no value before the program runs")
 
-    __int__ = __float__ = __index__ = __iter__ = __contains__ = __getitem__ = _unknown
+    __int__ = __float__ = __index__ = __iter__ = __contains__ = _unknown
 
     def __len__(self) -> int:
         raise misuse("QP501", f"{self!r} has no value before the program runs", help="write `qp.len(…)`")
@@ -147,7 +177,14 @@ def convert(value: object, span: Span) -> ast.Expr:
             if composition is None:
                 return ast.Template((value,) if value else (), span=span)
             return composition.template(value, span)
-    message = f"{shown(value)} is no value of the language: there are texts, numbers, bools and None"
+        case list() | tuple():
+            return ast.ListLiteral(tuple(convert(item, span) for item in value), span=span)
+        case dict() if value and all(isinstance(name, str) and _FIELD.fullmatch(name) for name in value):
+            fields = ((name, convert(item, span)) for name, item in value.items())
+            entries = (ast.RecordEntry(name, item, span=span, name_span=span) for name, item in fields)
+            return ast.RecordLiteral(tuple(entries), span=span)
+    kinds = "texts, numbers, bools, None, and lists and dictionaries of them"
+    message = f"{shown(value)} is no value of the language: there are {kinds}"
     raise misuse("QP502", message, span=span)
 
 

@@ -146,7 +146,7 @@ def command(
         put(json.dumps(record.json(), ensure_ascii=False, indent=2))
     else:
         put("\n".join(_lines(record)))
-        say(f'`{output}` has the heads: `via amortized(MARGIN, head="{output}")`')
+        say(f'`{output}` has the heads: `via amortized(MARGIN, head="{output}")` in a program of this folder')
     return Exit.OK
 
 

@@ -85,11 +85,11 @@ def command(
     heads = tuple(exit_heads_of(exit_heads).items())
     runs_on = Target(options.device, options.dtype, options.threads, options.router, heads)
     surroundings = read_surroundings(allow_read, python, models, adapters, drafts)
-    lowered = load_program(target, pipeline, program, surroundings)
+    lowered = load_program(target, pipeline, program, surroundings, settings)
     show(lowered.warnings)
     for note in damaged_files():
         say(f"note: {note}")
-    values = parse_settings(lowered.params, settings, lowered.name)
+    values = parse_settings(lowered.params, settings, lowered.name, lowered.model_params)
     lowered = with_defaults(lowered, values)
     optimized = planning.optimized(lowered, reads_of(lowered, rows=rows), runs_on)
     _check(optimized.plan)

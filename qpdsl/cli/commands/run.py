@@ -15,10 +15,12 @@ from qpdsl.cli.proposals import complete_data
 from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.cli.shared_options import (
     FileName,
+    code_option,
     device_option,
     planning_options,
     program_options,
     router_option,
+    shadow_option,
     statistics_option,
 )
 from qpdsl.cli.signals import interruptible
@@ -73,6 +75,8 @@ def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     "Greedy decoding is left out.",
 )
 @router_option
+@shadow_option
+@code_option
 @click.option(
     "--record-routes",
     metavar="FILE",
@@ -201,7 +205,7 @@ def _with_kv_type_of_journal(options: RunOptions) -> tuple[RunOptions, bool]:
 
 
 def _run(options: RunOptions, argv: Sequence[str]) -> int:
-    from qpdsl.arguments import parse_settings, with_defaults
+    from qpdsl.arguments import parse_settings, settings_files, with_defaults
     from qpdsl.cli.diagnostics import show
     from qpdsl.cli.runs.run_files import run_files
     from qpdsl.dataset.job import Job
@@ -210,19 +214,20 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.planner.plan.physical import head_folders
     from qpdsl.planning.exit_heads import exit_heads_of
     from qpdsl.planning.planning import Planning, reads_of
-    from qpdsl.planning.routed import check_routed
+    from qpdsl.planning.routed import check_routed, routes_exits
     from qpdsl.planning.target import Target
     from qpdsl.planning.user_cache import damaged_files
     from qpdsl.sources.programs import load_program
-    from qpdsl.stage_options import check_options
+    from qpdsl.stage_options import check_code, check_options
 
     planning = Planning.of(options.plan_kind, options.disabled)
     surroundings = read_surroundings(
         options.allow_read, options.python, options.models, options.adapters, options.drafts
     )
-    program = load_program(options.target, options.pipeline, options.program, surroundings)
+    program = load_program(options.target, options.pipeline, options.program, surroundings, options.settings)
     show(program.warnings)
-    values = parse_settings(program.params, options.settings, program.name)
+    values = parse_settings(program.params, options.settings, program.name, program.model_params)
+    surroundings.read.update(file.absolute() for file in settings_files(program.params, options.settings))
     # The plan depends on the values of the parameters.
     program = with_defaults(program, values)
     baseline = greedy_of(program) if options.greedy and not options.analyze else None
@@ -240,8 +245,12 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     optimized = planning.optimized(program, reads, target, _load(options), kv_types=not kv_type_known)
     greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text), target).plan
     check_routed(optimized.plan, options.router)
+    if options.resume and routes_exits(optimized.plan):
+        message = "`--resume` goes on with tokens that depend on what a router knew, which `--router` may not know now"
+        raise UsageError(message, "leave out `--router`, or start over with `--overwrite`")
     job = Job(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning), options.row_timeout)
     check_options(job.plan, values)
+    check_code(job.plan, allowed=options.allow_code)
     # Before torch is imported, which takes seconds.
     check_models(job.models.values())
     files = run_files(options, job.models, {*head_folders(job.plan), *dict(heads).values()}, surroundings)

@@ -12,7 +12,14 @@ import click
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_data
-from qpdsl.cli.shared_options import FileName, device_option, router_option, statistics_option
+from qpdsl.cli.shared_options import (
+    FileName,
+    code_option,
+    device_option,
+    router_option,
+    shadow_option,
+    statistics_option,
+)
 from qpdsl.errors import UserError
 from qpdsl.garbage_collector import collections_paused
 from qpdsl.settings import DTYPES
@@ -22,8 +29,8 @@ if TYPE_CHECKING:
 
     from qpdsl.dataset.row_outcome import Outcome
     from qpdsl.dataset.rows import InputRow
-    from qpdsl.planner.plan.evaluate import Value
     from qpdsl.planner.plan.physical import PhysicalPlan
+    from qpdsl.planner.values.value import Value
     from qpdsl.planning.analysis import RunAnalysis
     from qpdsl.session import Session
     from qpdsl.sources.surroundings import Surroundings
@@ -44,6 +51,8 @@ class AnalyzeOptions:
     dtype: str | None
     threads: int | None
     router: str | None
+    shadow: float | None
+    allow_code: bool
     statistics: bool
 
     def check(self, *, alone: bool) -> None:
@@ -53,7 +62,7 @@ class AnalyzeOptions:
         if self.analyze and not alone:
             raise UsageError("`--analyze` shows how one plan ran; leave out `--verbose` and `--against`")
         if not self.analyze:
-            for name in ("input", "limit", "seed", "concurrency"):
+            for name in ("input", "limit", "seed", "concurrency", "shadow"):
                 if getattr(self, name) is not None:
                     raise UsageError(f"`--{name}` needs `--analyze`, since without it nothing runs")
         if self.limit is not None and self.input is None:
@@ -76,6 +85,8 @@ _OPTIONS = (
     click.option("--dtype", type=click.Choice(DTYPES), help="What to compute in."),
     click.option("--threads", type=click.IntRange(min=1), help="CPU threads."),
     router_option,
+    shadow_option,
+    code_option,
     statistics_option,
 )
 
@@ -118,7 +129,9 @@ def run_for_analysis(
 
     from qpdsl.cli.runs.load_notes import LoadNotes
     from qpdsl.cli.signals import interruptible, run_until_interrupted
+    from qpdsl.stage_options import check_code
 
+    check_code(plan, allowed=options.allow_code)
     rows = _rows(options, plan, values)
     notes = LoadNotes(plan.models, quiet=form == "json")
     notes.begin()
@@ -135,6 +148,8 @@ def run_for_analysis(
             threads=options.threads,
             functions=functions,
             router=options.router,
+            shadow=options.shadow,
+            allow_code=options.allow_code,
         )
         session.load(plan, notes.loaded, notes.slow)
         analysis = run_analysis(session, plan, len(rows), options.concurrency, warm=options.statistics)

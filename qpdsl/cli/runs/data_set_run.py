@@ -29,9 +29,11 @@ from qpdsl.dataset.summary import Summary
 from qpdsl.dataset.token_waits import count_waits
 from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import RunEnded
+from qpdsl.executor.runtime.instance.noise import NOISE_VERSION
 from qpdsl.model_digest import location_digest
 from qpdsl.output import OrderedLines, holds_something
-from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.values.value import Value
+from qpdsl.planning.routed import routes_exits
 from qpdsl.sources.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -141,11 +143,13 @@ class _Run:
             **({"python": self.surroundings.python} if self.surroundings.python else {}),
             "arguments": arguments,
             "seed": str(options.seed),
+            "noise": str(NOISE_VERSION),
             "input": self.data.digest,
             "plan": self.job.planned,
             "device": options.device,
             "dtype": options.dtype or "default",
             **({"kv type": kv_type} if (kv_type := options.kv_type or plan.kv_type) else {}),
+            **({"router": str(options.router)} if routes_exits(plan) else {}),
             **{mode: "on" for mode in ("deterministic", "compile") if getattr(options, mode)},
             "options": ", ".join(name for name, on in recorded.items() if on) or "answers",
             **{f"model `{name}`": content for name, content in self._model_digests().items()},

@@ -21,12 +21,15 @@ ROUTES = Contents("the recorded steps of a router", _begins)
 
 def tell_routers(session: Session, target: Target | None, *, analyzed: bool) -> None:
     """Says what each router did, unless the analysis says it, and writes the recorded steps. Raises UsageError."""
-    from qpdsl.planner.explain.router import router_words
-    from qpdsl.planning.router_memory import router_figures
+    from qpdsl.planner.explain.router import exit_router_words, router_words
+    from qpdsl.planning.router_memory import exit_router_figures, router_figures
 
     if not analyzed:
         for model, figures in router_figures(session).items():
             say(f"{model}: {router_words(figures)}")
+        for model, exits in exit_router_figures(session).items():
+            for router in exits:
+                say(f"{model}: {exit_router_words(router)}")
     if target is not None:
         target.write(_lines(session))
 

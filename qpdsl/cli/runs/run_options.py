@@ -57,6 +57,8 @@ class RunOptions:
     analyze: bool
     router: str | None
     record_routes: str | None
+    shadow: float | None
+    allow_code: bool
     statistics: bool
 
 
@@ -84,6 +86,8 @@ def open_session(options: RunOptions, job: Job, surroundings: Surroundings, even
         compile=options.compile,
         router=options.router,
         record_routes=options.record_routes is not None,
+        shadow=options.shadow,
+        allow_code=options.allow_code,
     )
     try:
         session.load(job.plan, notes.loaded, notes.slow)

@@ -16,7 +16,7 @@ from qpdsl.cli.runs.run_events import emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
-from qpdsl.dataset.filter_figures import FilterFigures
+from qpdsl.dataset.filter_figures import FilterFigures, shadow_facts, shadow_json
 from qpdsl.dataset.job import Job, run_one
 from qpdsl.dataset.json_values import dumps, plain, plain_rows, shown
 from qpdsl.dataset.row_outcome import outcome, same_answer
@@ -25,7 +25,7 @@ from qpdsl.dataset.summary import TOO_LONG, aligned
 from qpdsl.dataset.token_waits import count_waits, wait_facts, waits_json
 from qpdsl.errors import UsageError
 from qpdsl.model_location import locate_adapter
-from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.values.value import Value
 from qpdsl.sources.surroundings import Surroundings
 from qpdsl.stage_options import check_options
 
@@ -100,6 +100,7 @@ def _lines(
         facts.append(("unscored", f"{result.unscored:,} {TOO_LONG}"))
     if (filtered := FilterFigures.of(result.counts)) is not None:
         facts += filtered.facts()
+    facts += shadow_facts(result.counts)
     if greedy is not None:
         greedy_answer = _first_line(shown(greedy.value)) if greedy.error is None else f"failed: {greedy.error}"
         facts.append(("greedy", f"{greedy_answer} ({greedy.sampled_tokens:,} tokens out)"))
@@ -146,6 +147,7 @@ def _as_json(
         record["unscored"] = result.unscored
     if (filtered := FilterFigures.of(result.counts)) is not None:
         record["filter"] = filtered.to_json(timing=options.timing)
+    record |= shadow_json(result.counts)
     if greedy is not None:
         record["greedy"] = {"answer": plain(greedy.value), "tokens_out": greedy.sampled_tokens}
     if result.error is not None:

@@ -10,8 +10,8 @@ from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.rows import InputRow
 from qpdsl.family.training.progress_bar import ProgressBar
 from qpdsl.planner.optimize.optimizer import planned
-from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.logical import LogicalProgram
+from qpdsl.planner.values.value import Value
 from qpdsl.session import Session
 from qpdsl.sources.programs import load_program
 from qpdsl.sources.surroundings import Surroundings

@@ -12,7 +12,7 @@ from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.request import GenerateRequest, Mask, Sample, SamplingParams
 from qpdsl.executor.text.detokenizer import Detokenizer
-from qpdsl.executor.text.stop import StopWatch
+from qpdsl.executor.text.stop import Stops, StopWatch
 from tests.support.executor.constrained import (
     CONSTRAINTS,
     EOS,
@@ -122,7 +122,7 @@ def test_the_context_may_end_in_a_forced_run() -> None:
 @pytest.mark.parametrize("stop", ['"kind": "p', "is", " so"])
 def test_a_stop_string_may_end_a_forced_run(stop: str) -> None:
     detokenizer = Detokenizer(tokenizer())
-    plain = requests(watch=lambda index: StopWatch(detokenizer, stop))
+    plain = requests(watch=lambda index: StopWatch(detokenizer, Stops((stop,))))
     samples = served(engine_with(), plain)
     assert served(engine_with(), jumping(plain)) == samples
     assert any(sample.finish == "stop" for row in samples for sample in row)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 
 import pytest
@@ -15,21 +13,12 @@ from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, Sample, SamplingParams
 from tests.support.executor.families import Family, families, tiny
 from tests.support.executor.models import engine_of, served
+from tests.support.executor.threads import threads
 
 FLOAT32 = ("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss", "gpt2", "gpt_neox", "persimmon", "gpt_bigcode", "gemma2")
 NARROW = ("mixtral", "gpt_oss", "gpt2")
 # Wide enough for several threads to share the work, and no multiple of a vector.
 WIDE = {"num_hidden_layers": 1, "hidden_size": 128, "head_dim": 16, "num_attention_heads": 8}
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -12,6 +13,7 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.latencies import bucket_of
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
 from tests.support.executor.constrained import engine_with, jumping, requests
 from tests.support.executor.models import engine_of, paged, served
@@ -82,3 +84,14 @@ def test_reading_ends_no_wait() -> None:
     while engine.has_work:
         engine.step()
     assert reports and counted(reports) == (0, 0)
+
+
+def test_a_request_that_goes_on_with_a_sample_ends_no_first_wait_and_waits_since_its_latest_token() -> None:
+    reports: list[StepReport] = []
+    engine = engine_of(model(), 400, EngineConfig(), reports.append)
+    began = time.perf_counter() - 100
+    request = replace(REQUEST, drawn=4, max_tokens=2, since=began)
+    assert [len(sample.tokens) for sample in served(engine, (request,))[0]] == [2, 2, 2]
+    assert counted(reports) == (0, 6)
+    between = sum((Counter(report.waits) for report in reports), Counter[int]())
+    assert sum(count for bucket, count in between.items() if bucket >= bucket_of(100)) == 3

@@ -10,7 +10,7 @@ from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.events.events import Event, OperatorDone
 from qpdsl.executor.runtime.run import _OPERATORS, InstanceResult
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import Value
+from qpdsl.planner.values.value import Value
 from qpdsl.session import Session
 from tests.support.executor.programs import (
     CASES,
@@ -86,17 +86,46 @@ def test_what_operators_spent_adds_up_over_arms_and_rounds() -> None:
     assert spent[branch.id] == [sum(side) for side in zip(*arms, strict=True)] and branch.id in spent
 
 
-def test_seed_and_arguments_change_the_samples() -> None:
-    plan = compiled(
-        HEADER + "program p(problem: text, n: int = 3) -> text {\n chat user=problem\n"
-        " generate llm n=n temperature=3 max_tokens=30\n return text\n}"
+def sampled(stages: str, parameters: str = "", seed: int = 0, **values: Value) -> list[str]:
+    """The texts of the rows that stages make of one problem."""
+    plan = compiled(HEADER + f"program p(problem: text{parameters}) -> text {{\n{stages}\n return text\n}}")
+    (result,) = run_all(plan, [arguments(plan, problem=texts(1)[0], **values)], seed=seed)
+    assert result.error is None
+    return [str(row.columns["text"]) for row in result.rows]
+
+
+_SAMPLES = " chat user=problem\n generate llm n=3 temperature=3 max_tokens=30"
+
+
+def test_the_seed_and_what_the_model_is_shown_change_the_samples() -> None:
+    base = sampled(_SAMPLES)
+    assert base == sampled(_SAMPLES)
+    assert set(base).isdisjoint(sampled(_SAMPLES, seed=1))
+    assert set(base).isdisjoint(sampled(_SAMPLES.replace("problem", '"{problem} "', 1)))
+    assert set(base).isdisjoint(sampled(_SAMPLES.replace("chat ", 'chat system="" ')))
+
+
+def test_fewer_samples_are_the_first_of_more() -> None:
+    assert sampled(_SAMPLES.replace("n=3", "n=2")) == sampled(_SAMPLES)[:2]
+    steps = ' chat user=problem\n repeat 2 {\n  generate llm n=N stop="\\n\\n" temperature=2\n }'
+    assert set(sampled(steps.replace("N", "1"))) < set(sampled(steps.replace("N", "2")))
+
+
+def test_what_the_model_is_not_shown_changes_no_sample() -> None:
+    base = sampled(_SAMPLES)
+    assert base == sampled(_SAMPLES, ", note: text", note="unused")
+    assert base == sampled(_SAMPLES.replace("n=3", "n=n"), ", n: int = 3")
+    assert base == sampled(_SAMPLES + "\n score prm\n extract answer = /[0-9]+/")
+    turns = (
+        ' chat user=problem\n generate llm temperature=2 max_tokens=9{}\n chat user="And?"\n generate llm max_tokens=9'
     )
-    (text,) = texts(1)
-    base, again, other_seed = (run_all(plan, [arguments(plan, problem=text)], seed=seed)[0].rows for seed in (0, 0, 1))
-    (other_argument,) = run_all(plan, [arguments(plan, problem=text, n=2)])
-    assert base == again
-    assert {row.columns["text"] for row in base}.isdisjoint(row.columns["text"] for row in other_seed)
-    assert base[0].columns["text"] != other_argument.rows[0].columns["text"]
+    assert sampled(turns.format("")) == sampled(turns.format("\n score logprob into sure\n where tokens > 0"))
+
+
+def test_temperatures_share_their_random_numbers() -> None:
+    """At two temperatures that are nearly the same, nearly all tokens are."""
+    warm, warmer = (sampled(_SAMPLES.replace("temperature=3", f"temperature={t}")) for t in ("0.7", "0.7001"))
+    assert warm == warmer
 
 
 def test_layout_and_names_of_programs_do_not_change_the_samples() -> None:

@@ -12,7 +12,7 @@ from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
 from qpdsl.planner.check.lower import lower
-from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.names.modules import Environment, Inputs
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
@@ -25,7 +25,7 @@ SCORERS = frozenset({"rank", "overlap"})
 
 
 def naive(text: str) -> PhysicalPlan:
-    environment = Environment(Files(), SCORERS, problem_readers=frozenset({"overlap"}))
+    environment = Environment(Files(), SCORERS, inputs={"overlap": Inputs(frozenset({"text", "problem", "row"}))})
     return plan(lower(parse_file(Source("p.qp", text)), environment=environment))
 
 
@@ -69,7 +69,7 @@ def test_a_batched_scorer_is_shown_all_rows_of_every_round_unless_it_says_that_i
             return [float(len(text)) for text in texts]
         return [sum(len(other) <= len(text) for other in texts) / len(texts) for text in texts]
 
-    scorer = PythonFunction("rank", rank, batched=True, per_row=per_row)
+    scorer = PythonFunction("rank", rank, "batch" if per_row else "all")
     results = []
     for each in plans(MODELS + BEAM):
         shown.clear()
@@ -118,7 +118,7 @@ def test_a_candidate_that_is_too_long_fails_no_other() -> None:
             else:
                 assert row.columns["before"] == before.columns["before"]
             if context == max(contexts):
-                assert (row.columns["text"], row.columns["finish"], row.columns["finished"]) == ("", "length", True)
+                assert (row.columns["text"], row.columns["finish"], row.columns["finished"]) == ("", "context", True)
             else:
                 assert row.columns["text"]
     assert min(contexts) < max(contexts)

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from qpdsl import zoo
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.text.stop import StopWatch
+from qpdsl.executor.text.stop import Stops, StopWatch
 
 ZOO = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
 
@@ -44,7 +44,7 @@ TOKENIZERS = {"byte-level": ZOO, "sentencepiece": sentencepiece()}
 def stopped(tokenizer: PreTrainedTokenizerFast, tokens: list[int], stop: str) -> tuple[str, int] | None:
     """What is left of the tokens' text, and how many tokens were looked at; None where nothing stops them."""
     model = TextModel("m", tokenizer, frozenset(), 256, len(tokenizer))
-    watch = StopWatch(model.detokenizer, stop)
+    watch = StopWatch(model.detokenizer, Stops((stop,)))
     for count, token in enumerate(tokens, 1):
         if watch.push(token):
             assert watch.cut is not None

@@ -111,6 +111,9 @@ def test_like_is_a_word_only_in_a_head(clauses: str) -> None:
         ("split 4 by score", ast.Split(number(4), name("score"), span=AT)),
         ("split n\n  by score\n  temperature=0.2", ast.Split(name("n"), name("score"), number(0.2), span=AT)),
         ("peek { split 2 }", ast.Peek((ast.Split(number(2), span=AT),), span=AT)),
+        ("ask { split 2 }", ast.Ask((ast.Split(number(2), span=AT),), span=AT)),
+        ("say a", ast.Say(name("a"), span=AT)),
+        ("chat messages=h", ast.Chat((ast.Turn("messages", name("h"), span=AT),), span=AT)),
     ],
 )
 def test_stages_of_a_search(text: str, expected: ast.Stage) -> None:
@@ -128,6 +131,8 @@ def test_stages_of_a_search(text: str, expected: ast.Stage) -> None:
         ("via filter(slm, t)", {"via": ast.Filter(model("slm"), name("t"), span=AT)}),
         ('via filter("m", 0.9)', {"via": ast.Filter(model("m", quoted=True), number(0.9), span=AT)}),
         ("via filter(slm, 0.9, by=margin)", {"via": ast.Filter(model("slm"), number(0.9), "margin", span=AT)}),
+        ("via filter(slm, 0.9, wait=0.5, rows=n)",
+            {"via": ast.Filter(model("slm"), number(0.9), rows=name("n"), wait=number(0.5), span=AT)}),
         ("via filter(slm,\n by=entropy,\n share=s)",
          {"via": ast.Filter(model("slm"), None, "entropy", name("s"), span=AT)}),
         ("via amortized(0.5)", {"via": ast.Amortized(number(0.5), span=AT)}),
@@ -141,6 +146,7 @@ def test_stages_of_a_search(text: str, expected: ast.Stage) -> None:
         ("draft none", {"draft": ast.Draft("none", span=AT)}),
         ("draft early_exit", {"draft": ast.Draft("early_exit", span=AT)}),
         ('draft ngram("t.txt", tokens=4)', {"draft": ast.Draft("ngram", None, "t.txt", 4, span=AT)}),
+        ('draft early_exit("folder")', {"draft": ast.Draft("early_exit", None, "folder", span=AT)}),
         ('draft eagle("folder")', {"draft": ast.Draft("eagle", None, "folder", span=AT)}),
         ("into draft draft into", {}),
         ("into c n=2\n  draft slm", {"into": name("c"), "n": number(2), "draft": draft(model("slm"))}),
@@ -160,7 +166,7 @@ def test_clauses_of_generate(text: str, expected: dict[str, ast.Node]) -> None:
         ("split g", ast.Split(name("g"), span=AT)),
         ("keep 1 by score\n per group", ast.Keep(number(1), name("score"), name("group"), span=AT)),
         ("vote a equal=math weight=w", ast.Vote(name("a"), name("w"), "math", span=AT)),
-        ("score logprob into c reduce=min", ast.Score(model("logprob"), "min", None, name("c"), span=AT)),
+        ("score logprob into c reduce=min", ast.Score(model("logprob"), "min", into=name("c"), span=AT)),
         ("score prm\n given q into c", ast.Score(model("prm"), given=name("q"), into=name("c"), span=AT)),
         ("extract x = find", ast.Extract(name("x"), name("find"), span=AT)),
         ("extract where = .where", ast.Extract(name("where"), ast.JsonPath(("where",), span=AT), span=AT)),
@@ -171,10 +177,52 @@ def test_stages(text: str, expected: ast.Stage) -> None:
     assert stage(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.b[0].c", ast.Path(name("a"), ("b", 0, "c"), span=AT)),
+        ("a[-1]", ast.Path(name("a"), (-1,), span=AT)),
+        ("[]", ast.ListLiteral((), span=AT)),
+        ("[a,\n 4,]", ast.ListLiteral((name("a"), number(4)), span=AT)),
+        ("count()", ast.Apply("count", (), span=AT, name_span=AT)),
+        ("count(per a)", ast.Apply("count", (), name("a"), span=AT, name_span=AT)),
+        ("mean(a per b)", ast.Apply("mean", (name("a"),), name("b"), span=AT, name_span=AT)),
+        ("{a: 4, per_b: [{c: d}]}", None),
+        ("{\n a: 4 # four\n per_b: [\n{c: d}], }", None),
+        ('"{ a } {a.b} {a [0]}"',
+         ast.Template((name("a"), " ", ast.Path(name("a"), ("b",), span=AT), " {a [0]}"), span=AT)),
+    ],
+)  # fmt: skip
+def test_values(text: str, expected: ast.Expr | None) -> None:
+    def entry(name: str, value: ast.Expr) -> ast.RecordEntry:
+        return ast.RecordEntry(name, value, span=AT, name_span=AT)
+
+    inner = ast.ListLiteral((ast.RecordLiteral((entry("c", name("d")),), span=AT),), span=AT)
+    expected = expected or ast.RecordLiteral((entry("a", number(4)), entry("per_b", inner)), span=AT)
+    assert stage(f"let x = {text}") == ast.Let(name("x"), expected, span=AT)
+    assert stage(f"return {text}") == ast.Return(expected, span=AT)
+
+
 def test_a_judge() -> None:
     rubric = ast.Template(("Rate ", name("x")), span=AT)
     judge = ast.Judge(model("llm"), rubric, -1, 5, span=AT)
     assert stage('score judge(llm, "Rate {x}", -1..5)') == ast.Score(judge, span=AT)
+
+
+def test_what_a_model_is_asked() -> None:
+    asked = ast.Template(("Right? ", name("x")), span=AT)
+    judge = ast.Judge(model("llm"), asked, 0, 9, whole=True, span=AT)
+    assert stage('score judge(llm, "Right? {x}") as int(0..9) reduce=expected\n of a') == ast.Score(
+        judge, "expected", name("a"), span=AT
+    )
+    yes, no = (ast.Template((text,), span=AT) for text in ("Yes", "No"))
+    assert stage('score prob(llm, "Right? {x}", "Yes", "No")') == ast.Score(
+        ast.Prob(model("llm"), asked, (yes, no), span=AT), span=AT
+    )
+    compared = ast.Compare(model("llm"), ast.Template((ast.Path(name("a"), ("x",), span=AT),), span=AT), False, span=AT)
+    assert stage('best by compare(llm, "{a.x}", both=false) per g') == ast.Best(compared, name("g"), span=AT)
+    # Elsewhere it is a name as any other.
+    assert stage("best by compare") == ast.Best(name("compare"), span=AT)
 
 
 def test_a_call() -> None:
@@ -204,3 +252,11 @@ def test_parameters_of_a_pipeline() -> None:
 
 def test_a_slash_at_the_start_of_a_line_in_brackets_divides() -> None:
     assert stage("where (\n tokens / 2 > 1 and tokens\n / 3 > 1)") == stage("where (tokens / 2 > 1 and tokens / 3 > 1)")
+
+
+def test_a_sample_stops_at_texts_and_regexes() -> None:
+    written = stage(r"generate llm stop=/b\//")
+    listed = stage(r"generate llm stop=[a, /b\//,]")
+    assert isinstance(written, ast.Generate) and written.stop == ast.Regex(r"b\/", span=AT)
+    assert isinstance(listed, ast.Generate)
+    assert listed.stop == ast.ListLiteral((name("a"), ast.Regex(r"b\/", span=AT)), span=AT)

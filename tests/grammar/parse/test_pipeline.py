@@ -30,6 +30,15 @@ def test_a_slip_of_a_columns_name_is_no_parameter(stage: str) -> None:
     assert (found.code, found.help) == ("QP203", "did you mean `score`?")
 
 
+def test_what_tells_rows_apart_is_a_column() -> None:
+    """A parameter is the same in all of them."""
+    for stage in ("best by quality", "keep 2 by score - mean(score per topic)", "distinct by reply"):
+        assert params(START + stage) == ["q"]
+        assert error_of(START + stage).code == "QP203"
+    stages = "let x = score + k | keep 2 by x - most | return {x: x, of: topic[0]}"
+    assert params(START + stages) == ["q", "k", "most", "topic"]
+
+
 def test_other_names_are_parameters() -> None:
     text = START + "where score > min_score and tokens < most | keep k by score * weight | return text"
     assert params(text) == ["q", "min_score", "most", "k", "weight"]

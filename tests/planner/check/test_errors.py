@@ -9,16 +9,17 @@ from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
 from qpdsl.planner.check.lower import check as check_file
-from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.names.modules import Environment, Inputs
 from tests.support.golden import check
 
 ERRORS = Path(__file__).parent / "errors"
 CASES = sorted(ERRORS.glob("*.qp"))
+READER = Inputs(frozenset({"text", "problem"}))
 ENVIRONMENT = Environment(
     Files(ERRORS),
     scorers=frozenset({"length", "problem_reader"}),
     extractors={"boxed": "text", "length": "bool", "problem_reading_extractor": "text"},
-    problem_readers=frozenset({"problem_reader", "problem_reading_extractor"}),
+    inputs=dict.fromkeys(("problem_reader", "problem_reading_extractor"), READER),
 )
 
 

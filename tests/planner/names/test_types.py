@@ -65,7 +65,7 @@ program p(q: text) -> %s {
         ("Order", "generate llm as Order", True),
         ("Order", "generate llm n=4 as Order | extract id = .id | keep 2 by id | return text", True),
         ("Order", "generate llm n=4 as Order | vote text", True),
-        ("Order", 'generate llm as Order into first | chat user="{first}" | generate llm | return first', True),
+        ("Order", 'generate llm as Order into first | chat user="{first}" | generate llm | return first', False),
         ("Order", "repeat 2 { generate llm as Order }", True),
         ("Order", "branch { { generate llm as Order } { generate llm temperature=0 as Order } }", True),
         ("text", "generate llm as Order", False),

@@ -19,12 +19,12 @@ from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.rows import InputRow
 from qpdsl.planner.optimize.alternatives import of_operators
 from qpdsl.planner.optimize.optimizer import optimize
-from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.plan.verify import verify_physical
 from qpdsl.planner.rules.in_flight import FLOORS, PROBLEMS
 from qpdsl.planner.rules.speculative_expansion import DEPTHS, depths
+from qpdsl.planner.values.value import Value
 from qpdsl.session import Session
 from tests.support.executor.programs import arguments, texts
 from tests.support.planner.rules import NAMES, lowered

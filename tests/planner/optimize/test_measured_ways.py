@@ -9,12 +9,15 @@ import pytest
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.planner.cost.device import Curve, nominal
+from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
 from qpdsl.planner.cost.statistics import OperatorStatistics, ProgramStatistics, Statistics, fingerprint
+from qpdsl.planner.cost.way_losses import seen, wilson
 from qpdsl.planner.explain.plan import explain, explain_json
 from qpdsl.planner.explain.plan_choice import choice_text
 from qpdsl.planner.optimize.by_cost import choice_of, choose
-from qpdsl.planner.optimize.measured_ways import MeasuredWay, seen
+from qpdsl.planner.optimize.measured_ways import MeasuredWay
 from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.optimize.plan_candidate import Considered, PlanChoice
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import TokenCost
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, everything
@@ -162,3 +165,76 @@ def test_few_draws_prove_little() -> None:
 def test_ways_are_for_the_model_that_they_were_measured_for() -> None:
     other = tuple(replace(way, model="slm") for way in WAYS)
     assert via_of(choice_of(plan_of("within loss(0.1)"), nominal(), NONE, ways=other).plan) is None
+
+
+def ran(plan: PhysicalPlan, **counts: int) -> Statistics:
+    """What is known after a run of a plan whose `generate` had these counts."""
+    known = Statistics()
+    usual = {"samples": 40, "going": 10, "longest": 600, "context": 1000}
+    figures = {drawing(plan).id: OperatorFigures(10, 10, 40, 1000, 0, 2000, counts=usual | counts)}
+    known.add(plan, RunFigures(10, 0, 1, 1.0, figures, {}))
+    return Statistics.from_text(known.to_text())
+
+
+def ways_told(choice: PlanChoice) -> dict[str, Considered]:
+    return {line.value: line for line in choice.considered if line.knob.what == "way to decode"}
+
+
+def test_a_way_that_lost_more_in_a_run_than_the_program_permits_is_not_taken_again() -> None:
+    before = plan_of("within loss(0.02)")
+    first = choice_of(before, nominal(), NONE, ways=WAYS).plan
+    assert via_of(first) == WAYS[1].via
+    known = ran(first, exits=800, refined=200, shadowed=100, differed=30)
+    choice = choice_of(before, nominal(), known, ways=WAYS)
+    # The next margin is believed until it is seen as well.
+    assert via_of(choice.plan) == WAYS[2].via
+    refused = ways_told(choice)["amortized(0.6)"]
+    seen_then = "30 of 100 shadowed draws differ, 80% are early, by earlier runs (before: measured 0.015)"
+    assert refused.measured == f"24.55% of draws change: {seen_then}"
+    known = ran(choice.plan, exits=800, refined=200, shadowed=100, differed=30)
+    known.losses |= ran(first, exits=800, refined=200, shadowed=100, differed=30).losses
+    assert via_of(choice_of(before, nominal(), known, ways=WAYS).plan) is None
+
+
+def test_shadows_that_agree_with_what_was_measured_join_it() -> None:
+    ways = tuple(replace(way, draws=2000.0) for way in WAYS)
+    before = plan_of("within loss(0.02)")
+    first = choice_of(before, nominal(), NONE, ways=ways).plan
+    choice = choice_of(before, nominal(), ran(first, exits=500, refined=500, shadowed=100, differed=2), ways=ways)
+    assert via_of(choice.plan) == WAYS[1].via
+    # 0.015 * 2,001 - 1 of 2,000, and 2 of the 200 draws for which 100 early ones stand.
+    told = ways_told(choice)["amortized(0.6)"].measured
+    assert told.startswith(f"{(0.015 * 2001 - 1 + 2 + 1) / 2201:.2%} of draws change: measured 0.015; 2 of 100 ")
+
+
+@pytest.mark.parametrize(("differed", "taken"), [(0, True), (40, False)])
+def test_a_threshold_that_shadows_measured_is_on_offer(differed: int, taken: bool) -> None:
+    """The run may have been one of the same program with the filter written into it."""
+    written = plan_of("", "via filter(slm, 0.5)")
+    counts = {"filter_sure": 900, "large_draws": 100, "shadowed": 450, "differed": 60}
+    known = ran(written, **counts, **{"shadowed_0.9": 400, "differed_0.9": differed})
+    slow, quick = (Curve(((1.0, seconds), (64.0, 2 * seconds))) for seconds in (0.05, 0.001))
+    profile = nominal().profile("zoo/counting")
+    models = {
+        name: replace(profile, decode=curve, prefill=curve)
+        for name, curve in (("zoo/counting", slow), ("zoo/counting-mini", quick))
+    }
+    choice = choice_of(plan_of("within loss(0.02)", "draft slm"), replace(nominal(), models=models), known)
+    via = via_of(choice.plan)
+    assert (via == ops.Filter("slm", number(0.9), "probability")) == taken or isinstance(via, ops.Filter) == taken
+    told = ways_told(choice)
+    assert ("filter(slm, 0.9)" in told) == taken and "filter(slm, 0.5)" in told
+    assert "60 of 450 shadowed draws differ, 90% are early, by earlier runs" in told["filter(slm, 0.5)"].measured
+
+
+def test_what_is_forgotten_takes_its_losses_along() -> None:
+    known = ran(plan_of("", "via filter(slm, 0.5)"), filter_sure=9, large_draws=1, shadowed=9, differed=1)
+    assert len(known.losses) == 1 and not known.forget("other") and len(known.losses) == 1
+    assert known.forget("p") == 1 and not known.losses
+
+
+def test_the_interval_of_a_share() -> None:
+    """By the closed form: Wilson, 1927."""
+    least, most = wilson(4, 312)
+    assert (round(least, 4), round(most, 4)) == (0.005, 0.0325)
+    assert wilson(0, 10)[0] == 0.0 and wilson(10, 10)[1] == pytest.approx(1.0) and wilson(0, 0) == (0.0, 1.0)

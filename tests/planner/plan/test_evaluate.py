@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from qpdsl.planner.plan.evaluate import NUMBER, evaluate, evaluate_rows
+from qpdsl.planner.plan.evaluate import evaluate, evaluate_rows
+from qpdsl.planner.values.value import NUMBER
 from tests.support.executor.rows import expr
 
 

@@ -24,12 +24,13 @@ from tests.support.planner.scripted_runs import ENVIRONMENT, result_of
 from tests.support.planner.searches import HEADER, random_search
 
 PROGRAMS = 40
-_INSIDE = (ops.Repeat, ops.Branch, ops.Peek, ops.Call)
+_INSIDE = (ops.Repeat, ops.Search, ops.Search, ops.Branch, ops.If, ops.Each, ops.Peek, ops.Ask, ops.Call)
 _CLOSING = """program p(problem: text) -> text like search_and_learn {
   chat user=problem
   split 2
   repeat 3 { generate llm n=2 temperature=1.0 stop="." | score prm given problem | keep 1 by score per group }
   split 3 by score
+  score entropy into unsure
   best by score
 }"""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -320,6 +321,8 @@ def test_sessions(short: qp.Program[..., Any], problem: str) -> None:
         assert own._models
     with pytest.raises(TypeError, match="which would make another"), qp.using(session, device="cpu"):
         pass
+    with qp.using(exit_heads={"llm": Path("heads"), "": "all"}) as leaving:
+        assert leaving.exit_heads == {"llm": "heads", "": "all"}
 
 
 @pytest.mark.parametrize(
@@ -330,6 +333,7 @@ def test_sessions(short: qp.Program[..., Any], problem: str) -> None:
         ({"dtype": "int8"}, "`dtype` is one of `float32`, `bfloat16` or `float16`, not `int8`"),
         ({"kv_bytes": 0}, "`kv_bytes` takes a whole number of at least 1, not 0"),
         ({"threads": "2"}, '`threads` takes a whole number of at least 1, not the text "2"'),
+        ({"exit_heads": "heads"}, "`exit_heads` takes folders by the names of models"),
         ({"seed": "a"}, "`seed` takes a whole number"),
         ({"session": "cpu"}, r"`session` takes a `qp.Session\(…\)`, not a str"),
     ],
@@ -372,3 +376,11 @@ def test_a_decorated_program_keeps_what_its_function_says() -> None:
 
     assert documented.__doc__ == "Answers a question." and documented.__name__ == "documented"
     assert [param.name for param in documented.params] == ["question", "n"]
+
+
+def test_code_that_a_model_writes_runs_only_where_the_caller_allows_it() -> None:
+    program = qp.parse('program p(code: text) -> float { score passes("assert f() == 2") of code | return score }')
+    with pytest.raises(qp.UsageError, match=r"`p` runs code that a model writes, by `score passes\(…\)`"):
+        program("def f(): return 2")
+    with qp.using(allow_code=True):
+        assert [program(f"def f(): return {number}") for number in (2, 3)] == [1.0, 0.0]

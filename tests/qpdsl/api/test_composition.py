@@ -77,6 +77,76 @@ def test_functions() -> None:
     assert body(p).endswith("return max(logprob)")
 
 
+a, b = (qp.col["a"], qp.col["b"])
+VALUES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: qp.count(a, per=a) / qp.count(), "count(a per a) / count()"),
+    (lambda: x - qp.mean(x, per="group"), "x - mean(x per group)"),
+    (lambda: qp.std(x) + qp.sum(x) + qp.max(x, per=b), "std(x) + sum(x) + max(x per b)"),
+    (lambda: qp.if_(qp.any(flag), qp.first(a), "no"), 'if(any(flag), first(a), "no")'),
+    (lambda: qp.round(qp.sqrt(qp.abs(x)), 2), "round(sqrt(abs(x)), 2)"),
+    (lambda: qp.log(qp.float(a)) + qp.exp(qp.int(x)), "log(float(a)) + exp(int(x))"),
+    (lambda: qp.lower(qp.strip(a)) + qp.upper(qp.text(x)), "lower(strip(a)) + upper(text(x))"),
+    (lambda: qp.contains(a, "x") & (qp.len(a) > 3), 'contains(a, "x") and len(a) > 3'),
+    (lambda: qp.join([a, "c"], ", "), 'join([a, "c"], ", ")'),
+    (lambda: {"chosen": a, "rest": [b["name"], a]}, "{ chosen: a, rest: [b.name, a] }"),
+    (lambda: [b["sizes"][-1], 1.5], "[b.sizes[-1], 1.5]"),
+    (lambda: f"{b['name']}: {a}", '"{b.name}: {a}"'),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), VALUES, ids=[text for _, text in VALUES])
+def test_values(value: Callable[[], Any], text: str) -> None:
+    def stages(rows: qp.Rows) -> None:
+        rows.let("a", qp.col.text)
+        rows.let("b", {"name": "n", "sizes": [1, 2]})
+        rows.let("found", value())
+
+    assert composed(stages).split("\n")[-1] == f"let found = {text}"
+
+
+def test_sampling_data() -> None:
+    @qp.program
+    def p(q: str, sure: float = 0.9, n: int = 4) -> str:
+        rows = qp.chat(user=q)
+        with rows.search("puct", by=qp.col.score + 1, simulations=n, c=0.5, per_round=2):
+            rows.generate(llm, stop="\n")
+            rows.score(qp.logprob)
+        rows.score(qp.entropy, into="unsure")
+        rows.score(qp.confidence(n), reduce="last", into="tail")
+        rows.score(qp.certainty, reduce="min", into="least")
+        rows.score(qp.logprob, reduce="min", into="worst")
+        rows.extract("all_boxes", qp.boxed, which="all")
+        answer = rows.extract("a", r"\d+", which="last")
+        return rows.vote(answer, decided=sure)
+
+    stages = body(p)
+    assert "search puct by score + 1 simulations=n c=0.5 per_round=2 {" in stages
+    for stage in (
+        "score entropy into unsure", "score confidence(window=n) reduce=last into tail",
+        "score certainty reduce=min into least", "score logprob reduce=min into worst",
+        "extract all all_boxes = boxed", r"extract last a = /\d+/", "vote a decided=sure",
+    ):  # fmt: skip
+        assert stage in stages.split("\n")
+
+
+def test_a_search_in_python_says_what_is_wrong() -> None:
+    def wrong(message: str, **options: Any) -> None:
+        with pytest.raises(qp.QpError, match=message):
+            composed(lambda rows: rows.search(**options))
+
+    wrong("`method` is one of `puct` or `ab_mcts`", method="mcts", by=1, simulations=2)
+    wrong("finds out by itself", method="ab_mcts", by=1, simulations=2, c=1)
+
+
+def test_a_column_before_the_context() -> None:
+    @qp.program
+    def p(q: str, n: int = 2) -> None:
+        more = qp.let("more", n + 1)
+        qp.chat(user=f"{more} answers to {q}").generate(llm)
+
+    assert body(p).split("\n")[:2] == ["let more = n + 1", 'chat user="{more} answers to {q}"']
+
+
 def test_texts() -> None:
     @qp.program
     def p(q: str, topic: str, n: int = 2) -> str:
@@ -93,6 +163,47 @@ def test_texts() -> None:
             r'generate llm stop="{topic}\n"',
         ]
     )
+
+
+def test_conversations() -> None:
+    @qp.program
+    def p(q: str, history: qp.Messages) -> str:
+        rows = qp.chat(("user", "1 + 1?"), ("assistant", "2"), messages=history, user=q, assistant="So ")
+        rows.generate(llm, stop=["a", qp.regex(r"b+/c"), q])
+        rows.say(f"Wait, {q}")
+        rows.generate(llm, stop=qp.regex(r"\d\D"))
+        with rows.ask():
+            rows.chat(user=f"Check: {qp.col.text}")
+            rows.generate(llm, into="critique")
+        return qp.col.critique
+
+    assert body(p).split("\n") == [
+        'chat user="1 + 1?" assistant="2" messages=history user=q assistant="So "',
+        r'generate llm stop=["a", /b+\/c/, q]',
+        'say "Wait, {q}"',
+        r"generate llm stop=/\d\D/",
+        "ask {",
+        '  chat user="Check: {text}"',
+        "  generate llm into critique",
+        "}",
+        "return critique",
+    ]
+
+
+def test_ways_to_decode() -> None:
+    @qp.program
+    def p(q: str, rows_at_once: int = 4) -> str:
+        rows = qp.chat(user=q)
+        rows.generate(llm, via=qp.filter("zoo/counting-mini", 0.9, by="margin", rows=rows_at_once, wait=0.5), stop="x")
+        rows.generate(llm, via=qp.filter("zoo/counting-mini", share=0.3), stop="x")
+        rows.generate(llm, draft=qp.early_exit("heads", tokens=3))
+        return qp.col.text
+
+    assert body(p).split("\n")[1:4] == [
+        'generate llm stop="x" via filter("zoo/counting-mini", 0.9, by=margin, rows=rows_at_once, wait=0.5)',
+        'generate llm stop="x" via filter("zoo/counting-mini", share=0.3)',
+        'generate llm draft early_exit("heads", tokens=3)',
+    ]
 
 
 def test_stages() -> None:
@@ -134,6 +245,36 @@ def test_stages() -> None:
         "best by x * likely",
         "vote a weight=rating equal=number",
     ]
+
+
+def test_verifiers() -> None:
+    class Point(BaseModel):
+        x: int
+
+    def stages(rows: qp.Rows) -> None:
+        rows.score(prm, of=qp.col.q, given="What?", into="a")
+        rows.score(qp.judge(llm, f"Right? {qp.col.text}", as_=(1, 5)), reduce="expected", into="b")
+        rows.score(qp.prob(llm, f"Right? {qp.col.text}", "Yes", f"No, {qp.col.q}"), into="c")
+        rows.score(qp.equal(qp.col.text, qp.col.q, by="number"), into="d")
+        rows.score(qp.valid_json(), of=qp.col.step, into="e")
+        rows.score(qp.valid_json(Point), into="f")
+        rows.score(qp.passes(qp.col.q, timeout=2), into="g")
+        rows.best(by=qp.compare(llm, lambda a, b: f"{qp.col.q} A {a.text} B {b['e']}", both=False), per="group")
+
+    assert composed(stages).split("\n") == [
+        'score prm of q given "What?" into a',
+        'score judge(llm, "Right? {text}") as int(1..5) reduce=expected into b',
+        'score prob(llm, "Right? {text}", "Yes", "No, {q}") into c',
+        "score equal(text, q, by=number) into d",
+        "score json of step into e",
+        "score json(Point) into f",
+        "score passes(q, timeout=2) into g",
+        'best by compare(llm, "{q} A {a.text} B {b.e}", both=false) per group',
+    ]
+    with pytest.raises(qp.QpError, match=r"the question of `qp\.compare` is made of two rows"):
+        composed(lambda rows: rows.best(by=qp.compare(llm, "Which is better?")))  # type: ignore[arg-type]
+    with pytest.raises(qp.UsageError, match=r"`qp\.judge` takes a scale or `as_`, one of them"):
+        qp.judge(llm, "Right?")
 
 
 def test_what_output_is_held_to(tmp_path: Path) -> None:
@@ -341,3 +482,61 @@ def test_programs_call_programs_of_files(tmp_path: Path) -> None:
 def _written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
+
+
+def test_rows_that_are_ordered_joined_and_looped_over() -> None:
+    def stages(rows: qp.Rows) -> None:
+        rows.generate(llm, n=1 + qp.col.group, temperature=0.3 + 0.2 * qp.col.group)
+        rows.distinct(by=qp.col.text, per=qp.col.group)
+        rows.order(by=-qp.col.tokens)
+        rows.best(by=qp.col.logprob, per=qp.col.group)
+        rows.vote(qp.col.step, per=qp.col.group)
+        rows.split(4, by=qp.col.logprob, temperature=0.2, per=qp.col.group)
+        with rows.if_(qp.col.tokens > 3):
+            rows.where(flag)
+        with rows.else_(), rows.if_(flag):
+            rows.order(by=qp.col.tokens)
+        with rows.each("item", ["a", "b"]) as item:
+            rows.where(item != "b")
+        with rows.each("step", ".steps[0].parts"):
+            rows.keep(k, by=x)
+        rows.join("every", f"{qp.col.i}. {qp.col.text}", sep=" ", per=item)
+        rows.join("all", qp.col.every)
+
+    assert composed(stages) == dedent(
+        """
+        generate llm n=1 + group temperature=0.3 + 0.2 * group
+        distinct by text per group
+        order by -tokens
+        best by logprob per group
+        vote step per group
+        split 4 by logprob temperature=0.2 per group
+        if tokens > 3 {
+          where flag
+        } else if flag {
+          order by tokens
+        }
+        each item in ["a", "b"] {
+          where item != "b"
+        }
+        each step in .steps[0].parts {
+          keep k by x
+        }
+        join every = "{i}. {text}" sep=" " per item
+        join all = every
+        """
+    ).strip()
+
+
+def test_an_else_stands_right_behind_its_if() -> None:
+    def after_another_stage(rows: qp.Rows) -> None:
+        with rows.if_(flag):
+            rows.where(flag)
+        rows.order(by=qp.col.tokens)
+        with rows.else_():
+            rows.where(flag)
+
+    with pytest.raises(qp.QpError, match="`else_` stands right after the block of an `if_`"):
+        composed(after_another_stage)
+    with pytest.raises(qp.QpError, match="a JSON path is written"):
+        composed(lambda rows: rows.each("x", ".a b"))

@@ -102,6 +102,13 @@ def test_a_model_by_its_folder_its_configuration_or_its_file(qpdsl: Run, tmp_pat
         (("--surface", "nothing.qp"), Exit.USAGE, "nothing.qp"),
         (("--surface", "beam_search", "--kv-memory", "lots"), Exit.USAGE, "no amount of memory"),
         (("--surface", "modelless.qp"), Exit.USAGE, "calls no model"),
+        (("--set", "width=8"), Exit.USAGE, "`--set` is for `--surface`"),
+        (("--plan", "naive"), Exit.USAGE, "`--plan` is for `--surface`"),
+        (("--surface", "best_of_n", "--set", "n=0"), Exit.USAGE, "at least 1"),
+        (("--surface", "beam_search", "--set", "wdth=8"), Exit.USAGE, "did you mean `width`"),
+        (("--surface", "beam_search", "--model", "lm=zoo/counting"), Exit.USAGE, "`--model`"),
+        (("--surface", "beam_search", "--disable-rule", "dense"), Exit.USAGE, "there is no rule"),
+        (("--surface", "beam_search", "zoo/counting"), Exit.USAGE, "measures nothing"),
     ],
 )
 def test_what_is_refused(
@@ -124,3 +131,12 @@ def test_the_surface_of_a_search(qpdsl: Run) -> None:
     shown = data(qpdsl, "--surface", "beam_search", "--kv-memory", "8MiB")
     assert set(shown["rates"]) == {"zoo/counting", "zoo/counting-prm"}
     assert shown["optimum"]["rate"] > 0 and sum(shown["optimum"]["shares"].values()) == pytest.approx(1)
+
+
+def test_the_surface_is_of_the_program_as_run_would_run_it(qpdsl: Run) -> None:
+    usual = data(qpdsl, "--surface", "best_of_n")
+    wide = data(qpdsl, "--surface", "best_of_n", "--set", "n=64")
+    assert wide["optimum"]["rate"] < usual["optimum"]["rate"]
+    small = data(qpdsl, "--surface", "best_of_n", "--model", "llm=zoo/counting-mini")
+    assert set(small["rates"]) == {"zoo/counting-mini", "zoo/counting-prm"}
+    assert data(qpdsl, "--surface", "best_of_n", "--plan", "naive")["rates"] != usual["rates"]

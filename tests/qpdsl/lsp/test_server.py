@@ -109,17 +109,30 @@ def test_completion_of_stages_options_and_names(in_editor: InEditor) -> None:
             ("  gen‸", {"generate"}, {"model"}),
             ("  generate ‸", {"llm", "prm"}, {"generate", "n="}),
             ("  generate llm n=2 ‸", {"temperature=", "as", "via", "stop="}, {"n=", "llm"}),
-            ("  generate llm n=‸", {"n", "problem"}, {"text"}),
+            ("  generate llm n=‸", {"n", "problem", "tokens"}, {"late"}),
             ("  generate llm as ‸", {"Person", "choice", "grammar"}, {"llm"}),
             ("  generate llm via ‸", {"filter", "amortized"}, {"llm"}),
             ("  score ‸", {"llm", "prm", "logprob", "judge"}, set()),
             ("  score prm reduce=‸", {"last", "mean"}, {"problem"}),
             ("  score prm ‸", {"reduce=", "given", "into"}, {"problem"}),
             ("  score prm given ‸", {"problem", "text", "quality"}, {"late"}),
+            ("  score ‸", {"prob", "equal", "json", "passes"}, {"compare"}),
+            ("  score prm of ‸", {"problem", "text", "quality"}, {"late"}),
+            ('  score judge(llm, "x") as ‸', {"int"}, {"choice"}),
             ("  vote ‸", {"text", "quality"}, {"problem", "len"}),
+            ("  vote text ‸", {"weight=", "decided="}, {"quality"}),
+            ("  score ‸", {"entropy", "confidence", "certainty"}, set()),
+            ("  extract last a = ‸", {"boxed"}, {"quality"}),
+            ("  search ‸", {"puct", "ab_mcts"}, {"by", "quality"}),
+            ("  search puct ‸", {"by", "simulations=", "per_round="}, {"quality"}),
+            ("  search puct by ‸", {"quality", "tokens"}, {"late"}),
             ("  vote text equal=‸", {"number", "math"}, {"quality"}),
             ("  keep 2 by ‸", {"quality", "tokens", "n", "max"}, {"late"}),
             ("  keep 2 by qua‸", {"quality"}, {"late"}),
+            ("  let ‸", set(), {"quality", "problem"}),
+            ("  let m = ‸", {"quality", "problem", "count", "if"}, {"late"}),
+            ("  let m = tokens - mean(‸", {"tokens", "quality"}, {"late"}),
+            ("  let m = mean(tokens per ‸", {"group", "quality"}, {"problem", "len"}),
             ("  keep 2 by quality per ‸", {"group", "quality"}, {"problem"}),
             ("  repeat 3 until all(‸", {"finished"}, {"late"}),
             ('  chat user="{‸', {"problem", "quality"}, {"generate"}),
@@ -152,7 +165,7 @@ def test_completion_outside_programs_and_in_blocks(in_editor: InEditor) -> None:
         await editor.write(f"{PROGRAM}\nschema S {{\n  name: ‸")
         assert {"text", "choice", "int"} <= set(await editor.complete())
         await editor.write(f"{PROGRAM}\nprogram q(a: ‸")
-        assert {"text", "int", "float", "bool"} == set(await editor.complete())
+        assert {"text", "int", "float", "bool", "choice", "messages", "model"} == set(await editor.complete())
         await editor.write(PROGRAM.replace("  best by quality\n", "  repeat 4 {\n    keep 1 by ‸"))
         found = await editor.complete()
         assert found["quality"] == "float" and found["n"] == "parameter: int"

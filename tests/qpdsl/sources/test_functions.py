@@ -26,12 +26,12 @@ async def length_later(text: str) -> float:
     return len(text)
 
 
-@qp.scorer(batched=True)
+@qp.scorer(rows="all")
 def lengths(texts: Sequence[str]) -> list[float]:
     return [len(text) for text in texts]
 
 
-@qp.scorer(batched=True, name="lengths_later")
+@qp.scorer(rows="all", name="lengths_later")
 async def later(texts: Sequence[str]) -> list[float]:
     await asyncio.sleep(0)
     return [len(text) for text in texts]
@@ -49,12 +49,12 @@ async def last_later(text: str) -> int | None:
     return last(text)
 
 
-@qp.extractor(batched=True)
+@qp.extractor(rows="all")
 def lasts(texts: Sequence[str]) -> list[int | None]:
     return [last(text) for text in texts]
 
 
-@qp.extractor(batched=True)
+@qp.extractor(rows="all")
 async def lasts_later(texts: Sequence[str]) -> list[int | None]:
     await asyncio.sleep(0)
     return [last(text) for text in texts]
@@ -104,23 +104,63 @@ def test_in_text(scorer: qp.Scorer[..., Any], extractor: qp.Extractor[..., Any, 
     assert scorer.function.name in str(caught.value)
 
 
-def test_a_function_that_asks_for_what_no_row_has_is_refused() -> None:
-    with pytest.raises(UsageError, match="scorer `likely` asks for `temperature`, which a row does not have"):
+@qp.scorer
+def right(answer: str, reference: str) -> float:
+    return float(answer == reference)
 
-        @qp.scorer
-        def likely(text: str, temperature: float) -> float:
-            return 0
 
-    with pytest.raises(UsageError, match="extractor `word` asks for `index`"):
-        qp.extractor(batched=True, name="word")(lambda texts, *, index: texts)
-    with pytest.raises(UsageError, match="scorer `one` is given one row at a time anyway"):
-        qp.scorer(per_row=True, name="one")(lambda text: 1)
+@qp.scorer(rows="all")
+def shares(answer: Sequence[str], reference: str) -> list[float]:
+    assert isinstance(reference, str)
+    return [answer.count(own) / len(answer) for own in answer]
 
-    @qp.scorer(batched=True, per_row=True)
+
+GRADED = r"""model llm = "zoo/counting"
+program graded(problem: text, reference: text = "12") -> float {
+  chat user=problem
+  generate llm n=4 temperature=1
+  extract answer = /(\d+)\.$/
+  score right into right
+  score shares into share
+  return RESULT
+}
+program called(problem: text, wanted: text) -> float {
+  call graded(problem, wanted)
+  return max(right)
+}
+"""
+
+
+def test_a_function_may_ask_for_columns_and_parameters_by_their_names(problem: str) -> None:
+    text = GRADED.replace("RESULT", "right")
+    graded = qp.parse(text, "graded", functions=[right, shares])
+    rows = graded.run(problem).rows
+    answers = [row["answer"] for row in rows]
+    assert [row["right"] for row in rows] == [float(answer == "12") for answer in answers]
+    assert [row["share"] for row in rows] == [answers.count(answer) / 4 for answer in answers]
+    called = qp.parse(text, "called", functions=[right, shares])
+    assert [called(problem, answer) for answer in ("none", answers[0])] == [0.0, 1.0]
+
+
+def test_a_function_that_asks_for_what_there_is_not_is_an_error_of_the_program() -> None:
+    @qp.scorer
+    def likely(text: str, temprature: float) -> float:
+        return 0
+
+    program = (
+        "program p(q: text, temperature: float) -> text { chat user=q | generate llm | score likely | best by score }"
+    )
+    with pytest.raises(qp.QpError, match="`likely` asks for `temprature`") as caught:
+        qp.parse('model llm = "zoo/counting"\n' + program, functions=[likely])
+    assert "QP241" in str(caught.value) and "did you mean `temperature`?" in str(caught.value)
+    with pytest.raises(UsageError, match="`rows` of scorer `one` is `one`, `all` or `batch`"):
+        qp.scorer(rows="each", name="one")(lambda text: 1)  # type: ignore[call-overload]
+
+    @qp.scorer(rows="batch")
     def free(solutions: Sequence[str], problems: Sequence[str], row: Sequence[Any], scale: int = 2, *more: int) -> Any:
         return [scale] * len(solutions)
 
-    assert free.function.per_row and set(free.function.inputs) == {"text", "problem", "row"}
+    assert not free.function.compares and free.function.inputs() == {"text", "problem", "row"}
 
 
 def test_functions_are_still_functions() -> None:
@@ -172,7 +212,7 @@ def test_load_functions(tmp_path: Path) -> None:
     file.write_text(
         "import qpdsl as qp\n"
         "@qp.scorer\ndef one(text: str) -> float:\n    return 1.0\n"
-        "@qp.extractor(batched=True)\ndef two(texts: list[str]) -> list[bool]:\n    return [True for _ in texts]\n"
+        "@qp.extractor(rows='all')\ndef two(texts: list[str]) -> list[bool]:\n    return [True for _ in texts]\n"
         "def three(text: str) -> float:\n    return 3.0\n"
     )
     functions = qp.load_functions(file)

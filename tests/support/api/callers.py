@@ -44,7 +44,7 @@ def number(text: str) -> int | None:
     return len(text)
 
 
-@qp.extractor(batched=True)
+@qp.extractor(rows="batch")
 async def numbers(texts: Sequence[str]) -> list[float]:
     return [float(text) for text in texts]
 

@@ -80,7 +80,7 @@ def a_changed_text(problem: str) -> str:
 
 def a_list(problem: str) -> str:
     rows = qp.chat(user=problem)
-    return rows.generate(llm, stop=["a", "b"])  # type: ignore[call-overload, no-any-return]
+    return rows.generate(llm, max_tokens=[1, 2])  # type: ignore[call-overload, no-any-return]
 
 
 def no_model(problem: str) -> str:
@@ -121,8 +121,13 @@ def a_reduction(problem: str) -> str:
     return text
 
 
-def a_type(problem: list[str]) -> str:
-    rows = qp.chat(user=problem[0])
+def a_type(problem: set[str]) -> str:
+    rows = qp.chat(user=f"{problem}")
+    return rows.generate(llm)
+
+
+def a_method(self, problem: str) -> str:  # type: ignore[no-untyped-def]
+    rows = qp.chat(user=problem)
     return rows.generate(llm)
 
 

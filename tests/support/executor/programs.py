@@ -16,10 +16,10 @@ from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
 from qpdsl.planner.check.lower import lower
-from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.names.modules import Environment, Inputs
 from qpdsl.planner.optimize.optimizer import planned
-from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.values.value import Value
 from qpdsl.session import Session
 from tests.support.paths import ROOT
 
@@ -40,7 +40,10 @@ def compiled(text: str, environment: Environment | None = None) -> PhysicalPlan:
 def case(name: str) -> PhysicalPlan:
     """A program of the folder `cases`, which may name the functions below."""
     environment = Environment(
-        Files(CASES), frozenset({"length", "overlap"}), {"words": "int"}, problem_readers=frozenset({"overlap"})
+        Files(CASES),
+        frozenset({"length", "overlap"}),
+        {"words": "int"},
+        inputs={"overlap": Inputs(frozenset({"text", "problem", "row"}))},
     )
     return compiled((CASES / f"{name}.qp").read_text(encoding="utf-8"), environment)
 
@@ -56,7 +59,7 @@ def overlap(texts: list[str], problems: list[str]) -> list[float]:
 
 FUNCTIONS = (
     PythonFunction("length", length),
-    PythonFunction("overlap", overlap, batched=True),
+    PythonFunction("overlap", overlap, "all"),
     PythonFunction("words", lambda text: len(text.split()), kind="extractor", returns="int"),
 )
 

@@ -17,7 +17,7 @@ NOWHERE = Span(0, 0)
 
 def instance() -> Instance:
     """An instance without models; the program's parameter `k` is 2."""
-    return Instance("", Services(PagedEngine(), {}, {}, EventStream()), {"k": 2}, 0, b"")
+    return Instance("", Services(PagedEngine(), {}, {}, EventStream()), {"k": 2}, 0)
 
 
 def rows(*columns: dict[str, Any]) -> Candidates:

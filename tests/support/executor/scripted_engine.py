@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from qpdsl import zoo
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.requests.draw_figures import DrawFigures
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
@@ -31,7 +32,7 @@ from qpdsl.planner.plan.physical import PhysicalPlan
 # From the text of a prompt and a sample's key (0 at temperature 0) to what the sample writes.
 Script = Callable[[str, int], str]
 CAPABILITIES = Capabilities(frozenset({"sampling", "seeds"}))
-ALL_CAPABILITIES = Capabilities(CAPABILITIES.features | {"logits", "logprobs", "masks"})
+ALL_CAPABILITIES = Capabilities(CAPABILITIES.features | {"logits", "logprobs", "masks", "figures"})
 
 
 class ScriptedEngine:
@@ -60,10 +61,15 @@ class ScriptedEngine:
     def submit(self, model: str, request: Request) -> Ticket:
         if (inability := self._capabilities.refusal(request.features)) is not None:
             raise EngineError(f"{model} {inability}")
-        ticket = Ticket(request, self._waiting.remove)
+        ticket = Ticket(request, self._give_up)
         self.requests.append(request)
         self._waiting.append(ticket)
         return ticket
+
+    def _give_up(self, ticket: Ticket) -> None:
+        """Nothing is left to do of a request that is being served."""
+        if ticket in self._waiting:
+            self._waiting.remove(ticket)
 
     def busy(self, model: str) -> int:
         return sum(ticket.request.samples for ticket in self._waiting)
@@ -127,7 +133,9 @@ def _sample(request: GenerateRequest, index: int, ids: list[int]) -> Sample:
         elif watch is not None and watch.push(token):
             finish = "stop"
             break
-    return Sample(tuple(tokens), finish, -0.25 * sum(1 + token % 7 for token in tokens), 0, watch)
+    logprob = -0.25 * sum(1 + token % 7 for token in tokens)
+    told = tuple(DrawFigures(token % 5, token % 7, token % 3) for token in tokens) if request.figures else ()
+    return Sample(tuple(tokens), finish, logprob, 0, watch, figures=told)
 
 
 def scripted_model(name: str, tokenizer: PreTrainedTokenizerFast) -> TextModel:

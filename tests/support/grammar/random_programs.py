@@ -41,7 +41,7 @@ class ProgramGenerator:
     def file(self) -> str:
         """A file: declarations, then programs."""
         pick, items = self.chance, [f"model {name} = {self.model_id()}" for name in ("llm", "slm", "prm")]
-        items += [f'use "{name}.qp"' for name in ("shared", "more") if pick.random() < 0.05]
+        items += [f'use "{name}.qp"{pick.choice(["", f" as {name}"])}' for name in ("shared", "more") if pick.random() < 0.05]
         for name in ("Person", "Order"):
             if pick.random() < 0.4:
                 from_file = pick.random() < 0.1
@@ -133,9 +133,12 @@ class ProgramGenerator:
     def program(self, name: str) -> str:
         pick = self.chance
         parameters = [f"problem{self.space()}: text", f"n: int{self.space()}={self.space()}{pick.randint(1, 9)}"]
-        head = f"program {name}{self.space()}{self.brackets(*parameters)}"
+        # Records go over lines of their own, which brackets on several lines do not.
+        types = [*(f"x{number}: {self.parameter_type()}" for number in range(pick.randint(0, 2))), "m: model = slm"]
+        head = f"program {name}{self.space()}{self.brackets(*parameters, *pick.sample(types, pick.randint(0, 1)))}"
         if pick.random() < 0.5:
-            head += f"{self.option_break()}-> text"
+            result = pick.choice(["text", "text", "[text](1..3)", "{ a: text, b: [int]? }", "shared.Person"])
+            head += f"{self.option_break()}-> {result}"
         clauses = ["within exact", "within loss(0.02)", "within epsilon(1e-3)", "prefer latency = 0.8", "draft slm"]
         clauses.append("like search_and_learn")
         chosen = {clause.split()[0]: clause for clause in pick.sample(clauses, pick.randint(0, 3))}
@@ -144,11 +147,15 @@ class ProgramGenerator:
             self.chat(),
             self.generate(),
             *self.stages(2),
-            f"return {pick.choice(['text', 'len(text)', 'mean(tokens)'])}",
+            f"return {pick.choice(['text', 'len(text)', 'mean(tokens)', self.record_literal(1), self.list(1)])}",
         ]
         if pick.random() < 0.6:
             stages[-1] = "best by logprob"
         return head + pick.choice([" ", "", "\n"]) + self.block(stages)
+
+    def parameter_type(self) -> str:
+        kinds = ["[text]", "[[int]](1..)", "messages", 'choice("a", "b")', "{ a: text, b: { c: int? } }", "shared.Person"]
+        return self.chance.choice(kinds) + self.chance.choice(["", "?", " ?"])
 
     def block(self, stages: list[str]) -> str:
         text = "{" + self.edge() + stages[0]
@@ -163,16 +170,37 @@ class ProgramGenerator:
 
     def stage(self, depth: int) -> str:
         kinds: list[Callable[[], str]] = [
-            self.chat, self.generate, self.generate, self.score, self.extract, self.where, self.keep, self.vote,
-            lambda: f"prompt {self.string()}",
+            self.chat, self.generate, self.generate, self.score, self.extract, self.let, self.where, self.keep, self.vote,
+            lambda: f"prompt {self.string()}", lambda: f"say {self.text()}",
             lambda: f"split {self.chance.randint(1, 4)}",
             lambda: f"split {self.number(1)}{self.option_break()}by {self.number(1)}{self.options('temperature=0.2')}",
-            lambda: f"best by {self.number(2)}",
+            lambda: f"best by {self.number(2)}{self.options('per group')}",
+            lambda: f"distinct by {self.number(1)}{self.options('per group')}",
+            lambda: f"order{self.option_break()}by {self.number(1)}",
+            lambda: f"join all{self.space()}= {self.text()}{self.options('per group', 'sep = problem')}",
+            lambda: "best by compare" + self.brackets("llm", self.string(), "both=false"),
         ]  # fmt: skip
         if depth:
             kinds += [lambda: self.repeat(depth - 1), lambda: self.branch(depth - 1), self.call]
+            kinds += [lambda: self.search(depth - 1)]
             kinds += [lambda: f"peek{self.space()}{self.block(self.stages(depth - 1))}"]
+            kinds += [lambda: f"ask{self.space()}{self.block(self.stages(depth - 1))}"]
+            kinds += [lambda: self.if_(depth - 1), lambda: self.each(depth - 1)]
         return self.chance.choice(kinds)()
+
+    def if_(self, depth: int) -> str:
+        text = f"if {self.condition(1)} {self.block(self.stages(depth))}"
+        for _ in range(self.chance.randint(0, 2)):
+            head = f"{self.else_()}if {self.condition(1)} "
+            text += head + self.block(self.stages(depth))
+        return text + (self.else_() + self.block(self.stages(depth)) if self.chance.random() < 0.5 else "")
+
+    def else_(self) -> str:
+        return self.chance.choice([" else ", "else ", "\nelse ", "  # a\n  # b\n else "])
+
+    def each(self, depth: int) -> str:
+        listed = self.chance.choice([".steps[0].a", "item.a[0]", "texts", '["a", problem]'])
+        return f"each item in {listed} {self.block(self.stages(depth))}"
 
     def options(self, *options: str, most: int = 4) -> str:
         chosen = self.chance.sample(options, self.chance.randint(0, min(most, len(options))))
@@ -187,29 +215,48 @@ class ProgramGenerator:
     def generate(self) -> str:
         target = self.chance.choice(
             [r"as /[a-z]+ (\d+)\/x/", f"as choice{self.brackets(*self.words())}", 'as grammar("a.lark")']
+            + ["as bool", f"as int{self.brackets('1..5')}", "as choice(n)", "as [text](1..3)", "as { a: text }"]
             + [f"as {schema}" for schema in self.schemas]
         )
-        filters = [self.brackets("slm", "0.9"), self.brackets("slm", "0.9", "by=margin"), "(slm, share=0.3)"]
+        filters = [
+            self.brackets("slm", "0.9"),
+            self.brackets("slm", "0.9", "by=margin"),
+            "(slm, share=0.3, rows=4, wait=0.2)",
+        ]
         exits = [self.brackets("0.5"), self.brackets("0.5", "layer=2", 'head="f"'), "(certify=1)"]
         via = self.chance.choice(
             [f"via filter{self.chance.choice(filters)}", f"via amortized{self.chance.choice(exits)}"]
         )
-        return f"generate {self.chance.choice(['llm', 'slm', self.model_id()])}" + self.options(
+        return f"generate {self.chance.choice(['llm', 'slm', 'shared.llm', self.model_id()])}" + self.options(
             f"n={self.number(1)}", "temperature=0.8", "top_p = 0.9", "top_k=40", "min_p=0.05", f"stop={self.string()}",
             "max_tokens=99", target, via, "draft slm", "into piece",
         )  # fmt: skip
 
     def score(self) -> str:
+        judge, asked = f"judge{self.brackets('llm', self.string(), '1..5')}", self.brackets("llm", self.string())
         verifier = self.chance.choice(
-            ["prm", "logprob", '"zoo/counting-prm"', f"judge{self.brackets('llm', self.string(), '1..5')}"]
-        )
+            [
+                "prm", "logprob", "json", '"zoo/counting-prm"', judge, f"judge{asked} as int(-1..5)",
+                "prob" + self.brackets("llm", self.string(), '"Yes"', '"No {x}"'),
+                f"equal{self.brackets('answer', self.number(2), 'by=math')}", "json(Person)",
+                f"passes{self.brackets(self.string(), 'timeout=2')}",
+            ]
+        )  # fmt: skip
         return f"score {verifier}" + self.options(
-            f"reduce={self.chance.choice(['last', 'min', 'mean'])}", f"given {self.string()}", "into quality"
-        )
+            f"reduce={self.chance.choice(['last', 'min', 'expected'])}", f"of {self.string()}",
+            f"given {self.string()}", "into quality",
+        )  # fmt: skip
 
     def extract(self) -> str:
         pattern = self.chance.choice([r"/The answer is (-?\d+)/", ".a.b[0]", ".[2].as", "/a\\/b|c # [{}d]/", "/^x$/"])
+        if self.chance.random() < 0.3:
+            which, pattern = self.chance.choice(["last ", "all "]), self.chance.choice(["boxed", "/^x$/"])
+            return f"extract {which}{self.chance.choice(['last', 'boxes'])}{self.space()}={self.space()}{pattern}"
         return f"extract answer{self.space()}={self.space()}{pattern}"
+
+    def let(self) -> str:
+        name = self.chance.choice(["m", "item", "answer", "count"])
+        return f"let {name}{self.space()}={self.space()}{self.value(2)}"
 
     def where(self) -> str:
         return f"where {self.condition(2)}"
@@ -219,7 +266,15 @@ class ProgramGenerator:
         return f"keep {self.number(1)}{self.option_break()}by {self.number(2)}{per}"
 
     def vote(self) -> str:
-        return "vote text" + self.options(f"weight={self.number(1)}", "equal=number")
+        return "vote text" + self.options(
+            self.chance.choice([f"weight={self.number(1)}", "decided=0.9"]), "equal=number"
+        )
+
+    def search(self, depth: int) -> str:
+        method, block = self.chance.choice(["puct", "ab_mcts"]), self.block(self.stages(depth))
+        options = self.options("per_round=2", *(["c=1.5"] if method == "puct" else []))
+        head = f"search {method}{self.option_break()}by {self.number(1)} simulations=9"
+        return f"{head}{options}{self.option_break()}{block}"
 
     def repeat(self, depth: int) -> str:
         until = f"{self.option_break()}until all{self.brackets('finished')}" if self.chance.random() < 0.6 else ""
@@ -251,6 +306,7 @@ class ProgramGenerator:
                 '"""a\n    b {problem}\n  c"""',
                 '""" one """',
                 '"""\n      Say\n\n        it {n}.\n      """',
+                '"{ n } {item.a[0]} {n + 1} { none } \\{ n }"',
                 f'"{"long words in a row " * 5}"',
             ]
         )
@@ -271,8 +327,30 @@ class ProgramGenerator:
                 f"-{self.brackets(left, comma=False)}",
                 f"{left}{pick.choice('+-*')}{right}",
                 f"len{self.brackets('problem')}",
+                f"{pick.choice(['mean', 'sum', 'count'])}{self.brackets(f'{left} per group', comma=False)}",
+                f"{pick.choice(['count()', 'count(per text)', 'item.a', 'steps[0].b', 'item[-1]'])} - {left}",
+                f"if{self.brackets('finished', left, right)}",
             ]
         )
+
+    def value(self, depth: int) -> str:
+        """A value of any type: after `let` and `return`, and in lists and records."""
+        pick = self.chance
+        kinds: list[Callable[[], str]] = [lambda: self.number(depth), lambda: self.condition(depth), self.text]
+        if depth:
+            kinds += [lambda: self.list(depth - 1), lambda: self.record_literal(depth - 1)]
+        return pick.choice(kinds)()
+
+    def list(self, depth: int) -> str:
+        return self.brackets(*(self.value(depth) for _ in range(self.chance.randint(0, 3))), opening="[", closing="]")
+
+    def record_literal(self, depth: int) -> str:
+        names = self.chance.sample(["a", "branch", "let", "text", "score"], self.chance.randint(1, 3))
+        text = "{" + self.edge()
+        for index, name in enumerate(names):
+            text += self.field_break() if index else ""
+            text += f"{name}{self.space()}:{self.space()}{self.value(depth)}"
+        return text + self.chance.choice(["", "", ",", "\n"]) + self.edge() + "}"
 
     def condition(self, depth: int) -> str:
         pick = self.chance

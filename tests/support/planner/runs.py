@@ -9,8 +9,8 @@ from dataclasses import replace
 from qpdsl.executor.events.events import Event, OperatorDone
 from qpdsl.executor.runtime.instance.candidates import Row
 from qpdsl.executor.runtime.run import InstanceResult
-from qpdsl.planner.plan.evaluate import Value
 from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.values.value import Value
 from qpdsl.session import Session
 from tests.support.executor.programs import arguments, run_all, texts
 from tests.support.paths import ROOT

@@ -68,7 +68,7 @@ def rank(texts: list[str]) -> list[float]:
 
 FUNCTIONS = {
     "length": PythonFunction("length", lambda text: len(text) / 100),
-    "rank": PythonFunction("rank", rank, batched=True),
+    "rank": PythonFunction("rank", rank, "all"),
 }
 ENVIRONMENT = Environment(scorers=frozenset(FUNCTIONS))
 

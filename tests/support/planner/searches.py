@@ -23,7 +23,7 @@ program pasted(question: text, n: int) -> text {
 # The first alternative begins behind a `*`: in one piece of a text, where it may end in a later one.
 _PENDING = [r"/[*][\s\S]*is|[0-9][0-9]/", r"/[*][\s\S]*b|4|7/", r"/[*] ([\s\S]*)a|[0-9]/"]
 _REGEXES = [r"/[0-9]+/", r"/is ([0-9]+)/", r"/a[\s\S]*b/", r"/b|is ([0-9])/", "/zz/", *_PENDING]
-_STOPS = [r'"\n\n"', '"."', '" * "', '"is "']
+_STOPS = [r'"\n\n"', '"."', '" * "', '"is "', '["is ", " * b"]', "/[0-9] */", '["answer ", /b ?a/]']
 
 
 class SearchGenerator:
@@ -42,7 +42,7 @@ class SearchGenerator:
         """A file with the program `p`."""
         pick = self.chance
         like = " like search_and_learn" if pick.random() < 0.4 else ""
-        make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.closing])
+        make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.quiet, self.closing])
         body = "".join(f"  {stage}\n" for stage in ["chat user=problem", *make()])
         return f"{HEADER}{_ASIDE}program p(problem: text, n: int = 2) -> text{like} {{\n{body}}}\n"
 
@@ -62,11 +62,13 @@ class SearchGenerator:
         stages += [f"generate llm {pick.choice(options)}"]
         scored = pick.random() < 0.3
         stages += ["score prm given problem into s"] if scored else []
-        stages += [f"extract a = {pick.choice(_PENDING if begun else _REGEXES)}"]
+        which = pick.choice(["", "", "", "last "])
+        stages += [f"extract {which}a = {pick.choice(_PENDING if begun else _REGEXES)}"]
         after = ["split 7 by 1", "keep 1 by 1 per group", "where a != none", "call aside(problem, n) into c"]
-        stages += pick.sample([*after, "branch { { where a != none } { keep 1 by 1 } }"], pick.choice([0, 1, 1, 2]))
+        after += ["where count(a per a) > 1", "let c = a"]
+        stages += pick.sample([*after, "branch { { where a != none } { keep 1 by 1 } }"], pick.choice([0, 0, 1, 1, 2]))
         weight = " weight=s" if scored and pick.random() < 0.3 else ""
-        stages.append(pick.choice([f"vote a{weight}", f"vote a{weight}", "where a != none"]))
+        stages.append(pick.choice([f"vote a{weight}", f"vote a{weight}", "where a != none", "vote a decided=0.8"]))
         if scored and pick.random() < 0.7:
             return [*stages, "score prm reduce=min given problem into t", 'return "{a} {s} {t}"']
         return [*stages, "return a"]
@@ -84,6 +86,7 @@ class SearchGenerator:
         if self.texts:
             column = pick.choice(self.texts)
             choices += [f"return {column}", f"vote {column}", f"vote {column} equal=number"] * 2
+            choices += [f'vote {column} per group | join j = {column} sep=" " | return j']
             if "s" in self.numbers:
                 choices += [f"vote {column} weight=s", f"vote {column} weight=s"]
         return pick.choice(choices)
@@ -94,18 +97,22 @@ class SearchGenerator:
     def stage(self, depth: int) -> str:
         kinds: list[Callable[[], str]] = [
             self.generate, self.extract, self.extract, self.extract, self.score, self.score, self.where, self.keep,
-            self.split, self.again, self.call,
+            self.split, self.again, self.call, self.distinct, self.join, self.let, self.say, self.ask,
         ]  # fmt: skip
         if depth > 1:
             kinds += [lambda: self.repeat(depth - 1), lambda: self.branch(depth - 1), lambda: self.peek(depth - 1)]
+            kinds += [lambda: self.search(depth - 1), lambda: self.if_(depth - 1), lambda: self.if_(depth - 1)]
+            kinds += [lambda: self.each(depth - 1)]
         return self.chance.choice(kinds)()
 
     def generate(self) -> str:
         pick = self.chance
         self.generated = True
-        options = [f"n={pick.choice(['1', 'n', '3'])}", f"temperature={pick.choice(['0', '1.0', '1.0'])}"]
+        counts = ["1", "n", "3", "if(tokens > 4, 2, 1)", "min(count(), 3)"]
+        warmths = ["0", "1.0", "1.0", "0.4 + 0.2 * group", "if(tokens > 4, 0, 1.0)"]
+        options = [f"n={pick.choice(counts)}", f"temperature={pick.choice(warmths)}"]
         options += [f"stop={pick.choice(_STOPS)}"] if pick.random() < 0.6 else []
-        options += [f"max_tokens={pick.choice([3, 8, 20])}"] if pick.random() < 0.5 else []
+        options += [f"max_tokens={pick.choice(['3', '8', '20', '3 + len(text)'])}"] if pick.random() < 0.5 else []
         into = ""
         if pick.random() < 0.2:
             into = " into piece"
@@ -117,7 +124,7 @@ class SearchGenerator:
     def extract(self) -> str:
         column = self.chance.choice(["a", "b"])
         self.texts = [*dict.fromkeys([*self.texts, column])]
-        return f"extract {column} = {self.chance.choice(_REGEXES)}"
+        return f"extract {self.chance.choice(['', '', 'last '])}{column} = {self.chance.choice(_REGEXES)}"
 
     def score(self) -> str:
         pick = self.chance
@@ -127,10 +134,12 @@ class SearchGenerator:
         verifiers += ["length", 'judge(llm, "Rate.", 1..5) given problem']
         if column == "t":
             verifiers += ["orm given problem", "logprob", "logprob reduce=mean", "rank"]
+            verifiers += ["logprob reduce=min", "entropy"]
         return f"score {pick.choice(verifiers)} into {column}"
 
     def where(self) -> str:
         conditions = ["tokens > 2", "not finished", "finished", 'finish != "length"', "text matches /[0-9]/"]
+        conditions += ["tokens >= mean(tokens)", "count(per group) > 1 or tokens > 4"]
         conditions += [f"{column} != none" for column in self.texts]
         conditions += [f"{column} > 0.3 or {column} == none" for column in self.numbers]
         return f"where {self.chance.choice(conditions)}"
@@ -139,16 +148,45 @@ class SearchGenerator:
         return self.chance.choice(["1", "tokens", "-tokens", "logprob", *self.numbers, *self.numbers])
 
     def keep(self) -> str:
-        per = self.chance.choice(["", "", " per group", *(f" per {column}" for column in self.texts)])
-        return f"keep {self.chance.choice([1, 2, 4])} by {self.value()}{per}"
+        stage = self.chance.choice([f"keep {count} by" for count in (1, 2, 4)] + ["best by"])
+        return f"{stage} {self.value()}{self.per()}"
+
+    def per(self) -> str:
+        return self.chance.choice(["", "", " per group", *(f" per {column}" for column in self.texts)])
+
+    def distinct(self) -> str:
+        value = self.chance.choice(["text", "finish", self.value(), *self.texts])
+        return self.chance.choice([f"distinct by {value}{self.per()}", f"order by {value}"])
+
+    def join(self) -> str:
+        value = self.chance.choice(['"{i}. {text}"', "step", "i", *self.texts])
+        per = self.per()
+        self.texts = [*dict.fromkeys([*self.texts, "j"])]
+        return f'join j = {value} sep=" "{per}'
+
+    def let(self) -> str:
+        value = f"{self.value()} + count({self.per().strip()})"
+        self.numbers = [*dict.fromkeys([*self.numbers, "v"])]
+        return f"let v = {value}"
 
     def split(self) -> str:
-        shared = f"split {self.chance.choice([3, 5])} by {self.value()}"
+        shared = f"split {self.chance.choice([3, 5])} by {self.value()}{self.per()}"
         return shared if self.generated and self.chance.random() < 0.5 else "split 2"
 
     def again(self) -> str:
         said = f" {{{self.chance.choice(self.texts)}}}" if self.texts else ""
         return f'chat user="Again:{said}" | {self.generate()}'
+
+    def say(self) -> str:
+        said = self.chance.choice(['say "so {tokens} "', "say problem", 'chat user="More." assistant="is "'])
+        return f"{said} | {self.generate()}" if self.chance.random() < 0.8 else said
+
+    def ask(self) -> str:
+        texts = self.texts
+        begin, generate = self.chance.choice(['chat user="Check: {text}"', 'chat user="{problem}"']), self.generate()
+        end = self.chance.choice(["best by logprob", "vote k", "keep 1 by tokens", "where k != none | best by tokens"])
+        self.texts = [*dict.fromkeys([*texts, *(["piece"] if "into piece" in generate else []), "k"])]
+        return f"ask {{ {begin} | {generate} | extract k = {self.chance.choice(_REGEXES)} | {end} }}"
 
     def call(self) -> str:
         if self.chance.random() < 0.3:
@@ -165,6 +203,15 @@ class SearchGenerator:
             body = [self.generate(), *self.stages(depth, 0)]
         return f"repeat {self.chance.choice([2, 3])}{until} {{ {' | '.join(body)} }}"
 
+    def search(self, depth: int) -> str:
+        pick = self.chance
+        body = [self.again() if pick.random() < 0.3 else self.generate(), *self.stages(depth, 0)]
+        options = f"simulations={pick.choice([1, 3, 4])} per_round={pick.choice([1, 2])}"
+        method = pick.choice(["puct", "ab_mcts"])
+        by = self.value()
+        self.numbers = [*dict.fromkeys([*self.numbers, "value"])]
+        return f"search {method} by {by} {options} {{ {' | '.join(body)} }}"
+
     def branch(self, depth: int) -> str:
         numbers, texts = self.numbers, self.texts
         arms = []
@@ -178,6 +225,24 @@ class SearchGenerator:
         self.numbers = [*dict.fromkeys(column for own, _ in made for column in own)]
         self.texts = [*dict.fromkeys(column for _, own in made for column in own)]
         return f"branch {{ {{ {arms[0]} }} {{ {arms[1]} }} }}"
+
+    def if_(self, depth: int) -> str:
+        condition = self.where().removeprefix("where ")
+        numbers, texts = self.numbers, self.texts
+        blocks = [" | ".join(self.stages(depth, 1) or [self.distinct()])]
+        made = [(self.numbers, self.texts)]
+        if self.chance.random() < 0.6:
+            self.numbers, self.texts = numbers, texts
+            blocks.append(" | ".join(self.stages(depth, 1) or [self.distinct()]))
+            made.append((self.numbers, self.texts))
+        self.numbers = [*dict.fromkeys(column for own, _ in made for column in own)]
+        self.texts = [*dict.fromkeys(column for _, own in made for column in own)]
+        return f"if {condition} " + " else ".join(f"{{ {block} }}" for block in blocks)
+
+    def each(self, depth: int) -> str:
+        listed, stages = self.chance.choice([('["x", "y"]', ""), ("es", "extract all es = /[0-9a]/ | ")])
+        self.texts = [*dict.fromkeys([*self.texts, "e"])]
+        return f"{stages}each e in {listed} {{ {' | '.join(self.stages(depth, 1) or [self.again()])} }}"
 
     def peek(self, depth: int) -> str:
         inside = 'generate llm temperature=0 stop="." max_tokens=9'

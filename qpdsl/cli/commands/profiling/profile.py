@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from qpdsl.cli.commands.profiling.roofline_options import RooflineOptions, roofline_options, roofline_shown
-from qpdsl.cli.commands.profiling.surface_options import surface_options, surface_shown
+from qpdsl.cli.commands.profiling.surface_options import SurfaceOptions, surface_options, surface_shown
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_models
@@ -17,7 +17,7 @@ from qpdsl.settings import DTYPES
 
 
 @click.command(short_help="Measure the device, for the planner's estimates, or say what a model takes.")
-@click.argument("models", metavar="[MODEL]...", nargs=-1, shell_complete=complete_models)
+@click.argument("measured", metavar="[MODEL]...", nargs=-1, shell_complete=complete_models)
 @device_option
 @click.option(
     "--dtype",
@@ -32,14 +32,12 @@ from qpdsl.settings import DTYPES
 @click.option("--json", "as_json", is_flag=True, help="The same as `--format json`.")
 @format_option
 def command(
-    models: tuple[str, ...],
+    measured: tuple[str, ...],
     device: str,
     dtype: str | None,
     threads: int | None,
     tables: bool,
     force: bool,
-    surface: str | None,
-    kv_memory: str | None,
     as_json: bool,
     form: str,
     **asked: Any,
@@ -54,31 +52,27 @@ def command(
     \b
     qpdsl profile
     qpdsl profile --roofline llama-3-70b --hardware "4x A100-80GB" --weights 140GB
-    qpdsl profile --surface beam_search --kv-memory 64MiB
+    qpdsl profile --surface beam_search --kv-memory 64MiB --set width=8
     """
-    options = RooflineOptions.of(asked)
+    options, surface = RooflineOptions.of(asked), SurfaceOptions.of(asked)
     form = "json" if as_json else form
-    _check(models, options, surface, kv_memory, force=force)
+    _check(measured, options, surface, force=force)
     if options.roofline is not None:
         put(roofline_shown(options, form, width_of(sys.stdout)))
-    elif surface is not None:
-        put(surface_shown(surface, kv_memory, device, dtype, threads, form))
+    elif surface.surface is not None:
+        put(surface_shown(surface, device, dtype, threads, form))
     else:
-        _measure(models, device, dtype, threads, form, tables=tables, force=force)
+        _measure(measured, device, dtype, threads, form, tables=tables, force=force)
     return Exit.OK
 
 
-def _check(
-    models: tuple[str, ...], options: RooflineOptions, surface: str | None, kv_memory: str | None, *, force: bool
-) -> None:
+def _check(models: tuple[str, ...], options: RooflineOptions, surface: SurfaceOptions, *, force: bool) -> None:
     """Raises UsageError where the options do not go together."""
     from qpdsl.errors import UsageError
 
-    if options.roofline is not None and surface is not None:
+    if options.roofline is not None and surface.surface is not None:
         raise UsageError("`--roofline` is about a model and `--surface` about a program; give one of them")
-    if surface is None and kv_memory is not None:
-        raise UsageError("`--kv-memory` is for `--surface`: `qpdsl profile --surface PROGRAM --kv-memory …`")
-    for flag, given in (("--roofline", options.roofline), ("--surface", surface)):
+    for flag, given in (("--roofline", options.roofline), ("--surface", surface.surface)):
         if given is not None and (models or force):
             what = f"`{models[0]}` would be measured" if models else "`--force` measures again"
             raise UsageError(f"`{flag}` measures nothing, and {what}; give one of them")

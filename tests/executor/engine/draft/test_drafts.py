@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -45,6 +45,20 @@ def loaded() -> tuple[PagedModel, PagedModel]:
     return paged("llama"), paged("llama", num_hidden_layers=1)
 
 
+@dataclass(frozen=True)
+class Lens:
+    """An exit head that moves hidden states at random, by so much."""
+
+    layer: int
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+    @classmethod
+    def moving(cls, layer: int, by: float, width: int) -> Lens:
+        generator = torch.Generator().manual_seed(layer)
+        return cls(layer, by * torch.randn(width, width, generator=generator), torch.zeros(width))
+
+
 @cache
 def random_head(embeds: bool = False) -> EagleHead:
     """One for "m", with random weights."""
@@ -63,6 +77,7 @@ def engine_with(
     engine.add("m", model)
     engine.add("small", small)
     engine.add_head("head", random_head())
+    engine.add_exit_head("lens", Lens.moving(1, 0.05, model.head_inputs))
     return engine
 
 
@@ -106,6 +121,7 @@ METHODS = {
     "ngram, a tree": Drafting("ngram", length=3, branches=2, fixed=True),
     "another model, a tree": Drafting("model", "small", length=3, branches=2, fixed=True),
     "its first layers, a tree": Drafting("early_exit", length=2, branches=3, fixed=True),
+    "an exit head": Drafting("early_exit", "lens", length=4, fixed=True),
     "an EAGLE head": Drafting("eagle", "head", length=4, fixed=True),
     "an EAGLE head, a tree": Drafting("eagle", "head", length=3, branches=2, fixed=True),
     "model, paced": Drafting("model", "small", length=4),
@@ -166,3 +182,19 @@ def test_other_stacks_draft_too_but_for_their_first_layers(kernels: bool) -> Non
             assert [[sample.tokens for sample in samples] for samples in drafts] == expected
     with pytest.raises(EngineError, match="m cannot draft with its first layers"):
         engine.submit("m", replace(batch[0], draft=METHODS["its first layers"]))
+
+
+def test_first_layers_draft_through_the_exit_head_and_up_to_its_layer() -> None:
+    def accepted(head: str | None) -> list[int]:
+        engine = engine_with()
+        model = loaded()[0]
+        engine.add_exit_head("none", Lens.moving(model.exit_layer, 0.0, model.head_inputs))
+        engine.add_exit_head("much", Lens.moving(model.exit_layer, 2.0, model.head_inputs))
+        samples = served(engine, drafted(Drafting("early_exit", head, length=4, fixed=True)))
+        return [sample.steps.accepted for row in samples for sample in row]
+
+    usual = accepted(None)
+    assert accepted("none") == usual and sum(usual) > 0
+    assert accepted("much") != usual
+    with pytest.raises(EngineError, match="there is no such exit head"):
+        accepted("nowhere")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 from qpdsl.executor.engine.exit import exit_steps
+from qpdsl.executor.engine.memory.residuals import Residuals
 from qpdsl.executor.engine.model.native_stack import NativeStack
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
@@ -23,6 +22,7 @@ from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, paged, served
 from tests.support.executor.rule_mask import RuleMask
+from tests.support.executor.threads import threads
 
 pytestmark = pytest.mark.skipif(not vector_width(), reason="this machine has no vectors")
 
@@ -109,16 +109,6 @@ def plain(seed: int, count: int) -> list[list[tuple[Any, ...]]]:
     return told(served(engine_of(model()), some(seed, count)))
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize(
     ("pages", "config", "used"),
     [
@@ -157,6 +147,37 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told([ticket.result().samples for ticket in tickets]) == plain(1, 48)
     # A chunk of tokens that are forced may come at once.
     assert 0 < most < 5
+
+
+@pytest.mark.parametrize("pages", [400, 8])
+def test_what_waits_lies_in_the_kv_memory_and_gives_way_to_pages(pages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = list[bool]()
+    give_back = Residuals.give_back
+    monkeypatch.setattr(Residuals, "give_back", lambda self: moved.append(give_back(self)) or moved[-1])
+    engine = engine_of(model(), pages)
+    runner = engine._runners["m"]
+    residuals, arena = runner.scheduler.memory.residuals, runner.scheduler.memory.pool.arena
+    tickets = [engine.submit("m", request) for request in deferring(some(1, 48))]
+    kept = 0
+    while engine.has_work:
+        engine.step()
+        engine.check_integrity()
+        arena.check_integrity()
+        kept = max(kept, residuals.leased_bytes)
+        assert residuals.leased_bytes + runner.scheduler.memory.pool.leased_bytes <= arena.slabs * arena.slab_bytes
+    assert told([ticket.result().samples for ticket in tickets]) == plain(1, 48)
+    assert kept > 0 and residuals.leased_bytes == 0
+    assert any(moved) == (pages == 8)
+
+
+def test_a_sample_that_needs_all_memory_gets_what_its_late_tokens_took() -> None:
+    engine = engine_of(model(), 6)
+    memory = engine._runners["m"].scheduler.memory
+    room = memory.capacity * memory.page_size - 5
+    request = GenerateRequest((5, 17, 80, 3, 44), (1,), SamplingParams(1.0), room, exit=EarlyExit(0.02, 2))
+    (samples,) = served(engine, deferring((request,)))
+    assert told([samples]) == told(served(engine_of(model()), (request,)))
+    assert len(samples[0].tokens) == room and samples[0].steps.exits > 20
 
 
 def test_late_tokens_are_in_no_cached_prefix() -> None:

@@ -73,7 +73,7 @@ def test_it_works_where_the_models_own_modules_run(kv_type: KVType) -> None:
 
 
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize(("kv_type", "bound"), [("int8", 0.02), ("fp8", 0.15), ("int4", 0.4)])
+@pytest.mark.parametrize(("kv_type", "bound"), [("int8", 0.02), ("fp8", 0.15), ("int4", 0.15)])
 def test_logits_are_close_to_the_models(kv_type: KVType, bound: float, native: bool) -> None:
     rng = random.Random(7)
     tokens = tuple(rng.randrange(1, VOCABULARY) for _ in range(90))
@@ -91,9 +91,9 @@ def test_logits_are_close_to_the_models(kv_type: KVType, bound: float, native: b
     assert 0 < error.mean() / spread < bound
 
 
-def test_a_token_takes_half_or_a_third_of_what_it_takes_in_bfloat16() -> None:
+def test_a_token_takes_half_of_what_it_takes_in_bfloat16_and_less_with_values_in_four_bits() -> None:
     plain = KVLayout(24, 16, 2, 128, torch.bfloat16)
-    for kind, least, most in (("int8", 1.9, 2), ("fp8", 1.9, 2), ("int4", 3.2, 3.2)):
+    for kind, least, most in (("int8", 1.9, 2), ("fp8", 1.9, 2), ("int4", 2.4, 2.42)):
         assert least <= plain.token_bytes / replace(plain, kv_type=kind).token_bytes <= most
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -94,7 +95,7 @@ def test_counts_say_who_drew_what_and_the_models_compute_nothing_twice() -> None
             tokens = report.prefill_tokens + report.decode_tokens
             computed[report.model] = computed.get(report.model, 0) + tokens
 
-    plan = planned(lowered("generate llm n=3 via filter(slm, 0.6) temperature=0.9 max_tokens=60"), ("text",))
+    plan = planned(lowered("generate llm n=3 via filter(slm, 0.3) temperature=0.9 max_tokens=60"), ("text",))
     session = Session()
     session.events.subscribe(see)
     results = run_all(plan, [{"problem": problem} for problem in texts(8)], session=session)
@@ -111,6 +112,39 @@ def test_counts_say_who_drew_what_and_the_models_compute_nothing_twice() -> None
     assert computed["zoo/counting"] == total["large_tokens"] <= prompts + 16 * 24 + sampled
     # A page that is filled in part is found again: a token is computed once.
     assert computed["zoo/counting-mini"] <= prompts + sampled
+
+
+@pytest.mark.parametrize("naive", [True, False])
+def test_a_sample_has_one_first_token_however_many_requests_draw_it(naive: bool) -> None:
+    first, between = Counter[int](), Counter[int]()
+
+    def see(event: Event) -> None:
+        if isinstance(event, EngineStepped):
+            first.update(event.report.first_waits)
+            between.update(event.report.waits)
+
+    session = Session()
+    session.events.subscribe(see)
+    plan = planned(lowered("generate llm n=2 via filter(slm, 0.8) temperature=0.9 max_tokens=30"), naive=naive)
+    results = run_all(plan, [{"problem": problem} for problem in texts(4)], session=session)
+    sampled = sum(result.sampled_tokens for result in results)
+    assert sum(result.counts["large_draws"] for result in results) > 8
+    assert (first.total(), between.total()) == (8, sampled - 8)
+
+
+def test_a_program_says_how_many_rows_wait_for_the_large_model_and_for_how_long() -> None:
+    def run(options: str) -> tuple[list[InstanceResult], set[int]]:
+        stage = f"generate llm n=2 via filter(slm, 0.8{options}) temperature=0.9 max_tokens=30"
+        results = run_all(planned(lowered(stage)), [{"problem": problem} for problem in texts(4)])
+        sizes = {int(name.removeprefix("flush_")) for result in results for name in result.counts if "flush_" in name}
+        return results, sizes
+
+    expected, usual = run("")
+    assert max(usual) > 2
+    for options, least, most in ((", rows=1", 1, 1), (", rows=2, wait=3600", 1, 2), (", wait=0", 1, 8)):
+        results, sizes = run(options)
+        assert_same(expected, results)
+        assert least <= min(sizes) and max(sizes) <= most
 
 
 def test_an_adaptive_threshold_holds_its_share() -> None:

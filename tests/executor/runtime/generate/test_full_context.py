@@ -35,7 +35,7 @@ def test_a_row_without_room_ends_and_the_others_go_on(options: str, room: int) -
     assert result.error is None and min(lengths) < max(lengths)
     for row, before, length in zip(result.rows, whole.rows, lengths, strict=True):
         if length == max(lengths):
-            assert (row.columns["finish"], row.columns["finished"], row.columns["text"]) == ("length", True, "")
+            assert (row.columns["finish"], row.columns["finished"], row.columns["text"]) == ("context", True, "")
             assert not row.columns["sure"]
         elif length + 8 < max(lengths):
             assert row.columns == before.columns

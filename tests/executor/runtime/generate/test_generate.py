@@ -78,7 +78,7 @@ def test_a_choice_is_drawn_by_the_models_probability_whatever_its_length() -> No
         row = next((row for row in result.rows if row.columns["text"] == option), None)
         if row is not None:
             assert row.columns["logprob"] == pytest.approx(logprob, abs=1e-3)
-            assert (row.columns["finish"], row.columns["finished"]) == ("match", True)
+            assert (row.columns["finish"], row.columns["finished"]) == ("match", False)
     assert len(drawn) >= 4
     cold = run(f"generate llm as choice({listed}) temperature=0", problem)
     assert cold.value == OPTIONS[expected.index(max(expected))]
@@ -180,7 +180,7 @@ def test_output_that_is_cut_off_is_never_reported_as_valid() -> None:
     (problem,) = texts(1)
     stages = "generate llm as Answer temperature=0 max_tokens=4 into found\n extract a = .answer\n extract d = /./"
     (row,) = run(stages + "\n return text", problem, header).rows
-    assert (row.columns["finish"], row.columns["finished"]) == ("length", True)
+    assert (row.columns["finish"], row.columns["finished"]) == ("length", False)
     assert row.columns["a"] is None and row.columns["d"] is None and row.columns["found"] is None
     text = program("generate llm as Answer temperature=0 max_tokens=4", header).replace("-> text", "-> Answer")
     (result,) = run_all(compiled(text), [{"problem": problem}])

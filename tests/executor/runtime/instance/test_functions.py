@@ -15,8 +15,8 @@ from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.runtime.instance.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Services
-from qpdsl.executor.runtime.operators.python_functions import python_extract, python_score
-from qpdsl.executor.runtime.operators.score import log_prob
+from qpdsl.executor.runtime.scoring.python_functions import python_extract, python_score
+from qpdsl.executor.runtime.scoring.score import log_prob
 from qpdsl.executor.text.context import Context
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
@@ -37,12 +37,12 @@ ROWS: Candidates = tuple(
 
 def instance(*functions: PythonFunction) -> Instance:
     known = {function.name: function for function in functions}
-    return Instance("", Services(PagedEngine(), {}, {}, EventStream(), known), {}, 0, b"")
+    return Instance("", Services(PagedEngine(), {}, {}, EventStream(), known), {}, 0)
 
 
 def scored(call: Callable[..., Any], batched: bool = False, rows: Candidates = ROWS) -> list[object]:
     op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into="score")
-    rows_out = asyncio.run(python_score(op, rows, instance(PythonFunction("f", call, batched))))
+    rows_out = asyncio.run(python_score(op, rows, instance(PythonFunction("f", call, "all" if batched else "one"))))
     return [row.columns["score"] for row in rows_out]
 
 
@@ -105,7 +105,7 @@ def test_a_batched_function_is_shown_all_rows_each_time_unless_it_compares_none(
         batches.append(tuple(texts))
         return [len(text) / max(map(len, texts)) for text in texts]
 
-    own = instance(PythonFunction("f", longest, batched=True, per_row=per_row))
+    own = instance(PythonFunction("f", longest, "batch" if per_row else "all"))
     op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into="score")
     for _ in range(2):
         rows = asyncio.run(python_score(op, ROWS, own))

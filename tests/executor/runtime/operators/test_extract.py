@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
+from typing import Literal as OneOf
 
 import pytest
 
 from qpdsl.executor.runtime.instance.candidates import Generated, Row
 from qpdsl.executor.runtime.operators.extract import extract
 from qpdsl.grammar import ast
+from qpdsl.grammar.literals.matcher import matcher
 from qpdsl.grammar.words import Type
 from qpdsl.planner.plan import ops
+from qpdsl.planner.values.value import Value
 from tests.support.executor.rows import NOWHERE, instance
 
 
@@ -48,3 +53,42 @@ def test_a_number_of_any_size(type: Type, number: str, value: float | None) -> N
     op = ops.Extract(stage=0, span=NOWHERE, column="x", pattern=ast.JsonPath(("a",), span=NOWHERE), type=type)
     (row,) = asyncio.run(extract(op, (Row(None, (), {}, Generated(text=f'{{"a": {number}}}')),), instance()))
     assert row.columns["x"] == value
+
+
+@pytest.mark.parametrize(
+    ("pattern", "which", "text", "value"),
+    [
+        (r"-?\d+", "last", "it is 4, it is -15", "-15"),
+        (r"is (\d)", "last", "is 4, is 5, 6", "5"),
+        (r"is (\d)", "all", "is 4, is 5, 6", ("4", "5")),
+        (r"z", "last", "y", None),
+        (r"z", "all", "y", ()),
+        (r"(x)|y", "last", "xy", None),
+        (r"(x)|y", "all", "xyx", ("x", "x")),
+        (r"\d+$", "last", "1 22", "22"),
+        (r"^\w", "all", "ab\nc", ("a",)),
+        (r"a*", "all", "baac", ("", "aa", "", "")),
+        ("boxed", "last", r"\boxed{1} or \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        ("boxed", "all", r"\boxed{1} and \boxed {x^{2}}", ("1", "x^{2}")),
+        ("boxed", "last", r"\boxed{a \} b}", r"a \} b"),
+        ("boxed", "last", r"\boxed{7} and \boxed{8", "7"),
+        ("boxed", "last", r"\boxed{ \boxed{3} ", "3"),
+        ("boxed", "all", "no box", ()),
+        ("boxed", "last", "{7}", None),
+    ],
+)
+def test_of_the_matches_the_last_or_all(pattern: str, which: ops.Which, text: str, value: Value) -> None:
+    source: ast.Regex | OneOf["boxed"] = "boxed" if pattern == "boxed" else ast.Regex(pattern, span=NOWHERE)
+    op = ops.Extract(stage=0, span=NOWHERE, column="x", pattern=source, which=which)
+    cut = Row(None, (), {}, Generated(text=text, incomplete=True))
+    whole, none = asyncio.run(extract(op, (Row(None, (), {}, Generated(text=text)), cut), instance()))
+    assert whole.columns["x"] == value and none.columns["x"] is None
+
+
+@pytest.mark.parametrize("pattern", [r"\d+", r"a|ab|b", r"(a+)b*", r"[ab]?c", r"a+$", r"^a", r"\w{2}", r"[^c]+c$"])
+def test_all_matches_are_those_of_python(pattern: str) -> None:
+    chance = random.Random(pattern)
+    for _ in range(60):
+        text = "".join(chance.choices("ab1c \n", k=chance.randint(0, 9)))
+        found = [match.text for match in matcher(pattern).all(text)]
+        assert found == [match[0] for match in re.finditer(pattern, text)], text

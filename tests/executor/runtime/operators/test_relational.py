@@ -9,7 +9,7 @@ import pytest
 
 from qpdsl.executor.runtime.instance.candidates import Generated, Row
 from qpdsl.executor.runtime.instance.instance import RowError
-from qpdsl.executor.runtime.operators.relational import return_value, top_k, where
+from qpdsl.executor.runtime.operators.relational import distinct, let, order, return_value, top_k, where
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from tests.support.executor.rows import NOWHERE, expr, instance, paths, rows
@@ -31,6 +31,44 @@ def test_keep_per_column_keeps_the_best_of_each_value_in_the_order_first_seen() 
     )
     op = ops.TopK(stage=0, span=NOWHERE, k=expr("k"), by=expr("s"), per="g")
     assert paths(asyncio.run(top_k(op, candidates, instance()))) == [2, 0, 1, 4, 3]
+
+
+def test_distinct_keeps_the_first_row_of_each_value_and_none_is_one() -> None:
+    candidates = rows({"s": 1}, {"s": None}, {"s": 2}, {"s": 1}, {"s": None}, {"s": ("a",)}, {"s": ("a",)})
+    op = ops.Distinct(stage=0, span=NOWHERE, by=expr("s"))
+    assert paths(asyncio.run(distinct(op, candidates, instance()))) == [0, 1, 2, 5]
+    grouped = rows({"g": 1, "s": 1}, {"g": 0, "s": 1}, {"g": 1, "s": 1}, {"g": 1, "s": 2}, {"g": 0, "s": 1})
+    per = ops.Distinct(stage=0, span=NOWHERE, by=expr("s"), per="g")
+    assert paths(asyncio.run(distinct(per, grouped, instance()))) == [0, 1, 3]
+
+
+def test_order_puts_the_greatest_number_first_texts_by_the_alphabet_and_none_last() -> None:
+    op = ops.Order(stage=0, span=NOWHERE, by=expr("s"))
+    numbers = rows({"s": 2}, {"s": None}, {"s": 3.5}, {"s": 2.0}, {"s": -1}, {"s": float("nan")})
+    assert paths(asyncio.run(order(op, numbers, instance()))) == [2, 0, 3, 4, 1, 5]
+    words = rows({"s": "b"}, {"s": None}, {"s": "a"}, {"s": "b"})
+    assert paths(asyncio.run(order(op, words, instance()))) == [2, 0, 3, 1]
+    by = ops.Order(stage=0, span=NOWHERE, by=expr("-s"))
+    assert paths(asyncio.run(order(by, numbers, instance()))) == [4, 0, 3, 2, 1, 5]
+
+
+def test_let_and_where_look_at_all_rows_of_the_stage() -> None:
+    candidates = rows({"a": "x", "s": 1}, {"a": "y", "s": 4}, {"a": "x", "s": 3}, {"a": None, "s": None})
+    share = ops.Let(stage=0, span=NOWHERE, column="share", value=expr("count(a per a) / count(a)"))
+    shared = asyncio.run(let(share, candidates, instance()))
+    assert [row.columns["share"] for row in shared] == [2 / 3, 1 / 3, 2 / 3, 0.0]
+    over_mean = ops.Where(stage=0, span=NOWHERE, condition=expr("s >= mean(s per a) and s > min(s)"))
+    assert paths(asyncio.run(where(over_mean, candidates, instance()))) == [1, 2]
+    centred = ops.TopK(stage=0, span=NOWHERE, k=expr("1"), by=expr("s - mean(s per a)"))
+    assert paths(asyncio.run(top_k(centred, candidates, instance()))) == [2]
+
+
+def test_let_puts_lists_and_records_into_columns() -> None:
+    value = expr("[k, 1] + [len(text)]")
+    (row,) = asyncio.run(let(ops.Let(stage=0, span=NOWHERE, column="l", value=value), rows({}), instance()))
+    assert row.columns["l"] == (2, 1, 0)
+    returned = ops.Return(stage=0, span=NOWHERE, value=expr('{first: l[0], no: l[9], shown: "{l}"}'))
+    assert return_value(returned, (row,), instance()) == {"first": 2, "no": None, "shown": "[2, 1, 0]"}
 
 
 def test_where_keeps_what_holds_and_none_does_not() -> None:

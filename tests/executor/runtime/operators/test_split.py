@@ -27,6 +27,18 @@ def test_split_copies_rows_in_groups_of_all_rows() -> None:
     ]
 
 
+def test_split_by_shares_rows_out_in_each_group_and_leaves_the_groups_as_they_are() -> None:
+    candidates = rows(
+        {"group": 1, "s": 1.0}, {"group": 0, "s": 1.0}, {"group": 1, "s": 0.0}, {"group": 0, "s": None}, {"group": 1}
+    )
+    op = ops.Split(stage=0, span=NOWHERE, count=expr("4"), by=expr("s"), temperature=expr("0.1"), per="group")
+    copies = asyncio.run(split(op, candidates, instance()))
+    assert [(*row.path, row.columns["group"]) for row in copies] == [
+        *[(0, copy, 1) for copy in range(4)],
+        *[(1, copy, 0) for copy in range(4)],
+    ]
+
+
 @given(SCORES, st.integers(0, 64), st.floats(0, 3))
 def test_shares_come_to_the_budget_and_follow_the_scores(values: list[float | None], count: int, soft: float) -> None:
     parts = shares(values, count, soft)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import math
 from typing import Any
 
 import pytest
 
 from qpdsl.executor.runtime.instance.instance import RowError
-from qpdsl.executor.runtime.operators.vote import vote
+from qpdsl.executor.runtime.operators.vote import decided_after, stays_ahead, vote
 from qpdsl.planner.plan import ops
 from tests.support.executor.rows import NOWHERE, expr, instance, paths, rows
 
@@ -76,3 +77,50 @@ def test_a_weight_is_no_less_than_0(weight: float, shown: str) -> None:
     candidates = rows({"a": "1", "s": 0.5}, {"a": "2", "s": weight}, {"a": None, "s": -1.0})
     with pytest.raises(RowError, match=f"it is {shown} by `s` for the answer `2`"):
         asyncio.run(vote(op, candidates, instance()))
+
+
+@pytest.mark.parametrize(
+    ("answers", "sure", "counted"),
+    [
+        ("aaaa", 0.95, 4),
+        ("aaaaa", 0.96, 4),
+        ("aaa", 0.95, None),
+        ("abaaaaaa", 0.95, 7),
+        ("aaaa", 0.74, 1),
+        ("ababab", 0.9, None),
+        ("bbaaaaaaaaaa", 0.9, 8),
+        ("a" * 60, 0.999999, 19),
+    ],
+)
+def test_after_how_many_answers_a_vote_is_sure(answers: str, sure: float, counted: int | None) -> None:
+    assert decided_after(list(answers), sure) == counted
+    # Whoever has no answer is not counted, but was looked at.
+    spread = [answer for letter in answers for answer in (None, letter)]
+    assert decided_after(spread, sure) == (None if counted is None else 2 * counted)
+
+
+def test_how_sure_it_is_that_a_leader_stays_ahead() -> None:
+    for leader in range(12):
+        for second in range(leader + 1):
+            throws = leader + second + 1
+            exact = sum(math.comb(throws, heads) for heads in range(leader + 1)) / 2**throws
+            assert stays_ahead(leader, second) == pytest.approx(exact, abs=1e-12)
+    assert stays_ahead(30_000, 29_000) == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("equal", ["text", "number"])
+def test_a_vote_that_is_sure_looks_at_no_more_rows(equal: Any) -> None:
+    candidates = rows(*({"a": value} for value in "1212111" + "2" * 9))
+    for sure, winner in ((0.8, 0), (0.95, 1)):
+        decided = expr(str(sure))
+        op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, equal=equal, decided=decided)
+        assert paths(asyncio.run(vote(op, candidates, instance()))) == [winner]
+
+
+def test_a_vote_per_column_has_a_winner_of_each_value_that_has_an_answer() -> None:
+    answers = [(1, "x"), (0, "y"), (1, "y"), (1, "y"), (2, None), (0, "x"), (0, "x"), (0, "y")]
+    candidates = rows(*({"g": group, "a": answer} for group, answer in answers))
+    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, per="g")
+    assert paths(asyncio.run(vote(op, candidates, instance()))) == [2, 1]
+    sure = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, decided=expr("0.7"), per="g")
+    assert paths(asyncio.run(vote(sure, candidates, instance()))) == [0, 1]

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from qpdsl import zoo
 from qpdsl.executor.runtime.instance.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Services
-from qpdsl.executor.runtime.operators.judge import judge
+from qpdsl.executor.runtime.scoring.judge import judge
 from qpdsl.executor.text.context import Context
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
@@ -64,7 +64,7 @@ def loaded() -> tuple[Session, Instance]:
     session = Session()
     session.load(compiled(HEADER + "program p(problem: text) -> text {\n chat user=problem\n generate llm\n}"))
     services = Services(session._engine, {"llm": session._models["zoo/counting"]}, {}, session.events)
-    return session, Instance("", services, {}, 0, b"")
+    return session, Instance("", services, {}, 0)
 
 
 def test_the_score_is_the_likeliest_number_of_the_scale() -> None:
@@ -85,7 +85,7 @@ def test_no_answer_lies_outside_the_scale(scale: tuple[int, int]) -> None:
 def test_the_judge_is_shown_the_problem_that_the_program_says() -> None:
     session, instance = loaded()
     judged(instance, session, "one", given=expr('"{who}?"'))
-    ((_, _, question),) = instance.judged
+    ((*_, question),) = instance.judged
     assert question.startswith("Ann?\n\none\n\n")
     nobody = judged(instance, session, "one", given=expr("nobody"))
     assert nobody[0].columns["mark"] is None and not instance.usage.counts["unscored"]

@@ -15,7 +15,7 @@ from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped, Event
 from qpdsl.executor.runtime.instance.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Services
-from qpdsl.executor.runtime.operators.score import score
+from qpdsl.executor.runtime.scoring.score import score
 from qpdsl.executor.text.context import Context, ContextError
 from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
 from qpdsl.executor.verifiers.verifier import reduce_scores
@@ -77,7 +77,7 @@ def scored(
         {"prm": session._models["zoo/counting-prm"].verifier},
         session.events,
     )
-    instance = instance or Instance("", services, {}, 0, b"")
+    instance = instance or Instance("", services, {}, 0)
     op = ops.Score(stage=0, span=Span(0, 0), verifier="prm", reduce=reduce, into="score", given=given)
 
     async def main() -> Candidates:

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions, Usage, VerifierInput
+from qpdsl.executor.runtime.scoring.scored_texts import scored_texts
 from qpdsl.executor.text.context import ContextError
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, StepReads, Verifier, reduce_scores
@@ -33,10 +34,10 @@ class _Layout:
 async def score(op: ops.Score, rows: Candidates, instance: Instance, strategy: ScoreStrategy = _PLAIN) -> Candidates:
     """Adds the verifier's score of each row's text.
 
-    None where a row has no step yet, where its problem is none, or where problem and text are longer than the
+    None where a row has no step yet, where its problem or its text is none, or where both are longer than the
     verifier's context: such rows are counted. Raises RowError where the verifier cannot lay a text out.
     """
-    inputs = [_verifier_input(op, row, instance) for row in rows]
+    inputs = verifier_inputs(op, rows, instance)
     if strategy.same_as is None:
         await _score_steps(op, inputs, instance, strategy)
     source = strategy.same_as or instance.operator
@@ -53,14 +54,17 @@ def _with_score(op: ops.Score, row: Row, steps: tuple[float, ...] | None) -> Row
 
 
 async def log_prob(op: ops.LogProb, rows: Candidates, instance: Instance) -> Candidates:
-    """The sum over the sampled tokens, or their mean; None for the mean of a row without any."""
+    """The sum over the sampled tokens, their mean or the least; None for the latter two of a row without any."""
     return tuple(row.with_column(op.into, _log_prob(op, row)) for row in rows)
 
 
 def _log_prob(op: ops.LogProb, row: Row) -> float | None:
     if op.reduce == "sum":
         return round(row.generated.logprob, SCORE_DIGITS)
-    return round(row.generated.logprob / row.generated.sampled, SCORE_DIGITS) if row.generated.sampled else None
+    if not row.generated.sampled or row.generated.least is None:
+        return None
+    mean = row.generated.logprob / row.generated.sampled
+    return round(row.generated.least if op.reduce == "min" else mean, SCORE_DIGITS)
 
 
 async def _score_steps(
@@ -93,10 +97,13 @@ async def _score_steps(
         instance.steps[instance.operator, verifier_input] = ()
 
 
-def _verifier_input(op: ops.Score, row: Row, instance: Instance) -> VerifierInput | None:
-    assert row.context is not None
-    problem = instance.problem(row, op.given)
-    return None if problem is None else (problem, row.generated.text, row.context.system)
+def verifier_inputs(op: ops.Score, rows: Candidates, instance: Instance) -> list[VerifierInput | None]:
+    """What the verifier is shown of each row, None where the problem or the text is none."""
+    shown = zip(rows, instance.problems(rows, op.given), scored_texts(op.of, rows, instance), strict=True)
+    return [
+        None if problem is None or text is None else (problem, text, "" if row.context is None else row.context.system)
+        for row, problem, text in shown
+    ]
 
 
 async def _read_scores(

@@ -1,0 +1,169 @@
+"""The functions that are built in: those over one row, and the aggregates against what a statistics library says."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qpdsl.grammar import words
+from qpdsl.planner.plan.evaluate import evaluate, evaluate_each, evaluate_rows
+from qpdsl.planner.values.library import AGGREGATES, MOST_CHARACTERS, MOST_ITEMS, ROW_FUNCTIONS, TooLarge
+from qpdsl.planner.values.value import frozen
+from tests.support.executor.rows import expr
+
+COLUMNS: dict[str, Any] = {"t": " 12 ", "x": 2.5, "n": 3, "no": None, "l": frozen(["a", None, "b"]), "ok": True}
+
+
+def test_every_function_of_the_language_is_there() -> None:
+    assert (*AGGREGATES,) == words.AGGREGATES
+    assert {*AGGREGATES, *ROW_FUNCTIONS} == set(words.FUNCTIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("int(t)", 12),
+        ("int(x)", 2),
+        ('int("2.5")', None),
+        ('int("1_000")', None),
+        ('int("٣")', None),
+        ("int(ok)", 1),
+        ("float(t)", 12.0),
+        ('float("1e999")', None),
+        ('float("nan")', None),
+        ("text(x)", "2.5"),
+        ("text(l)", '["a", null, "b"]'),
+        ("text(no)", None),
+        ("len(l)", 3),
+        ("len(t)", 4),
+        ('upper(strip(t + "é"))', "12 É"),
+        ('lower("ABC")', "abc"),
+        ('contains(t, "12")', True),
+        ('contains(l, "b")', True),
+        ('contains(l, "c")', False),
+        ('contains(no, "c")', False),
+        ('join(l, "-")', "a-b"),
+        ("if(ok, 1, 2)", 1),
+        ("if(no, 1, 2)", 2),
+        ("if(n > 2, no, 2)", None),
+        ("log(exp(n))", 3.0),
+        ("log(0)", None),
+        ("log(-1)", None),
+        ("exp(1000)", None),
+        ("sqrt(n + 1)", 2.0),
+        ("sqrt(-1)", None),
+        ("abs(-x)", 2.5),
+        ("round(x)", 2),
+        ("round(2.345, 1)", 2.3),
+        ("abs(no)", None),
+        ("min(no, n, x)", 2.5),
+        ("max(n, 4)", 4),
+        ("l[0] + l[-1]", "ab"),
+        ("l[5]", None),
+        ("[n] + [4, 5] == [3, 4, 5]", True),
+        ('l == ["a", none, "b"]', True),
+    ],
+)
+def test_functions_over_a_row(text: str, value: object) -> None:
+    found = evaluate(expr(text), COLUMNS)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_values_that_grow_without_bound_end() -> None:
+    columns: dict[str, Any] = {"t": "a" * MOST_CHARACTERS, "n": 2**1000, "l": (1,) * MOST_ITEMS}
+    assert evaluate(expr("n * n"), columns) is None
+    for text in ("t + t", "l + [2]", '"{t}{t}"', 'join([t, t], "")'):
+        with pytest.raises(TooLarge):
+            evaluate(expr(text), columns)
+
+
+Row = dict[str, Any]
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "x": st.none() | st.floats(-1e6, 1e6) | st.integers(-1000, 1000),
+            "b": st.none() | st.booleans(),
+            "g": st.sampled_from(["p", "q", None]),
+        }
+    ),
+    max_size=12,
+)
+
+
+def reference(name: str, values: list[Any]) -> Any:
+    """What an aggregate is of the values of a column, worked out another way."""
+    some = [value for value in values if value is not None]
+    match name:
+        case "count":
+            return len([value for value in some if value is not False])
+        case "sum":
+            return math.fsum(some)
+        case "mean":
+            return statistics.fmean(some) if some else None
+        case "std":
+            return statistics.pstdev(map(float, some)) if some else None
+        case "min" | "max":
+            return (min if name == "min" else max)(some) if some else None
+        case "any":
+            return any(value is True for value in values)
+        case "all":
+            return all(value is True for value in values)
+        case "list":
+            return tuple(values)
+    return values[0 if name == "first" else -1] if values else None
+
+
+def same(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, float):
+        return math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-6)
+    return bool(found == wanted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ROWS)
+def test_aggregates_are_what_a_reference_says(rows: list[Row]) -> None:
+    for name in words.AGGREGATES:
+        column = "b" if name in ("any", "all") else "x"
+        over_all = reference(name, [row[column] for row in rows])
+        assert same(evaluate_rows(expr(f"{name}({column})"), rows, {}), over_all), name
+        each = evaluate_each(expr(f"{name}({column} per g)"), rows)
+        for row, found in zip(rows, each, strict=True):
+            group = [other[column] for other in rows if other["g"] == row["g"]]
+            assert same(found, reference(name, group)), name
+
+
+@settings(max_examples=40, deadline=None)
+@given(ROWS)
+def test_aggregates_of_aggregates(rows: list[Row]) -> None:
+    sizes = evaluate_each(expr("count(per g)"), rows)
+    assert evaluate_rows(expr("max(count(per g))"), rows, {}) == max(sizes, default=None)  # type: ignore[type-var]
+    shares = evaluate_each(expr("count(per g) / count()"), rows)
+    assert shares == [size / len(rows) for size in sizes if isinstance(size, int)]
+    spread = evaluate_rows(expr("sqrt(mean((x - mean(x)) * (x - mean(x))))"), rows, {})
+    assert same(spread, evaluate_rows(expr("std(x)"), rows, {}))
+
+
+def test_bools_count_as_numbers_and_the_order_of_rows_does_not_matter() -> None:
+    rows = [{"b": True, "x": 1e16}, {"b": False, "x": 1.0}, {"b": True, "x": -1e16}]
+    assert evaluate_rows(expr("sum(b)"), rows, {}) == 2
+    assert evaluate_rows(expr("mean(b)"), rows, {}) == 2 / 3
+    for order in (rows, rows[::-1], [rows[0], rows[2], rows[1]]):
+        assert evaluate_rows(expr("sum(x)"), order, {}) == 1.0
+
+
+def test_an_aggregate_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    aggregate = AGGREGATES["mean"]
+    counted = type(aggregate)(
+        aggregate.takes, aggregate.words, aggregate.gives, lambda values: calls.append(1) or aggregate.compute(values)
+    )
+    monkeypatch.setitem(AGGREGATES, "mean", counted)  # type: ignore[arg-type]
+    rows = [{"x": number} for number in range(100)]
+    assert evaluate_each(expr("x - mean(x)"), rows) == [number - 49.5 for number in range(100)]
+    assert len(calls) == 1
