@@ -97,8 +97,8 @@ CLAUSE_FORMS = {
     "as": 'as SCHEMA, int(1..5), bool, [text], /regex/, choice("a", "b"), choice(OPTIONS) or grammar("file.lark")',
     "via": "via filter(MODEL, THRESHOLD, by= share= rows= wait=) or "
     'amortized(MARGIN, layer= rerank= head="folder" certify=)',
-    "draft": 'draft MODEL, ngram, ngram("texts.txt"), early_exit, early_exit("folder"), eagle("folder") or none; each with '
-    "tokens= branches=",
+    "draft": 'draft MODEL, ngram, ngram("texts.txt"), early_exit, early_exit("folder"), eagle("folder") or none; '
+    "each with tokens= branches=",
     "within": "within exact, epsilon(1e-3) or loss(0.02)",
     "prefer": "prefer latency=0.8",
     "like": "like search_and_learn",
@@ -213,7 +213,9 @@ STAGES = {
     ),
     "branch": StageForm("branch { { … } { … } }", "`{`"),
     "if": StageForm("if COND { … } else { … }", "a condition"),
-    "each": StageForm("each NAME in LIST { … } or each NAME in .json.path { … }, with no block too", "the name of a column"),
+    "each": StageForm(
+        "each NAME in LIST { … } or each NAME in .json.path { … }, with no block too", "the name of a column"
+    ),
     "peek": StageForm("peek { … }", "`{`"),
     "ask": StageForm("ask { … }", "`{`"),
     "call": StageForm("call PROGRAM(ARGUMENT, …) into NAME", "a program"),

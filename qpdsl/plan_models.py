@@ -52,9 +52,9 @@ def named_exit_heads(
     None is the folder's usual layer. All of them are asked for, by no layer at all, where only a run says which.
     """
     for op in operators:
-        if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "early_exit":
-            if op.draft.model is not None:
-                yield op.draft.model, plan.models[op.model], (None,)
+        draft = op.draft if isinstance(op, ops.Generate) else None
+        if isinstance(op, ops.Generate) and draft is not None and draft.method == "early_exit" and draft.model:
+            yield draft.model, plan.models[op.model], (None,)
         if isinstance(op, ops.Generate) and isinstance(op.via, ops.Amortized) and op.via.head is not None:
             layers: tuple[int | None, ...] = (None,) if op.via.layer is None else ()
             literal = constant(op.via.layer)
@@ -143,8 +143,8 @@ def _writers(op: ops.Operator) -> Iterator[str]:
 def check_templates(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:
     """Raises ModelError where a model that writes cannot be given chat turns as the plan has them.
 
-    Tried with the turns before the first text that is generated, and for a model that is asked with its question. `models` are the
-    loaded models by id.
+    Tried with the turns before the first text that is generated, and for a model that is asked with its question.
+    `models` are the loaded models by id.
     """
     turns: list[tuple[str, str]] = []
     started = False

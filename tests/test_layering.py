@@ -114,8 +114,7 @@ LAYERS: dict[str, str] = {
     "qpdsl/family/*",
     "qpdsl/family": "qpdsl/family/*",
     "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
-    "qpdsl/api/compose": "grammar* planner/plan planner/values executor/runtime/instance qpdsl qpdsl/api "
-    "qpdsl/sources",
+    "qpdsl/api/compose": "grammar* planner/plan planner/values executor/runtime/instance qpdsl qpdsl/api qpdsl/sources",
     "qpdsl/lsp": "grammar* planner/plan planner/values planner/names planner/check qpdsl qpdsl/zoo",
     "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/events qpdsl qpdsl/zoo "
     "qpdsl/sources",

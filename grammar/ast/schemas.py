@@ -45,7 +45,7 @@ class ChoiceType(Node):
 
 @dataclass(frozen=True, slots=True)
 class ListType(Node):
-    """`[type]`, `[type](1..3)`: a list, perhaps of so many items, both bounds inclusive; None where one is left open."""
+    """`[type]`, `[type](1..3)`: a list, perhaps of so many items: both bounds inclusive, None where left open."""
 
     item: TypeExpr
     low: int | None = None

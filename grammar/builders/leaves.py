@@ -82,6 +82,9 @@ class LeafBuilder:
         """The model that an expression names; None where it names none."""
         if isinstance(value, ast.Name):
             return ast.ModelRef(value.id, False, span=value.span)
+        if isinstance(value, ast.Path) and isinstance(value.steps[0], str) and len(value.steps) == 1:
+            # That of another file.
+            return ast.ModelRef(f"{value.base.id}.{value.steps[0]}", False, span=value.span)
         if isinstance(value, ast.Template):
             return ast.ModelRef(self.plain(value, "a model id"), True, span=value.span)
         self.faults.report("QP125", "a model is a declared name or a quoted id", value.span, "expected a model")

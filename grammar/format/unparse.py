@@ -234,8 +234,8 @@ def _stage(stage: ast.Stage) -> str:
             return f"repeat {format_expr(limit)}{ends} {_block(body)}"
         case ast.Search(method=method, by=by, body=body):
             options = ((name, getattr(stage, name)) for name in STAGES["search"].options)
-            given = "".join(f" {name}={format_expr(value)}" for name, value in options if value is not None)
-            return f"search {method} by {format_expr(by)}{given} {_block(body)}"
+            written = "".join(f" {name}={format_expr(value)}" for name, value in options if value is not None)
+            return f"search {method} by {format_expr(by)}{written} {_block(body)}"
         case ast.Branch(arms=arms):
             return "branch {\n" + "\n".join(map(_block, arms)) + "\n}"
         case ast.If(condition=condition, then=then, otherwise=otherwise):

@@ -100,8 +100,9 @@ class Binder:
     called program has an error of its own. `add_stage` checks a stage and appends its operators; it is a field so that
     blocks and calls, which hold stages, can use it. `models` maps the names in the plan to model ids. `stage` is the
     number of the last stage, `ordinal` that of the last `generate`, `rounds` how many `repeat`s are around the current
-    one. `spent_reported` are the stages that finish rows which a later one would continue, as far as that was reported. `model_values` says what the
-    parameters of the current program that are models stand for, `values` what those of a called program do.
+    one. `spent_reported` are the stages that finish rows which a later one would continue, as far as that was
+    reported. `model_values` says what the parameters of the current program that are models stand for, `values` what
+    those of a called program do.
     """
 
     scope: Scope

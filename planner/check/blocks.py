@@ -1,4 +1,4 @@
-"""`repeat`, `search`, `branch`, `if`, `each` and `peek`: stages that hold stages."""
+"""`repeat`, `search`, `branch`, `if`, `each`, `peek` and `ask`: stages that hold stages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from qpdsl.planner.check.conditions import warn_until, warn_where
 from qpdsl.planner.check.context import problem_in_rounds
 from qpdsl.planner.check.generate import warn_spent_rounds
 from qpdsl.planner.check.score import item_type
+from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, stage_word, word_span
 from qpdsl.planner.names.types import Reads, Typer
@@ -27,11 +28,7 @@ from qpdsl.planner.values.value_types import common_type, fits, is_list, item_of
 def repeat(binder: Binder, stage: ast.Repeat, number: int) -> ops.Operator:
     binder.number(stage, "repeat", stage.limit, "the number of rounds")
     before, flow = dict(binder.scope.columns), binder.flow
-    binder.change(problem=problem_in_rounds(binder, stage.body))
-    binder.rounds += 1
-    body = _block(binder, stage, stage.body, number)
-    binder.rounds -= 1
-    _unite_rounds(binder, before, flow)
+    body = _round(binder, stage, number)
     _warn_outdated_in_rounds(binder, stage, before)
     first_runs = True
     if stage.until is not None:
@@ -46,6 +43,17 @@ def repeat(binder: Binder, stage: ast.Repeat, number: int) -> ops.Operator:
     spent = binder.flow.spent if first_runs or flow.spent else None
     binder.change(fresh=binder.flow.fresh and flow.fresh, spent=spent)
     return ops.Repeat(stage.limit, stage.until, body, stage=number, span=stage.span)
+
+
+def _round(binder: Binder, stage: ast.Repeat | ast.Search, number: int) -> LogicalPlan:
+    """The body of a stage that runs it again on what it made."""
+    before, flow = dict(binder.scope.columns), binder.flow
+    binder.change(problem=problem_in_rounds(binder, stage.body))
+    binder.rounds += 1
+    body = _block(binder, stage, stage.body, number)
+    binder.rounds -= 1
+    _unite_rounds(binder, before, flow)
+    return body
 
 
 def _unite_rounds(binder: Binder, before: dict[str, BoundColumn], flow: Flow) -> None:
@@ -85,12 +93,8 @@ def search(binder: Binder, stage: ast.Search, number: int) -> ops.Operator:
     ):
         if value is not None:
             binder.number(stage, name, value, f"`{name}`", type_)
-    before, flow = dict(binder.scope.columns), binder.flow
-    binder.change(problem=problem_in_rounds(binder, stage.body))
-    binder.rounds += 1
-    body = _block(binder, stage, stage.body, number)
-    binder.rounds -= 1
-    _unite_rounds(binder, before, flow)
+    flow = binder.flow
+    body = _round(binder, stage, number)
     typer = Typer(binder.scope, stage, "row", "`by`", stage.span.end)
     typer.expect(stage.by, NUMBERS | {"bool"}, "a number or a bool")
     turns = _begins_turn(stage.body)
@@ -126,17 +130,8 @@ def branch(binder: Binder, stage: ast.Branch, number: int) -> ops.Operator | Non
     if len(stage.arms) > MOST_ARMS:
         message = f"`branch` has at most {MOST_ARMS} arms, found {len(stage.arms)}"
         scope.error("QP301", message, word_span(stage), "too many")
-    before, flow = dict(scope.columns), binder.flow
-    plans, columns, flows = [], [], []
-    for arm in stage.arms:
-        scope.columns, binder.flow = dict(before), flow
-        plans.append(_block(binder, stage, arm, number))
-        columns.append(scope.columns)
-        flows.append(binder.flow)
-    _check_contexts(binder, stage, flow, flows)
-    scope.columns = _united_columns(binder, columns)
-    binder.flow = _united_flow(flow, flows)
-    return ops.Branch(tuple(plans), stage=number, span=stage.span) if plans else None
+    plans = _arms(binder, stage, number, passes=False)
+    return ops.Branch(plans, stage=number, span=stage.span) if plans else None
 
 
 def if_(binder: Binder, stage: ast.If, number: int) -> ops.Operator:
@@ -144,6 +139,13 @@ def if_(binder: Binder, stage: ast.If, number: int) -> ops.Operator:
     reads: Reads = "row" if scope.columns else "option"
     if Typer(scope, stage, reads).expect(stage.condition, "bool", "a bool") == "bool":
         warn_where(binder, stage.condition, "its block never runs", "no other block runs")
+    plans = _arms(binder, stage, number, passes=not stage.otherwise)
+    return ops.If(stage.condition, plans, stage=number, span=stage.span)
+
+
+def _arms(binder: Binder, stage: ast.Branch | ast.If, number: int, *, passes: bool) -> tuple[LogicalPlan, ...]:
+    """The plans of a stage's blocks, whose rows are united after it; with `passes` some rows go through none."""
+    scope = binder.scope
     before, flow = dict(scope.columns), binder.flow
     plans, columns, flows = [], [], []
     for block in blocks(stage):
@@ -151,13 +153,13 @@ def if_(binder: Binder, stage: ast.If, number: int) -> ops.Operator:
         plans.append(_block(binder, stage, block, number))
         columns.append(scope.columns)
         flows.append(binder.flow)
-    if not stage.otherwise:
+    if passes:
         columns.append(before)
         flows.append(flow)
     _check_contexts(binder, stage, flow, flows)
     scope.columns = _united_columns(binder, columns)
     binder.flow = _united_flow(flow, flows)
-    return ops.If(stage.condition, tuple(plans), stage=number, span=stage.span)
+    return tuple(plans)
 
 
 def _check_contexts(binder: Binder, stage: ast.Stage, before: Flow, arms: list[Flow]) -> None:
@@ -200,10 +202,7 @@ def peek(binder: Binder, stage: ast.Peek, number: int) -> ops.Operator:
     before, flow = dict(binder.scope.columns), binder.flow
     _check_one_to_one(binder, stage.body)
     body = _block(binder, stage, stage.body, number)
-    own = {name: column for name, column in binder.scope.columns.items() if name not in COLUMNS}
-    own = {name: column for name, column in own.items() if name not in before or column.maker is not before[name].maker}
-    binder.scope.columns = {**{name: column for name, column in before.items() if name not in own}, **own}
-    binder.flow = replace(flow, aside=stage if binder.flow.generated else flow.aside)
+    _give_back(binder, stage, before, flow)
     return ops.Peek(body, stage=number, span=stage.span)
 
 
@@ -225,6 +224,71 @@ def _check_one_to_one(binder: Binder, stages: tuple[ast.Stage, ...]) -> None:
                 message = f"`peek` gives each row back, so `{stage_word(stage)}` cannot stand in it"
                 help = "use `generate`, `say`, `score`, `extract`, `let`, `if`, `ask` and `repeat` in it"
                 binder.scope.error("QP236", message, word_span(stage), "the rows would not come back", help=help)
+
+
+def ask(binder: Binder, stage: ast.Ask, number: int) -> ops.Operator:
+    """Its stages have a conversation of their own, and begin with the columns of the row."""
+    scope = binder.scope
+    before, flow, rounds = dict(scope.columns), binder.flow, binder.rounds
+    binder.flow, binder.rounds = Flow(), 0
+    body = _block(binder, stage, stage.body, number)
+    binder.rounds = rounds
+    own = _give_back(binder, stage, before, flow)
+    several = _last_fan_out(binder.module, stage.body, None, frozenset())
+    if several is not None:
+        message = f"`ask` gives each row back, but its stages leave several rows of it, by `{stage_word(several)}`"
+        help = "end it with `best by …`, `vote …`, `keep 1 by …` or `join …`"
+        scope.error("QP330", message, word_span(several), "several rows", help=help)
+    if not own and not scope.gaps:
+        message = "`ask` makes no column, so that nothing comes of it"
+        help = "give what it generates a name: `generate … into NAME`"
+        scope.error("QP331", message, word_span(stage), "nothing comes out of this", help=help)
+    return ops.Ask(body, stage=number, span=stage.span)
+
+
+def _give_back(
+    binder: Binder, stage: ast.Peek | ast.Ask, before: dict[str, BoundColumn], flow: Flow
+) -> dict[str, BoundColumn]:
+    """After the block of a stage that gives its rows back: the columns that it made, which the rows have besides."""
+    own = {
+        name: column
+        for name, column in binder.scope.columns.items()
+        if name not in COLUMNS and (name not in before or column.maker is not before[name].maker)
+    }
+    binder.scope.columns = {**{name: column for name, column in before.items() if name not in own}, **own}
+    binder.flow = replace(flow, aside=stage if binder.flow.generated else flow.aside)
+    return own
+
+
+def _last_fan_out(
+    module: Module, stages: tuple[ast.Stage, ...], before: ast.Stage | None, entered: frozenset[int]
+) -> ast.Stage | None:
+    """The stage that makes several rows of one, where the stages end in several; None where they end in one.
+
+    `before` is the one that made the rows with which they begin. `entered` are the programs that call these stages.
+    """
+    several = before
+    for stage in stages:
+        match stage:
+            case ast.Generate(n=n) if n is not None and getattr(constant(n), "value", None) != 1:
+                several = stage
+            case ast.Split() | ast.Branch() | ast.Each() | ast.Search():
+                several = stage
+            case ast.Best(per=None) | ast.Vote(per=None) | ast.Join(per=None):
+                several = None
+            case ast.Keep(count=count, per=None) if getattr(constant(count), "value", None) == 1:
+                several = None
+            case ast.Repeat(body=body):
+                several = _last_fan_out(module, body, several, entered) or several
+            case ast.If(then=then, otherwise=otherwise):
+                ends = [_last_fan_out(module, block, several, entered) for block in (then, otherwise)]
+                several = ends[0] or ends[1]
+            case ast.Call(program=name, into=None) if name in module.programs:
+                source, called = module.programs[name]
+                if id(called) not in entered:
+                    inside = _last_fan_out(source, called.body, several, entered | {id(called)})
+                    several = inside if inside is None or inside is several else stage
+    return several
 
 
 def _block(binder: Binder, outer: ast.Stage, stages: tuple[ast.Stage, ...], number: int) -> LogicalPlan:

@@ -1,7 +1,7 @@
-"""`call`: another program's stages, its parameters replaced by the arguments; and `ask`, stages on rows of their own.
+"""`call`: another program's stages, its parameters replaced by the arguments.
 
-Without `into` those of a `call` stand in its place. With `into` they run on rows of their own, and of those nothing but
-the value that the program gives back comes out. Of an `ask`, the columns come out that its stages make.
+Without `into` they stand in its place. With `into` they run on rows of their own, and of those nothing but the value
+that the program gives back comes out.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from qpdsl.grammar.ast.walk import column_name, walk, walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.format.unparse import format_expr, format_param_type
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import COLUMNS, Type
+from qpdsl.grammar.words import Type
 from qpdsl.planner.check.binder import Binder, BoundModel, Flow, ModuleProgram, ReturnValue, return_value
 from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.parameters import is_model, parameters
-from qpdsl.planner.names.scope import BoundColumn, stage_word, word_span
+from qpdsl.planner.names.scope import BoundColumn
 from qpdsl.planner.names.substitute import names_in_strings, substitute
 from qpdsl.planner.names.types import Reads
 from qpdsl.planner.names.unknown import suggestion
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.logical import PlanBuilder
-from qpdsl.planner.plan.options import MOST_CALLS, constant, spelt
+from qpdsl.planner.plan.options import MOST_CALLS, spelt
 from qpdsl.planner.plan.reads import is_fixed, names, reads_all_rows
 
 Report = Callable[[Diagnostic], None]
@@ -77,67 +77,13 @@ def _spelt_type(program: ast.Program, result: ReturnValue) -> Type | None:
     return value_type(result.schema.document)
 
 
-def ask(binder: Binder, stage: ast.Ask, number: int) -> ops.Operator:
-    """Its stages have a conversation of their own, and begin with the columns of the row."""
-    scope = binder.scope
-    before, flow, rounds = dict(scope.columns), binder.flow, binder.rounds
-    binder.flow, binder.rounds = Flow(), 0
-    body = PlanBuilder(ops.Start(stage=number, span=stage.span), scope.types())
-    for inner in stage.body:
-        if isinstance(inner, ast.Return):
-            scope.error("QP217", "`return` cannot stand inside `ask`", word_span(inner))
-        binder.add(body, inner)
-    own = {name: column for name, column in scope.columns.items() if name not in COLUMNS}
-    own = {name: column for name, column in own.items() if name not in before or column.maker is not before[name].maker}
-    generated = binder.flow.generated
-    scope.columns = {**{name: column for name, column in before.items() if name not in own}, **own}
-    binder.flow, binder.rounds = replace(flow, aside=stage if generated else flow.aside), rounds
-    several = _last_fan_out(binder.module, stage.body, None, frozenset())
-    if several is not None:
-        message = f"`ask` gives each row back, but its stages leave several rows of it, by `{stage_word(several)}`"
-        help = "end it with `best by …`, `vote …`, `keep 1 by …` or `join …`"
-        scope.error("QP330", message, word_span(several), "several rows", help=help)
-    if not own and not scope.gaps:
-        message = "`ask` makes no column, so that nothing comes of it"
-        help = "give what it generates a name: `generate … into NAME`"
-        scope.error("QP331", message, word_span(stage), "nothing comes out of this", help=help)
-    return ops.Ask(body.done(), stage=number, span=stage.span)
-
-
-def _last_fan_out(
-    module: Module, stages: tuple[ast.Stage, ...], before: ast.Stage | None, entered: frozenset[int]
-) -> ast.Stage | None:
-    """The stage that makes several rows of one, where the stages end in several; None where they end in one.
-
-    `before` is the one that made the rows with which they begin. `entered` are the programs that call these stages.
-    """
-    several = before
-    for stage in stages:
-        match stage:
-            case ast.Generate(n=n) if n is not None and getattr(constant(n), "value", None) != 1:
-                several = stage
-            case ast.Split() | ast.Branch() | ast.Each() | ast.Search():
-                several = stage
-            case ast.Best(per=None) | ast.Vote(per=None) | ast.Join(per=None):
-                several = None
-            case ast.Keep(count=count, per=None) if getattr(constant(count), "value", None) == 1:
-                several = None
-            case ast.Repeat(body=body):
-                several = _last_fan_out(module, body, several, entered) or several
-            case ast.If(then=then, otherwise=otherwise):
-                ends = [_last_fan_out(module, block, several, entered) for block in (then, otherwise)]
-                several = ends[0] or ends[1]
-            case ast.Call(program=name, into=None) if name in module.programs:
-                source, called = module.programs[name]
-                if id(called) not in entered:
-                    inside = _last_fan_out(source, called.body, several, entered | {id(called)})
-                    several = inside if inside is None or inside is several else stage
-    return several
-
-
 def _add_stages(binder: Binder, plan: PlanBuilder, call: ast.Call, stages: tuple[ast.Stage, ...]) -> None:
     for stage in stages:
-        if isinstance(stage, ast.Return) or not _has_budget(binder, call):
+        if isinstance(stage, ast.Return):
+            break
+        if not _has_budget(binder, call):
+            # What the rest would have made is not known.
+            binder.scope.gaps = (*binder.scope.gaps, (call.span.start, ""))
             break
         binder.add(plan, stage)
 

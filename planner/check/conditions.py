@@ -284,7 +284,9 @@ def _value(expr: ast.Expr, rows: _Rows) -> _Known:
             return _Interval(low=0, absent=True)
         case ast.Apply(function="count"):
             return _Interval(low=0)
-        case ast.Apply(function="min" | "max" | "mean" | "first" | "last" | "any" | "all" as function, args=(argument,)):
+        case ast.Apply(
+            function="min" | "max" | "mean" | "first" | "last" | "any" | "all" as function, args=(argument,)
+        ):
             return _aggregate(function, argument, rows)
     return None
 

@@ -11,6 +11,7 @@ from qpdsl.grammar.format.unparse import format_expr, format_type
 from qpdsl.grammar.literals import regex
 from qpdsl.grammar.literals.constraint_regex import whole
 from qpdsl.grammar.literals.matcher import matcher
+from qpdsl.grammar.source import Span
 from qpdsl.planner.check.binder import Binder, Flow
 from qpdsl.planner.check.context import outdate_scores
 from qpdsl.planner.check.draft_clause import draft_of, folder_of, is_same_model
@@ -19,7 +20,7 @@ from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, word_span
 from qpdsl.planner.names.types import Typer
-from qpdsl.planner.names.unknown import suggestion
+from qpdsl.planner.names.unknown import unknown_schema
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.ops import Constraint
 from qpdsl.planner.plan.options import RANGES, default_of
@@ -48,7 +49,13 @@ def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
     temperature = options.pop("temperature") or ast.Literal(1.0, span=span)
     into = stage.into.id if stage.into else None
     like = binder.program.like.system if binder.program.like else None
-    clauses = {"stop": stage.stop, "constraint": constraint, "via": via, "draft": draft, "into": into}
+    clauses: dict[str, object] = {
+        "stop": stage.stop,
+        "constraint": constraint,
+        "via": via,
+        "draft": draft,
+        "into": into,
+    }
     clauses |= {"ordinal": binder.next_ordinal(), "like": like}
     return ops.Generate(model, n, temperature, **options, **clauses, stage=number, span=stage.span)  # type: ignore[arg-type]
 
@@ -69,14 +76,14 @@ def warn_spent_rounds(binder: Binder, stage: ast.Repeat, before: Flow) -> None:
 def _check_stop(binder: Binder, stage: ast.Generate) -> None:
     if stage.stop is None:
         return
-    stop, declared = default_of(stage.stop, binder.scope.params)
+    entries: list[tuple[ast.Expr, ast.Expr | None, Span | None]]
     if isinstance(stage.stop, ast.ListLiteral):
-        items, texts = stage.stop.items, [(item, None) for item in stage.stop.items]
-        if not items:
+        entries = [(item, item, None) for item in stage.stop.items]
+        if not entries:
             binder.scope.error("QP303", "a list of what stops cannot be empty", stage.stop.span)
     else:
-        items, texts = (stage.stop,), [(stop, declared)]
-    for item, (text, place) in zip(items, texts, strict=True):
+        entries = [(stage.stop, *default_of(stage.stop, binder.scope.params))]
+    for item, text, declared in entries:
         if isinstance(item, ast.Regex):
             _check_stop_pattern(binder, item)
             continue
@@ -84,7 +91,7 @@ def _check_stop(binder: Binder, stage: ast.Generate) -> None:
         known = frozenset({"text", "[text]"} if listed else {"text"})
         binder.expect(stage, "`stop`", item, known, "a text", "option")
         if isinstance(text, ast.Template) and not "".join(map(str, text.parts)):
-            binder.scope.error("QP303", "a stop string cannot be empty", place or item.span)
+            binder.scope.error("QP303", "a stop string cannot be empty", declared or item.span)
 
 
 def _check_stop_pattern(binder: Binder, pattern: ast.Regex) -> None:
@@ -187,12 +194,8 @@ def _schema(binder: Binder, target: ast.SchemaTarget) -> CompiledSchema | None:
     if target.name in schemas:
         return schemas.get(target.name)
     if "schema" not in binder.module.missing:
-        names = schemas.names()
-        notes: tuple[str, ...] = (f"schemas: {', '.join(names)}",) if names else ("the file declares no schema",)
-        notes += ('other forms: `as /regex/`, `as choice("a", "b")`, `as grammar("file.lark")`',)
-        fix = suggestion(target.name, target.span, names)
-        fix = fix or {"help": f"declare it above the program: `schema {target.name} {{ … }}`"}
-        binder.scope.error("QP222", f"unknown schema `{target.name}`", target.span, "not declared", notes=notes, **fix)
+        forms = '`as /regex/`, `as choice("a", "b")`, `as grammar("file.lark")`'
+        binder.scope.report(unknown_schema(target.name, target.span, schemas.names(), forms))
     return None
 
 

@@ -11,14 +11,14 @@ from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.format.unparse import format_pattern
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import BOXED, COLUMNS, COMPARED, DRAW_FIGURES, JUDGE_REDUCES, REDUCES, Type
+from qpdsl.grammar.words import BOXED, COLUMNS, COMPARED, DRAW_FIGURES, JUDGE_REDUCES, REDUCES, DrawFigure, Type
 from qpdsl.planner.check.binder import Binder
 from qpdsl.planner.names.json_schema import PathFault, item_type_at, type_at
 from qpdsl.planner.names.modules import Inputs
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import word_span
 from qpdsl.planner.names.types import Typer
-from qpdsl.planner.names.unknown import suggestion, unknown_verifier
+from qpdsl.planner.names.unknown import suggestion, unknown_schema, unknown_verifier
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.reads import names
 
@@ -73,8 +73,8 @@ def _verifier(binder: Binder, stage: ast.Score, into: str, number: int) -> ops.O
                 binder.number(stage, "timeout", timeout, "`timeout`", "float")
             return ops.Passes(tests, into, timeout, of, stage=number, span=span)
     name, scorers, models = verifier.name, binder.environment.scorers, binder.module.models
-    if verifier.quoted or name in models:
-        kind = None if verifier.quoted else binder.module.kinds.get(name)
+    if verifier.quoted or binder.names_model(name):
+        kind = None if verifier.quoted else binder.kind_of(name)
         raw = binder.program.like is not None
         _needs_scored_text(binder, stage)
         _check_problem(binder, stage, f"`{name}`")
@@ -92,8 +92,9 @@ def _verifier(binder: Binder, stage: ast.Score, into: str, number: int) -> ops.O
             binder.scope.error("QP225", message, span, "cannot be reduced so", help=help)
         reduced = stage.reduce if stage.reduce in ("mean", "min") else "sum"
         return ops.LogProb(reduced, into, stage=number, span=span)
-    if name in DRAW_FIGURES and name not in scorers:
-        return _draw_score(binder, stage, name, into, number, None)
+    figure = next((figure for figure in DRAW_FIGURES if figure == name), None)
+    if figure is not None and name not in scorers:
+        return _draw_score(binder, stage, figure, into, number, None)
     if name == "json" and name not in scorers:
         return _json(binder, stage, into, number, None)
     if name in scorers:
@@ -105,7 +106,7 @@ def _verifier(binder: Binder, stage: ast.Score, into: str, number: int) -> ops.O
 
 
 def _draw_score(
-    binder: Binder, stage: ast.Score, kind: Any, into: str, number: int, window: ast.Expr | None
+    binder: Binder, stage: ast.Score, kind: DrawFigure, into: str, number: int, window: ast.Expr | None
 ) -> ops.Operator:
     _needs_scored_text(binder, stage)
     why = f"`{kind}` is of the generator's own draws, and is shown no"
@@ -122,8 +123,7 @@ def _draw_score(
         message = f"nothing is known of the draws of this text, so there is no `{kind}`"
         help = "`score logprob reduce=mean` tells how probable the text was"
         binder.scope.error("QP253", message, stage.verifier.span, "no figures", secondary=why_not, help=help)
-    usual: ops.DrawReduce = "min" if kind == "confidence" else "mean"
-    return ops.DrawScore(kind, reduce or usual, into, window, stage=number, span=stage.span)
+    return ops.DrawScore(kind, reduce or ops.usual_reduce(kind), into, window, stage=number, span=stage.span)
 
 
 def _judge(binder: Binder, stage: ast.Score, verifier: ast.Judge, into: str, number: int) -> ops.Operator:
@@ -156,11 +156,7 @@ def _schema(binder: Binder, name: ast.Name) -> CompiledSchema | None:
     if name.id in schemas:
         return schemas.get(name.id)
     if "schema" not in binder.module.missing:
-        declared = schemas.names()
-        notes = (f"schemas: {', '.join(declared)}",) if declared else ("the file declares no schema",)
-        fix = suggestion(name.id, name.span, declared)
-        fix = fix or {"help": f"declare it above the program: `schema {name.id} {{ … }}`"}
-        binder.scope.error("QP222", f"unknown schema `{name.id}`", name.span, "not declared", notes=notes, **fix)
+        binder.scope.report(unknown_schema(name.id, name.span, schemas.names()))
     return None
 
 

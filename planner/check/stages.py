@@ -5,8 +5,8 @@ from __future__ import annotations
 from qpdsl.grammar import ast
 from qpdsl.grammar.words import NUMBERS, ROW_NUMBER
 from qpdsl.planner.check.binder import Binder
-from qpdsl.planner.check.blocks import branch, each, if_, peek, repeat, search
-from qpdsl.planner.check.call import add_call, ask
+from qpdsl.planner.check.blocks import ask, branch, each, if_, peek, repeat, search
+from qpdsl.planner.check.call import add_call
 from qpdsl.planner.check.conditions import check_weight, warn_per, warn_same_key, warn_where
 from qpdsl.planner.check.context import prefill, say, set_context
 from qpdsl.planner.check.generate import generate

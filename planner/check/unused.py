@@ -6,7 +6,7 @@ In a file with errors a reader may be missing because of an error.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import made_column, walk
@@ -170,7 +170,8 @@ class _Liveness:
             case ast.Best(by=ast.Compare(question=question), per=per):
                 return after | frozenset(compared_columns(question)) | _names(question) | _names(per)
             case ast.Generate(into=into):
-                return after - ({into.id} if into else set())
+                read = _names(replace(stage, into=None))
+                return (after - {into.id} if into else after) | read
             case ast.Call(into=into, arguments=arguments):
                 read = frozenset().union(*(_names(argument.value) for argument in arguments))
                 return (self._make(stage, into.span, after, is_answer=True) if into else after) | read

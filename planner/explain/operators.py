@@ -57,8 +57,8 @@ def describe(op: ops.Operator, values: Values) -> str:
             return f"score logprob{'' if reduce == 'sum' else f' reduce={reduce}'}{_into(into)}"
         case ops.DrawScore(kind=kind, reduce=reduce, window=window, into=into):
             wide = "" if window is None else f"(window={show(window)})"
-            usual = "min" if kind == "confidence" else "mean"
-            return f"score {kind}{wide}{'' if reduce == usual else f' reduce={reduce}'}{_into(into)}"
+            shown = "" if reduce == ops.usual_reduce(kind) else f" reduce={reduce}"
+            return f"score {kind}{wide}{shown}{_into(into)}"
         case ops.PythonScore(function=function, of=of, given=given, into=into):
             return f"score {function}{_of(of)}{_given(given)}{_into(into)}"
         case ops.Extract(column=column, pattern=pattern, which=which):

@@ -103,12 +103,19 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
     }
 
 
+def _heads(node: PhysicalOp) -> list[str]:
+    """What the arms of an operator are called."""
+    if isinstance(node.op, ops.If):
+        return ["where it holds", "else"][: len(node.arms)]
+    return [f"arm {number}" for number in range(1, len(node.arms) + 1)]
+
+
 def _tree(chain: tuple[PhysicalOp, ...], values: Values, first: str, rest: str, word: str = "") -> Iterator[Line]:
     """Lines with their operators, None for the head of an arm. `first` leads the first line, `rest` those below it."""
     last, before = chain[-1], chain[:-1]
     yield f"{first}{word}{shorten(describe(last.op, values), _WIDEST)}", last
     below: list[tuple[str, tuple[PhysicalOp, ...]]] = [("", (op,)) for op in reversed(last.body)]
-    below += [(f"arm {number}", arm) for number, arm in enumerate(last.arms, 1)]
+    below += zip(_heads(last), last.arms, strict=True)
     for index, (head, inner) in enumerate(below):
         closes = index == len(below) - 1 and not before
         lead, under = ("└ ", "  ") if closes else ("├ ", "│ ")
@@ -165,7 +172,8 @@ def _footnote(plan: PhysicalPlan) -> str:
     at = "the values given" if changed else "their defaults"
     text = f"rows: the most that parameters at {at} can give, over all rounds"
     if any(op.rows is None for op in everything(plan.ops)):
-        text += f"; ? depends on a parameter without one ({', '.join(open_)})"
+        # Else on how long a list is, or on an option that reads columns.
+        text += f"; ? depends on a parameter without one ({', '.join(open_)})" if open_ else "; ? depends on the rows"
     if any(op.cost is not None for op in everything(plan.ops)):
         text += "; est: time for one of many problems"
     return text

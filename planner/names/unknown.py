@@ -1,8 +1,8 @@
-"""Diagnostics for unknown types, models and verifiers, with the nearest known name as a suggestion."""
+"""Diagnostics for unknown types, schemas, models and verifiers, with the nearest known name as a suggestion."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from qpdsl.grammar import ast
@@ -33,6 +33,15 @@ def unknown_type(type_: ast.TypeRef, known: Collection[str]) -> Diagnostic:
         fix = {"help": f"did you mean `{alias}`?", "edit": Edit(type_.span, alias)}
     notes = (f"types: {', '.join(known)}",)
     return Diagnostic("QP206", f"unknown type `{type_.name}`", type_.span, notes=notes, **fix)
+
+
+def unknown_schema(name: str, span: Span, declared: Sequence[str], forms: str | None = None) -> Diagnostic:
+    """`forms` are other things that can stand there, in words."""
+    notes: tuple[str, ...] = (f"schemas: {', '.join(declared)}",) if declared else ("the file declares no schema",)
+    notes += () if forms is None else (f"other forms: {forms}",)
+    fix = suggestion(name, span, declared)
+    fix = fix or {"help": f"declare it above the program: `schema {name} {{ … }}`"}
+    return Diagnostic("QP222", f"unknown schema `{name}`", span, "not declared", notes=notes, **fix)
 
 
 def unknown_model(ref: ast.ModelRef, declared: Mapping[str, str]) -> Diagnostic:

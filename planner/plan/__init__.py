@@ -14,10 +14,11 @@ here may know one of the rules, a cost, a model or a tensor.
 | decided | carried out in `executor/runtime` |
 |---|---|
 | `GenerateStrategy.share`, `collapse`, `until` | `generate/sampling.py`, which makes the requests of one `generate` |
+| `GenerateStrategy.figures` | `generate/sampling.py`: what is told of each draw, for `scoring/draw_scores.py` |
 | `GenerateStrategy.decode` | `generate/sampling.py`: what requests ask for; `SAMPLERS` where a sample takes several |
 | `GenerateStrategy.run_ahead`, with the plan's `floor` | `generate/run_ahead.py`: samples for the next round to use |
 | `GenerateStrategy.vote`, `VoteStrategy` | `generate/decided_vote.py`: rows go to the vote as their samples end |
-| `ScoreStrategy` | `scoring/score.py`, with the session's score store |
+| `ScoreStrategy` | `scoring/score.py`, with the session's score store; `scoring/judge.py`, `scoring/answers.py` |
 | `BranchStrategy.same_as` | `run.py` |
 | `in_flight`, `floor` | `qpdsl/dataset`: another problem starts while the engine has fewer sequences than the floor |
 | `kv_type` | the session, which loads the models so |

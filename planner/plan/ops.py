@@ -178,8 +178,9 @@ class Draft:
     """Where a program wants tokens proposed from, at most `tokens` one after another. It changes no token.
 
     `model` is what drafts, for "model" and "eagle": a name of the plan's, or the folder of the head. For "early_exit"
-    it is the folder of an exit head, None for the model's own head after its middle layer. `texts` are what "ngram" looks into besides the sample and its prompt. With `branches` above 1 a token may be followed by so many.
-    `none` means no drafts at all, the planner's own included.
+    it is the folder of an exit head, None for the model's own head after its middle layer. `texts` are what "ngram"
+    looks into besides the sample and its prompt. With `branches` above 1 a token may be followed by so many. `none`
+    means no drafts at all, the planner's own included.
     """
 
     method: DraftMethod
@@ -413,6 +414,11 @@ class LogProb(Operator):
 
     def _check(self) -> None:
         require(self.reduce in get_args(LogProbReduce), f"a log-probability has no `{self.reduce}`")
+
+
+def usual_reduce(kind: DrawFigure) -> DrawReduce:
+    """What is made of the figures of all tokens where the program does not say."""
+    return "min" if kind == "confidence" else "mean"
 
 
 @dataclass(frozen=True, slots=True)

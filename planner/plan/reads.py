@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal as OneOf
-from typing import get_args
+from typing import TypeGuard, get_args
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import children, walk
@@ -231,13 +231,9 @@ def compared_columns(question: ast.Template) -> Iterator[str]:
 def made_column(op: ops.Operator) -> str | None:
     """The column that an operator adds, if it adds one."""
     match op:
-        case ops.Score() | ops.Judge() | ops.Prob() | ops.LogProb() | ops.PythonScore() | ops.Generate():
+        case ops.Score() | ops.Judge() | ops.Prob() | ops.LogProb() | ops.DrawScore() | ops.PythonScore():
             return op.into
-        case ops.DrawScore():
-            return op.into
-        case ops.Equal() | ops.ValidJson() | ops.Passes():
-            return op.into
-        case ops.Call():
+        case ops.Equal() | ops.ValidJson() | ops.Passes() | ops.Generate() | ops.Call():
             return op.into
         case ops.Extract() | ops.PythonExtract() | ops.Let() | ops.Join() | ops.Each():
             return op.column
@@ -314,11 +310,14 @@ def names(expr: ast.Expr) -> Iterator[ast.Name]:
                 yield from names(entry.value)
 
 
+def _is_aggregate(node: ast.Node) -> TypeGuard[ast.Apply]:
+    """Whether it looks at all rows: `min` and `max` of several values look at one."""
+    return isinstance(node, ast.Apply) and node.function in AGGREGATES and len(node.args) < 2
+
+
 def reads_all_rows(expr: ast.Expr) -> bool:
     """Whether an aggregate stands in an expression, so that its value for a row depends on the other rows."""
-    return any(
-        isinstance(node, ast.Apply) and node.function in AGGREGATES and len(node.args) < 2 for node in walk(expr)
-    )
+    return any(_is_aggregate(node) for node in walk(expr))
 
 
 def is_same_for_all(expr: ast.Expr, params: Container[str]) -> bool:
@@ -328,7 +327,7 @@ def is_same_for_all(expr: ast.Expr, params: Container[str]) -> bool:
 
 def varies(expr: ast.Node, columns: Container[str]) -> bool:
     """Whether the value of an expression may differ from row to row, where rows have these columns."""
-    if isinstance(expr, ast.Apply) and expr.function in AGGREGATES and len(expr.args) < 2:
+    if _is_aggregate(expr):
         return expr.per is not None
     if isinstance(expr, ast.Name):
         return expr.id in columns
@@ -361,8 +360,8 @@ def is_fixed(expr: ast.Expr) -> bool:
 def reads(node: PhysicalOp) -> Columns:
     """The columns that an operator reads of the rows it gets, those inside it aside.
 
-    A Python function can ask for all columns of a row. A column that
-    is there already stays in rows that a `generate` passes as they are, and in those that a raw `score` finds closed.
+    A Python function can ask for all columns of a row. A column that is there already stays in rows that a `generate`
+    passes as they are, and in those that a raw `score` finds closed.
     """
     op = node.op
     if isinstance(op, (ops.PythonScore, ops.PythonExtract)) and op.row:

@@ -99,13 +99,13 @@ def bounded(value: Value) -> Value:
 def _to_int(value: Value) -> Value:
     if isinstance(value, str):
         return int(value) if _is_number(value) and value.strip().lstrip("+-").isdecimal() else None
-    return int(value)  # type: ignore[arg-type]
+    return int(value) if isinstance(value, int | float) else None
 
 
 def _to_float(value: Value) -> Value:
     if isinstance(value, str):
         return float(value) if _is_number(value) else None
-    return float(value)  # type: ignore[arg-type]
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _is_number(text: str) -> bool:
@@ -128,16 +128,8 @@ def _contains_type(types: Sequence[Type]) -> Type | None:
     return None if fitting is None else "bool"
 
 
-def _round(value: float, digits: int | None = None) -> Value:
-    return round(value, digits)
-
-
 def _round_type(types: Sequence[Type]) -> Type:
     return "int" if len(types) == 1 else types[0]
-
-
-def _same_type(types: Sequence[Type]) -> Type | None:
-    return common_of(types)
 
 
 def _gives(type_: Type) -> Callable[[Sequence[Type]], Type]:
@@ -185,8 +177,8 @@ ROW_FUNCTIONS: Mapping[str, RowFunction] = {
     "log": _function(NUMBERS, "a number", _TO_FLOAT, math.log),
     "exp": _function(NUMBERS, "a number", _TO_FLOAT, math.exp),
     "sqrt": _function(NUMBERS, "a number", _TO_FLOAT, math.sqrt),
-    "abs": _function(NUMBERS, "a number", _same_type, abs),
-    "round": RowFunction((NUMBERS, frozenset({"int"})), ("a number", "an int"), _round_type, _round, 1),
+    "abs": _function(NUMBERS, "a number", common_of, abs),
+    "round": RowFunction((NUMBERS, frozenset({"int"})), ("a number", "an int"), _round_type, round, 1),
 }
 # Of several values these are functions over one row; they leave none out.
 OF_SEVERAL: Mapping[str, Callable[..., Value]] = {"min": _least, "max": _greatest}

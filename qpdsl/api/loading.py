@@ -39,10 +39,10 @@ def load(
     The program may name the `functions`, and read files in its own folder and in those of `allow`. `draft` says what
     proposes tokens, as `--draft` does: "ngram", "llm=zoo/counting-mini", "none". Raises UsageError and QpError.
     """
-    from qpdsl.sources.programs import find_source, shipped_programs
+    from qpdsl.sources.programs import find_source, shipped_sources
 
     source = find_source(str(file))
-    shipped = shipped_programs().get(str(file))
+    shipped = shipped_sources().get(str(file))
     path = Path(file) if Path(file).is_file() or shipped is None else Path(str(shipped))
     return _loaded(parse_file(source), program, Files(path.parent, tuple(map(Path, allow))), functions, draft)
 

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 def complete_programs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """Programs that ship with qpdsl, `.qp` files, and the folders on the way to them."""
-    from qpdsl.sources.programs import shipped_programs
+    from qpdsl.sources.programs import shipped_sources
 
-    names = [CompletionItem(name) for name in shipped_programs() if name.startswith(incomplete)]
+    names = [CompletionItem(name) for name in shipped_sources() if name.startswith(incomplete)]
     return [*names, *_paths(incomplete, ".qp")]
 
 
 def complete_shipped(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """Programs that ship with qpdsl."""
-    from qpdsl.sources.programs import shipped_programs
+    from qpdsl.sources.programs import shipped_sources
 
-    return [CompletionItem(name) for name in shipped_programs() if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in shipped_sources() if name.startswith(incomplete)]
 
 
 def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from importlib.abc import Traversable
 from importlib.resources import files
@@ -115,7 +115,7 @@ def folder_of(target: str) -> Path | None:
 
 def program_path(target: str) -> Path | None:
     """The file of the program that `read_target` reads; None for standard input."""
-    path, shipped = Path(target), shipped_programs()
+    path, shipped = Path(target), shipped_sources()
     if target == "-":
         return None
     return Path(str(shipped[target])) if target in shipped and not path.is_file() else path
@@ -124,11 +124,11 @@ def program_path(target: str) -> Path | None:
 def find_source(target: str) -> Source:
     """The text of a program file, or of a shipped program. Raises UsageError."""
     path = Path(target)
-    shipped = shipped_programs()
+    shipped = shipped_sources()
     if target in shipped and not path.is_file():
         return Source(f"{target}.qp", shipped[target].read_text("utf-8"))
     if not os.path.lexists(target):
-        raise _not_found(target, path, list(shipped))
+        raise _not_found(target, path, shipped)
     return Source(target, read_file(path))
 
 
@@ -136,6 +136,18 @@ def shipped_programs() -> dict[str, Traversable]:
     """The programs that come with the package, by name."""
     programs = {entry.name: entry for entry in files("qpdsl.programs").iterdir() if entry.name.endswith(".qp")}
     return {name.removesuffix(".qp"): programs[name] for name in sorted(programs)}
+
+
+def shipped_idioms() -> dict[str, Traversable]:
+    """The idioms that come with the package, by name: `idioms/` and that of the program."""
+    folders = (entry for entry in (files("qpdsl.programs") / "idioms").iterdir() if entry.is_dir())
+    idioms = {entry.name: entry for folder in folders for entry in folder.iterdir() if entry.name.endswith(".qp")}
+    return {f"idioms/{name.removesuffix('.qp')}": idioms[name] for name in sorted(idioms)}
+
+
+def shipped_sources() -> dict[str, Traversable]:
+    """All programs that come with the package, by what `qpdsl run` calls them."""
+    return {**shipped_programs(), **shipped_idioms()}
 
 
 def shipped_data() -> list[str]:
@@ -191,7 +203,7 @@ def decode(name: str, data: bytes) -> str:
     return text
 
 
-def _not_found(target: str, path: Path, shipped: list[str]) -> UsageError:
+def _not_found(target: str, path: Path, shipped: Collection[str]) -> UsageError:
     name, sign, _ = target.partition("=")
     if sign and name.isidentifier():
         return UsageError(
@@ -201,9 +213,10 @@ def _not_found(target: str, path: Path, shipped: list[str]) -> UsageError:
     beside: list[str] = []
     if path.parent.is_dir():
         beside = [str(path.parent / entry.name) for entry in path.parent.glob("*.qp")]
-    guess = closest(target, [*beside, *shipped]) or closest(path.stem, shipped)
+    idiom = f"idioms/{path.stem}" if f"idioms/{path.stem}" in shipped else None
+    guess = closest(target, [*beside, *shipped]) or idiom or closest(path.stem, shipped)
     what = "file" if looks_like_path else "file or shipped program"
     meant = f"; did you mean `{guess}`?" if guess else ""
-    return UsageError(
-        f"there is no {what} `{shorten(target)}`{meant}", f"shipped programs: {listed(shipped, last='and')}"
-    )
+    names = [name for name in shipped if "/" not in name]
+    listing = f"shipped programs: {listed(names, last='and')}; `qpdsl programs` lists the idioms too"
+    return UsageError(f"there is no {what} `{shorten(target)}`{meant}", listing)

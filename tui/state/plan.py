@@ -101,7 +101,8 @@ def _chain(chain: Sequence[Mapping[str, Any]], first: str, rest: str, depth: int
         return
     below: list[tuple[str, Sequence[Mapping[str, Any]]]] = [("", [op]) for op in reversed(_records(last.get("body")))]
     arms = last.get("arms")
-    below += [(f"arm {n}", _records(arm)) for n, arm in enumerate(arms if isinstance(arms, list) else (), 1)]
+    arms = [_records(arm) for arm in arms] if isinstance(arms, list) else []
+    below += zip(_heads(last, len(arms)), arms, strict=True)
     for index, (head, inner) in enumerate(below):
         closes = index == len(below) - 1 and not before
         lead, under = ("└ ", "  ") if closes else ("├ ", "│ ")
@@ -112,6 +113,13 @@ def _chain(chain: Sequence[Mapping[str, Any]], first: str, rest: str, depth: int
             yield from _chain(inner, rest + lead, rest + under, depth - 1)
     if before:
         yield from _chain(before, f"{rest}└ ", f"{rest}  ", depth - 1)
+
+
+def _heads(op: Mapping[str, Any], arms: int) -> list[str]:
+    """What the arms of an operator are called, as in EXPLAIN."""
+    if op.get("operator") == "If" and arms <= 2:
+        return ["where it holds", "else"][:arms]
+    return [f"arm {number}" for number in range(1, arms + 1)]
 
 
 def _records(value: Any) -> list[Mapping[str, Any]]:

@@ -84,7 +84,8 @@ class KVRows:
         if self.kind != "int4":
             return data.view(*pages, 2, heads, self.dim), scales.view(*pages, 2, heads)
         both, first = data.view(*pages, -1), heads * key
-        keys, values = both[..., :first].unflatten(-1, (heads, key)), both[..., first:].unflatten(-1, (heads, value))
+        keys = torch.unflatten(both[..., :first], -1, (heads, key))
+        values = torch.unflatten(both[..., first:], -1, (heads, value))
         return keys, scales.view(*pages, heads), values
 
     def write(self, row: torch.Tensor, place: torch.Tensor, new: torch.Tensor) -> None:

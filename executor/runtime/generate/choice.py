@@ -64,7 +64,7 @@ async def choice_samples(sampling: Sampling, continuations: list[Continuation]) 
 
 
 def _options(constraint: Constraint, row: Continuation, instance: Instance) -> list[str]:
-    """The texts that a row's output is one of. each once. Raises RowError where they are no list of texts."""
+    """The texts that a row's output is one of, each once. Raises RowError where they are no list of texts."""
     if constraint.options is None:
         texts: list[str] = json.loads(constraint.source)
         return texts

@@ -63,9 +63,9 @@ class _Counter:
 class Sampling:
     """A `generate` with its model and its strategy, for the rows of one round.
 
-    `options` are the same for all rows, None where they read columns. `mask` holds samples to the constraint. `leave` says when a draw may leave the model early. `drafting` says where
-    tokens are proposed from. `until` ends a sample once it has matched, as `strategy` says. `on_token` is called with a
-    sample's text as it grows.
+    `options` are the same for all rows, None where they read columns. `mask` holds samples to the constraint. `leave`
+    says when a draw may leave the model early. `drafting` says where tokens are proposed from. `until` ends a sample
+    once it has matched, as `strategy` says. `on_token` is called with a sample's text as it grows.
     """
 
     op: ops.Generate

@@ -61,7 +61,8 @@ class Services:
     will be in, and the piece. `scores` keeps scores from instance to instance; None where that would not be sound.
     `routing`: who decides what a plan leaves to a router. `request_cache`: where requests to large models wait for each
     other; None where those of an operator do so alone. `exit_routing`: who decides which draws try an early exit, where
-    the plan leaves it to a router, and `exit_state` names what that knows of a model; `shadowing`: of which draws it is looked at whether the full model agrees.
+    the plan leaves it to a router, and `exit_state` names what that knows of a model; `shadowing`: of which draws it is
+    looked at whether the full model agrees.
     """
 
     engine: Engine

@@ -74,6 +74,8 @@ def emit_changes(op: ops.Operator, before: Candidates, after: Candidates, instan
             | ops.Call(into=column)
         ):
             _emit_values(column, after, instance, scores=False)
+        case ops.Say():
+            _emit_values("step", after, instance, scores=False)
         case ops.Where() | ops.Distinct() | ops.Join() | ops.TopK() | ops.Tournament() | ops.Vote():
             kept = {row.path for row in after}
             instance.services.events.emit(

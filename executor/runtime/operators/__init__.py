@@ -1,8 +1,9 @@
 """The operators between rows: each is one async function from an operator and rows to rows.
 
-One file for each kind: `context` (`chat`, `prompt`), `extract`, `relational` (`where`, `keep`, the value returned),
-`split`, `vote`. `json_documents` reads values out of JSON, `valid_records` checks a record once more against its
-schema. Read `relational` first. `generate` has a folder of its own beside this one, and so has `score` (`scoring/`).
+One file for each kind: `context` (`chat`, `prompt`, `say`), `extract`, `lists` (`join`, the copies of `each`),
+`relational` (`let`, `where`, `keep`, `distinct`, `order`, the value returned), `split`, `vote`. `json_documents` reads
+values out of JSON, `valid_records` checks a record once more against its schema. Read `relational` first. `generate`,
+`score` (`scoring/`) and `search` (`tree_search/`) have folders of their own beside this one.
 
 An operator reads options through its `Instance` (`whole`, `number`), raises `RowError` where this instance cannot go
 on, and does what its strategy says without deciding anything. It never reads its own state from columns, which a

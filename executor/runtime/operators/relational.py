@@ -1,4 +1,4 @@
-"""Operators over the columns alone: `where`, `keep`, and the value that `return` reads."""
+"""Operators over the columns alone: `let`, `where`, `keep`, `distinct`, `order`, and the value that `return` reads."""
 
 from __future__ import annotations
 

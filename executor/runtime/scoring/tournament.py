@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance
+from qpdsl.executor.runtime.operators.relational import grouped
 from qpdsl.executor.runtime.scoring.answers import answer_logprobs
 from qpdsl.executor.runtime.scoring.prob import shares
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
@@ -17,7 +18,7 @@ from qpdsl.grammar.words import COMPARED
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import ScoreStrategy
-from qpdsl.planner.values.value import Value, format_value
+from qpdsl.planner.values.value import format_value
 
 _ANSWERS = ("A", "B")
 
@@ -28,10 +29,7 @@ async def tournament(op: ops.Tournament, rows: Candidates, instance: Instance, s
     All matches of a round are asked about at once. A match that does not fit into the model's context is a tie, and is
     counted. Raises RowError where the model cannot be asked.
     """
-    groups: dict[Value, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(None if op.per is None else row.columns.get(op.per), []).append(row)
-    standing = list(groups.values())
+    standing = [[rows[index] for index in group] for group in grouped(rows, op.per)]
     while any(len(group) > 1 for group in standing):
         matches = [pair for group in standing for pair in _pairs(group)]
         winners = iter(await _winners(op, matches, instance, strategy))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from random import Random
@@ -82,15 +82,15 @@ def _value(op: ops.Search, row: Row, instance: Instance) -> float | None:
     return round(float(value), SCORE_DIGITS) if isinstance(value, (int, float)) else None
 
 
-def _found(op: ops.Search, root: SearchNode, columns: object) -> list[Row]:
+def _found(op: ops.Search, root: SearchNode, columns: Iterable[str]) -> list[Row]:
     """The leaves, or all rows that were made where each is an answer; finished ones first."""
-    names = dict.fromkeys(columns)  # type: ignore[call-overload]
+    absent = dict.fromkeys(columns)
     nodes = [node for node in root.below() if op.turns or not node.expansions]
     if not root.expansions:
         nodes = [root]
     nodes.sort(key=lambda node: not node.row.generated.finished)
     return [
-        replace(node.row, columns={**names, **node.row.columns, "visits": node.visits, "value": _rounded(node.mean)})
+        replace(node.row, columns={**absent, **node.row.columns, "visits": node.visits, "value": _rounded(node.mean)})
         for node in nodes
     ]
 

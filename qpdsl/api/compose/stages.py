@@ -227,7 +227,9 @@ class Rows:
         """
         call = self._stage_call("extract")
         name = call.new_column("column", column, 0)
-        word = "first" if which is None else call.word("which", which, ("last", "all"), "QP250")
+        word: OneOf["first", "last", "all"] = "first"
+        if which is not None:
+            word = call.word("which", which, ("last", "all"), "QP250")
         stage = ast.Extract(name, call.pattern("pattern", pattern, 1), word, span=call.span)
         return self._add(stage, call, name.id)
 

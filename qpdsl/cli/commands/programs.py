@@ -22,9 +22,11 @@ def command(name: str | None, form: str) -> Exit:
     qpdsl programs beam_search > my_search.qp
     """
     from qpdsl.errors import UsageError, unknown
-    from qpdsl.sources.programs import shipped_data, shipped_programs
+    from qpdsl.sources.programs import shipped_data, shipped_idioms, shipped_programs
 
-    texts = {name: entry.read_text("utf-8") for name, entry in shipped_programs().items()}
+    programs = {name: entry.read_text("utf-8") for name, entry in shipped_programs().items()}
+    idioms = {name: entry.read_text("utf-8") for name, entry in shipped_idioms().items()}
+    texts = {**programs, **idioms}
     if name is not None and name not in texts:
         raise UsageError(unknown(name, texts, "there is no shipped program"))
     if form == "json":
@@ -34,8 +36,11 @@ def command(name: str | None, form: str) -> Exit:
         put(texts[name], end="")
     else:
         table = click.HelpFormatter(max_width=100)
-        table.write_dl([(program, _first_sentence(text)) for program, text in texts.items()])
-        put(f"{table.getvalue()}\ndata sets for `qpdsl run --input`: {', '.join(shipped_data())}")
+        table.write_dl([(program, _first_sentence(text)) for program, text in programs.items()])
+        table.write("\nidioms, a few lines each:\n")
+        table.write_dl([(idiom, _title(text)) for idiom, text in idioms.items()], col_max=40)
+        put(table.getvalue(), end="")
+        put(f"\ndata sets for `qpdsl run --input`: {', '.join(shipped_data())}")
     return Exit.OK
 
 
@@ -49,3 +54,10 @@ def _first_sentence(text: str) -> str:
     comment = " ".join(lines)
     end = comment.find(". ")
     return comment if end < 0 else comment[: end + 1]
+
+
+def _title(text: str) -> str:
+    """What an idiom is called, with its source: its first line up to the colon behind that."""
+    line = text.partition("\n")[0].removeprefix("#").strip()
+    name, sign, _ = line.partition("): ")
+    return f"{name})" if sign else line.partition(": ")[0]

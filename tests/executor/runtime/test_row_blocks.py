@@ -86,7 +86,10 @@ def test_an_option_out_of_range_in_one_row_is_said_with_its_value() -> None:
     [
         (" split 2\n where group > 5", "`where` held for none of the rows, by `group`"),
         (" split 2\n if group > 0 { where group > 5 } else { where group > 6 }", "`where` held for none of the rows"),
-        (" branch { { split 2 | where group > 5 } { split 2 | where group > 6 } }", "`where` held for none of the rows"),
+        (
+            " branch { { split 2 | where group > 5 } { split 2 | where group > 6 } }",
+            "`where` held for none of the rows",
+        ),
         (' generate llm max_tokens=3\n each x in .steps { where x != "" }', "`each x` found nothing to go through"),
         (" extract all xs = /zzz/\n each x in xs { let y = x }", "`each x` found nothing to go through"),
     ],

@@ -52,14 +52,22 @@ PROGRAM = (
         lambda: ops.Score("prm", "last", "", **AT),
         lambda: ops.Judge("llm", TEXT, "", 1, 5, **AT),
         lambda: ops.Judge("llm", TEXT, "score", 5, 5, **AT),
-        lambda: ops.LogProb("min", "score", **AT),  # type: ignore[arg-type]
+        lambda: ops.Judge("llm", TEXT, "score", 1, 5, given=TEXT, whole=True, **AT),
+        lambda: ops.Prob("llm", TEXT, (), "score", **AT),
+        lambda: ops.Equal(ONE, ONE, "score", "letters", **AT),  # type: ignore[arg-type]
+        lambda: ops.LogProb("max", "score", **AT),  # type: ignore[arg-type]
+        lambda: ops.DrawScore("entropy", "mean", "score", window=ONE, **AT),
         lambda: ops.PythonScore("", "score", **AT),
         lambda: ops.Extract("", ast.Regex("x", span=Span(0, 0)), **AT),
+        lambda: ops.Extract("x", ast.JsonPath(("a",), span=Span(0, 0)), which="last", **AT),
         lambda: ops.PythonExtract("x", "", **AT),
         lambda: ops.TopK(ONE, ONE, per="", **AT),
         lambda: ops.TopK(ONE, ONE, like="beam", **AT),
         lambda: ops.Vote("x", None, "letters", **AT),  # type: ignore[arg-type]
+        lambda: ops.Vote("x", ONE, decided=ONE, **AT),
         lambda: ops.Split(ONE, temperature=ONE, **AT),
+        lambda: ops.Split(ONE, per="group", **AT),
+        lambda: ops.If(ONE, (), **AT),
         lambda: ops.Branch((), **AT),
         lambda: ops.Call("p", lowered(PROGRAM).plan, ONE, "", **AT),
         lambda: GenerateStrategy(run_ahead=-1),

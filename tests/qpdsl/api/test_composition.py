@@ -503,8 +503,10 @@ def test_rows_that_are_ordered_joined_and_looped_over() -> None:
         rows.join("every", f"{qp.col.i}. {qp.col.text}", sep=" ", per=item)
         rows.join("all", qp.col.every)
 
-    assert composed(stages) == dedent(
-        """
+    assert (
+        composed(stages)
+        == dedent(
+            """
         generate llm n=1 + group temperature=0.3 + 0.2 * group
         distinct by text per group
         order by -tokens
@@ -525,7 +527,8 @@ def test_rows_that_are_ordered_joined_and_looped_over() -> None:
         join every = "{i}. {text}" sep=" " per item
         join all = every
         """
-    ).strip()
+        ).strip()
+    )
 
 
 def test_an_else_stands_right_behind_its_if() -> None:

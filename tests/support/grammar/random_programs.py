@@ -41,7 +41,9 @@ class ProgramGenerator:
     def file(self) -> str:
         """A file: declarations, then programs."""
         pick, items = self.chance, [f"model {name} = {self.model_id()}" for name in ("llm", "slm", "prm")]
-        items += [f'use "{name}.qp"{pick.choice(["", f" as {name}"])}' for name in ("shared", "more") if pick.random() < 0.05]
+        items += [
+            f'use "{name}.qp"{pick.choice(["", f" as {name}"])}' for name in ("shared", "more") if pick.random() < 0.05
+        ]
         for name in ("Person", "Order"):
             if pick.random() < 0.4:
                 from_file = pick.random() < 0.1
@@ -154,7 +156,14 @@ class ProgramGenerator:
         return head + pick.choice([" ", "", "\n"]) + self.block(stages)
 
     def parameter_type(self) -> str:
-        kinds = ["[text]", "[[int]](1..)", "messages", 'choice("a", "b")', "{ a: text, b: { c: int? } }", "shared.Person"]
+        kinds = [
+            "[text]",
+            "[[int]](1..)",
+            "messages",
+            'choice("a", "b")',
+            "{ a: text, b: { c: int? } }",
+            "shared.Person",
+        ]
         return self.chance.choice(kinds) + self.chance.choice(["", "?", " ?"])
 
     def block(self, stages: list[str]) -> str:
@@ -170,7 +179,8 @@ class ProgramGenerator:
 
     def stage(self, depth: int) -> str:
         kinds: list[Callable[[], str]] = [
-            self.chat, self.generate, self.generate, self.score, self.extract, self.let, self.where, self.keep, self.vote,
+            self.chat, self.generate, self.generate, self.score, self.extract, self.let, self.where, self.keep,
+            self.vote,
             lambda: f"prompt {self.string()}", lambda: f"say {self.text()}",
             lambda: f"split {self.chance.randint(1, 4)}",
             lambda: f"split {self.number(1)}{self.option_break()}by {self.number(1)}{self.options('temperature=0.2')}",

@@ -42,7 +42,7 @@ class SearchGenerator:
         """A file with the program `p`."""
         pick = self.chance
         like = " like search_and_learn" if pick.random() < 0.4 else ""
-        make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.quiet, self.closing])
+        make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.closing])
         body = "".join(f"  {stage}\n" for stage in ["chat user=problem", *make()])
         return f"{HEADER}{_ASIDE}program p(problem: text, n: int = 2) -> text{like} {{\n{body}}}\n"
 

@@ -82,12 +82,16 @@ def test_options_of_a_list_are_drawn_as_written_ones(session: Session, temperatu
         assert {str(row.columns["text"]) for row in both[1].rows} <= {"yes", "no"}
 
 
-@pytest.mark.parametrize(
-    ("words", "why"), [((), "a list of texts"), (("", "a"), "none of them empty"), (("a", "a"), "twice")]
-)
+@pytest.mark.parametrize(("words", "why"), [((), "a list of texts"), (("", "a"), "none of them empty")])
 def test_options_that_do_not_do(session: Session, words: tuple[str, ...], why: str) -> None:
     plan = plans("chat user=q\ngenerate llm as choice(words)", "q: text, words: [text]")[1]
     assert why in str(run(session, plan, q="x", words=words).error)
+
+
+def test_an_option_that_is_there_twice_counts_once(session: Session) -> None:
+    plan = plans("chat user=q\ngenerate llm n=4 as choice(words)", "q: text, words: [text]")[1]
+    once, twice = (run(session, plan, q="x", words=words) for words in (("a", "b"), ("a", "b", "a")))
+    assert [row.columns["text"] for row in once.rows] == [row.columns["text"] for row in twice.rows]
 
 
 def test_a_result_is_held_to_its_declared_type(session: Session) -> None:

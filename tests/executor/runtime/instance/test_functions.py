@@ -29,7 +29,7 @@ ROWS: Candidates = tuple(
         Context(turns=(("user", "What?"),)),
         (index,),
         {"text": text, "k": 2},
-        Generated(text=text, logprob=-1.5, sampled=3),
+        Generated(text=text, logprob=-1.5, sampled=3, least=-1.0),
     )
     for index, text in enumerate(TEXTS)
 )
