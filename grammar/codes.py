@@ -75,10 +75,10 @@ CODES: dict[str, CodeInfo] = {
     "QP125": CodeInfo("unfit arguments", "What stands between the brackets is not what this form takes."),
     "QP126": CodeInfo("unknown comparison", "`equal` is one of `text`, `number` and `math`."),
     "QP127": CodeInfo("unknown kind of verifier", "A model that scores may be declared to be of a kind."),
+    "QP140": CodeInfo("unfit scale", "The numbers that a judge may answer stand in its brackets, or after `as`."),
     "QP150": CodeInfo(
         "unfit search", "A `search` names a method, `puct` or `ab_mcts`, and says how many `simulations` it takes."
     ),
-    "QP140": CodeInfo("unfit scale", "The numbers that a judge may answer stand in its brackets, or after `as`."),
     "QP201": CodeInfo(
         "unknown model or verifier", 'A model is declared by `model NAME = "…"`, or named by a quoted id.'
     ),
@@ -129,7 +129,9 @@ CODES: dict[str, CodeInfo] = {
     "QP229": CodeInfo(
         "nothing left to generate", "Where the model ends every turn itself, nothing but `say` or a new turn goes on."
     ),
-    "QP230": CodeInfo("arms do not fit", "A column that several arms of a `branch` make has one type in all of them."),
+    "QP230": CodeInfo(
+        "blocks do not fit", "A column that several blocks of a `branch` or an `if` make has one type in all of them."
+    ),
     "QP231": CodeInfo(
         "unfit arguments of a call", "`call` gives each parameter one value, by its place or by its name."
     ),
@@ -139,18 +141,18 @@ CODES: dict[str, CodeInfo] = {
     "QP235": CodeInfo("unused schema", "The file declares the schema, and nothing in it is held to it."),
     "QP236": CodeInfo("rows do not come back", "`peek` gives each row back, so its stages make one row of each."),
     "QP237": CodeInfo("word without effect", "JSON Schema takes a word that it does not know for a note."),
+    "QP240": CodeInfo(
+        "rows not told apart", "`compare` shows columns of two rows, `{a.…}` and `{b.…}`, and parameters."
+    ),
+    "QP241": CodeInfo(
+        "unknown input of a function", "A Python function gets the columns and parameters that its own parameters name."
+    ),
     "QP250": CodeInfo("nothing to choose from", "`last` and `all` are said of matches: of a regex, or of boxes."),
     "QP251": CodeInfo(
         "vote that weighs and counts", "`decided` asks how sure a count of votes is; weights are no counts."
     ),
     "QP252": CodeInfo(
         "search that makes no rows", "The block of a `search` makes the children of a row: it generates."
-    ),
-    "QP240": CodeInfo(
-        "rows not told apart", "`compare` shows columns of two rows, `{a.…}` and `{b.…}`, and parameters."
-    ),
-    "QP241": CodeInfo(
-        "unknown input of a function", "A Python function gets the columns and parameters that its own parameters name."
     ),
     "QP253": CodeInfo(
         "figures that nobody has", "Of a text that was filtered, left early or chosen, no draws are told of."
@@ -189,17 +191,17 @@ CODES: dict[str, CodeInfo] = {
     "QP308": CodeInfo("empty choice", "Each text of `choice(…)` is at least one character long."),
     "QP309": CodeInfo("unknown format", "`format` is one that llguidance can hold a text to."),
     "QP310": CodeInfo("program too large", "Calls may go 64 deep and add 10,000 stages to the programs of a file."),
+    "QP311": CodeInfo("path that leads nowhere", "`.field` reads a record, and `[0]` a list."),
+    "QP312": CodeInfo("mixed list", "All values of a list are of one type."),
+    "QP313": CodeInfo("misplaced `per`", "`per` belongs to aggregates: it says over which rows they go."),
+    "QP320": CodeInfo("number of a row taken", "In `join` the name `i` is the row's number, and nothing else."),
+    "QP321": CodeInfo("no list to go through", "`each` goes through a list: a column, a parameter, or one in JSON."),
     "QP330": CodeInfo("several rows of one", "`ask` gives each row back, so its stages end in one row."),
     "QP331": CodeInfo("nothing comes out", "Of an `ask` the columns come out that its stages make, and nothing else."),
     "QP332": CodeInfo("regex as a value", "A regex stands behind `stop=`, `matches` and `as`, and in `extract`."),
     "QP333": CodeInfo("regex that cannot stop", "A regex in `stop` matches some text, and not the end of the text."),
     "QP360": CodeInfo("output that is a text", "Every output is a text; a regex says what it may be."),
     "QP361": CodeInfo("unfit model", "A parameter that is a model is given the name of a model, or a quoted id."),
-    "QP311": CodeInfo("path that leads nowhere", "`.field` reads a record, and `[0]` a list."),
-    "QP312": CodeInfo("mixed list", "All values of a list are of one type."),
-    "QP313": CodeInfo("misplaced `per`", "`per` belongs to aggregates: it says over which rows they go."),
-    "QP320": CodeInfo("number of a row taken", "In `join` the name `i` is the row's number, and nothing else."),
-    "QP321": CodeInfo("no list to go through", "`each` goes through a list: a column, a parameter, or one in JSON."),
     "QP401": CodeInfo("clauses that exclude each other", "`via filter` stands without `as choice`."),
     "QP402": CodeInfo("model that helps itself", "Filtering or drafting with the model itself saves nothing."),
     "QP501": CodeInfo(

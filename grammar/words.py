@@ -27,8 +27,8 @@ RESERVED = frozenset(
     }
 )
 
-# A line that starts with one of these continues the stage above it. So does one with `draft` before a name or an id, or
-# `like` before a name.
+# A line that starts with one of these continues the stage above it. So does one with `draft` or `of` before a name or
+# an id, or `like` before a name.
 CLAUSES = frozenset({"as", "via", "given", "into", "by", "per", "until", "within", "prefer"})
 
 # The columns of every row, with their types.
@@ -45,9 +45,12 @@ COLUMNS = {
 TYPES = ("text", "int", "float", "bool")
 # The types of parameters: a conversation and a model besides.
 PARAMETER_TYPES = (*TYPES, "messages", "model")
-REDUCES = ("last", "min", "mean", "prod", "sum")
+# What is made of the scores of a solution's steps.
+Reduce = OneOf["last", "min", "mean", "prod", "sum"]
+REDUCES: tuple[Reduce, ...] = get_args(Reduce)
 # What is made of a judge's answer: the likeliest number, or the mean of the numbers by their probabilities.
-JUDGE_REDUCES = ("answer", "expected")
+JudgeReduce = OneOf["answer", "expected"]
+JUDGE_REDUCES: tuple[JudgeReduce, ...] = get_args(JudgeReduce)
 ROLES = ("system", "user", "assistant")
 # What looks at all rows; `min` and `max` of several values look at one.
 AGGREGATES = ("count", "sum", "mean", "min", "max", "std", "any", "all", "first", "last", "list")
@@ -134,7 +137,11 @@ LEVELS = ("exact", "epsilon", "loss")
 VerifierKind = OneOf["rlhflow", "math_shepherd", "skywork", "qwen", "outcome"]
 VERIFIER_KINDS: tuple[VerifierKind, ...] = get_args(VerifierKind)
 SYSTEMS = ("search_and_learn",)
-EQUALITIES = ("text", "number", "math")
+# When two values are the same answer.
+Equality = OneOf["text", "number", "math"]
+EQUALITIES: tuple[Equality, ...] = get_args(Equality)
+# Which of several matches `extract` takes.
+Which = OneOf["first", "last", "all"]
 # What `join` calls the number of a row, from 1.
 ROW_NUMBER = "i"
 # What `compare` calls the two rows.

@@ -19,10 +19,9 @@ class Drafting:
     """Where drafts come from, and how large they may be.
 
     `model`: for "model" and "eagle", the drafting model by the name that the engine knows it by; for "early_exit" an
-    exit head, or None for the model's own head after its middle layer. At most `length`
-    tokens follow each other; the engine drafts fewer, or none, where it measures that they do not pay, unless `fixed`.
-    With `branches` above 1 a draft is a tree: each token has up to so many that may follow it. `corpus`: texts as token
-    ids, for "ngram".
+    exit head, or None for the model's own head after its middle layer. At most `length` tokens follow each other; the
+    engine drafts fewer, or none, where it measures that they do not pay, unless `fixed`. With `branches` above 1 a
+    draft is a tree: each token has up to so many that may follow it. `corpus`: texts as token ids, for "ngram".
     """
 
     method: DraftMethod

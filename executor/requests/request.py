@@ -120,11 +120,11 @@ class GenerateRequest:
 
     `keys` holds a 64-bit noise key for each sample, under which `drawn` tokens were drawn before this request; where
     there are any, it goes on with a sample that has its first token. It has waited for its next one since `since`, on
-    the clock of `time.perf_counter`, None for since the request came (see `latencies.py`). `watch`
-    and `mask` make a fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`,
-    tokens may be drawn before the model's last layer. With a `confidence`, a sample ends before the first token that
-    does not stand by it. `priority`: see `Priority`. With `cached`, the request may use what the engine computed for
-    others, and they may use what is computed for it.
+    the clock of `time.perf_counter`, None for since the request came (see `latencies.py`). `watch` and `mask` make a
+    fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`, tokens may be drawn
+    before the model's last layer. With a `confidence`, a sample ends before the first token that does not stand by it.
+    `priority`: see `Priority`. With `cached`, the request may use what the engine computed for others, and they may use
+    what is computed for it.
 
     How the steps are carried out changes no token: with `jump`, ids that the mask forces are taken without asking the
     model; with `sparse`, the head computes the ids that the mask allows alone, where they are few; `draft` proposes
@@ -411,10 +411,10 @@ class Sample:
 class Completion:
     """The answer to one request.
 
-    A `GenerateRequest` fills `samples`, in the order of its keys; a `ReadRequest` fills `logits`, one tuple of
-    len(ids) floats a position; a `LogProbRequest` fills `logprobs`, one a position; a `TreeRequest` fills them for its
-    branches one after the other, each as a `LogProbRequest` of it would. `cached` counts prompt tokens whose
-    KV was found in the prefix cache.
+    A `GenerateRequest` fills `samples`, in the order of its keys; a `ReadRequest` fills `logits`, one tuple of len(ids)
+    floats a position; a `LogProbRequest` fills `logprobs`, one a position; a `TreeRequest` fills them for its branches
+    one after the other, each as a `LogProbRequest` of it would. `cached` counts prompt tokens whose KV was found in the
+    prefix cache.
     """
 
     samples: tuple[Sample, ...] = ()

@@ -9,7 +9,7 @@ from qpdsl.grammar.ast.expressions import Expr, JsonPath, Name, Regex, Template,
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.ast.schemas import TypeExpr
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import Confidence, DraftMethod, SearchMethod
+from qpdsl.grammar.words import Confidence, DraftMethod, Equality, JudgeReduce, Reduce, SearchMethod, Which
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Equal(Node):
 
     answer: Expr
     reference: Expr
-    by: OneOf["text", "number", "math"] = "text"
+    by: Equality = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Score(Node):
     """
 
     verifier: Verifier
-    reduce: OneOf["last", "min", "mean", "prod", "sum", "answer", "expected"] | None = None
+    reduce: Reduce | JudgeReduce | None = None
     of: Expr | None = None
     given: Expr | None = None
     into: Name | None = None
@@ -264,7 +264,7 @@ class Extract(Node):
 
     column: Name
     pattern: Regex | JsonPath | Name
-    which: OneOf["first", "last", "all"] = "first"
+    which: Which = "first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ class Vote(Node):
 
     column: Name
     weight: Expr | None = None
-    equal: OneOf["text", "number", "math"] = "text"
+    equal: Equality = "text"
     decided: Expr | None = None
     per: Name | None = None
 

@@ -320,7 +320,7 @@ def _common_type(binder: Binder, name: str, type_: Type, first: BoundColumn, col
     if (both := common_type(type_, column.type)) is not None:
         return both
     first_span, span = _maker_span(first), _maker_span(column)
-    message = f"`{name}` is {type_} in one arm and {column.type} in another"
+    message = f"`{name}` is {type_} in one block and {column.type} in another"
     if span is None or first_span is None:
         made_span = span or first_span
         assert made_span is not None

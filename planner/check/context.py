@@ -136,7 +136,7 @@ def _report_other_kind(binder: Binder, stage: ast.Prompt | ast.Chat) -> None:
     kind, started, word = binder.flow.kind, binder.flow.context, stage_word(stage)
     if kind == "either":
         message = f"`{word}` cannot go on with a context that is chat turns in some rows and plain text in others"
-        help = "let all arms of the `branch` start the same kind"
+        help = "let all blocks start the same kind"
     else:
         message = f"`{word}` cannot go on with a context of {'chat turns' if kind == 'chat' else 'plain text'}"
         help = f"write `{kind}` here, or `{word}` there"

@@ -11,7 +11,7 @@ from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.format.unparse import format_pattern
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import BOXED, COLUMNS, COMPARED, DRAW_FIGURES, JUDGE_REDUCES, REDUCES, DrawFigure, Type
+from qpdsl.grammar.words import BOXED, COLUMNS, COMPARED, DRAW_FIGURES, JUDGE_REDUCES, REDUCES, DrawFigure, Type, Which
 from qpdsl.planner.check.binder import Binder
 from qpdsl.planner.names.json_schema import PathFault, item_type_at, type_at
 from qpdsl.planner.names.modules import Inputs
@@ -301,7 +301,7 @@ def tournament(binder: Binder, stage: ast.Best, compare: ast.Compare, per: str |
             scope.parameter(base, "`compare`")
     missing = [row for row in COMPARED if all(part.base.id != row for part in columns)]
     if missing and not scope.gaps:
-        message = f"the question shows no column of {listed(f'`{row}`' for row in missing)}"
+        message = f"the question shows no column of {listed(missing)}"
         help = "show both rows, as in `{a.text}` and `{b.text}`"
         scope.error("QP240", message, question.span, "what is to be compared?", help=help)
     model = binder.model(compare.model)
@@ -322,7 +322,7 @@ def _compared_column(binder: Binder, stage: ast.Best, part: ast.Name | ast.Path)
 def extract(binder: Binder, stage: ast.Extract, number: int) -> ops.Operator:
     binder.needs_text(stage)
     if _is_boxed(binder, stage.pattern):
-        which: ops.Which = "last" if stage.which == "first" else stage.which
+        which: Which = "last" if stage.which == "first" else stage.which
         type_: Type = "[text]" if which == "all" else "text"
         binder.make(stage, stage.column, type_)
         return ops.Extract(stage.column.id, "boxed", type_, which, stage=number, span=stage.span)

@@ -50,12 +50,12 @@ class Cardinality:
     """Of one operator and one problem: sums over its `runs`. `entering` rows came into the first run.
 
     Of a `generate`: `going` rows were continued by `samples` of `length` tokens, from contexts of `context` tokens
-    each. Each run waited for a sample of `longest` tokens. `used_ahead` is the share of the samples that ran
-    ahead that were used, `given_up` the share of samples that were cancelled because a vote was decided. `forced` is
-    the share of the tokens that a constraint forces; `drafts` says what each way to draft came to. `allowed` holds the
-    shares of the draws under a mask by the bits of the number of ids that it allowed. Of the draws that could leave the
-    model early the share `refined` did not; the share `large` of a filtered sample's tokens was the large model's.
-    These are None where not known.
+    each. Each run waited for a sample of `longest` tokens. `used_ahead` is the share of the samples that ran ahead that
+    were used, `given_up` the share of samples that were cancelled because a vote was decided. `forced` is the share of
+    the tokens that a constraint forces; `drafts` says what each way to draft came to. `allowed` holds the shares of the
+    draws under a mask by the bits of the number of ids that it allowed. Of the draws that could leave the model early
+    the share `refined` did not; the share `large` of a filtered sample's tokens was the large model's. These are None
+    where not known.
 
     Of a `score`: `texts` of `text_tokens` each were to be scored. Of these tokens, `new_tokens` stand in steps that had
     not been scored, and `first_tokens` up to the end of the first step. `stem_tokens` are those that all texts of a

@@ -50,10 +50,10 @@ class Inputs:
 class Environment:
     """`scorers` are the names of registered Python scorers; `extractors` gives the column type of each extractor.
 
-    `inputs` says what they ask for. `models` replaces the ids of declared models, by name,
-    also in the files that the program uses, `kinds` their kinds of verifiers, and `adapters` what is put on them; with
-    another id a model is without the adapter that it was declared with. `drafts` are for the `generate` stages of a
-    model, by the name that the program has for it, or for all of them, by the empty name.
+    `inputs` says what they ask for. `models` replaces the ids of declared models, by name, also in the files that the
+    program uses, `kinds` their kinds of verifiers, and `adapters` what is put on them; with another id a model is
+    without the adapter that it was declared with. `drafts` are for the `generate` stages of a model, by the name that
+    the program has for it, or for all of them, by the empty name.
     """
 
     files: Files = field(default_factory=Files)

@@ -19,13 +19,20 @@ import networkx as nx
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.expressions import present
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import CONFIDENCES, MOST_DRAFTED, Confidence, DraftMethod, DrawFigure, SearchMethod
+from qpdsl.grammar.words import (
+    CONFIDENCES,
+    MOST_DRAFTED,
+    Confidence,
+    DraftMethod,
+    DrawFigure,
+    Equality,
+    JudgeReduce,
+    Reduce,
+    SearchMethod,
+    Which,
+)
 
-Reduce = OneOf["last", "min", "mean", "prod", "sum"]
 LogProbReduce = OneOf["sum", "mean", "min"]
-JudgeReduce = OneOf["answer", "expected"]
-Equality = OneOf["text", "number", "math"]
-Which = OneOf["first", "last", "all"]
 DrawReduce = OneOf["mean", "min", "last"]
 ConstraintKind = OneOf["json_schema", "regex", "choice", "grammar"]
 # Thresholds of a filter that are on offer, where its confidence is a probability and their losses were measured.
@@ -214,11 +221,10 @@ def usual_length(branches: int) -> int:
 class Generate(Operator):
     """Each unfinished row becomes `n` rows that go on with tokens of `model`; finished rows pass as one row.
 
-    The options read a row's columns and the parameters, those of `via` parameters only. `stop` is a string,
-    a regex, or a list of them;
-    `max_tokens` None means up to the context's end. Beside a filter there is no `choice`. `draft` is what the program
-    wishes, None where it says nothing. `ordinal` numbers the `generate`s of the program, those of inlined calls among
-    them, in reading order from 0.
+    The options read a row's columns and the parameters, those of `via` parameters only. `stop` is a string, a regex, or
+    a list of them; `max_tokens` None means up to the context's end. Beside a filter there is no `choice`. `draft` is
+    what the program wishes, None where it says nothing. `ordinal` numbers the `generate`s of the program, those of
+    inlined calls among them, in reading order from 0.
 
     A row is finished where the model ends its turn or has no room; as in search-and-learn (`like`), `max_tokens`
     finishes it too.

@@ -153,10 +153,10 @@ class PhysicalOp:
 
     It reads the rows of the operator before it in its chain. `id` is stable for a program ("0", "1", "3.0" for the
     first operator of operator 3's body, "3.1.0" for that of its second arm). `rows` estimates the rows it makes in all,
-    over the rounds of an enclosing `repeat`, None where that depends on a parameter without a default. `body` is what a
-    `repeat`, an `each`, a `peek`, an `ask` or a `call` runs; `arms` what a `branch` or an `if` does, where an arm
-    without operators passes the rows as they are.
-    `strategy` is what was decided about it by `rules`; `cost` is an estimate.
+    over the rounds of an enclosing `repeat`, None where that depends on a parameter without a default, or on the rows.
+    `body` is what a `repeat`, a `search`, an `each`, a `peek`, an `ask` or a `call` runs; `arms` what a `branch` or an
+    `if` does, where an arm without operators passes the rows as they are. `strategy` is what was decided about it by
+    `rules`; `cost` is an estimate.
     """
 
     id: str
@@ -196,14 +196,14 @@ class PhysicalPlan:
 
     A parameter's `default` is the value that the estimates go by; `declared` holds the defaults of the program's text.
     `models` maps the program's names to model ids. `equivalence` is what the plan keeps to, `within` what the program
-    permits; `prefer` is its λ, if it has one.
-    `reads` are the columns of the last rows that whoever runs the plan looks at, besides the value that it returns;
-    None means all. `in_flight` is how many problems run at once, None where nothing was decided; `floor` the fewest
-    sequences that the engine should have to work at: below it another problem starts, and samples run ahead. `rules`
-    are the names of the rules that made the plan what it is, those that a choice by cost turned back left out; `chosen`
-    is true where such a choice changed it, and `ways` says by id of which operators the `via` is its, and what was
-    measured of that. `kv_type` is how keys and values are kept, None for the models' own type. `sparse_shares`: of
-    models by their ids, up to which share of the head a step reads the allowed ids alone, where that was measured.
+    permits; `prefer` is its λ, if it has one. `reads` are the columns of the last rows that whoever runs the plan looks
+    at, besides the value that it returns; None means all. `in_flight` is how many problems run at once, None where
+    nothing was decided; `floor` the fewest sequences that the engine should have to work at: below it another problem
+    starts, and samples run ahead. `rules` are the names of the rules that made the plan what it is, those that a choice
+    by cost turned back left out; `chosen` is true where such a choice changed it, and `ways` says by id of which
+    operators the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept, None for the
+    models' own type. `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed
+    ids alone, where that was measured.
     """
 
     name: str

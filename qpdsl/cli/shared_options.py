@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +20,8 @@ from qpdsl.cli.proposals import (
 Command = Callable[..., Any]
 _POLICIES = ("lin_ucb", "thompson", "exponential")
 if TYPE_CHECKING:
+    from qpdsl.sources.surroundings import Surroundings
+
     _ParamType = click.ParamType[str]
 else:
     # Earlier versions of click do not have it generic.
@@ -145,6 +148,28 @@ _PLANNING = (
         "it, as `within loss(0.02)` does, may leave that model early where its measured loss allows it.",
     ),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOptions:
+    """What `surrounding_options` and `planning_options` say of a program, as the user set them."""
+
+    program: str | None
+    settings: tuple[str, ...]
+    models: tuple[str, ...]
+    adapters: tuple[str, ...]
+    drafts: tuple[str, ...]
+    allow_read: tuple[str, ...]
+    python: tuple[str, ...]
+    plan_kind: str
+    disabled: tuple[str, ...]
+    exit_heads: tuple[str, ...]
+
+    def surroundings(self) -> Surroundings:
+        """What the program may use besides its text. Raises UsageError."""
+        from qpdsl.sources.surroundings import read_surroundings
+
+        return read_surroundings(self.allow_read, self.python, self.models, self.adapters, self.drafts)
 
 
 device_option = click.option(

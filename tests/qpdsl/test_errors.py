@@ -30,7 +30,7 @@ greedy = qp.load("greedy")
         ),
         (
             lambda: greedy.map([], workers=1),  # type: ignore[call-arg]
-            "`Program.map` takes no keyword `workers`; there is `rows` and `concurrency`",
+            "`Program.map` takes no keyword `workers`; there is `rows`, `concurrency` and `seeds`",
         ),
     ],
 )

@@ -42,18 +42,18 @@ class Sequence:
     it is forked. A request that only reads is one sequence, whose `values` are those read so far, one tuple a position.
     Where it reads a `tree`, the tokens of that stand behind those of the `stem`, one place each.
 
-    The scheduler fills `pages` and `computed`, the model runner appends `tokens`. Before a prompt is forked,
-    tokens that must follow it (`jump`) stand behind it already, and its `mask` has taken them. In the next step
-    `proposal` is computed behind the tokens; what of it is not drawn is computed over. A sequence that lost its pages
-    (preempted) starts over with `computed` 0 and the tokens it had sampled: prefill and decode differ only in how many
-    tokens are missing.
+    The scheduler fills `pages` and `computed`, the model runner appends `tokens`. Before a prompt is forked, tokens
+    that must follow it (`jump`) stand behind it already, and its `mask` has taken them. In the next step `proposal` is
+    computed behind the tokens; what of it is not drawn is computed over. A sequence that lost its pages (preempted)
+    starts over with `computed` 0 and the tokens it had sampled: prefill and decode differ only in how many tokens are
+    missing.
 
     `rank` orders all sequences of an engine, the first served first: priority, number of arrival, index. `overtaken`
     counts the younger ones that were admitted before it. `KVManager` keeps the rest: tokens below `limit` may be
     written without asking it; `published` pages are in the prefix tree, the last of them at `node`; `digests` of the
-    prompt's whole pages serve as hints. By `confidence` its next token must stand. It has waited for its
-    next token since `since`, on the clock of `time.perf_counter`; `told` of its tokens have ended such waits. Of its
-    last draw that tried an early exit, `last_exit` has the margin there, and whether the token stood.
+    prompt's whole pages serve as hints. By `confidence` its next token must stand. It has waited for its next token
+    since `since`, on the clock of `time.perf_counter`; `told` of its tokens have ended such waits. Of its last draw
+    that tried an early exit, `last_exit` has the margin there, and whether the token stood.
     """
 
     ticket: Ticket

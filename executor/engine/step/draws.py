@@ -20,9 +20,9 @@ class Draw(NamedTuple):
 
     `row`: of the hidden states that are read. `position`: how many tokens were drawn before under the key. `allowed`:
     the row of the masks' bits, -1 where every id may come. `sparse`: whether the head may compute the ids alone that
-    the mask allows. `exit` and `route`: as in a `GenerateRequest`.
-    `confidence`: what is to be told of how sure the model was, None for nothing. `screened`: whether the head may leave
-    out ids that cannot win, since nobody reads the log-probability. `figures`: whether `DrawFigures` of it are told.
+    the mask allows. `exit` and `route`: as in a `GenerateRequest`. `confidence`: what is to be told of how sure the
+    model was, None for nothing. `screened`: whether the head may leave out ids that cannot win, since nobody reads the
+    log-probability. `figures`: whether `DrawFigures` of it are told.
     """
 
     row: int

@@ -6,8 +6,8 @@ it continues, and from a sample to the row that it makes. `sampling.py` makes th
 Each way to draw samples that takes more than one request has a file of its own: `choice.py` scores whole options, so it
 needs no mask; `filter.py` has two models write one sample, and `filter_shadows.py` says which of its draws are looked
 at. A new variant of the decode plan that needs several requests for a sample takes such a file and a line in
-`SAMPLERS`.
-`run_ahead.py` draws the next round's samples early, and `decided_vote.py` ends sampling once a vote cannot change.
+`SAMPLERS`. `run_ahead.py` draws the next round's samples early, and `decided_vote.py` ends sampling once a vote cannot
+change.
 
 A sample's tokens depend on its prompt, its parameters and its noise key alone. A file here may change when and how
 tokens are drawn, but never which.

@@ -61,8 +61,8 @@ class _Sample:
     """A sample that two models write: what stands of it, and why it ended, None while it goes on.
 
     `confidence`: what the small model's next token is held to. `called`: whether the large model drew any of it.
-    `large`: the places of tokens that the large one drew.
-    `since`: from when it waits for its next token, on the clock of `time.perf_counter`.
+    `large`: the places of tokens that the large one drew. `since`: from when it waits for its next token, on the clock
+    of `time.perf_counter`.
     """
 
     continuation: Continuation

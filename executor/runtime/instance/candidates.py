@@ -21,10 +21,9 @@ class Generated:
 
     `tokens` are those of `model`, without eos. `said` is what a program added behind them, which no model has read yet:
     pieces of text, and whether the program's author wrote them. `text` is the text of both. `logprob` is the sum over
-    the `sampled` tokens.
-    `least` is the least log-probability of one of them, and `figures` are those of each, None where some have none.
-    `incomplete`: the text had to satisfy a constraint and does not: it was cut off before, or it is a record with the
-    fault `invalid`. `closed`: a search has given the row up as it is, and its score stays.
+    the `sampled` tokens. `least` is the least log-probability of one of them, and `figures` are those of each, None
+    where some have none. `incomplete`: the text had to satisfy a constraint and does not: it was cut off before, or it
+    is a record with the fault `invalid`. `closed`: a search has given the row up as it is, and its score stays.
     """
 
     model: str = ""

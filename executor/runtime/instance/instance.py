@@ -139,8 +139,8 @@ class Instance:
     These keep what was computed, so that equal content is computed once: `scores` maps a digest of a model and a token
     prefix to the score read at its end, and `scored` holds the digests of whole texts; `judged` maps what a judge or a
     Python function was shown to its answer; `contexts` maps (model, context) to the context's tokens, and `digests` a
-    context to its digest in noise keys; `steps` maps an
-    operator's id and its input to the scores of the steps, of which there are none where the text is too long.
+    context to its digest in noise keys; `steps` maps an operator's id and its input to the scores of the steps, of
+    which there are none where the text is too long.
 
     `emptied` says of each operator that left no row why, in words that follow a colon.
     """

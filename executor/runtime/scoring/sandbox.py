@@ -2,13 +2,15 @@
 
 The process is an isolated interpreter (`-I`) in an empty folder, without the caller's environment. It has limits of
 processor time, memory, size and number of files, and may start no other process. Where the system allows namespaces
-(Linux, for users other than root too) it has no network, sees no other process, and finds all files but those of its
-folder read-only. An audit hook refuses the same to Python code everywhere. Files that the user can read it can read. It
-is killed, and all that it started, when its time is over.
+(Linux, for users other than root too) it has no network, sees no other process, finds all files but those of its
+folder read-only, and cannot undo that. An audit hook refuses the same to Python code everywhere, and limits how much it
+writes; where there are no namespaces, code that is written to get around the hook can. Files that the user can read it
+can read. It is killed, and all that it started, when its time is over.
 
-A test passes where nothing is raised. Functions of the tests that are called `test…` and take nothing are called, and
-classes of `unittest` are run. That the tests were passed is told by a word that the code is not shown, so that code
-that ends the process passes nothing. The process runs this file as a script.
+A test passes where nothing is raised. Functions of the tests that are called `test…` and need no argument are called,
+and classes of `unittest` are run; an asynchronous test does not pass. That the tests were passed is told by a word that
+is no part of what the code is given, so that code that ends the process passes nothing. Code and tests share an
+interpreter: code that is written to deceive its tests can. The process runs this file as a script.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from typing import Any
 _MEMORY = 1 << 30
 _FILE_BYTES = 16 << 20
 _FILES = 64
+# How often files may be opened to be written, or folders made and files moved.
+_WRITES = 256
 # Of a busy machine a process gets less than a second of its processors in a second.
 _CLOCK_FACTOR, _CLOCK_START = 3, 2.0
 
@@ -106,6 +110,10 @@ def _serve() -> None:
     os._exit(0)
 
 
+# Flags of the code of functions whose calls only make a generator, coroutine or asynchronous generator.
+_RUN_LATER = 0x20 | 0x80 | 0x200
+
+
 def _run(code: str, tests: str) -> bool:
     """Runs the code, and then the tests, in a module of their own. Raises what they raise."""
     import types
@@ -125,8 +133,11 @@ def _run(code: str, tests: str) -> bool:
     for name, value in list(namespace.items()):
         if before.get(name) is value:
             continue
-        if isinstance(value, types.FunctionType) and name.startswith("test") and not value.__code__.co_argcount:
-            value()
+        if isinstance(value, types.FunctionType) and name.startswith("test"):
+            if value.__code__.co_argcount > len(value.__defaults__ or ()):
+                continue
+            if value() is not None and value.__code__.co_flags & _RUN_LATER:
+                raise TypeError(f"{name} is asynchronous or a generator: calling it runs nothing")
         elif isinstance(value, type) and any(base.__module__ == "unittest.case" for base in value.__mro__[1:]):
             cases.append(value)
     if not cases:
@@ -159,6 +170,7 @@ def _limit(seconds: int) -> None:
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_CAPABILITY_VERSION = 0x20080522
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY, _MS_BIND = 442, -100, 0x8000, 1, 4096
 
 
@@ -184,6 +196,9 @@ def _separate(folder: str) -> bool:
         set_attributes(b"/", _AT_RECURSIVE, _MOUNT_ATTR_RDONLY, 0)
         set_attributes(place, 0, 0, _MOUNT_ATTR_RDONLY)
         os.chdir(folder)
+    # Within its own namespaces the process is privileged, and could make the files writable again.
+    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    libc.capset(header, none)
     return True
 
 
@@ -209,6 +224,7 @@ class _Guard:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self._writes = 0
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
         if event.startswith(_REFUSED):
@@ -222,6 +238,9 @@ class _Guard:
                 self._check(event, path)
 
     def _check(self, event: str, path: object) -> None:
+        self._writes += 1
+        if self._writes > _WRITES:
+            raise PermissionError(f"{event} is allowed {_WRITES} times")
         if isinstance(path, (str, bytes)):
             whole = os.path.realpath(os.fsdecode(path))
             if os.path.commonpath((whole, self._folder)) != self._folder and whole != os.devnull:

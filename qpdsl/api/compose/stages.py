@@ -16,7 +16,18 @@ from qpdsl.errors import naming_keywords
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
-from qpdsl.grammar.words import EQUALITIES, JUDGE_REDUCES, REDUCES, ROLES, SEARCH_METHODS, SearchMethod
+from qpdsl.grammar.words import (
+    EQUALITIES,
+    JUDGE_REDUCES,
+    REDUCES,
+    ROLES,
+    SEARCH_METHODS,
+    Equality,
+    JudgeReduce,
+    Reduce,
+    SearchMethod,
+    Which,
+)
 from qpdsl.sources.functions import Extractor, Scorer
 
 if TYPE_CHECKING:
@@ -31,8 +42,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 Role = OneOf["system", "user", "assistant"]
-Reduce = OneOf["last", "min", "mean", "prod", "sum", "answer", "expected"]
-Equal = OneOf["text", "number", "math"]
 
 
 @naming_keywords
@@ -180,7 +189,7 @@ class Rows:
         self,
         verifier: targets.Verifier | Scorer[..., Any] | str,
         *,
-        reduce: Reduce | None = None,
+        reduce: Reduce | JudgeReduce | None = None,
         of: str | None = None,
         given: str | None = None,
         into: str | None = None,
@@ -227,7 +236,7 @@ class Rows:
         """
         call = self._stage_call("extract")
         name = call.new_column("column", column, 0)
-        word: OneOf["first", "last", "all"] = "first"
+        word: Which = "first"
         if which is not None:
             word = call.word("which", which, ("last", "all"), "QP250")
         stage = ast.Extract(name, call.pattern("pattern", pattern, 1), word, span=call.span)
@@ -298,7 +307,7 @@ class Rows:
         column: T,
         *,
         weight: float | None = None,
-        equal: Equal = "text",
+        equal: Equality = "text",
         decided: float | None = None,
         per: object = None,
     ) -> T:

@@ -9,9 +9,7 @@ from typing import Any, Final, final
 from typing import Literal as OneOf
 
 from qpdsl.errors import UsageError, naming_keywords
-from qpdsl.grammar.words import Confidence, DraftMethod, VerifierKind
-
-Equality = OneOf["text", "number", "math"]
+from qpdsl.grammar.words import Confidence, DraftMethod, DrawFigure, Equality, VerifierKind
 
 
 @final
@@ -170,7 +168,7 @@ class Compare:
 class OfDraws:
     """How sure the model was of its tokens: `qp.entropy`, `qp.certainty`, or made by `qp.confidence`."""
 
-    kind: OneOf["entropy", "confidence", "certainty"]
+    kind: DrawFigure
     window: int | None = None
 
 

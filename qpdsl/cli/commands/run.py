@@ -27,7 +27,6 @@ from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
 from qpdsl.planner.plan.physical import KV_TYPES
 from qpdsl.settings import DTYPES, check_memory, check_threads, check_timeout
-from qpdsl.sources.surroundings import read_surroundings
 
 if TYPE_CHECKING:
     from qpdsl.planner.cost.timing import Load
@@ -221,9 +220,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.stage_options import check_code, check_options
 
     planning = Planning.of(options.plan_kind, options.disabled)
-    surroundings = read_surroundings(
-        options.allow_read, options.python, options.models, options.adapters, options.drafts
-    )
+    surroundings = options.surroundings()
     program = load_program(options.target, options.pipeline, options.program, surroundings, options.settings)
     show(program.warnings)
     values = parse_settings(program.params, options.settings, program.name, program.model_params)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qpdsl.cli.runs.load_notes import LoadNotes
+from qpdsl.cli.shared_options import ProgramOptions
 from qpdsl.garbage_collector import collections_paused
 from qpdsl.sources.surroundings import Surroundings
 
@@ -19,18 +20,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(ProgramOptions):
     """The options as the user set them; `cli.commands.run` says what each means."""
 
     target: str | None
     pipeline: str | None
-    program: str | None
-    settings: tuple[str, ...]
-    models: tuple[str, ...]
-    adapters: tuple[str, ...]
-    drafts: tuple[str, ...]
-    allow_read: tuple[str, ...]
-    python: tuple[str, ...]
     input: str | None
     output: str | None
     seed: int
@@ -51,9 +45,6 @@ class RunOptions:
     greedy: bool
     trace: str | None
     tui: bool
-    plan_kind: str
-    disabled: tuple[str, ...]
-    exit_heads: tuple[str, ...]
     analyze: bool
     router: str | None
     record_routes: str | None

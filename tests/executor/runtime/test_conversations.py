@@ -195,7 +195,7 @@ def test_a_row_asks_in_a_conversation_of_its_own_and_stays_as_it_was() -> None:
         assert (row.context, row.path, row.generated) == (other.context, other.path, other.generated)
         assert {**row.columns, "quality": other.columns["quality"], "more": other.columns["more"]} == other.columns
         assert isinstance(other.columns["quality"], float)
-    # What comes after it draws as it would without it.
+    # What comes after it changes nothing in it.
     on = "\n generate llm temperature=1 max_tokens=5"
     assert [row.columns["quality"] for row in rows_of(asked + on)] == [row.columns["quality"] for row in after]
 

@@ -48,4 +48,6 @@ def test_other_names_are_parameters() -> None:
 
 def test_a_comma_is_left_out_only_where_an_option_follows() -> None:
     assert error_of("chat user=q | generate llm n=2, top_k=3").help == "leave the comma out"
-    assert error_of(START.replace("score prm", "score logprob, prm") + "best by score").help is None
+    assert error_of(START.replace("score prm", "score logprob, prm") + "best by score").help == (
+        "ask each in a stage of its own, as in `score logprob into a`, and add the columns up"
+    )

@@ -131,6 +131,34 @@ def test_a_model_that_cannot_do_what_it_is_asked() -> None:
     assert faults(MODELS.replace("m=slm", "") % "") == [("QP231", "inner")]
 
 
+ASKED = (
+    '  score judge(%s, "How clear?", 1..5) into a\n  score prob(%s, "{text}?", "Yes") into b\n'
+    '  best by compare(%s, "{a.text} {b.text}")\n  generate %s via filter(%s, 0.5)\n'
+)
+
+
+def test_a_model_parameter_stands_wherever_a_model_does() -> None:
+    head = "program p(q: text, llm: model, prm: model) -> text {\n"
+    body = "  chat user=q\n  generate llm\n  score prm given q\n" + ASKED % (("llm",) * 5)
+    inner = head.replace("program p", "program inner") + body + "}\n"
+    outer = "program p(q: text, x: model, y: model) -> text {\n  call inner(q, x, prm=y)\n}\n"
+    given = {"llm": "zoo/counting", "prm": "zoo/counting-prm", "x": "zoo/counting", "y": "zoo/counting-prm"}
+    for text in (head + body + "}\n", inner + outer):
+        assert faults(text, models=given) == [] == faults(text)
+    swapped = given | {"prm": "zoo/counting", "llm": "zoo/counting-prm"}
+    assert ("QP262", "prm") in faults(head + body + "}\n", models=swapped)
+
+
+def test_a_model_of_another_file_stands_wherever_a_model_does(tmp_path: Path) -> None:
+    (tmp_path / "shared.qp").write_text(SHARED)
+    body = "  chat user=q\n  generate shared.llm\n" + ASKED % (("shared.llm",) * 5)
+    text = 'use "shared.qp" as shared\nprogram p(q: text) -> text {\n' + body + "}\n"
+    assert faults(text, Files(tmp_path)) == []
+    assert lower(parse_file(Source("p.qp", text)), "p", Environment(Files(tmp_path))).models == {
+        "shared.llm": "zoo/counting-mini"
+    }
+
+
 SHARED = (
     'model llm = "zoo/counting-mini"\nschema Person { name: text }\n'
     "program solve(q: text) -> text {\n  chat user=q\n  generate llm\n}\n"

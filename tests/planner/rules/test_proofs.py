@@ -81,8 +81,8 @@ def test_every_plan_of_a_shipped_program_gives_the_same(path: Path, program: str
 def test_votes_that_are_decided_give_up_what_is_left() -> None:
     for name in ("decided_vote", "decided_vote_weighed"):
         before, after = before_and_after(Path(__file__).with_name(f"{name}.qp"))
-        expected, plain = run_plan(before, 6)
-        results, counts = run_plan(after, 6)
+        expected, plain = run_plan(before, 12)
+        results, counts = run_plan(after, 12)
         assert answers(results) == answers(expected)
         assert counts["given_up"] > 0 and counts["sampled"] < plain["sampled"]
 

@@ -34,6 +34,17 @@ _CLOSING = """program p(problem: text) -> text like search_and_learn {
   best by score
 }"""
 
+# The verifiers that random programs seldom have, or never.
+_ASKING = """program p(problem: text) -> text {
+  chat user=problem
+  generate llm n=3 max_tokens=4
+  score prob(llm, "{text}?", "yes", "no") into likely
+  score equal(text, problem) into same
+  score json into valid
+  let all = likely + same + valid
+  best by compare(llm, "{a.text} or {b.text}? {a.all}")
+}"""
+
 _read: dict[type[ops.Operator], set[str]] = defaultdict(set)
 
 
@@ -102,7 +113,7 @@ def test_operators_read_and_change_no_more_of_rows_than_they_say(monkeypatch: py
         return watch
 
     monkeypatch.setattr(runtime, "_OPERATORS", {kind: watching(own) for kind, own in runtime._OPERATORS.items()})
-    for seed, text in enumerate([HEADER + _CLOSING, *map(random_search, range(PROGRAMS))]):
+    for seed, text in enumerate([HEADER + _CLOSING, HEADER + _ASKING, *map(random_search, range(PROGRAMS))]):
         with suppress(QpError):  # the checker refuses a few
             result_of(plan(program_of(text, "p", ENVIRONMENT)), seed, 0)
-    assert ran >= set(runtime._OPERATORS) - {ops.Start, ops.PythonExtract}
+    assert ran >= set(runtime._OPERATORS) - {ops.Start, ops.PythonExtract, ops.Passes}

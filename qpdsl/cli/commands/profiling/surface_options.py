@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from qpdsl.cli.proposals import complete_programs
-from qpdsl.cli.shared_options import FileName, planning_options, surrounding_options
+from qpdsl.cli.shared_options import FileName, ProgramOptions, planning_options, surrounding_options
 
 Command = Callable[..., Any]
 
@@ -33,21 +33,11 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SurfaceOptions:
+class SurfaceOptions(ProgramOptions):
     """What `--surface` takes: what `run` takes of a program and its planning, and the memory."""
 
     surface: str | None
     kv_memory: str | None
-    program: str | None
-    settings: tuple[str, ...]
-    models: tuple[str, ...]
-    adapters: tuple[str, ...]
-    drafts: tuple[str, ...]
-    allow_read: tuple[str, ...]
-    python: tuple[str, ...]
-    plan_kind: str
-    disabled: tuple[str, ...]
-    exit_heads: tuple[str, ...]
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SurfaceOptions:
@@ -97,15 +87,11 @@ def surface_shown(options: SurfaceOptions, device: str, dtype: str | None, threa
     from qpdsl.planning.target import Target
     from qpdsl.settings import check_memory
     from qpdsl.sources.programs import load_program
-    from qpdsl.sources.surroundings import read_surroundings
     from qpdsl.stage_options import check_options
 
     check_memory(options.kv_memory)
     planning = Planning.of(options.plan_kind, options.disabled)
-    surroundings = read_surroundings(
-        options.allow_read, options.python, options.models, options.adapters, options.drafts
-    )
-    lowered = load_program(options.surface, None, options.program, surroundings, options.settings)
+    lowered = load_program(options.surface, None, options.program, options.surroundings(), options.settings)
     show(lowered.warnings)
     values = parse_settings(lowered.params, options.settings, lowered.name, lowered.model_params)
     lowered = with_defaults(lowered, values)

@@ -111,6 +111,9 @@ UNITTEST = "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\
             False,
         ),
         ("def f(: 1", "", False),
+        ("def f(): return 1", "def test_f(of=f):\n    assert of() == 2", False),
+        # The call of an asynchronous test runs nothing.
+        ("def f(): return 1", "async def test_f():\n    assert f() == 2", False),
     ],
 )
 def test_what_passes(code: str, tests: str, passed: bool) -> None:
@@ -132,6 +135,8 @@ def test_what_passes(code: str, tests: str, passed: bool) -> None:
         "open(OUTSIDE, 'w')",
         "import os; os.remove(OUTSIDE)",
         "import shutil; shutil.rmtree(FOLDER)",
+        "for name in range(1000): open(str(name), 'w')",
+        "import os\nfor depth in range(5000):\n    os.mkdir('deeper')\n    os.chdir('deeper')",
     ],
 )
 def test_code_cannot(code: str, tmp_path: Path) -> None:
