@@ -17,7 +17,7 @@ from qpdsl.executor.runtime.operators.valid_records import fault_of
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.logical import LogicalProgram, Parameter
-from qpdsl.planner.plan.options import spelt
+from qpdsl.planner.plan.options import LARGEST, spelt
 from qpdsl.planner.values.value import NUMBER, Record, Value, thawed
 from qpdsl.planner.values.value_types import fields_of, is_list, is_record, item_of
 
@@ -34,8 +34,6 @@ FILE_ENDINGS = (".txt", ".md", ".json", ".jsonl")
 _MOST_BYTES = 64 << 20
 _MOST_DEPTH = 64
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-# The largest whole number that a parameter or an option takes.
-LARGEST = 2**63 - 1
 _NOWHERE = Span(0, 0)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from qpdsl.arguments import KINDS, LARGEST, ArgumentError
+from qpdsl.arguments import KINDS, ArgumentError
 from qpdsl.errors import UsageError
 from qpdsl.grammar import ast
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
-from qpdsl.planner.plan.options import RANGES
+from qpdsl.planner.plan.options import LARGEST, RANGES
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, format_value
@@ -24,7 +24,8 @@ def check_options(plan: PhysicalPlan, values: Mapping[str, Value]) -> None:
         value = evaluate(expr, values)
         if not _holds(name, value):
             allowed, text = RANGES[name], format_expr(expr)
-            shown = "one this large" if isinstance(value, int) and abs(value) > LARGEST else format_value(value)
+            large = isinstance(value, int | float) and abs(value) > LARGEST
+            shown = "one this large" if large else format_value(value)
             whose = "" if text == name else f", the value of `{text}`"
             raise ArgumentError(f"`{name}` takes {KINDS[allowed.type]} of {allowed}, not {shown}{whose}")
 

@@ -131,6 +131,7 @@ SHARED_WORDS = {
     "analyze": "what runs came to",
     "app": "a whole application, and what its parts share",
     "blocks": "stages that hold stages",
+    "clauses": "clauses of stages",
     "completion": "proposals for what is being typed",
     "context": "the conversation or prompt of a row",
     "decided_vote": "votes that no sample can change any more",

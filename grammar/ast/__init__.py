@@ -1,11 +1,25 @@
 """The abstract syntax tree: frozen, typed, a span on every node.
 
-Open `declarations.py` first: a `File` is the root. Code outside this folder imports the package and writes `ast.File`;
-only `walk.py`, with the functions that go through trees, is imported as a module. Spans take no part in equality: two
-texts that differ in layout alone parse to equal trees. Nodes hold what was written; what a name means is found out in
-`planner/`.
+Open `declarations.py` first: a `File` is the root. `stages.py` has what a program does, `clauses.py` what a `generate`
+takes besides options, `verifiers.py` what its `score` asks. Code outside this folder imports the package and writes
+`ast.File`; only `walk.py`, with the functions that go through trees, is imported as a module. Spans take no part in
+equality: two texts that differ in layout alone parse to equal trees. Nodes hold what was written; what a name means is
+found out in `planner/`.
 """
 
+from qpdsl.grammar.ast.clauses import (
+    Amortized,
+    ChoiceTarget,
+    Draft,
+    Filter,
+    GrammarTarget,
+    ModelRef,
+    OptionsTarget,
+    SchemaTarget,
+    Target,
+    TypeTarget,
+    Via,
+)
 from qpdsl.grammar.ast.declarations import File, Like, Model, Param, Prefer, Program, Use, Within
 from qpdsl.grammar.ast.expressions import (
     Apply,
@@ -37,51 +51,42 @@ from qpdsl.grammar.ast.schemas import (
     TypeRef,
 )
 from qpdsl.grammar.ast.stages import (
-    Amortized,
     Argument,
     Ask,
     Best,
     Branch,
     Call,
     Chat,
-    ChoiceTarget,
-    Compare,
     Distinct,
-    Draft,
     Each,
-    Equal,
     Extract,
-    Filter,
     Generate,
-    GrammarTarget,
     If,
     Join,
-    Judge,
     Keep,
     Let,
-    ModelRef,
-    OptionsTarget,
     Order,
-    Passes,
     Peek,
-    Prob,
     Prompt,
     Repeat,
     Return,
     Say,
-    SchemaTarget,
     Score,
     Search,
     Split,
     Stage,
-    Target,
     Turn,
-    TypeTarget,
-    ValidJson,
-    Verifier,
-    Via,
     Vote,
     Where,
+)
+from qpdsl.grammar.ast.verifiers import (
+    Compare,
+    Equal,
+    Judge,
+    Passes,
+    Prob,
+    ValidJson,
+    Verifier,
     WindowConfidence,
 )
 

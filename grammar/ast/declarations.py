@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
+from qpdsl.grammar.ast.clauses import Draft
 from qpdsl.grammar.ast.expressions import Expr
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.ast.schemas import Schema, TypeExpr
-from qpdsl.grammar.ast.stages import Draft, Stage
+from qpdsl.grammar.ast.stages import Stage
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Source, Span
 

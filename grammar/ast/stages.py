@@ -1,15 +1,16 @@
-"""Stages, with their clauses."""
+"""The stages of a program."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
-from qpdsl.grammar.ast.expressions import Expr, JsonPath, Name, Regex, Template, present
+from qpdsl.grammar.ast.clauses import Draft, ModelRef, Target, Via
+from qpdsl.grammar.ast.expressions import Expr, JsonPath, Name, Regex, Template
 from qpdsl.grammar.ast.node import Node
-from qpdsl.grammar.ast.schemas import TypeExpr
+from qpdsl.grammar.ast.verifiers import Compare, Verifier
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import Confidence, DraftMethod, Equality, JudgeReduce, Reduce, SearchMethod, Which
+from qpdsl.grammar.words import Equality, JudgeReduce, Reduce, SearchMethod, Which
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,113 +43,6 @@ class Say(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRef(Node):
-    """The name of a declared model, or a quoted model id."""
-
-    name: str
-    quoted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaTarget(Node):
-    """`as NAME`: output held to a declared schema."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceTarget(Node):
-    """`as choice("yes", "no")`: output is one of the options, which are plain strings."""
-
-    options: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OptionsTarget(Node):
-    """`as choice(options)`: output is one of the texts in a list, which is a parameter or a column.
-
-    Where a program is called, the value of its parameter stands in the place of the name.
-    """
-
-    options: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class TypeTarget(Node):
-    """`as int(1..10)`, `as [text](1..3)`, `as { name: text }`: output is a value of the type, as JSON."""
-
-    type: TypeExpr
-
-
-@dataclass(frozen=True, slots=True)
-class GrammarTarget(Node):
-    """`as grammar("file.lark")`: output held to a llguidance Lark grammar beside the program."""
-
-    path: str
-
-
-Target = SchemaTarget | ChoiceTarget | OptionsTarget | TypeTarget | GrammarTarget | Regex
-
-
-@dataclass(frozen=True, slots=True)
-class Filter(Node):
-    """`via filter(MODEL, THRESHOLD, by= share= rows= wait=)`: the small model's token stands where it is over it.
-
-    With `share` the threshold is none that is written: it is held so that the large model draws that share of tokens.
-    Rows wait for the large model until there are `rows` of them, or `wait` seconds at most.
-    """
-
-    model: ModelRef
-    threshold: Expr | None
-    by: Confidence = "probability"
-    share: Expr | None = None
-    rows: Expr | None = None
-    wait: Expr | None = None
-
-    @property
-    def numbers(self) -> tuple[tuple[str, Expr], ...]:
-        """The arguments that are numbers and given, by name, in the order of the form."""
-        return present(threshold=self.threshold, share=self.share, rows=self.rows, wait=self.wait)
-
-
-@dataclass(frozen=True, slots=True)
-class Amortized(Node):
-    """`via amortized(MARGIN, layer= rerank= head="folder" certify=)`: leave early where the margin is at or over it.
-
-    `margin` may be absent where `certify` is given. `head` is the folder of an exit head.
-    """
-
-    margin: Expr | None
-    layer: Expr | None = None
-    rerank: Expr | None = None
-    head: str | None = None
-    certify: Expr | None = None
-
-    @property
-    def numbers(self) -> tuple[tuple[str, Expr], ...]:
-        """The arguments that are numbers and given, by name, in the order of the form."""
-        return present(margin=self.margin, layer=self.layer, rerank=self.rerank, certify=self.certify)
-
-
-Via = Filter | Amortized
-
-
-@dataclass(frozen=True, slots=True)
-class Draft(Node):
-    """`draft slm(tokens=6, branches=2)`, `draft ngram("texts.txt")`, `draft none`: what proposes tokens to check.
-
-    `model` is that of the method "model". `place` is the file of texts of "ngram", or the folder of the head of
-    "eagle". Absent options are None.
-    """
-
-    method: DraftMethod
-    model: ModelRef | None = None
-    place: str | None = None
-    tokens: int | None = None
-    branches: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Generate(Node):
     """`generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= as … via … draft … into …`.
 
@@ -167,76 +61,6 @@ class Generate(Node):
     via: Via | None = None
     draft: Draft | None = None
     into: Name | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Judge(Node):
-    """`judge(MODEL, "rubric", LOW..HIGH)`: a model asked, in a chat turn of its own, for a whole number in a range.
-
-    `whole`: written `judge(MODEL, "question") as int(LOW..HIGH)`. Then the text is all that the model is shown;
-    otherwise it follows the problem and the row's text.
-    """
-
-    model: ModelRef
-    rubric: Template
-    low: int
-    high: int
-    whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Prob(Node):
-    """`prob(MODEL, "question", "Yes", "No")`: how probable the first answer is, of all of them where there are more."""
-
-    model: ModelRef
-    question: Template
-    answers: tuple[Template, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Equal(Node):
-    """`equal(ANSWER, REFERENCE, by=text|number|math)`: whether two values of a row are the same answer."""
-
-    answer: Expr
-    reference: Expr
-    by: Equality = "text"
-
-
-@dataclass(frozen=True, slots=True)
-class ValidJson(Node):
-    """`json(SCHEMA)`: whether a text is a JSON document of the schema. `json` alone is a bare name."""
-
-    schema: Name
-
-
-@dataclass(frozen=True, slots=True)
-class Passes(Node):
-    """`passes(TESTS, timeout=SECONDS)`: whether the code in a text passes unit tests."""
-
-    tests: Expr
-    timeout: Expr | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WindowConfidence(Node):
-    """`confidence(window=TOKENS)`: how sure the model was, of groups of so many tokens."""
-
-    window: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Compare(Node):
-    """`compare(MODEL, "…{a.text}…{b.text}…", both=true)`: a model asked which of two rows, `a` and `b`, is better.
-
-    `both`: it is asked with the rows in both orders.
-    """
-
-    model: ModelRef
-    question: Template
-    both: bool = True
-
-
-Verifier = ModelRef | Judge | Prob | Equal | ValidJson | Passes | WindowConfidence
 
 
 @dataclass(frozen=True, slots=True)

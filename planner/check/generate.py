@@ -143,7 +143,9 @@ def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | N
     if "text" in columns:
         columns["text"] = BoundColumn("text", None, schema if binder.flow.fresh else None)
     if stage.into is not None:
-        binder.make(stage, stage.into, "text" if schema is None else value_type(schema.document), schema)
+        faulty = schema is None and isinstance(stage.target, ast.SchemaTarget | ast.TypeTarget)
+        type_ = "unknown" if faulty else "text" if schema is None else value_type(schema.document)
+        binder.make(stage, stage.into, type_, schema)
     flow = binder.flow
     if flow.spent is None:
         outdate_scores(binder, stage)

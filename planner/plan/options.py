@@ -10,6 +10,8 @@ from qpdsl.grammar.source import Span
 from qpdsl.planner.values.value import Value
 
 Number = int | float
+# The largest whole number that a parameter takes, and the largest number of an option.
+LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar import ast
 from qpdsl.planner.plan.evaluate import evaluate, evaluate_each
-from qpdsl.planner.plan.options import RANGES
+from qpdsl.planner.plan.options import LARGEST, RANGES
 from qpdsl.planner.values.value import Value, format_value
 
 # What a verifier scores: the problem, the text and the system turn.
@@ -218,12 +218,14 @@ class Instance:
 
 def checked(name: str, value: Value) -> float:
     """The value of an option, a whole number where that counts something. Raises RowError where it does not do."""
-    bounds = RANGES[name]
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+    bounds, shown = RANGES[name], format_value(value)
+    if isinstance(value, (int, float)) and abs(value) > LARGEST:
+        shown = "one this large"
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         whole = bounds.type != "int" or value == int(value)
         if whole and bounds.holds(value):
             return value
-    raise RowError(f"`{name}` must be {_KINDS[bounds.type]} of {bounds}, not {format_value(value)}")
+    raise RowError(f"`{name}` must be {_KINDS[bounds.type]} of {bounds}, not {shown}")
 
 
 class Submissions:

@@ -93,6 +93,9 @@ def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonVa
     if op.parse and rows[0].generated.incomplete:
         raise RowError("the output was cut off before the record in it was whole; `max_tokens` or the context is short")
     value = evaluate_rows(op.value, [instance.scope(row) for row in rows], instance.arguments)
+    if value is None and rows[0].generated.incomplete and rows[0].generated.invalid is None:
+        why = "what the first row generated was cut off before it was whole; `max_tokens` or the context is short"
+        raise RowError(f"no row has a value to return: {why}")
     if value is None:
         raise RowError("no row has a value to return")
     try:

@@ -191,6 +191,7 @@ def test_failures_are_told_per_row() -> None:
         ("generate llm n=k", "`n` must be a whole number of at least 1 and at most 65536, not 100000"),
         ("generate llm top_k=k - 100000", "`top_k` must be a whole number of at least 1, not 0"),
         ("generate llm temperature=0 - k", "`temperature` must be a number of at least 0, not -100000"),
+        ("generate llm temperature=k * 1e300", "`temperature` must be a number of at least 0, not one this large"),
         ("generate llm max_tokens=k % 0", "`max_tokens` must be a whole number of at least 1, not none"),
         ("generate llm max_tokens=1 | keep k - 100000 by logprob", "`keep` must be a whole number of at least 1"),
         ("repeat k - k { generate llm }", "`repeat` must be a whole number of at least 1 and at most 1000000, not 0"),

@@ -52,6 +52,14 @@ def test_a_value_of_the_type_comes_out(session: Session, type_: str, is_one: Any
         assert run(session, best, seed, q="x").value == result.value
 
 
+def test_a_value_that_was_cut_off_is_none_and_the_program_says_why_it_has_no_result(session: Session) -> None:
+    stages = "chat user=q\ngenerate llm as { a: text } into x max_tokens=2\nreturn x"
+    for plan in plans(stages, returns="{a: text}"):
+        result = run(session, plan, q="x")
+        assert result.rows[0].columns["x"] is None
+        assert str(result.error).startswith("no row has a value to return: what the first row generated was cut off")
+
+
 def test_the_value_is_one_in_expressions_and_as_the_last_text(session: Session) -> None:
     stages = "chat user=q\ngenerate llm as int(1..3) into n\nreturn n + 1"
     assert run(session, plans(stages, returns="int")[1], q="x").value in (2, 3, 4)
