@@ -200,6 +200,7 @@ CODES: dict[str, CodeInfo] = {
     "QP331": CodeInfo("nothing comes out", "Of an `ask` the columns come out that its stages make, and nothing else."),
     "QP332": CodeInfo("regex as a value", "A regex stands behind `stop=`, `matches` and `as`, and in `extract`."),
     "QP333": CodeInfo("regex that cannot stop", "A regex in `stop` matches some text, and not the end of the text."),
+    "QP334": CodeInfo("option that changes nothing", "A choice is drawn whole, so nothing cuts it."),
     "QP360": CodeInfo("output that is a text", "Every output is a text; a regex says what it may be."),
     "QP361": CodeInfo("unfit model", "A parameter that is a model is given the name of a model, or a quoted id."),
     "QP401": CodeInfo("clauses that exclude each other", "`via filter` stands without `as choice`."),

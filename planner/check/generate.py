@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.expressions import present
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.files import FileRefused
 from qpdsl.grammar.format.unparse import format_expr, format_type
@@ -42,6 +43,7 @@ def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
     via = _via(binder, stage, model)
     draft = draft_of(binder, stage, model)
     _warn_greedy(binder, stage)
+    _warn_uncut(binder, stage)
     _warn_spent(binder, stage)
     _bind_output(binder, stage, schema)
     span = word_span(stage)
@@ -266,6 +268,15 @@ def _first_generate(stages: tuple[ast.Stage, ...]) -> ast.Generate | None:
             case ast.Prompt() | ast.Chat() | ast.Say() | ast.Branch() | ast.Call():
                 return None
     return None
+
+
+def _warn_uncut(binder: Binder, stage: ast.Generate) -> None:
+    """Warns of options that cut a text beside a choice, which is drawn whole."""
+    if not isinstance(stage.target, ast.ChoiceTarget | ast.OptionsTarget):
+        return
+    for option, value in present(max_tokens=stage.max_tokens, stop=stage.stop):
+        message = f"`{option}` changes nothing beside `as choice(…)`: an option is drawn whole"
+        binder.warn(Diagnostic("QP334", message, value.span, "never cut", help=f"leave `{option}` out"))
 
 
 def _warn_greedy(binder: Binder, stage: ast.Generate) -> None:
