@@ -18,6 +18,8 @@ _OF_ANY = ("count", "first", "last", "list", "int", "float", "text", "join")
 # A name that is so much like a column's, where columns are read, is a slip of it: `scor`, but not `min_score`.
 _SLIP = 0.8
 
+# What stands for the type `[text]`.
+_TEXTS = "[text]"
 # A name where it is read, and the type that its place asks for; None where any will do.
 _Use = tuple[ast.Name, str | None]
 
@@ -40,8 +42,11 @@ def open_parameters(stages: tuple[ast.Stage, ...]) -> tuple[ast.Param, ...]:
         if id in keys or (of_rows[id] and _is_slip(id, columns)):
             continue
         span = id_uses[0][0].span
-        type_name = next((type_ for _, type_ in id_uses if type_), "text")
-        params.append(ast.Param(id, ast.TypeRef(type_name, span=span), span=span, name_span=span))
+        named = next((type_ for _, type_ in id_uses if type_), "text")
+        text = ast.TypeRef("text", span=span)
+        listed = named == _TEXTS
+        type_of = ast.ListType(text, span=span) if listed else ast.TypeRef(named, span=span)
+        params.append(ast.Param(id, type_of, span=span, name_span=span))
     return tuple(params)
 
 
@@ -92,6 +97,8 @@ def _stage_uses(stage: ast.Stage) -> Iterator[_Use]:
                 value = getattr(stage, option)
                 if value is not None:
                     yield from _uses(value, "int" if option in _COUNTS else "float" if option in _RATES else "text")
+            if isinstance(stage.target, ast.OptionsTarget):
+                yield from _uses(stage.target.options, _TEXTS)
             if via is not None:
                 for name, value in via.numbers:
                     yield from _uses(value, "int" if name in _WHOLE else "float")
@@ -127,7 +134,7 @@ def _stage_uses(stage: ast.Stage) -> Iterator[_Use]:
         case ast.If(condition=condition):
             yield from _uses(condition, "bool")
         case ast.Each(source=source) if not isinstance(source, ast.JsonPath):
-            yield from _uses(source, None)
+            yield from _uses(source, _TEXTS)
         case ast.Vote(weight=weight, decided=decided):
             for value in (weight, decided):
                 if value is not None:

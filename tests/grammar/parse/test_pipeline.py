@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
+from qpdsl.grammar.format.unparse import format_type
 from qpdsl.grammar.parse.parser import parse_pipeline
 from qpdsl.grammar.source import Source
 from qpdsl.planner.check.lower import lower
@@ -37,6 +38,15 @@ def test_what_tells_rows_apart_is_a_column() -> None:
         assert error_of(START + stage).code == "QP203"
     stages = "let x = score + k | keep 2 by x - most | return {x: x, of: topic[0]}"
     assert params(START + stages) == ["q", "k", "most", "topic"]
+
+
+def test_lists_are_parameters() -> None:
+    text = "each q in questions { chat user=q | generate llm as choice(options) }"
+    found = parse_pipeline(Source("-e", text)).programs[0].params
+    assert [(param.name, format_type(param.type)) for param in found] == [
+        ("questions", "[text]"),
+        ("options", "[text]"),
+    ]
 
 
 def test_other_names_are_parameters() -> None:
