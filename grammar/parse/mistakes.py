@@ -135,6 +135,23 @@ def _several_verifiers(failure: ParseFailure, token: Token) -> Diagnostic | None
     return Diagnostic("QP109", message, token.span, "another one", notes=failure.usage, help=help)
 
 
+def _per_behind(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`let share = count(answer) per answer`."""
+    if token.text != "per" or failure.before is None or failure.before.text != ")":
+        return None
+    message = "the `per` of an aggregate stands inside its parentheses"
+    help = "write it there, as in `count(per answer)` or `mean(score per group)`"
+    return Diagnostic("QP109", message, token.span, "too late", notes=failure.usage, help=help)
+
+
+def _method_with_arguments(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`search puct(c=1.4) { … }`."""
+    if token.text != "(" or failure.word != "search" or len(failure.earlier) != 2:
+        return None
+    message, help = "a search has options, and no arguments", "write `search puct by score simulations=64 c=1.4 { … }`"
+    return Diagnostic("QP109", message, token.span, "no arguments here", notes=failure.usage, help=help)
+
+
 def _bare_prompt(failure: ParseFailure, token: Token) -> Diagnostic | None:
     """`prompt problem`."""
     if failure.word != "prompt" or len(failure.earlier) != 1 or token.kind != "word":
@@ -172,6 +189,8 @@ _MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
     _string_for_regex,
     _comma_between_options,
     _several_verifiers,
+    _per_behind,
+    _method_with_arguments,
     _bare_prompt,
     _optional_result,
     _regex_for_expression,

@@ -324,6 +324,8 @@ class Typer:
         name = call.function
         near = _FUNCTION_ALIASES.get(name.lower()) or closest(name, FUNCTIONS)
         fix = {"help": f"did you mean `{near}`?", "edit": Edit(call.name_span, near)} if near else {}
+        if name == "decided":
+            fix = {"help": "a vote ends once it is decided by `vote COLUMN decided=0.95`"}
         notes = (f"functions: {', '.join(FUNCTIONS)}",)
         self.scope.error("QP205", f"unknown function `{name}`", call.name_span, notes=notes, **fix)  # type: ignore[arg-type]
         for arg in call.args:

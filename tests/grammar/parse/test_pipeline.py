@@ -40,6 +40,13 @@ def test_what_tells_rows_apart_is_a_column() -> None:
     assert params(START + stages) == ["q", "k", "most", "topic"]
 
 
+def test_what_stands_elsewhere_is_told() -> None:
+    start = "chat user=q | generate llm n=2 | "
+    assert "inside its parentheses" in error_of(start + "let share = count(text) per text / count()").message
+    assert error_of(start + "search puct(c=1.4)").help == ("write `search puct by score simulations=64 c=1.4 { … }`")
+    assert "decided=0.95" in (error_of(start + "where decided(text, 0.95)").help or "")
+
+
 def test_lists_are_parameters() -> None:
     text = "each q in questions { chat user=q | generate llm as choice(options) }"
     found = parse_pipeline(Source("-e", text)).programs[0].params
