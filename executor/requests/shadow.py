@@ -9,7 +9,7 @@ _WORD = (1 << 64) - 1
 _STRIDE, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _SHADOW = 1
 # The share where the planner chose a way that loses something, and nobody said otherwise.
-CHOSEN = 0.02
+CHOSEN_SHARE = 0.02
 
 
 def chance(key: int, position: int, purpose: int) -> float:
@@ -33,7 +33,7 @@ def shadowed(key: int, position: int, share: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shadowing:
-    """The share of early draws that is shadowed: `share` for all operators, by default `CHOSEN` for those `chosen`."""
+    """The share of early draws that is shadowed: `share` for all operators, else `CHOSEN_SHARE` for those `chosen`."""
 
     share: float | None = None
     chosen: frozenset[str] = frozenset()
@@ -42,4 +42,4 @@ class Shadowing:
         """The share of an operator, by its id."""
         if self.share is not None:
             return self.share
-        return CHOSEN if operator in self.chosen else 0.0
+        return CHOSEN_SHARE if operator in self.chosen else 0.0

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from qpdsl.dataset.filter_figures import filter_counts
 from qpdsl.dataset.json_values import plain, plain_rows, shown
+from qpdsl.dataset.lossy_figures import lossy_counts
 from qpdsl.planner.values.value import NUMBER
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _FIRST_KEYS = ("id", "answer", "score", "tokens_in", "tokens_out")
 class Outcome:
     """`correct` and `greedy_correct` are None where the row has no reference, `greedy` also where greedy was not run.
 
-    Greedy's tokens are not in `tokens_in` and `tokens_out`. `filtered`: see `filter_counts`. `rows` is None unless the
+    Greedy's tokens are not in `tokens_in` and `tokens_out`. `filtered`: see `lossy_counts`. `rows` is None unless the
     rows were asked for.
     """
 
@@ -87,7 +87,7 @@ def outcome(row: InputRow, result: InstanceResult, greedy: InstanceResult | None
         tokens_out=result.sampled_tokens,
         near_ties=result.near_ties,
         unscored=result.unscored,
-        filtered=filter_counts(result.counts),
+        filtered=lossy_counts(result.counts),
         seconds=result.seconds,
         correct=None if reference is None else same_answer(result.value, reference),
         greedy=None if greedy is None else greedy.value,

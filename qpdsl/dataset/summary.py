@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.dataset.filter_figures import FilterFigures, shadow_facts, shadow_json
+from qpdsl.dataset.lossy_figures import FilterFigures, shadow_facts, shadow_json
 from qpdsl.dataset.token_waits import wait_facts, waits_json
 from qpdsl.executor.requests.latencies import Waits
 

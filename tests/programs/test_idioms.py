@@ -154,7 +154,9 @@ def test_is_short_and_checks(qpdsl: Run, name: str, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("name", IDIOMS)
-def test_gives_what_it_should(qpdsl: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gives_what_it_should_in_every_plan(
+    qpdsl: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("scorers.py").write_text(SCORERS)
     arguments, shape = IDIOMS[name]
@@ -163,6 +165,9 @@ def test_gives_what_it_should(qpdsl: Run, name: str, tmp_path: Path, monkeypatch
         for key, value in arguments.items()
         for part in ("--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}")
     ]
-    ran = qpdsl("run", _paths()[name], *given, *MORE.get(name, ()), "--json", "--no-greedy", "--no-statistics")
-    assert ran.code == Exit.OK, ran.err
-    TypeAdapter(shape).validate_python(json.loads(ran.out)["answer"], strict=True)
+    asked = ("run", _paths()[name], *given, *MORE.get(name, ()), "--json", "--rows", "--no-greedy", "--no-statistics")
+    ran, naive = qpdsl(*asked), qpdsl(*asked, "--plan", "naive")
+    assert (ran.code, naive.code) == (Exit.OK, Exit.OK), ran.err + naive.err
+    shown, plain = json.loads(ran.out), json.loads(naive.out)
+    TypeAdapter(shape).validate_python(shown["answer"], strict=True)
+    assert (shown["answer"], shown["rows"]) == (plain["answer"], plain["rows"])

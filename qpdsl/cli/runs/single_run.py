@@ -16,9 +16,9 @@ from qpdsl.cli.runs.run_events import emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
-from qpdsl.dataset.filter_figures import FilterFigures, shadow_facts, shadow_json
 from qpdsl.dataset.job import Job, run_one
 from qpdsl.dataset.json_values import dumps, plain, plain_rows, shown
+from qpdsl.dataset.lossy_figures import FilterFigures, shadow_facts, shadow_json
 from qpdsl.dataset.row_outcome import outcome, same_answer
 from qpdsl.dataset.rows import InputRow
 from qpdsl.dataset.summary import TOO_LONG, aligned

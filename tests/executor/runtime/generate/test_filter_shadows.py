@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qpdsl.executor.requests.shadow import CHOSEN, Shadowing
+from qpdsl.executor.requests.shadow import CHOSEN_SHARE, Shadowing
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
@@ -68,5 +68,5 @@ def test_a_run_tells_of_every_larger_threshold() -> None:
 
 def test_the_planners_own_choice_is_shadowed_unless_somebody_says_otherwise() -> None:
     chosen = frozenset({"3"})
-    assert Shadowing(None, chosen).of("3") == CHOSEN and Shadowing(None, chosen).of("4") == 0.0
+    assert Shadowing(None, chosen).of("3") == CHOSEN_SHARE and Shadowing(None, chosen).of("4") == 0.0
     assert Shadowing(0.0, chosen).of("3") == 0.0 and Shadowing(0.3, chosen).of("4") == 0.3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from qpdsl.dataset.filter_figures import FilterFigures, filter_counts
+from qpdsl.dataset.lossy_figures import FilterFigures, lossy_counts
 from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.summary import Summary
 
@@ -36,7 +36,7 @@ def test_it_sums_over_rows_and_tells_batches_from_the_requests_in_them() -> None
 
 
 def test_without_a_filter_there_is_nothing_to_say() -> None:
-    assert FilterFigures.of(filter_counts(Counter({"draws": 7, "accepted": 2}))) is None
+    assert FilterFigures.of(lossy_counts(Counter({"draws": 7, "accepted": 2}))) is None
     summary = Summary([outcome("a", {})], 1.0, 8)
     assert "filter" not in summary.to_json(timing=True)
     assert not any(line.startswith(("small", "large")) for line in summary.lines())

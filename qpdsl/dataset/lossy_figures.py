@@ -72,7 +72,7 @@ class FilterFigures:
         return figures | ({"large_tokens": self.large_tokens, "batches": self.batches} if timing else {})
 
 
-def filter_counts(counts: Mapping[str, int]) -> dict[str, int]:
+def lossy_counts(counts: Mapping[str, int]) -> dict[str, int]:
     """Those of the counts of a `Usage` that say something of filters, and of shadows."""
     kinds = ("filter_", "large_", _BATCH)
     return {name: count for name, count in counts.items() if name.startswith(kinds) or name in SHADOWS}
