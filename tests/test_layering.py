@@ -77,6 +77,12 @@ LAYERS: dict[str, str] = {
     "executor/verifiers": "grammar executor/text executor/checkpoint executor/engine/model",
     "executor/models": "grammar executor/requests executor/text executor/checkpoint executor/verifiers "
     "executor/kernels executor/kernels/data executor/engine/*",
+    "executor/remote/server": "executor/requests executor/checkpoint",
+    "executor/remote/dialects": "executor/requests executor/checkpoint executor/text executor/remote/server",
+    "executor/remote/probe": "executor/requests executor/checkpoint executor/text executor/remote/server "
+    "executor/remote/dialects",
+    "executor/remote": "executor/requests executor/checkpoint executor/text executor/models executor/verifiers "
+    "executor/remote/*",
     "executor/events": "executor/engine",
     "executor/runtime/instance": "grammar/ast planner/plan planner/values executor/requests executor/text "
     "executor/verifiers "
@@ -116,6 +122,7 @@ LAYERS: dict[str, str] = {
     "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
     "qpdsl/api/compose": "grammar* planner/plan planner/values executor/runtime/instance qpdsl qpdsl/api qpdsl/sources",
     "qpdsl/lsp": "grammar* planner/plan planner/values planner/names planner/check qpdsl qpdsl/zoo",
+    "qpdsl/serve": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
     "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/events qpdsl qpdsl/zoo "
     "qpdsl/sources",
     "qpdsl/cli/runs": "planner/plan planner/values planner/explain executor* tui tui/widgets qpdsl/zoo "
@@ -123,6 +130,8 @@ LAYERS: dict[str, str] = {
     "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",
     "qpdsl/cli/commands/profiling": "grammar planner* executor/checkpoint qpdsl qpdsl/zoo qpdsl/sources qpdsl/planning "
     "qpdsl/cli",
+    "qpdsl/cli/commands/servers": "executor/checkpoint executor/remote executor/remote/* qpdsl qpdsl/lsp qpdsl/serve "
+    "qpdsl/sources qpdsl/planning qpdsl/cli qpdsl/cli/runs",
     "qpdsl/cli/commands": "grammar* planner* executor* qpdsl qpdsl/*",
 }
 

@@ -6,14 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from qpdsl.executor.requests.request import Feature, Request
+from qpdsl.executor.requests.request import Feature, Repeats, Request
 from qpdsl.executor.requests.ticket import Ticket
 
 # What is said of a model without the feature, after its name.
 _WITHOUT: Mapping[Feature, str] = {
     "sampling": "writes no text",
     "seeds": "does not sample by a seed, so its samples could not be drawn again",
-    "masks": "cannot hold its output to a constraint",
+    "json_schema": "cannot hold its output to a JSON Schema",
+    "regex": "cannot hold its output to a regex",
+    "grammar": "cannot hold its output to a grammar",
+    "choice": "cannot hold its output to a choice",
     "early_exit": "has no middle layer to leave at",
     "confidence": "does not tell how sure it is of its tokens",
     "figures": "does not tell what its tokens were drawn from",
@@ -29,8 +32,9 @@ class Capabilities:
     """What an engine can do for one model. A plan that needs more is refused before it runs.
 
     "sampling": it serves a `GenerateRequest`. "seeds": a sample with a temperature depends on its key, its prompt
-    and its sampling parameters, so the same request gives the same tokens. "masks", "early_exit", "confidence",
-    "figures", "drafts", "routing": a request may have a `mask`, an `exit`, a `confidence`, `figures`, a `draft`, a
+    and its sampling parameters, so the same request gives the same tokens. "json_schema", "regex", "grammar", "choice":
+    a request may have a `mask` that stands for such a constraint. "early_exit", "confidence", "figures", "drafts",
+    "routing": it may have an `exit`, a `confidence`, `figures`, a `draft`, a
     `route`. "logits": it serves a `ReadRequest`. "logprobs": it serves a `LogProbRequest` and a `TreeRequest`.
     "forks": a prompt is computed once for all its samples and for later requests that begin with it; no request
     needs that, but without it shared prefixes save nothing. `spare_rows`: a step with so many sequences takes
@@ -39,6 +43,7 @@ class Capabilities:
 
     features: frozenset[Feature]
     spare_rows: int | None = None
+    repeats: Repeats = "exact"
 
     def refusal(self, needed: Iterable[Feature]) -> str | None:
         """What a model without one of these features cannot do, to be read after its name; None where it has all."""

@@ -32,7 +32,10 @@ _LEAST_TEMPERATURE = 1e-6
 Feature = OneOf[
     "sampling",
     "seeds",
-    "masks",
+    "json_schema",
+    "regex",
+    "grammar",
+    "choice",
     "early_exit",
     "confidence",
     "figures",
@@ -46,6 +49,10 @@ Finish = OneOf["eos", "stop", "length", "match", "unsure"]
 # 0: needed now. 1: run-ahead work, which only uses what would stand idle: it is admitted where nothing else waits, is
 # the first to be preempted, and takes no cached page that was used lately.
 Priority = OneOf[0, 1]
+# What a sample keeps of that of another run with the same seed: every token; every token as long as the same server
+# answers; what was kept of the first run.
+Repeats = OneOf["exact", "replayable", "recorded"]
+ConstraintKind = OneOf["json_schema", "regex", "grammar", "choice"]
 # Which ids may be drawn, 32 to a word, lowest bit first: int32 [B, ⌈V/32⌉].
 Bits = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -76,6 +83,30 @@ class SamplingParams:
     @property
     def filtered(self) -> bool:
         return self.top_k is not None or self.top_p is not None or self.min_p is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who asks. It changes no token, only when the request is served.
+
+    `name` is the program instance, between which an engine is fair. `urgency`: a higher one goes first. `deadline`:
+    when the whole instance has to be done, on the clock of `time.monotonic`, None for whenever.
+    """
+
+    name: str = ""
+    urgency: int = 0
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a mask holds a sample to, for engines that hold to it themselves.
+
+    `source` is JSON Schema as JSON text, a regex, a llguidance Lark grammar, or a JSON list of options.
+    """
+
+    kind: ConstraintKind
+    source: str
 
 
 class Watch(Protocol):
@@ -131,6 +162,9 @@ class GenerateRequest:
     tokens that one forward then checks; `route` says who decides at each step how the head is computed. Without
     `logprobs` nobody reads the samples' log-probabilities: they are 0, and the head may leave out ids that cannot win.
     With `figures`, each draw is told of (see `DrawFigures`), which takes the logits of all ids.
+
+    `constraint` and `stops` say again what `mask` and `watch` do, as far as a server can be told: what the mask holds
+    to, and texts after which nothing is read any more.
     """
 
     prompt: tuple[int, ...]
@@ -151,7 +185,10 @@ class GenerateRequest:
     route: Routing | None = None
     logprobs: bool = True
     figures: bool = False
+    constraint: Constraint | None = None
+    stops: tuple[str, ...] = ()
     since: float | None = field(default=None, compare=False)
+    owner: Owner = field(default=Owner(), compare=False)
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -181,11 +218,16 @@ class GenerateRequest:
         return len(self.keys)
 
     @property
+    def held_to(self) -> ConstraintKind:
+        """The kind of constraint that a mask stands for; any mask can be written as a grammar."""
+        return "grammar" if self.constraint is None else self.constraint.kind
+
+    @property
     def features(self) -> frozenset[Feature]:
         needed: dict[Feature, bool] = {
             "sampling": True,
             "seeds": not self.sampling.greedy,
-            "masks": self.mask is not None,
+            self.held_to: self.mask is not None,
             "early_exit": self.exit is not None,
             "confidence": self.confidence is not None,
             "figures": self.figures,
@@ -218,6 +260,7 @@ class ReadRequest(_ReadOnly):
     ids: tuple[int, ...]
     priority: Priority = 0
     cached: bool = True
+    owner: Owner = field(default=Owner(), compare=False)
 
     def __post_init__(self) -> None:
         ascending = all(a < b for a, b in zip(self.positions, self.positions[1:], strict=False))
@@ -249,6 +292,7 @@ class LogProbRequest(_ReadOnly):
     end: tuple[int, ...] = ()
     priority: Priority = 0
     cached: bool = True
+    owner: Owner = field(default=Owner(), compare=False)
 
     def __post_init__(self) -> None:
         if not self.prompt or not (self.targets or self.end):
@@ -295,6 +339,7 @@ class TreeRequest(_ReadOnly):
     end: tuple[int, ...] = ()
     priority: Priority = 0
     cached: bool = True
+    owner: Owner = field(default=Owner(), compare=False)
     nodes: tuple[int, ...] = field(init=False, repr=False)
     parents: tuple[int, ...] = field(init=False, repr=False)
     _reads: tuple[tuple[tuple[int, ...], ...], ...] = field(init=False, repr=False)
@@ -393,7 +438,7 @@ class Sample:
     are the tokens' own, empty where they were not read one by one; `steps` says how they came about. With the finish
     "unsure" the sample ended before a token of too little confidence, which is none of its tokens but counts among the
     draws and near ties; `confidence` is what the next draw would be held to. `figures` are those of each token, where
-    the request asks for them.
+    the request asks for them. `billed`: how many tokens the engine counted, where its tokens are not these.
     """
 
     tokens: tuple[int, ...]
@@ -405,6 +450,30 @@ class Sample:
     steps: StepCounts = field(default=StepCounts(), compare=False)
     confidence: Confidence | None = field(default=None, compare=False)
     figures: tuple[DrawFigures, ...] = field(default=(), compare=False)
+    billed: int | None = field(default=None, compare=False)
+
+    @property
+    def size(self) -> int:
+        """How many tokens it has, as its engine counts them."""
+        return len(self.tokens) if self.billed is None else self.billed
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a completion took at a server elsewhere.
+
+    `requests` were sent, `retries` of them again; `replayed` were answered by what an earlier run had kept. Tokens are
+    as the server counted them: `prompt_tokens`, of which it found `cached_tokens` in a cache, and `sampled_tokens`.
+    `cost` is in the currency of the price table, 0 without one. `prompt_tokens` is None where the server does not say.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    replayed: int = 0
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    sampled_tokens: int = 0
+    cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,10 +483,11 @@ class Completion:
     A `GenerateRequest` fills `samples`, in the order of its keys; a `ReadRequest` fills `logits`, one tuple of len(ids)
     floats a position; a `LogProbRequest` fills `logprobs`, one a position; a `TreeRequest` fills them for its branches
     one after the other, each as a `LogProbRequest` of it would. `cached` counts prompt tokens whose KV was found in the
-    prefix cache.
+    prefix cache. `calls`: what it took, where a server elsewhere gave it.
     """
 
     samples: tuple[Sample, ...] = ()
     logits: tuple[tuple[float, ...], ...] = ()
     logprobs: tuple[float, ...] = ()
     cached: int = 0
+    calls: Calls | None = None

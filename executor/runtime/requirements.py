@@ -33,7 +33,7 @@ def required_features(plan: PhysicalPlan) -> dict[str, frozenset[Feature]]:
             case ops.Judge(reduce="expected") | ops.Prob() | ops.Tournament() as op, _:
                 require(op.model, {"logprobs"})
             case ops.Judge() as op, _:
-                require(op.model, {"sampling", "masks"})
+                require(op.model, {"sampling", "regex"})
             case ops.Score() as op, _:
                 require(op.verifier, {"logits"})
     return required
@@ -48,7 +48,6 @@ def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozense
     needed: dict[Feature, bool] = {
         "sampling": True,
         "seeds": op.temperature is not None and (temperature is None or evaluate(temperature, {}) != 0),
-        "masks": decode.masked,
         "early_exit": decode.exits_early or decode.draft == "early_exit",
         "drafts": decode.drafts,
         "routing": decode.routed,
@@ -56,4 +55,6 @@ def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozense
         # The large model tells the log-probabilities of what the small one has drawn.
         "logprobs": decode.filter != "none" and strategy.logprobs,
     }
+    if decode.masked and op.constraint is not None:
+        needed[op.constraint.kind] = True
     return frozenset(feature for feature, is_needed in needed.items() if is_needed)

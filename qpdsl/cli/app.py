@@ -34,7 +34,7 @@ _COMMANDS = {
     "analyze": "analyze",
     "models": "models",
     "programs": "programs",
-    "lsp": "lsp",
+    "lsp": "servers.lsp",
     "completion": "completion",
 }
 # What is left over on a command line, where it looks like a parameter's value.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -34,7 +34,7 @@ from qpdsl.executor.kernels.linear import PADDED_ROWS
 from qpdsl.executor.kernels.stored_linear import stored_parameters
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
-from qpdsl.executor.requests.request import Feature
+from qpdsl.executor.requests.request import ConstraintKind, Feature
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.model.native_stack import NativeStack
@@ -133,7 +133,8 @@ class PagedModel:
         """What the model can be asked for: a value head has no vocabulary, so it is only read."""
         features: set[Feature] = {"logits", "forks"}
         if isinstance(self.head, LogitHead):
-            features |= {"sampling", "seeds", "masks", "confidence", "figures", "logprobs", "drafts"}
+            features |= {"sampling", "seeds", *get_args(ConstraintKind)}
+            features |= {"confidence", "figures", "logprobs", "drafts"}
             features |= {"early_exit"} if self._stack.depth > 1 else set()
             features |= {"routing"} if not self.kernels and self.panel_head is not None else set()
         return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)

@@ -87,7 +87,7 @@ def test_the_built_in_models_have_what_the_shipped_programs_need(name: str) -> N
     [
         ("amortized", {"sampling", "seeds", "early_exit"}),
         ("choice", {"logprobs"}),
-        ("json", {"sampling", "seeds", "masks"}),
+        ("json", {"sampling", "seeds", "json_schema"}),
         ("filter", {"sampling", "seeds", "logprobs"}),
     ],
 )

@@ -32,7 +32,9 @@ from qpdsl.planner.plan.physical import PhysicalPlan
 # From the text of a prompt and a sample's key (0 at temperature 0) to what the sample writes.
 Script = Callable[[str, int], str]
 CAPABILITIES = Capabilities(frozenset({"sampling", "seeds"}))
-ALL_CAPABILITIES = Capabilities(CAPABILITIES.features | {"logits", "logprobs", "masks", "figures"})
+ALL_CAPABILITIES = Capabilities(
+    CAPABILITIES.features | {"logits", "logprobs", "json_schema", "regex", "grammar", "choice", "figures"}
+)
 
 
 class ScriptedEngine:

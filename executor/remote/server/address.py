@@ -1,0 +1,62 @@
+"""The id of a model on a server: `DIALECT:URL#NAME`, with ` tokenizer=PLACE` where its tokens are known here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal as OneOf
+from typing import get_args
+from urllib.parse import urlsplit
+
+from qpdsl.executor.checkpoint.errors import ModelError
+
+DialectName = OneOf["openai", "vllm", "sglang", "llamacpp"]
+_SIGN = " tokenizer="
+_EXAMPLE = "such as `vllm:http://127.0.0.1:8000/v1#name`"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a model is served: `url` without a slash at its end, `name` as the server calls it.
+
+    `tokenizer` is a folder, a GGUF file, a built-in model or a hub id whose tokenizer and chat template are those of
+    the model; None where only the server knows its tokens.
+    """
+
+    dialect: DialectName
+    url: str
+    name: str
+    tokenizer: str | None = None
+
+    @classmethod
+    def of(cls, model: str) -> Address | None:
+        """The address that a model id is, None for a model of this machine or the hub.
+
+        Raises ModelError for one that begins as an address and is none.
+        """
+        dialect, colon, rest = model.partition(":")
+        if not colon or dialect not in get_args(DialectName):
+            return None
+        place, _, tokenizer = rest.partition(_SIGN)
+        url, _, name = place.strip().partition("#")
+        try:
+            parts = urlsplit(url)
+            port_is_one = parts.port is None or parts.port > 0
+        except ValueError:
+            raise ModelError(model, f"`{url}` is no URL, {_EXAMPLE}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_one:
+            raise ModelError(model, f"`{url}` is no URL of a server, {_EXAMPLE}")
+        if parts.username is not None or parts.password is not None or parts.query:
+            raise ModelError(model, "a URL of a server has no password and no question; keys come from the environment")
+        if not name:
+            raise ModelError(model, f"it does not say which model of the server, {_EXAMPLE}")
+        return cls(dialect, url.rstrip("/"), name, tokenizer.strip() or None)  # type: ignore[arg-type]
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port: what a key is for."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    def __str__(self) -> str:
+        sign = "" if self.tokenizer is None else f"{_SIGN}{self.tokenizer}"
+        return f"{self.dialect}:{self.url}#{self.name}{sign}"
