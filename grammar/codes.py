@@ -205,6 +205,7 @@ CODES: dict[str, CodeInfo] = {
     "QP361": CodeInfo("unfit model", "A parameter that is a model is given the name of a model, or a quoted id."),
     "QP401": CodeInfo("clauses that exclude each other", "`via filter` stands without `as choice`."),
     "QP402": CodeInfo("model that helps itself", "Filtering or drafting with the model itself saves nothing."),
+    "QP403": CodeInfo("server that cannot", "A stage needs what the server of its model was not seen to do."),
     "QP501": CodeInfo(
         "value not known yet", "A parameter or a column of a program in Python has a value when it runs."
     ),

@@ -1,8 +1,24 @@
-"""The id of a model with an adapter, `ID adapter=PLACE`: one text, so that it is another model than ID alone."""
+"""What the id of a model says by itself: whether it has an adapter, and whether a server elsewhere runs it.
+
+With an adapter it is `ID adapter=PLACE`: one text, so that it is another model than ID alone. On a server it is
+`DIALECT:URL#NAME`; `executor/remote/server/address.py` takes it apart.
+"""
 
 from __future__ import annotations
 
+from typing import Literal as OneOf
+from typing import get_args
+
+# How servers are spoken to.
+DialectName = OneOf["openai", "vllm", "sglang", "llamacpp"]
+DIALECTS: tuple[DialectName, ...] = get_args(DialectName)
 _SIGN = " adapter="
+
+
+def is_remote(id: str) -> bool:
+    """Whether a server elsewhere runs the model."""
+    dialect, colon, _ = id.partition(":")
+    return bool(colon) and dialect in DIALECTS
 
 
 def with_adapter(id: str, adapter: str | None) -> str:

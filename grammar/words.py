@@ -102,7 +102,7 @@ CLAUSE_FORMS = {
     'amortized(MARGIN, layer= rerank= head="folder" certify=)',
     "draft": 'draft MODEL, ngram, ngram("texts.txt"), early_exit, early_exit("folder"), eagle("folder") or none; '
     "each with tokens= branches=",
-    "within": "within exact, epsilon(1e-3) or loss(0.02)",
+    "within": "within exact, epsilon(1e-3), loss(0.02), replayable or recorded",
     "prefer": "prefer latency=0.8",
     "like": "like search_and_learn",
     "given": "given PROBLEM, which is a parameter, a column or a string",
@@ -132,7 +132,10 @@ SEARCHED_COLUMNS = {"visits": "int", "value": "float"}
 # What a filter goes by: the probability of the drawn token, the lead of the likeliest one, how little is open.
 Confidence = OneOf["probability", "margin", "entropy"]
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
-LEVELS = ("exact", "epsilon", "loss")
+# How far a plan may go, and what may be another in another run: see `Within`.
+WithinLevel = OneOf["exact", "epsilon", "loss", "replayable", "recorded"]
+LEVELS: tuple[WithinLevel, ...] = get_args(WithinLevel)
+BOUNDED_LEVELS = ("epsilon", "loss")
 # The kinds of verifiers that a model may be declared as; `executor/verifiers/registry.py` has the same ones.
 VerifierKind = OneOf["rlhflow", "math_shepherd", "skywork", "qwen", "outcome"]
 VERIFIER_KINDS: tuple[VerifierKind, ...] = get_args(VerifierKind)

@@ -69,7 +69,9 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import ngram as ngram
     from qpdsl.api.compose.targets import passes as passes
     from qpdsl.api.compose.targets import prob as prob
+    from qpdsl.api.compose.targets import recorded as recorded
     from qpdsl.api.compose.targets import regex as regex
+    from qpdsl.api.compose.targets import replayable as replayable
     from qpdsl.api.compose.targets import schema as schema
     from qpdsl.api.compose.targets import valid_json as valid_json
     from qpdsl.api.loading import load as load
@@ -165,7 +167,9 @@ _HOMES = {
         "loss",
         "model",
         "ngram",
+        "recorded",
         "regex",
+        "replayable",
         "schema",
     ),
     "api.loading": (

@@ -65,5 +65,11 @@ def location_digest(location: Path | str, adapter: Path | str | None = None) -> 
     return f"{own} with {merged}"
 
 
+def tokens_digest(location: Path | str) -> str:
+    """The same of the tokenizer of a model on a server, whose weights do not count. Raises ModelError."""
+    folder = _folder(location)
+    return "unknown" if folder is None else model_digest(ModelFolder.of(str(location), folder, weights=False))
+
+
 def _folder(location: Path | str) -> Path | None:
     return location if isinstance(location, Path) else cached_snapshot(location)

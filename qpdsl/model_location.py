@@ -1,4 +1,4 @@
-"""Where a model and its adapter lie: a built-in model, a folder, a GGUF file, or a repository of the hub."""
+"""Where a model and its adapter lie: a built-in model, a folder, a GGUF file, a repository of the hub, or a server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.gguf_header import SUFFIX
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
-from qpdsl.grammar.model_id import adapter_of, base_of
+from qpdsl.executor.remote.server.address import Address
+from qpdsl.grammar.model_id import adapter_of, base_of, is_remote
 
 
 def locate(model: str) -> Path | str:
     """Where a model id points: a built-in or local folder or a file (a Path), or else a hub id (the string itself).
 
     A path that does not exist comes back as a Path too, for the loader to refuse. An adapter in the id does not count.
+    Raises ModelError for a model on a server, and for a built-in one that there is not.
     """
+    if is_remote(model):
+        raise ModelError(model, "it is on a server, and its weights are needed here")
     if model.startswith("zoo/"):
         try:
             return zoo.path(model)
@@ -29,9 +33,26 @@ def locate(model: str) -> Path | str:
 def locate_adapter(model: str) -> Path | str | None:
     """Where the adapter of a model id points: a folder (a Path) or a hub id; None where the id has no adapter."""
     adapter = adapter_of(model)
+    if adapter is not None and is_remote(model):
+        raise ModelError(model, "it is on a server, which has to have the adapter itself, under a name of its own")
     if adapter == "":
         raise ModelError(model, "its adapter has no name")
     return None if adapter is None else _place(adapter)
+
+
+def locate_tokenizer(address: Address) -> Path | str | None:
+    """Where the tokenizer of a model on a server points, as `locate` says it; None where only the server knows it."""
+    return None if address.tokenizer is None else locate(address.tokenizer)
+
+
+def own_places(model: str) -> list[tuple[Path | str, str]]:
+    """Where all lies that is read here for a model, each with what it is, in words. Raises ModelError."""
+    address = Address.of(model)
+    if address is not None:
+        tokenizer = locate_tokenizer(address)
+        return [] if tokenizer is None else [(tokenizer, "tokenizer of the model")]
+    adapter = locate_adapter(model)
+    return [(locate(model), "model"), *([] if adapter is None else [(adapter, "adapter of the model")])]
 
 
 def _place(name: str) -> Path | str:
@@ -48,7 +69,7 @@ def stored_weights(models: Mapping[str, str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, model in models.items():
-        location = locate(model)
+        location = None if is_remote(model) else locate(model)
         if isinstance(location, Path) and (kinds := ModelFolder.of(model, location).kinds) is not None:
             found[name] = kinds
     return found
@@ -57,9 +78,16 @@ def stored_weights(models: Mapping[str, str]) -> dict[str, str]:
 def check_models(models: Iterable[str]) -> None:
     """Raises ModelError for the first model that is not there or not whole, as far as its files tell unloaded.
 
-    Quick, and loads no torch. Hub ids are not looked up.
+    Quick, and loads no torch. Hub ids are not looked up, and no server is asked.
     """
     for model in dict.fromkeys(models):
+        address = Address.of(model)
+        if address is not None:
+            locate_adapter(model)
+            tokenizer = locate_tokenizer(address)
+            if isinstance(tokenizer, Path):
+                ModelFolder.of(model, tokenizer, weights=False)
+            continue
         location = locate(model)
         if isinstance(location, Path):
             ModelFolder.of(model, location)

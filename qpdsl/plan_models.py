@@ -13,6 +13,7 @@ from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.runtime.requirements import required_features
 from qpdsl.executor.text.context import Context, ContextError, encode
 from qpdsl.grammar import ast
+from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import PhysicalPlan
@@ -108,11 +109,13 @@ def check_heads(
 ) -> None:
     """Raises ModelError unless every EAGLE head reads hidden states as wide as those of the model it drafts for.
 
-    `models` are the loaded ones by id, `heads` those by folder.
+    `models` are the ones loaded here by id, `heads` those by folder. A model on a server is drafted for by nobody.
     """
     for op in operators:
         for place in named_heads((op,)):
             assert isinstance(op, ops.Generate)
+            if plan.models[op.model] not in models:
+                continue
             model, head = models[plan.models[op.model]], heads[place]
             read = model.paged.head
             width, own = head.config.hidden_size, read.in_features if isinstance(read, LogitHead) else 0
@@ -168,8 +171,13 @@ def _check_turns(model: TextModel, turns: list[tuple[str, str]]) -> None:
 
 
 def check_features(plan: PhysicalPlan, engine: Engine) -> None:
-    """Raises ModelError where a model of the plan cannot be asked for what the plan will ask for."""
+    """Raises ModelError where a model of the plan cannot be asked for what the plan will ask for.
+
+    What servers lack is told by `qpdsl/remote/needs.py`, stage by stage.
+    """
     for name, features in required_features(plan).items():
         model = plan.models[name]
+        if is_remote(model):
+            continue
         if (inability := engine.capabilities(model).refusal(features)) is not None:
             raise ModelError(model, f"it {inability}")

@@ -28,21 +28,26 @@ from qpdsl.executor.models.eagle_checkpoint import load_head
 from qpdsl.executor.models.exit_head import ExitHead
 from qpdsl.executor.models.exit_record import ExitRecord
 from qpdsl.executor.models.load import load, score_with
-from qpdsl.executor.models.text_model import PagedTextModel
+from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.early_exit import EarlyExit
+from qpdsl.executor.requests.engine import Engine
+from qpdsl.executor.requests.engine_group import EngineGroup
 from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import Calls, Owner
 from qpdsl.executor.requests.routing import ExitRouting, Routing
 from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.routing.route_trace import RouteTrace
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.instance import Services
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
+from qpdsl.executor.runtime.instance.owned_engine import OwnedEngine
 from qpdsl.executor.runtime.instance.request_cache import RequestCache
 from qpdsl.executor.runtime.run import InstanceResult, run
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.garbage_collector import collections_paused, collections_seldom
+from qpdsl.grammar.model_id import is_remote
 from qpdsl.model_digest import location_digest
-from qpdsl.model_location import locate, locate_adapter
+from qpdsl.model_location import locate, locate_adapter, locate_tokenizer
 from qpdsl.plan_models import (
     check_features,
     check_heads,
@@ -56,12 +61,14 @@ from qpdsl.plan_models import (
 )
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.planner.values.value import Value
+from qpdsl.remote.servers import Servers
 from qpdsl.settings import (
     check_device,
     check_exit_heads,
     check_memory,
     check_router,
     check_shadow,
+    check_spending,
     check_threads,
     check_types,
 )
@@ -93,6 +100,12 @@ class Session:
     that the full model draws too, to know how often it would have drawn another token. That token is not used. By
     default it is 2% where a plan under `within loss(x)` chose the exit or the filter, and else nothing. With
     `allow_code`, `score passes(…)` may run code that a model wrote.
+
+    Of models on servers (`docs/engines.md`): `completions` is the file that keeps what they write, so that nothing is
+    asked for twice, by default one in the user's cache folder, and "none" for no file. `max_tokens_total` bounds the
+    tokens that are sent and written, and `max_cost` what they cost by `prices`, a file with a price table; where one of
+    these is reached, runs end with BudgetReached. A server that answers nothing for `server_timeout` seconds, by
+    default 600, is given up, and runs end with ServerGone. `tell` gets what a user may want to know of servers, in words.
     Raises ArgumentError.
     """
 
@@ -115,6 +128,12 @@ class Session:
         exit_heads: Mapping[str, str | Path] | None = None,
         shadow: float | None = None,
         allow_code: bool = False,
+        completions: str | Path | None = None,
+        max_tokens_total: int | None = None,
+        max_cost: float | None = None,
+        prices: str | Path | None = None,
+        server_timeout: float | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         check_device(device)
         check_router(router)
@@ -123,6 +142,9 @@ class Session:
         check_types(dtype, kv_type)
         check_threads(threads)
         check_memory(kv_bytes, device)
+        self._servers = Servers(
+            check_spending(completions, max_tokens_total, max_cost, prices, server_timeout), locate_tokenizer, tell
+        )
         self.threads = threads
         self.device = device
         self.dtype = dtype
@@ -142,10 +164,11 @@ class Session:
         self.allow_code = allow_code
         self._exit_routing = None if router is None else ExitRouting.named(router)
         self._routing = (None if router is None else Routing.named(router)) or Routing()
-        self._engine = PagedEngine(config, self._stepped, kv_bytes)
+        self._local = PagedEngine(config, self._stepped, kv_bytes)
+        self._engine = EngineGroup(self._local)
         self._request_cache = RequestCache(self._engine)
         self._running = False
-        self._models: dict[str, PagedTextModel] = {}
+        self._models: dict[str, TextModel] = {}
         self._heads: dict[str, EagleHead] = {}
         self._exit_heads: set[tuple[str, str, tuple[int | None, ...]]] = set()
         self._mathematics = Mathematics()
@@ -159,25 +182,33 @@ class Session:
     def load(
         self,
         plan: PhysicalPlan,
-        tell: Callable[[PagedTextModel, float], None] | None = None,
+        tell: Callable[[TextModel, float], None] | None = None,
         slow: Callable[[str, str], None] | None = None,
     ) -> None:
         """Loads the models of a plan that are not loaded yet. Raises ModelError.
 
         `tell` is called with each that was loaded, and the seconds that it took; `slow` with the id of a model, and
-        what takes long with it for once.
+        what takes long with it for once. A server that is not known yet is asked what it can do, and what the plan
+        needs of it and it lacks is refused, before anything is loaded.
         """
         operators = [node.op for node in everything(plan.ops)]
         names = named_models(operators)
         new = [model for model in dict.fromkeys(plan.models[name] for name in names) if model not in self._models]
         kinds = verifier_kinds(plan, operators)
+        for model in [model for model in new if is_remote(model)]:
+            start = time.monotonic()
+            self._models[model] = self._servers.load(model, None if slow is None else partial(slow, model))
+            self._engine.place(model, self._servers.engine)
+            if tell is not None:
+                tell(self._models[model], time.monotonic() - start)
+        self._servers.check(plan)
         # All weights come before any KV: the KV may take all that is left.
         loaded: dict[str, PagedTextModel] = {}
         for place in dict.fromkeys(named_heads(operators)):
             if place not in self._heads:
                 dtype = None if self.dtype is None else getattr(torch, self.dtype)
                 self._heads[place] = load_head(place, Path(place).expanduser(), self.device, dtype)
-        for model in new:
+        for model in [model for model in new if not is_remote(model)]:
             start = time.monotonic()
             kind, adapter = kinds.get(model), locate_adapter(model)
             told = None if slow is None else partial(slow, model)
@@ -188,24 +219,32 @@ class Session:
         for model, text_model in loaded.items():
             self._models[model] = text_model
             try:
-                self._engine.add(model, text_model.paged)
+                self._local.add(model, text_model.paged)
             except EngineError as error:
                 raise ModelError(model, str(error)) from error
         for place, head in self._heads.items():
-            self._engine.add_head(place, head)
+            self._local.add_head(place, head)
         for place, model, layers in named_exit_heads(plan, operators):
             self._load_exit_heads(place, model, layers)
         for model, share in plan.sparse_shares.items():
-            if model in self._models:
-                self._models[model].paged.prefer_sparse(share)
+            if model in self._here:
+                self._here[model].paged.prefer_sparse(share)
         self._set_threads()
         check_vocabularies(plan, operators, self._models)
-        check_heads(plan, operators, self._models, self._heads)
+        check_heads(plan, operators, self._here, self._heads)
         for model, kind in kinds.items():
-            score_with(self._models[model], locate(model), self.device, self.dtype, kind, locate_adapter(model))
+            if is_remote(model):
+                self._servers.score_with(model, kind)
+            else:
+                score_with(self._models[model], locate(model), self.device, self.dtype, kind, locate_adapter(model))
         check_writers(plan, operators, self._models)
         check_templates(plan, operators, self._models)
         check_features(plan, self._engine)
+
+    @property
+    def _here(self) -> dict[str, PagedTextModel]:
+        """The loaded models of this machine, by id."""
+        return {id: model for id, model in self._models.items() if isinstance(model, PagedTextModel)}
 
     def _load_exit_heads(self, place: str, model: str, layers: tuple[int | None, ...]) -> None:
         """Loads the exit heads of a folder for these layers of a loaded model, for all that it has where none is named.
@@ -214,14 +253,14 @@ class Session:
         """
         if (place, model, layers) in self._exit_heads:
             return
-        folder, paged = Path(place).expanduser(), self._models[model].paged
+        folder, paged = Path(place).expanduser(), self._here[model].paged
         digest = location_digest(locate(model), locate_adapter(model))
         record = ExitRecord.read(model, folder)
         # The first of a folder is the one that is meant where a run names no layer.
         asked = layers or tuple(head.layer for head in record.heads)
         for layer in dict.fromkeys((record.usual.layer, *(layer for layer in asked if layer is not None))):
             head = ExitHead.load(model, folder, layer, digest, paged.layout.layers, paged.head_inputs)
-            self._engine.add_exit_head(place, head, record.head(head.layer))
+            self._local.add_exit_head(place, head, record.head(head.layer))
         self._exit_heads.add((place, model, layers))
 
     @contextlib.asynccontextmanager
@@ -259,38 +298,56 @@ class Session:
                 await driver
 
     @property
+    def calls(self) -> dict[str, Calls]:
+        """What was asked of servers by now, by the ids of their models; those that were loaded are there."""
+        return self._servers.calls
+
+    def server_digest(self, model: str) -> str:
+        """What tells a loaded model on a server from another: its address, its server, and what that was seen to do."""
+        return self._servers.digest(model)
+
+    @property
     def kv_page_bytes(self) -> dict[str, int]:
-        """Bytes of a KV page of each model that is loaded."""
-        return {name: model.paged.layout.page_bytes for name, model in self._models.items()}
+        """Bytes of a KV page of each model that is loaded here."""
+        return {name: model.paged.layout.page_bytes for name, model in self._here.items()}
 
     @property
     def implementations(self) -> dict[str, str]:
-        """How each model that is loaded holds its weights, and which code runs its layers, for people."""
-        return {name: f"{model.weights}, {model.paged.implementation}" for name, model in self._models.items()}
+        """How each model that is loaded here holds its weights, and which code runs its layers, for people."""
+        return {name: f"{model.weights}, {model.paged.implementation}" for name, model in self._here.items()}
 
     @property
     def kv_budget(self) -> int:
         """Bytes of KV memory that the models share; 0 while none is loaded."""
-        return self._engine.kv_bytes
+        return self._local.kv_bytes
 
     @property
     def computes_in(self) -> str:
         """The type that the models compute in, by its name in torch."""
-        types = {str(model.paged.dtype).removeprefix("torch.") for model in self._models.values()}
+        types = {str(model.paged.dtype).removeprefix("torch.") for model in self._here.values()}
         return types.pop() if len(types) == 1 else self.dtype or ("float32" if self.device == "cpu" else "bfloat16")
 
     @property
+    def engine(self) -> Engine:
+        """What serves the requests to all models that are loaded, by their ids."""
+        return self._engine
+
+    def text_model(self, model: str) -> TextModel:
+        """A model that is loaded, by its id. Raises KeyError."""
+        return self._models[model]
+
+    @property
     def limits(self) -> EngineConfig:
-        return self._engine.config
+        return self._local.config
 
     @property
     def busy(self) -> int:
-        """How many sequences the engine has to work at, of all models together."""
+        """How many sequences the engines have to work at, of all models together."""
         return sum(self._engine.busy(model) for model in self._models)
 
     def routers(self) -> dict[str, HeadRouter]:
         """What routes the steps of each model, by its id, for models that were asked to route some."""
-        heads = {name: self._engine.routed(name) for name in self._models}
+        heads = {name: self._local.routed(name) for name in self._here}
         return {
             name: head.routers[self._routing]
             for name, head in heads.items()
@@ -302,20 +359,20 @@ class Session:
 
         Raises ValueError where it is no such state.
         """
-        head = self._engine.routed(model)
+        head = self._local.routed(model)
         if head is not None and self._routing not in head.routers:
             head.router(self._routing).restore(state)
 
     def exit_routers(self) -> dict[str, dict[EarlyExit, ExitRouter]]:
         """What decides which draws of each model try their early exits, by the model's id and the exit."""
-        found = {name: self._engine.exits(name).routers for name in self._models}
+        found = {name: self._local.exits(name).routers for name in self._here}
         return {name: own for name, own in found.items() if own}
 
     def learned_exits(self) -> dict[str, dict[str, Any]]:
         """What these have learned by now, for the next run, by the model's id and what the exit says."""
         learned = {
             model: {
-                str(leave): router.learned(self._engine.exits(model).costs)
+                str(leave): router.learned(self._local.exits(model).costs)
                 for leave, router in routers.items()
                 if router.routing.fixed is None and any(router.draws.values())
             }
@@ -332,11 +389,11 @@ class Session:
         if routing is not None and routing.fixed is None:
             for state in states.values():
                 ExitRouter(routing, Expected(1.0, 0.0, 1.0, 0.0)).restore(state)
-            self._engine.restore_exits(model, states)
+            self._local.restore_exits(model, states)
 
     def exit_state(self, model: str) -> str:
         """Names what a model's routers of early exits decide by."""
-        return " ".join(router.digest for router in self._engine.exits(model).routers.values())
+        return " ".join(router.digest for router in self._local.exits(model).routers.values())
 
     def exit_routing(self, plan: PhysicalPlan) -> ExitRouting | None:
         """How early exits are routed where a plan says that they are: with its weight of latency, 0.5 by default."""
@@ -380,26 +437,29 @@ class Session:
         *,
         baseline: bool = False,
         timeout: float | None = None,
+        owner: Owner | None = None,
     ) -> InstanceResult:
         """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events.
 
         `on_token` is called with each piece of text as it is generated (see `Services`). `functions` are those of the
         program, by the names that it has for them; they go before the session's own. `baseline` marks the instance as
-        greedy decoding that is run to compare with. After `timeout` seconds the instance fails.
+        greedy decoding that is run to compare with. After `timeout` seconds the instance fails. `owner` says who asks,
+        by default the instance by its name, for which nothing is urgent.
         """
+        engine = OwnedEngine(self._engine, owner or Owner(name))
         models = {name: self._models[model] for name, model in plan.models.items() if model in self._models}
         verifiers = {name: model.verifier for name, model in models.items() if model.verifier is not None}
         known = {**self._functions, **(functions or {})}
         scores = self._shared_scores()
         shared = (on_token, self._mathematics, scores, self._routing)
         services = Services(
-            self._engine,
+            engine,
             models,
             verifiers,
             self.events,
             known,
             *shared,
-            request_cache=self._request_cache,
+            request_cache=self._request_cache.through(engine),
             allow_code=self.allow_code,
             exit_routing=self.exit_routing(plan),
             exit_state=self.exit_state,
@@ -408,7 +468,7 @@ class Session:
         return await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
 
     def _set_threads(self) -> None:
-        largest = max((model.paged.parameters for model in self._models.values()), default=0)
+        largest = max((model.paged.parameters for model in self._here.values()), default=0)
         threads = self.threads or usual_threads(largest)
         if threads is not None:
             torch.set_num_threads(threads)

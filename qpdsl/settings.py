@@ -10,6 +10,7 @@ from qpdsl.arguments import ArgumentError, json_text
 from qpdsl.errors import shorten
 from qpdsl.grammar.suggest import listed
 from qpdsl.planner.plan.physical import KV_TYPES
+from qpdsl.remote.spending import Spending
 from qpdsl.threads import cores
 
 # About a year, in seconds.
@@ -51,6 +52,27 @@ def check_memory(kv_bytes: int | str | None, device: str = "cpu") -> None:
         raise ArgumentError(f"`kv_bytes` is more memory than there is: it asks for {amount_text(amount)}, {there_is}")
 
 
+def check_spending(
+    completions: str | Path | None,
+    max_tokens_total: int | None,
+    max_cost: float | None,
+    prices: str | Path | None,
+    server_timeout: float | None,
+) -> Spending:
+    """What a session may take of servers. Raises ArgumentError."""
+    if max_tokens_total is not None:
+        check_whole("max_tokens_total", max_tokens_total, 1)
+    if max_cost is not None and (isinstance(max_cost, bool) or not isinstance(max_cost, int | float)):
+        raise ArgumentError(f"`max_cost` takes a number above 0, not {shorten(str(max_cost))}")
+    if server_timeout is not None:
+        check_timeout(server_timeout, "server_timeout")
+    known = {} if server_timeout is None else {"server_timeout": server_timeout}
+    try:
+        return Spending(completions, max_tokens_total, max_cost, prices, **known)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
+
+
 def check_router(router: object) -> None:
     """Raises ArgumentError unless the value names a router (see `Routing.named`), or is None."""
     from qpdsl.executor.requests.routing import Routing
@@ -80,13 +102,13 @@ def check_exit_heads(heads: object) -> None:
             raise ArgumentError(f"`exit_heads` takes folders by the names of models, as {form}, not {heads!r:.60}")
 
 
-def check_timeout(seconds: object) -> None:
-    """Raises ArgumentError unless the value is a time in seconds, above 0, or None."""
+def check_timeout(seconds: object, name: str = "row_timeout") -> None:
+    """Raises ArgumentError unless the value of a setting is a time in seconds, above 0, or None."""
     if seconds is None:
         return
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= LONGEST_TIMEOUT:
         of = f"seconds, more than 0 and at most {LONGEST_TIMEOUT:,}"
-        raise ArgumentError(f"`row_timeout` takes {of}, not {json_text(seconds)}")
+        raise ArgumentError(f"`{name}` takes {of}, not {json_text(seconds)}")
 
 
 def check_threads(threads: object) -> None:

@@ -43,7 +43,9 @@ LAYERS: dict[str, str] = {
     "qpdsl/zoo",
     "planner/check": "grammar grammar/ast grammar/literals grammar/format planner/plan planner/values planner/names",
     "planner/rules/decode": "planner/plan",
-    "planner/rules": "grammar/ast grammar/literals planner/plan planner/values planner/rules/decode",
+    "planner/rules/remote": "grammar/ast planner/plan planner/values",
+    "planner/rules": "grammar/ast grammar/literals planner/plan planner/values planner/rules/decode "
+    "planner/rules/remote",
     "planner/cost": "grammar grammar/ast planner/plan planner/values",
     "planner/capacity": "",
     "planner/optimize": "grammar/ast planner/plan planner/values planner/rules planner/cost",
@@ -77,10 +79,11 @@ LAYERS: dict[str, str] = {
     "executor/verifiers": "grammar executor/text executor/checkpoint executor/engine/model",
     "executor/models": "grammar executor/requests executor/text executor/checkpoint executor/verifiers "
     "executor/kernels executor/kernels/data executor/engine/*",
-    "executor/remote/server": "executor/requests executor/checkpoint",
-    "executor/remote/dialects": "executor/requests executor/checkpoint executor/text executor/remote/server",
+    "executor/remote/server": "grammar executor/requests executor/checkpoint",
+    "executor/remote/dialects": "grammar executor/requests executor/checkpoint executor/text executor/remote/server",
+    "executor/remote/scoring": "executor/requests executor/remote/server",
     "executor/remote/probe": "executor/requests executor/checkpoint executor/text executor/remote/server "
-    "executor/remote/dialects",
+    "executor/remote/dialects executor/remote/scoring",
     "executor/remote": "executor/requests executor/checkpoint executor/text executor/models executor/verifiers "
     "executor/remote/*",
     "executor/events": "executor/engine",
@@ -101,12 +104,14 @@ LAYERS: dict[str, str] = {
     "executor/runtime": "planner/plan planner/values executor/requests executor/events executor/runtime/*",
     "executor/measure": "planner/cost planner/capacity executor/checkpoint executor/requests executor/text "
     "executor/models executor/events executor/engine executor/engine/*",
+    "qpdsl/remote": "grammar grammar/ast planner/plan executor/checkpoint executor/requests executor/models "
+    "executor/remote executor/remote/* executor/runtime",
     "tui/state": "executor/requests executor/events",
     "tui/widgets": "grammar tui/state",
     "tui/screens": "grammar tui/state tui/widgets",
     "tui/report": "grammar executor/events tui/state tui/widgets tui/screens",
     "tui": "tui/*",
-    "qpdsl": "grammar* planner/plan planner/values executor* qpdsl/zoo",
+    "qpdsl": "grammar* planner/plan planner/values executor* qpdsl/zoo qpdsl/remote",
     "qpdsl/sources": "grammar* planner/plan planner/values planner/names planner/check executor/runtime/instance qpdsl",
     "qpdsl/planning": "grammar grammar/ast grammar/format planner* executor/checkpoint executor/engine/memory "
     "executor/models executor/measure executor/engine/step executor/requests executor/routing qpdsl qpdsl/zoo",
@@ -123,6 +128,8 @@ LAYERS: dict[str, str] = {
     "qpdsl/api/compose": "grammar* planner/plan planner/values executor/runtime/instance qpdsl qpdsl/api qpdsl/sources",
     "qpdsl/lsp": "grammar* planner/plan planner/values planner/names planner/check qpdsl qpdsl/zoo",
     "qpdsl/serve": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
+    "qpdsl/serve/http": "executor/requests executor/events qpdsl qpdsl/serve",
+    "qpdsl/serve/exposed": "executor/requests executor/models executor/text executor/runtime/instance qpdsl/serve",
     "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/events qpdsl qpdsl/zoo "
     "qpdsl/sources",
     "qpdsl/cli/runs": "planner/plan planner/values planner/explain executor* tui tui/widgets qpdsl/zoo "
@@ -130,7 +137,7 @@ LAYERS: dict[str, str] = {
     "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",
     "qpdsl/cli/commands/profiling": "grammar planner* executor/checkpoint qpdsl qpdsl/zoo qpdsl/sources qpdsl/planning "
     "qpdsl/cli",
-    "qpdsl/cli/commands/servers": "executor/checkpoint executor/remote executor/remote/* qpdsl qpdsl/lsp qpdsl/serve "
+    "qpdsl/cli/commands/servers": "executor/checkpoint executor/remote executor/remote/* qpdsl qpdsl/lsp qpdsl/serve* "
     "qpdsl/sources qpdsl/planning qpdsl/cli qpdsl/cli/runs",
     "qpdsl/cli/commands": "grammar* planner* executor* qpdsl qpdsl/*",
 }

@@ -16,6 +16,7 @@ from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers, quant
 from qpdsl.executor.checkpoint.safetensors_header import is_pointer, tensor_shapes
 
 CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 WEIGHTS = "model.safetensors"
@@ -23,7 +24,7 @@ INDEX = "model.safetensors.index.json"
 # The files of a model besides its weights. Whatever else lies in the folder is not read.
 TEXTS = (
     CONFIG,
-    "generation_config.json",
+    GENERATION_CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
     "special_tokens_map.json",
@@ -62,10 +63,13 @@ class ModelFolder:
     gguf: GGUFModel | None = None
 
     @classmethod
-    def of(cls, name: str, path: Path) -> ModelFolder:
-        """Checks a folder; `name` is what the user calls the model. Raises ModelError."""
+    def of(cls, name: str, path: Path, *, weights: bool = True) -> ModelFolder:
+        """Checks a folder; `name` is what the user calls the model. Without `weights` these are not looked at.
+
+        Raises ModelError.
+        """
         try:
-            return cls._checked(path)
+            return cls._checked(path, with_weights=weights)
         except CheckpointError as error:
             raise ModelError(name, str(error)) from error
         except OSError as error:
@@ -73,7 +77,7 @@ class ModelFolder:
             raise ModelError(name, f"{file}cannot be read: {error.strerror or error}") from error
 
     @classmethod
-    def _checked(cls, path: Path) -> ModelFolder:
+    def _checked(cls, path: Path, *, with_weights: bool) -> ModelFolder:
         if not path.exists():
             what = "file" if path.suffix.lower() == SUFFIX else "folder"
             raise CheckpointError(f"there is no {what} `{path}`")
@@ -97,16 +101,17 @@ class ModelFolder:
         _check_kinds(mappings[CONFIG], tokenizer_config)
         shapes: dict[str, tuple[int, ...]] = {}
         tensors: dict[str, str] = {}
-        weights = _weights(path)
+        weights = _weights(path) if with_weights else ()
         for name in weights:
             for tensor, shape in tensor_shapes(path / name).items():
                 if tensor in tensors:
                     raise CheckpointError(f"`{tensor}` is in two of its files, `{tensors[tensor]}` and `{name}`")
                 tensors[tensor], shapes[tensor] = name, shape
-        _check_index(path, tensors)
+        if with_weights:
+            _check_index(path, tensors)
         if not any(name in texts for name in _VOCABULARIES):
             raise CheckpointError(f"it has no tokenizer: `{TOKENIZER}` is missing in `{path}`")
-        index = () if WEIGHTS in weights else (INDEX,)
+        index = (INDEX,) if with_weights and WEIGHTS not in weights else ()
         return cls(path, mappings[CONFIG], tokenizer_config, tensors, shapes, (*texts, *index, *weights))
 
     @classmethod

@@ -29,6 +29,8 @@ from qpdsl.executor.requests.request import Finish, GenerateRequest
 
 # After so many steps of others a model goes before one whose batch would be full.
 _PATIENCE = 8
+# After so many it goes before one whose sequences are more urgent.
+_MOST_PASSED = 32
 # By how much the fullest batch is forgotten at each step.
 _FORGETTING = 0.02
 # Nothing can be drawn or scored from NaN or infinity.
@@ -55,8 +57,8 @@ class ModelRunner:
     """A model with the scheduler of its sequences and the backend that runs its steps.
 
     `passed` counts the steps of other models since its last one, `peak` is the most sequences that were ready lately:
-    by these the engine chooses the model of a step. `spent` is where the time of its next step went, and `waits` are
-    those for tokens that it ended.
+    by these, and by who waits, the engine chooses the model of a step. `spent` is where the time of its next step went,
+    and `waits` are those for tokens that it ended.
     """
 
     name: str
@@ -71,12 +73,16 @@ class ModelRunner:
     spent: StepSeconds = field(default_factory=StepSeconds)
     waits: Waits = field(default_factory=Waits)
 
-    def urgency(self) -> float:
-        """How full its next batch would be against the fullest lately, and how long it has waited.
+    def order(self) -> tuple[bool, float, float, float]:
+        """Of the models that have work, the one for which this is least runs first.
 
-        A model that waits for another's results gets a fuller batch if the other one runs first.
+        That is one that was passed over too often; else the one with the most urgent sequence, or with the deadline
+        that leaves least slack of those that press; and of models that are alike in this, as most are, the one whose
+        next batch would be fullest against the fullest lately, with an allowance for how long it has waited. A model
+        that waits for another's results gets a fuller batch if the other one runs first.
         """
-        return self.scheduler.ready / self.peak + self.passed / _PATIENCE
+        fullness = self.scheduler.ready / self.peak + self.passed / _PATIENCE
+        return (self.passed < _MOST_PASSED, *self.scheduler.need, -fullness)
 
     def chosen(self) -> None:
         """Notes that the next step is this model's."""
@@ -212,7 +218,7 @@ class ModelRunner:
         """Notes how long a sample has waited for what it got in this step; of one that runs ahead nothing is noted."""
         tokens = sample.drawn - sample.told
         if tokens > 0:
-            if sample.rank[0] == 0:
+            if sample.rank.priority == 0:
                 self.waits.note(now - sample.since, tokens, first=sample.told + sample.generation.drawn == 0)
             sample.told, sample.since = sample.drawn, now
 

@@ -70,7 +70,7 @@ class PagedEngine:
 
     It goes on by `step()`, or by `drive()` inside an asyncio loop. `on_step` is called with a report after every step.
     `kv_bytes` is the memory for the KV of all models together, in bytes or as text such as "4GiB" or "50%" of the
-    device's; by default as much as is safe (see `budget.kv_bytes`).
+    device's; by default as much as is safe (see `budget.kv_bytes`). `clock` is the one of the owners' deadlines.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class PagedEngine:
         config: EngineConfig | None = None,
         on_step: Callable[[StepReport], None] | None = None,
         kv_bytes: int | str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config or EngineConfig()
         if kv_bytes is not None:
@@ -86,7 +87,8 @@ class PagedEngine:
         self._kv_bytes = 0
         self._arena: Arena | None = None
         self._runners: dict[str, ModelRunner] = {}
-        self._group = SchedulerGroup()
+        self._clock = clock
+        self._group = SchedulerGroup(clock)
         self._reclaimer = Reclaimer()
         self._model_drafters: list[tuple[str, ModelDrafter]] = []
         self._heads: dict[str, EagleHead] = {}
@@ -138,7 +140,7 @@ class PagedEngine:
     def _allocate(self, models: Mapping[str, PagedModel]) -> None:
         """Makes the arena anew for these models. The old one is freed first: a budget may be all that is free."""
         self._arena, self._runners = None, {}
-        self._group, self._reclaimer = SchedulerGroup(), Reclaimer()
+        self._group, self._reclaimer = SchedulerGroup(self._clock), Reclaimer()
         self._model_drafters = []
         if not models:
             return
@@ -311,12 +313,16 @@ class PagedEngine:
         runner, chunks = self._schedule()
         if not chunks:
             return
+        work = runner.scheduler.work
+        work.step_starts(self._clock())
         self._stepping = True
         try:
             runner.run(chunks)
         finally:
             self._stepping = False
             self._retire_cancelled()
+        if not runner.scheduler.has_work:
+            work.idle()
         self._report(runner, chunks, time.monotonic() - start)
         runner.spent, runner.waits = StepSeconds(), Waits()
 
@@ -353,7 +359,7 @@ class PagedEngine:
         if not working:
             raise RuntimeError("the engine has no work")
         refusals = sum(runner.scheduler.refusals for runner in working)
-        for runner in sorted(working, key=ModelRunner.urgency, reverse=True):
+        for runner in sorted(working, key=ModelRunner.order):
             start = time.perf_counter()
             runner.drafters.propose(runner.scheduler.running)
             runner.spent.drafts += time.perf_counter() - start

@@ -4,26 +4,36 @@ Decode first, then prefill in chunks into what is left of the token budget (Sara
 memory runs out, the sequence that ranks last, of whichever model, is preempted: it gives its pages back and is computed
 again later (vLLM's recompute preemption). No sequence waits for one that ranks after it.
 
+Run-ahead work ranks last. Then more urgent requests rank first, then those whose deadlines leave least slack (as in
+Prism's local scheduler: Yu et al., "Prism: Unleashing GPU Sharing for Cost-Efficient Multi-LLM Serving", 2025), then
+those that came first. A slack that is estimated when a request comes orders it once and for all, so that no two
+sequences take turns in preempting each other. A deadline that has passed counts no longer: what is late already must
+not make others late too. Whoever was outranked too often ranks first from then on.
+
 Models that share memory have a scheduler each, in one `SchedulerGroup`, which compares the ranks of all sequences.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
 from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.reclaimer import Reclaimer
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.memory.sequence import Chunk, Rank, Sequence
+from qpdsl.executor.engine.work_estimate import WorkEstimate
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.ticket import Ticket
 
 # So many of the waiting sequences, the first ones, are ordered by how much of their prompt is cached.
 _WINDOW = 32
-# A sequence that was overtaken by so many younger ones is admitted before any other.
+# A sequence that was overtaken by so many younger ones is admitted before any other of its standing. One that was
+# outranked by so many, while it was the oldest to wait, ranks before any other.
 _PATIENCE = 32
 
 
@@ -46,6 +56,9 @@ class Scheduler:
         self.preemptions = 0
         self.refusals = 0
         self.on_leave: Callable[[Sequence], None] = lambda sequence: None
+        self.work = WorkEstimate(token_budget)
+        # No deadline of a sequence here passes before.
+        self._expiry = math.inf
         self._group = group or SchedulerGroup()
         self._group.schedulers.append(self)
 
@@ -58,21 +71,40 @@ class Scheduler:
         """Sequences that could be in the next batch, memory allowing."""
         return min(len(self.running) + len(self.waiting), self.max_sequences)
 
+    @property
+    def need(self) -> tuple[float, float]:
+        """How much the sequence that ranks first needs the next step, less being more.
+
+        That is minus its urgency, and when it must run at the latest, where its deadline presses.
+        """
+        first = self.first
+        if first is None:
+            return math.inf, math.inf
+        pressing = first.pressing <= self._group.clock()
+        return first.rank.urgency, first.rank.latest if pressing else math.inf
+
     def add(self, sequence: Sequence) -> None:
-        """Queues a sequence behind all that came before it, to this model or another."""
-        sequence.rank = (sequence.request.priority, self._group.arrival(), sequence.index)
+        """Queues a sequence behind all of its standing that came before it, to this model or another."""
+        request = sequence.request
+        latest = self._latest(sequence)
+        sequence.rank = Rank(request.priority, -request.owner.urgency, latest, self._group.arrival(), sequence.index)
         self.memory.prepare(sequence)
-        insort(self.waiting, sequence, key=_rank)
+        self._wait(sequence)
 
     def promote(self, ticket: Ticket) -> None:
         """Gives a request that ran ahead priority 0."""
+        promoted: list[Sequence] = []
         for queue in (self.waiting, self.running):
             for sequence in queue:
-                if sequence.ticket is ticket and sequence.rank[0] > 0:
-                    sequence.rank = (0, *sequence.rank[1:])
+                if sequence.ticket is ticket and sequence.rank.priority > 0:
+                    sequence.rank = sequence.rank._replace(priority=0)
                     # Until now nobody waited for it.
                     sequence.since = time.perf_counter()
+                    promoted.append(sequence)
             queue.sort(key=_rank)
+        for sequence in promoted:
+            if self.is_waiting(sequence):
+                self._group.waits(self, sequence)
 
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step, with memory for each. Sequences that can never fit fail their tickets.
@@ -82,6 +114,8 @@ class Scheduler:
         cached pages may go for it.
         """
         chunks: list[Chunk] = []
+        if (now := self._group.clock()) >= self._expiry:
+            self._forget_deadlines(now)
         preempted = self.preemptions
         budget = self._continue(chunks)
         # A sequence that has just been preempted must not take its pages back at once.
@@ -119,7 +153,7 @@ class Scheduler:
         at = _place(self.running, prompt) + 1
         self.running[at:at] = samples[1:]
         if rest is not None:
-            insort(self.waiting, rest, key=_rank)
+            self._wait(rest)
         return samples
 
     def finish(self, sequence: Sequence) -> None:
@@ -127,6 +161,8 @@ class Scheduler:
         del self.running[_place(self.running, sequence)]
         self.memory.retire(sequence)
         self.on_leave(sequence)
+        if sequence.generates:
+            self.work.ended(sequence.drawn, sequence.generation.max_tokens)
 
     def cancel(self, ticket: Ticket) -> None:
         """Forgets every sequence of a request and frees its pages."""
@@ -136,6 +172,7 @@ class Scheduler:
                 self.memory.drop(sequence)
                 self.on_leave(sequence)
         self.running = [sequence for sequence in self.running if sequence.ticket is not ticket]
+        self._group.forget_gone()
 
     def preempt(self, sequence: Sequence) -> None:
         """Takes a running sequence's pages. They stay in the prefix tree until the memory is needed."""
@@ -144,7 +181,7 @@ class Scheduler:
         self.on_leave(sequence)
         sequence.values.clear()
         sequence.proposal = None
-        insort(self.waiting, sequence, key=_rank)
+        self._wait(sequence)
         self.preemptions += 1
 
     def _continue(self, chunks: list[Chunk]) -> int:
@@ -184,7 +221,7 @@ class Scheduler:
         for sequence in self._candidates():
             if sequence.ticket.done:
                 continue
-            if budget < 1 or not self._has_slot(sequence) or sequence.rank[0] > self.waiting[0].rank[0]:
+            if budget < 1 or not self._has_slot(sequence) or sequence.rank.priority > self.waiting[0].rank.priority:
                 break
             if self._waits_for_prefix(sequence, computing):
                 continue
@@ -200,23 +237,29 @@ class Scheduler:
         chunks[:] = [chunk for chunk in chunks if chunk.sequence.pages]
 
     def _candidates(self) -> list[Sequence]:
-        """The next waiting sequences: by priority, then those overtaken often, then those with most pages cached."""
+        """The next waiting sequences: by standing, then those overtaken often, then those with most pages cached."""
         window = self.waiting[:_WINDOW]
         if len(window) == 1:
             return window
 
-        def order(sequence: Sequence) -> tuple[int, bool, int, int]:
-            priority, arrival, _ = sequence.rank
+        def order(sequence: Sequence) -> tuple[tuple[int, float, float], bool, int, int]:
+            rank = sequence.rank
             if sequence.overtaken >= _PATIENCE:
-                return priority, False, 0, arrival
-            return priority, True, -self.memory.cached_pages(sequence), arrival
+                return rank.standing, False, 0, rank.arrival
+            return rank.standing, True, -self.memory.cached_pages(sequence), rank.arrival
 
         return sorted(window, key=order)
 
     def _has_slot(self, sequence: Sequence) -> bool:
-        if len(self.running) >= self.max_sequences and self.running[-1].rank[0] > sequence.rank[0]:
+        if len(self.running) >= self.max_sequences and self._may_replace(sequence, self.running[-1]):
             self.preempt(self.running[-1])
         return len(self.running) < self.max_sequences
+
+    def _may_replace(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether a sequence takes the slot of one that runs: for its urgency, or for a deadline that presses."""
+        if sequence.rank[:2] != other.rank[:2]:
+            return sequence.rank < other.rank
+        return sequence.rank.latest < other.rank.latest and sequence.pressing <= self._group.clock()
 
     def _waits_for_prefix(self, sequence: Sequence, computing: set[int]) -> bool:
         """True where a running prefill is about to compute its next page that is not cached."""
@@ -229,10 +272,10 @@ class Scheduler:
 
     def _is_idle_work(self, sequence: Sequence) -> bool:
         """True for run-ahead work while there is other work. It may only evict pages that are cold."""
-        if sequence.rank[0] == 0:
+        if sequence.rank.priority == 0:
             return False
         first = self._group.first()
-        return first is not None and first.rank[0] == 0
+        return first is not None and first.rank.priority == 0
 
     def _start(self, sequence: Sequence, budget: int, forced: bool) -> int:
         """Admits a waiting sequence with up to `budget` tokens; returns how many, 0 where there is no memory.
@@ -249,6 +292,7 @@ class Scheduler:
             older.overtaken += 1
         del self.waiting[at]
         insort(self.running, sequence, key=_rank)
+        self._group.admitted(sequence)
         return self._room(sequence, min(sequence.missing, budget))
 
     def _room(self, sequence: Sequence, count: int) -> int:
@@ -256,7 +300,7 @@ class Scheduler:
 
         Sequences that rank after it may be preempted. Its request fails where all memory is not enough.
         """
-        cold_only = sequence.rank[0] > 0 and self._is_idle_work(sequence)
+        cold_only = sequence.rank.priority > 0 and self._is_idle_work(sequence)
         while True:
             room = self.memory.extend(sequence, sequence.late + count, cold_only=cold_only) - sequence.late
             if room > 0:
@@ -273,6 +317,54 @@ class Scheduler:
                 self._refuse(sequence)
             return 0
 
+    def _wait(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=_rank)
+        self._group.waits(self, sequence)
+
+    def is_waiting(self, sequence: Sequence) -> bool:
+        """Whether a sequence waits here."""
+        at = _place(self.waiting, sequence)
+        return at < len(self.waiting) and self.waiting[at] is sequence
+
+    def rank_first(self, sequence: Sequence) -> None:
+        """Has a waiting sequence go before all others of its priority, but for those that were raised before it."""
+        del self.waiting[_place(self.waiting, sequence)]
+        sequence.rank = sequence.rank._replace(urgency=-math.inf, latest=-math.inf)
+        insort(self.waiting, sequence, key=_rank)
+
+    @property
+    def first(self) -> Sequence | None:
+        """The sequence that ranks first, running or waiting."""
+        heads = [queue[0] for queue in (self.running, self.waiting) if queue]
+        return min(heads, key=_rank, default=None)
+
+    def _latest(self, sequence: Sequence) -> float:
+        """When a new sequence must run at the latest for its owner's deadline; notes from when on that presses.
+
+        It presses once less than twice the time is left that the sequence will take.
+        """
+        deadline = sequence.request.owner.deadline
+        if deadline is None or deadline <= self._group.clock():
+            return math.inf
+        self._expiry = min(self._expiry, deadline)
+        seconds = self.work.seconds(sequence)
+        sequence.pressing = -math.inf if seconds is None else deadline - 2 * seconds
+        return deadline - (seconds or 0.0)
+
+    def _forget_deadlines(self, now: float) -> None:
+        """Has those whose deadlines have passed go with the sequences that have none."""
+        self._expiry = math.inf
+        for queue in (self.running, self.waiting):
+            for sequence in queue:
+                deadline = sequence.request.owner.deadline
+                if deadline is None or not math.isfinite(sequence.rank.latest):
+                    continue
+                if deadline <= now:
+                    sequence.rank, sequence.pressing = sequence.rank._replace(latest=math.inf), math.inf
+                else:
+                    self._expiry = min(self._expiry, deadline)
+            queue.sort(key=_rank)
+
     def _refuse(self, sequence: Sequence) -> None:
         self.refusals += 1
         sequence.ticket.fail(EngineError(self.too_large(sequence.reached + 1) or "there is no KV memory to be had"))
@@ -285,17 +377,47 @@ class SchedulerGroup:
     Ranks are compared across models, and only sequences that rank after another give way to it. So the running sequence
     that ranks first gets the memory that it needs, or has all there is: models cannot wait for each other for ever.
 
-    `borrowers` have pages for drafts, and give them back when they are called: True where they had some.
+    `borrowers` have pages for drafts, and give them back when they are called: True where they had some. `clock` is the
+    one of deadlines.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.schedulers: list[Scheduler] = []
         self.borrowers: list[Callable[[], bool]] = []
+        self.clock = clock
         self._arrivals = itertools.count()
+        # Waiting sequences, the oldest first, by a number of its own for each entry. Some may wait no longer.
+        self._oldest: list[tuple[int, int, int, Scheduler, Sequence]] = []
+        self._entries = itertools.count()
 
     def arrival(self) -> int:
         """The number of the next request."""
         return next(self._arrivals)
+
+    def waits(self, scheduler: Scheduler, sequence: Sequence) -> None:
+        """Notes that a sequence waits. Run-ahead work may be outranked for ever."""
+        rank = sequence.rank
+        if rank.priority == 0:
+            heappush(self._oldest, (rank.arrival, rank.index, next(self._entries), scheduler, sequence))
+
+    def admitted(self, sequence: Sequence) -> None:
+        """Notes that a sequence runs. Where the oldest that waits was outranked too often by then, it ranks first.
+
+        So of 33 sequences that are admitted, one at least is the oldest of all, and waits for no others to come.
+        """
+        self.forget_gone()
+        if not self._oldest:
+            return
+        *_, scheduler, oldest = self._oldest[0]
+        if oldest.rank.arrival < sequence.rank.arrival and oldest.rank.standing > sequence.rank.standing:
+            oldest.outranked += 1
+            if oldest.outranked == _PATIENCE:
+                scheduler.rank_first(oldest)
+
+    def forget_gone(self) -> None:
+        """Drops those from the front that wait no longer."""
+        while self._oldest and not self._oldest[0][3].is_waiting(self._oldest[0][4]):
+            heappop(self._oldest)
 
     def drop_drafts(self) -> bool:
         """Has the pages of drafts given back, which go before any sequence; False where there were none."""
@@ -303,8 +425,8 @@ class SchedulerGroup:
 
     def first(self) -> Sequence | None:
         """The sequence that ranks first, running or waiting."""
-        queues = (queue for scheduler in self.schedulers for queue in (scheduler.running, scheduler.waiting))
-        return min((queue[0] for queue in queues if queue), key=_rank, default=None)
+        firsts = (scheduler.first for scheduler in self.schedulers)
+        return min((first for first in firsts if first is not None), key=_rank, default=None)
 
     def last_running(self) -> tuple[Scheduler, Sequence] | None:
         """The running sequence that ranks last, and its scheduler."""
@@ -329,7 +451,7 @@ class SchedulerGroup:
         return sum(len(scheduler.running) for scheduler in self.schedulers)
 
 
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
+def _rank(sequence: Sequence) -> Rank:
     return sequence.rank
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -31,9 +33,9 @@ from transformers import (
 from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder, adapter_error
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel
-from qpdsl.executor.checkpoint.hub_snapshot import adapter_snapshot, snapshot
+from qpdsl.executor.checkpoint.hub_snapshot import adapter_snapshot, cached_snapshot, snapshot
 from qpdsl.executor.checkpoint.isolated_folder import isolated, no_hub
-from qpdsl.executor.checkpoint.model_folder import TOKENIZER, ModelFolder
+from qpdsl.executor.checkpoint.model_folder import GENERATION_CONFIG, TOKENIZER, ModelFolder
 from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers
 from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.model.heads import ValueHead
@@ -98,6 +100,45 @@ def load_modules(
         return loading.modules(device, torch_dtype, keep=dtype is None and device == "cpu")
 
 
+@dataclass(frozen=True, slots=True)
+class ModelTokens:
+    """The tokens of a model without the model: its tokenizer, the ids that end its output, and its configuration."""
+
+    tokenizer: PreTrainedTokenizerFast
+    eos: frozenset[int]
+    config: PretrainedConfig
+
+    @property
+    def width(self) -> int:
+        """How many ids there are: the length of the model's logits."""
+        added = max(self.tokenizer.get_vocab().values(), default=0) + 1
+        return max(added, getattr(self.config.get_text_config(), "vocab_size", None) or 0)
+
+
+def load_tokens(name: str, location: str | Path, slow: Callable[[str], None] | None = None) -> ModelTokens:
+    """The tokens of a folder, which needs no weights, of a GGUF file, or of a hub id whose files are in the cache.
+
+    `name` is the model that they are for; `slow` is told what takes long for once. Raises ModelError.
+    """
+    _quiet()
+    path = location if isinstance(location, Path) else cached_snapshot(location)
+    if path is None:
+        raise ModelError(name, f"`{location}` is no folder, and no hub id whose tokenizer is in the cache")
+    try:
+        folder = ModelFolder.of(name, path, weights=False)
+        with isolated(folder) as files, no_hub():
+            return _Loading(name, str(location), folder, files, None, slow).tokens()
+    except OSError as error:
+        raise ModelError(name, f"the files of its tokenizer cannot be read: {error}") from error
+
+
+def _quiet() -> None:
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    for library in _LIBRARIES:
+        logging.getLogger(library).setLevel(logging.ERROR)
+
+
 @contextmanager
 def _opened(
     name: str,
@@ -108,10 +149,7 @@ def _opened(
     slow: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[_Loading, torch.dtype | str]]:
     """A model whose files are checked, ready to be loaded inside the block, and the type to load it in."""
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    for library in _LIBRARIES:
-        logging.getLogger(library).setLevel(logging.ERROR)
+    _quiet()
     torch_dtype = _dtype(name, device, dtype)
     folder = ModelFolder.of(name, location if isinstance(location, Path) else snapshot(name, location))
     lora = None
@@ -191,8 +229,27 @@ class _Loading:
         if packaged and (reason := mixed_rows(model)) is not None:
             raise self._error(reason)
         return PagedTextModel.of(
-            self.name, tokenizer, paged, self._eos(model, tokenizer), verifier, self._notes(), held
+            self.name,
+            tokenizer,
+            paged,
+            self._eos(getattr(model, "generation_config", None), tokenizer),
+            verifier,
+            self._notes(),
+            held,
         )
+
+    def tokens(self) -> ModelTokens:
+        """See `load_tokens`."""
+        config = self._config()
+        tokenizer = self._tokenizer()
+        try:
+            if GENERATION_CONFIG in self.folder.files:
+                generation = GenerationConfig.from_pretrained(self.files)
+            else:
+                generation = GenerationConfig.from_model_config(config)
+        except Exception as error:  # from_pretrained raises whatever the files provoke
+            raise self._error(f"its generation_config.json does not load: {self._reason(error)}") from error
+        return ModelTokens(tokenizer, self._eos(generation, tokenizer), config)
 
     def modules(
         self, device: str, dtype: torch.dtype | str, *, keep: bool
@@ -247,8 +304,7 @@ class _Loading:
             return ()
         return (f"adapter `{self.adapter.origin}` was made for `{base}`, and is on `{self.origin}` here",)
 
-    def _eos(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-        generation = getattr(model, "generation_config", None)
+    def _eos(self, generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
         eos = getattr(generation, "eos_token_id", None)
         if eos is None:
             eos = tokenizer.eos_token_id
@@ -329,7 +385,8 @@ class _Loading:
         try:
             verifier = told or named(kind)
             head = own_head(verifier, tensors, device)
-            return verifier(tokenizer, head, getattr(config.get_text_config(), "pad_token_id", None)), head
+            width = None if head is None else head.width
+            return verifier(tokenizer, width, getattr(config.get_text_config(), "pad_token_id", None)), head
         except ContextError as error:
             raise self._error(f"as a verifier: {error}") from error
 

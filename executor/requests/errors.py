@@ -1,4 +1,4 @@
-"""The refusals of an engine: of a request, and of a model at load."""
+"""The refusals of an engine: of a request, of a model at load, and of all that a server was to serve."""
 
 from __future__ import annotations
 
@@ -9,3 +9,11 @@ class EngineError(Exception):
 
 class UnsupportedModel(Exception):
     """A model that cannot run on the paged engine; the message says why."""
+
+
+class BudgetReached(EngineError):
+    """A request that was not sent, since the tokens or the money for all of them are spent; the message says which."""
+
+
+class ServerGone(Exception):
+    """A server that has not answered for so long that it is not waited for any more; the message names it."""

@@ -155,7 +155,8 @@ class GenerateRequest:
     fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`, tokens may be drawn
     before the model's last layer. With a `confidence`, a sample ends before the first token that does not stand by it.
     `priority`: see `Priority`. With `cached`, the request may use what the engine computed for others, and they may use
-    what is computed for it.
+    what is computed for it. With `lead`, the first sample goes alone until it has its first token or has ended, so that
+    a server's cache has the prompt when the others come; it changes no token.
 
     How the steps are carried out changes no token: with `jump`, ids that the mask forces are taken without asking the
     model; with `sparse`, the head computes the ids that the mask allows alone, where they are few; `draft` proposes
@@ -187,6 +188,7 @@ class GenerateRequest:
     figures: bool = False
     constraint: Constraint | None = None
     stops: tuple[str, ...] = ()
+    lead: bool = False
     since: float | None = field(default=None, compare=False)
     owner: Owner = field(default=Owner(), compare=False)
 
@@ -474,6 +476,18 @@ class Calls:
     cached_tokens: int = 0
     sampled_tokens: int = 0
     cost: float = 0.0
+
+    def __add__(self, other: Calls) -> Calls:
+        known = [tokens for tokens in (self.prompt_tokens, other.prompt_tokens) if tokens is not None]
+        return Calls(
+            self.requests + other.requests,
+            self.retries + other.retries,
+            self.replayed + other.replayed,
+            sum(known) if known else None,
+            self.cached_tokens + other.cached_tokens,
+            self.sampled_tokens + other.sampled_tokens,
+            self.cost + other.cost,
+        )
 
 
 @dataclass(frozen=True, slots=True)

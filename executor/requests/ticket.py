@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Completion, GenerateRequest, Request, Sample
+from qpdsl.executor.requests.request import Calls, Completion, GenerateRequest, Request, Sample
 
 
 class Ticket:
@@ -28,6 +28,7 @@ class Ticket:
         self._cancel = cancel
         self._promote = promote
         self._samples: dict[int, Sample] = {}
+        self._calls: Calls | None = None
         self._completion: Completion | None = None
         self._error: EngineError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -50,22 +51,28 @@ class Ticket:
         if not self.done:
             self._promote(self)
 
-    def finish_sample(self, index: int, sample: Sample, cached: int) -> None:
+    def finish_sample(self, index: int, sample: Sample, cached: int, calls: Calls | None = None) -> None:
         """Engine side: sample `index` has ended; `cached` tokens of its prompt were not computed for it.
 
-        The last sample to end resolves the ticket.
+        `calls`: what it took, where a server elsewhere gave it. The last sample to end resolves the ticket.
         """
         self._samples[index] = sample
+        if calls is not None:
+            self._calls = calls if self._calls is None else self._calls + calls
         if self.on_sample is not None:
             self.on_sample(index, sample)
         if len(self._samples) == self.request.samples:
             samples = tuple(self._samples[index] for index in range(self.request.samples))
-            self._resolve(Completion(samples=samples, cached=cached))
+            self._resolve(Completion(samples=samples, cached=cached, calls=self._calls))
 
     def finish_read(self, values: Sequence[tuple[float, ...]], cached: int) -> None:
         """Engine side: a request that reads has `values` at each of its positions."""
         assert not isinstance(self.request, GenerateRequest)
         self._resolve(self.request.completion(values, cached))
+
+    def finish(self, completion: Completion) -> None:
+        """Engine side: a request that reads is answered as a whole."""
+        self._resolve(completion)
 
     def fail(self, error: EngineError) -> None:
         """Engine side: the request cannot be served."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator
 
 from qpdsl.executor.requests.request import Feature
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.options import constant
-from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, everything
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, everything
 
 
 def required_features(plan: PhysicalPlan) -> dict[str, frozenset[Feature]]:
@@ -17,26 +17,27 @@ def required_features(plan: PhysicalPlan) -> dict[str, frozenset[Feature]]:
     A temperature that depends on the arguments counts as above 0, so it needs seeds.
     """
     required: dict[str, frozenset[Feature]] = {}
-
-    def require(model: str, features: AbstractSet[Feature]) -> None:
-        required[model] = required.get(model, frozenset()) | features
-
     for node in everything(plan.ops):
-        match node.op, node.strategy:
-            case ops.Generate() as op, GenerateStrategy() as strategy:
-                require(op.model, _generate_features(op, strategy))
-                if isinstance(op.via, ops.Filter):
-                    drawing = _generate_features(op, strategy) - {"logprobs"}
-                    require(op.via.model, drawing | {"confidence"})
-                if strategy.decode.draft == "model" and op.draft is not None and op.draft.model is not None:
-                    require(op.draft.model, {"sampling"})
-            case ops.Judge(reduce="expected") | ops.Prob() | ops.Tournament() as op, _:
-                require(op.model, {"logprobs"})
-            case ops.Judge() as op, _:
-                require(op.model, {"sampling", "regex"})
-            case ops.Score() as op, _:
-                require(op.verifier, {"logits"})
+        for model, features in features_of(node):
+            required[model] = required.get(model, frozenset()) | features
     return required
+
+
+def features_of(node: PhysicalOp) -> Iterator[tuple[str, frozenset[Feature]]]:
+    """The same of one operator, without those inside it: names of models, and what each must have."""
+    match node.op, node.strategy:
+        case ops.Generate() as op, GenerateStrategy() as strategy:
+            yield op.model, _generate_features(op, strategy)
+            if isinstance(op.via, ops.Filter):
+                yield op.via.model, _generate_features(op, strategy) - {"logprobs"} | {"confidence"}
+            if strategy.decode.draft == "model" and op.draft is not None and op.draft.model is not None:
+                yield op.draft.model, frozenset({"sampling"})
+        case ops.Judge(reduce="expected") | ops.Prob() | ops.Tournament() as op, _:
+            yield op.model, frozenset({"logprobs"})
+        case ops.Judge() as op, _:
+            yield op.model, frozenset({"sampling", "regex"})
+        case ops.Score() as op, _:
+            yield op.verifier, frozenset({"logits"})
 
 
 def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozenset[Feature]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qpdsl.executor.events.events import InstanceDone, InstanceStarted, Path
-from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.errors import BudgetReached, EngineError
 from qpdsl.executor.runtime.generate.decided_vote import run_decided_vote
 from qpdsl.executor.runtime.generate.generate import generate
 from qpdsl.executor.runtime.generate.run_ahead import Expansion
@@ -53,7 +53,8 @@ class InstanceResult:
 
     `error` says why there is no value. Tokens are counted as `Usage` counts them; seconds are wall time. `timed_out`:
     it took longer than it was given. `unscored`: rows without a score, as they were too long for a verifier or a judge.
-    `counts`: those of its `Usage`.
+    `counts`: those of its `Usage`. `cached_tokens` of the prompts' were found in a cache, how many may depend on what
+    else runs.
     """
 
     value: JsonValue
@@ -67,6 +68,7 @@ class InstanceResult:
     timed_out: bool = False
     unscored: int = 0
     counts: Mapping[str, int] = field(default_factory=dict, compare=False)
+    cached_tokens: int = field(default=0, compare=False)
 
 
 async def run(
@@ -98,6 +100,9 @@ async def run(
         root = plan.ops[-1].op
         assert isinstance(root, ops.Return)
         value = return_value(root, rows, instance)
+    except BudgetReached:
+        # Nothing is wrong with the instance, and more can be spent on it another time.
+        raise
     except (RowError, EngineError) as failure:
         error = str(failure)
     except TimeoutError:
@@ -134,6 +139,7 @@ async def run(
         timed_out,
         usage.counts["unscored"],
         dict(usage.counts),
+        usage.cached_tokens,
     )
 
 

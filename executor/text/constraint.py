@@ -6,6 +6,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import llguidance.hf
@@ -28,9 +29,16 @@ Bits = np.ndarray[Any, np.dtype[np.int32]]
 _SPACING: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
-def json_grammar(schema: str) -> str:
-    """The grammar of the records that a JSON Schema, as JSON text, describes."""
-    return LLMatcher.grammar_from_json_schema(schema, defaults=_SPACING)
+# Of those who write records in a way of their own.
+_ANY_SPACING: JsonCompileOptions = {"whitespace_flexible": True}
+
+
+def json_grammar(schema: str, *, any_spacing: bool = False) -> str:
+    """The grammar of the records that a JSON Schema, as JSON text, describes.
+
+    With `any_spacing` there may be white space wherever JSON permits it, else where `json.dumps` puts it.
+    """
+    return LLMatcher.grammar_from_json_schema(schema, defaults=_ANY_SPACING if any_spacing else _SPACING)
 
 
 _GRAMMARS: dict[str, Callable[[str], str]] = {
@@ -51,10 +59,13 @@ class ConstraintError(Exception):
 class Constrainer:
     """Compiles constraints against one tokenizer, each once.
 
-    `vocabulary` is the width of the model's logits; `eos` are the ids that end its output.
+    `vocabulary` is the width of the model's logits; `eos` are the ids that end its output. `any_spacing`: see
+    `json_grammar`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, vocabulary: int, eos: Collection[int]) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, vocabulary: int, eos: Collection[int], *, any_spacing: bool = False
+    ) -> None:
         try:
             self._tokens: LLTokenizer = llguidance.hf.from_tokenizer(
                 tokenizer, n_vocab=vocabulary, eos_token=sorted(eos) or None
@@ -63,12 +74,13 @@ class Constrainer:
             raise ConstraintError(f"its tokenizer cannot be held to a constraint: {error}") from error
         self._threads = LLExecutor(min(os.cpu_count() or 1, _MOST_THREADS))
         self._compiled: dict[tuple[str, str], LLMatcher] = {}
+        self._grammars = {**_GRAMMARS, "json_schema": partial(json_grammar, any_spacing=any_spacing)}
 
     def masks(self, kind: str, source: str) -> Callable[[], TokenMask]:
         """Makes a fresh mask for each sample. `kind` is `json_schema`, `regex` or `grammar`. Raises ConstraintError."""
         matcher = self._compiled.get((kind, source))
         if matcher is None:
-            matcher = LLMatcher(self._tokens, _GRAMMARS[kind](source), log_level=0)
+            matcher = LLMatcher(self._tokens, self._grammars[kind](source), log_level=0)
             if matcher.is_error():
                 raise ConstraintError(_first_line(matcher.get_error()))
             self._compiled[kind, source] = matcher

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.text.context import ContextError, Piece, automatic_prefix, encode_located
 from qpdsl.executor.verifiers.verifier import (
     STEP_SEPARATOR,
@@ -33,9 +32,9 @@ class MathShepherdVerifier(Verifier):
     kind = "math_shepherd"
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
     ) -> None:
-        super().__init__(tokenizer, head, padding)
+        super().__init__(tokenizer, width, padding)
         self._tag = sign_token(tokenizer, TAG, "a Math-Shepherd")
         self._prefix = automatic_prefix(tokenizer)
         self._ids = (sign_token(tokenizer, "+", "a Math-Shepherd"), sign_token(tokenizer, "-", "a Math-Shepherd"))

@@ -13,7 +13,6 @@ from functools import cached_property
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.text.context import (
     ContextError,
     Piece,
@@ -32,10 +31,10 @@ class OutcomeVerifier(Verifier):
     head = "score"
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
     ) -> None:
-        super().__init__(tokenizer, head, padding)
-        outputs = 1 if head is None else head.width
+        super().__init__(tokenizer, width, padding)
+        outputs = 1 if width is None else width
         if outputs > 2:
             raise ContextError(f"it tells {outputs} classes apart; an outcome reward model has one number or two")
         self._ids = tuple(range(outputs))

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.text.context import ContextError, Piece, chat_frame, encode_pieces
 from qpdsl.executor.verifiers.verifier import ModelFiles, Solution, StepReads, Verifier, two_way
 
@@ -27,9 +26,9 @@ class QwenVerifier(Verifier):
     head_width = 2
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
     ) -> None:
-        super().__init__(tokenizer, head, padding)
+        super().__init__(tokenizer, width, padding)
         added = {token.content: id for id, token in tokenizer.added_tokens_decoder.items()}
         if MARK not in added:
             raise ContextError(f"its tokenizer has no token `{MARK}`, so it cannot be a Qwen verifier")

@@ -47,7 +47,11 @@ def own_head(kind: type[Verifier], tensors: CheckpointTensors, device: str) -> V
     head = tensors.head(kind.head, device)
     if head is None:
         raise ContextError(f"it has no weights `{kind.head}…`, so it is no {kind.kind} verifier")
-    if kind.head_width not in (None, head.width):
-        width = kind.head_width
-        raise ContextError(f"its head gives {head.width} numbers; that of a {kind.kind} verifier gives {width}")
+    check_width(kind, head.width)
     return head
+
+
+def check_width(kind: type[Verifier], width: int) -> None:
+    """Raises ContextError where a head that gives so many numbers is not of that kind."""
+    if kind.head_width not in (None, width):
+        raise ContextError(f"its head gives {width} numbers; that of a {kind.kind} verifier gives {kind.head_width}")

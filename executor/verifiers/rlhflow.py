@@ -11,7 +11,6 @@ from functools import cached_property
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.text.context import Encoded, Piece, chat_frame, encode_located, template_strips
 from qpdsl.executor.text.resumed_encoding import ResumedEncoder
 from qpdsl.executor.verifiers.verifier import Solution, StepReads, Verifier, sign_token, two_way
@@ -26,9 +25,9 @@ class RlhflowVerifier(Verifier):
     kind = "rlhflow"
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
     ) -> None:
-        super().__init__(tokenizer, head, padding)
+        super().__init__(tokenizer, width, padding)
         self._encoder = ResumedEncoder(tokenizer)
         self._frames: dict[int, list[str | int]] = {}
         self._ids = (sign_token(tokenizer, "+", "an RLHFlow"), sign_token(tokenizer, "-", "an RLHFlow"))

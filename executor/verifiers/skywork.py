@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.text.context import ContextError, encode_pieces
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, ModelFiles, Solution, StepReads, Verifier
 
@@ -24,9 +23,9 @@ class SkyworkVerifier(Verifier):
     head_width = 1
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
     ) -> None:
-        super().__init__(tokenizer, head, padding)
+        super().__init__(tokenizer, width, padding)
         ids = tokenizer.encode("\n", add_special_tokens=False)
         if not ids or tokenizer.decode(ids[-1:]) != "\n":
             raise ContextError("its tokenizer has no token for a newline, so it cannot be a Skywork verifier")

@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.text.context import ContextError
 from qpdsl.executor.verifiers.checkpoint import CheckpointTensors
 
@@ -75,11 +74,11 @@ class Verifier(ABC):
     head_width: ClassVar[int | None] = None
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, head: ValueHead | None = None, padding: int | None = None
+        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
     ) -> None:
-        """`head` is the loaded one of a kind with its own, `padding` the id of the model's padding token if it has one.
+        """`width`: how many numbers a head of its own gives; `padding`: the id of the model's padding token, if any.
 
-        Raises ContextError where the tokenizer or the head does not fit the kind.
+        Raises ContextError where the tokenizer or the width does not fit the kind.
         """
         self._tokenizer = tokenizer
         # Finished rows and equal rows are asked for again in every round.

@@ -12,6 +12,7 @@ from qpdsl.grammar.ast.schemas import Schema, TypeExpr
 from qpdsl.grammar.ast.stages import Stage
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.words import WithinLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,13 @@ class Model(Node):
 
 @dataclass(frozen=True, slots=True)
 class Within(Node):
-    """`within exact`, `within epsilon(1e-3)`, `within loss(0.02)`: how far a plan may go."""
+    """`within exact`, `within epsilon(1e-3)`, `within loss(0.02)`: how far a plan may go.
 
-    level: OneOf["exact", "epsilon", "loss"]
+    `within replayable` and `within recorded` say it of models on servers: the same server gives the same samples again,
+    or only what was kept of them comes again.
+    """
+
+    level: WithinLevel
     bound: float | None = None
 
 

@@ -15,6 +15,7 @@ from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import (
     AMORTIZED_OPTIONS,
+    BOUNDED_LEVELS,
     CLAUSE_FORMS,
     CONFIDENCES,
     DRAFT_OPTIONS,
@@ -197,16 +198,17 @@ class FormBuilder:
         self.faults.report("QP125", message, span, notes=(f"form: {CLAUSE_FORMS['draft']}",))
 
     def within_of(self, form: Form | Token) -> ast.Within | None:
-        """`exact`, `epsilon(1e-3)` or `loss(0.02)`."""
+        """`exact`, `replayable`, `recorded`, `epsilon(1e-3)` or `loss(0.02)`."""
         name, span = (form.name, form.span) if isinstance(form, Form) else (form, at(form))
         if name not in LEVELS:
             self.report_unknown(name, "level", LEVELS, CLAUSE_FORMS["within"])
             return None
-        if name == "exact":
+        level = next(level for level in LEVELS if level == name)
+        if level not in BOUNDED_LEVELS:
             if isinstance(form, Form):
                 notes = (f"form: {CLAUSE_FORMS['within']}",)
-                self.faults.report("QP125", "`exact` takes no arguments", span, notes=notes)
-            return ast.Within("exact", span=span)
+                self.faults.report("QP125", f"`{name}` takes no arguments", span, notes=notes)
+            return ast.Within(level, span=span)
         usage = "epsilon(1e-3)" if name == "epsilon" else "loss(0.02)"
         if not isinstance(form, Form):
             notes = (f"form: within {usage}",)
@@ -217,7 +219,7 @@ class FormBuilder:
             return None
         greatest = 1 if name == "loss" else None
         bound = self.leaves.number_between(values[0], f"the bound of `{name}`", 0, greatest)
-        return None if bound is None else ast.Within(name.value, float(bound), span=span)
+        return None if bound is None else ast.Within(level, float(bound), span=span)
 
     def choices_of(self, form: Form) -> tuple[str, ...] | None:
         """The texts of `choice("a", "b")`: one at least, each once."""

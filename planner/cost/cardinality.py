@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from qpdsl.grammar import ast
+from qpdsl.planner.cost.server_times import ServerTimes
 from qpdsl.planner.cost.statistics import (
     ALLOWED_BITS,
     DRAFT_METHODS,
@@ -91,7 +92,8 @@ class Cardinality:
 class Cardinalities:
     """By operator. `source` says in words what they are based on; `longest`: see `RunFigures`.
 
-    `ways` has what a token takes with ways to decode that were measured beforehand.
+    `ways` has what a token takes with ways to decode that were measured beforehand. `servers` are the waits for models
+    on servers, by their ids.
     """
 
     of: Mapping[str, Cardinality]
@@ -99,6 +101,7 @@ class Cardinalities:
     longest: float
     statistics: ProgramStatistics | None
     ways: Mapping[ops.Filter | ops.Amortized, TokenCost] = field(default_factory=dict)
+    servers: Mapping[str, ServerTimes] = field(default_factory=dict)
 
 
 def cardinalities(plan: PhysicalPlan, statistics: Statistics) -> Cardinalities:
@@ -107,11 +110,12 @@ def cardinalities(plan: PhysicalPlan, statistics: Statistics) -> Cardinalities:
     prior = _Prior(plan)
     prior.chain(plan.ops, 1.0, 1.0, PROBLEM_TOKENS, 0.0)
     if latest is None:
-        return Cardinalities(prior.cards, "rules of thumb", _LONGEST, None)
+        return Cardinalities(prior.cards, "rules of thumb", _LONGEST, None, servers=statistics.servers)
     used = exact or latest
     measured = {id: _measured(card, used.operators.get(id), prior.nodes[id]) for id, card in prior.cards.items()}
     source = f"{used.problems:,} problem{'s' if used.problems != 1 else ''} measured"
-    return Cardinalities(measured, source + ("" if exact else " under other values"), used.longest, exact)
+    source += "" if exact else " under other values"
+    return Cardinalities(measured, source, used.longest, exact, servers=statistics.servers)
 
 
 class _Prior:

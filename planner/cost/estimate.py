@@ -2,7 +2,8 @@
 
 Tokens follow from cardinalities and strategies (`cardinality.py`, `demand.py`). Seconds follow from how full the
 forwards are and what the device takes for one (`timing.py`, `device.py`). Where the program ran before on this device,
-seconds are multiplied by the ratio of what those runs took to what was predicted for them.
+seconds are multiplied by the ratio of what those runs took to what was predicted for them. Operators of models on
+servers take no forwards here; they wait as long as earlier runs did (`server_times.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.cost.cardinality import Cardinalities, cardinalities
 from qpdsl.planner.cost.demand import Demand, demands_of, executed
 from qpdsl.planner.cost.device import Device
@@ -26,12 +28,13 @@ class Estimate:
     """The estimate for a whole load.
 
     `costs` and `rows` are by operator, over all problems. `rounds` are those of each `repeat`, for one problem.
-    `models` holds the forwards of each model. `source` says what the cardinalities are based on. `clock` is the factor
+    `seconds` is None where a plan asks a server that nobody measured. `models` holds the forwards of each model of this
+    machine. `source` says what the cardinalities are based on. `clock` is the factor
     that earlier runs put on the seconds, None where there were none. `measured` is false where the device's figures
     are nominal.
     """
 
-    seconds: float
+    seconds: float | None
     costs: Mapping[str, Cost]
     rows: Mapping[str, float]
     rounds: Mapping[str, float]
@@ -57,9 +60,12 @@ def estimate_known(plan: PhysicalPlan, device: Device, cards: Cardinalities, loa
     model = CostModel(device, cards, load)
     plan_timing = model.timing(plan)
     timing = plan_timing.timing
+    waits = _waits(plan_timing, cards)
+    waited = None if None in waits.values() else sum(wait for wait in waits.values() if wait is not None)
     return Estimate(
-        timing.seconds * model.factor,
-        _costs(plan_timing.demands, timing.models, load.problems, model.factor),
+        # Problems that run at once wait at once.
+        None if waited is None else timing.seconds * model.factor + waited * load.problems / plan_timing.flight,
+        _costs(plan_timing.demands, timing.models, waits, load.problems, model.factor),
         {node.id: cards.of[node.id].rows_out * load.problems for node in everything(plan.ops)},
         {
             node.id: cards.of[node.body[0].id].runs
@@ -80,7 +86,7 @@ def with_costs(plan: PhysicalPlan, estimate: Estimate) -> PhysicalPlan:
     problems = max(estimate.load.problems, 1)
     costs = {
         id: Cost(
-            cost.seconds / problems,
+            None if cost.seconds is None else cost.seconds / problems,
             cost.prompt_tokens / problems,
             cost.cached_tokens / problems,
             cost.sampled_tokens / problems,
@@ -161,7 +167,8 @@ class CostModel:
 
     def _timing(self, plan: PhysicalPlan, work: _Work, flight: float) -> Timing:
         load = replace(self._load, kv_type=plan.kv_type) if plan.kv_type is not None else self._load
-        return timing_of(work.demands, flight, work.rows, self._cards.longest, self._device, load)
+        here = [demand for demand in work.demands if not is_remote(demand.model)]
+        return timing_of(here, flight, work.rows, self._cards.longest, self._device, load)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,21 +211,37 @@ def _flight(plan: PhysicalPlan, work: _Work, load: Load) -> float:
     return min(float(most), max(1.0, plan.floor / max(work.sequences, 1e-9)))
 
 
+def _waits(plan_timing: PlanTiming, cards: Cardinalities) -> dict[str, float | None]:
+    """By operator that asks a server, the seconds that it waits for it in one problem; None where nobody knows."""
+    waits: dict[str, float | None] = {}
+    for demand in plan_timing.demands:
+        if not is_remote(demand.model):
+            continue
+        card, times = cards.of[demand.operator], cards.servers.get(demand.model)
+        seen = None if times is None else times.at(plan_timing.flight)
+        wait = None if seen is None else seen.wait(card.longest)
+        waits[demand.operator] = None if wait is None else wait * card.runs
+    return waits
+
+
 def _costs(
-    plan_demands: tuple[Demand, ...], models: Mapping[str, ModelTiming], problems: int, factor: float
+    plan_demands: tuple[Demand, ...],
+    models: Mapping[str, ModelTiming],
+    waits: Mapping[str, float | None],
+    problems: int,
+    factor: float,
 ) -> dict[str, Cost]:
     """By operator, by the rule of EXPLAIN ANALYZE: a model's time is charged by its tokens of either kind."""
     costs: dict[str, Cost] = {}
     for demand in plan_demands:
-        same_model = [other for other in plan_demands if other.model == demand.model]
-        timing = models[demand.model]
-        computed = sum(other.computed for other in same_model)
-        sampled = sum(other.sampled for other in same_model)
-        seconds = timing.prefill_seconds * demand.computed / computed if computed else 0.0
-        seconds += timing.decode_seconds * demand.sampled / sampled if sampled else 0.0
         before = costs.get(demand.operator, Cost(0.0, 0.0, 0.0, 0.0))
+        if demand.model in models:
+            added: float | None = _forward_seconds(demand, plan_demands, models[demand.model]) * factor
+        else:
+            wait = waits[demand.operator]
+            added = None if wait is None else wait * problems
         costs[demand.operator] = Cost(
-            before.seconds + seconds * factor,
+            None if before.seconds is None or added is None else before.seconds + added,
             before.prompt_tokens + demand.prompt * problems,
             before.cached_tokens + demand.cached * problems,
             before.sampled_tokens + demand.sampled * problems,
@@ -226,13 +249,23 @@ def _costs(
     return costs
 
 
+def _forward_seconds(demand: Demand, plan_demands: tuple[Demand, ...], timing: ModelTiming) -> float:
+    """Its part of the seconds of its model's forwards."""
+    same_model = [other for other in plan_demands if other.model == demand.model]
+    computed = sum(other.computed for other in same_model)
+    sampled = sum(other.sampled for other in same_model)
+    seconds = timing.prefill_seconds * demand.computed / computed if computed else 0.0
+    return seconds + (timing.decode_seconds * demand.sampled / sampled if sampled else 0.0)
+
+
 def _costed(node: PhysicalOp, costs: Mapping[str, Cost]) -> PhysicalOp:
     """The operator with its cost; one that contains others, whose costs stand on them, costs the sum of theirs."""
     inner_costs = [inner.cost for chain in node.inside for inner in chain if inner.cost is not None]
     cost = costs.get(node.id)
     if inner_costs:
+        seconds = [inner.seconds for inner in inner_costs if inner.seconds is not None]
         cost = Cost(
-            sum(inner.seconds for inner in inner_costs),
+            sum(seconds) if len(seconds) == len(inner_costs) else None,
             sum(inner.prompt_tokens for inner in inner_costs),
             sum(inner.cached_tokens for inner in inner_costs),
             sum(inner.sampled_tokens for inner in inner_costs),

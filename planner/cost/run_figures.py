@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.cost.server_calls import CALL_COUNTS
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything, models_of
 
 ACCOUNTING_RULE = (
     "time: that of forwards; one forward serves many operators, and is charged by token share, prompt and drawn "
@@ -178,7 +178,9 @@ _NO_FIGURES = OperatorFigures()
 def operator_seconds(plan: PhysicalPlan, figures: RunFigures) -> dict[str, float]:
     """Seconds of forwards by operator, for those that call a model; one that contains others has the sum of theirs."""
     seconds: dict[str, float] = {}
-    users = {node.id: _models(node.op, plan.models) for node in everything(plan.ops)}
+    users = {
+        node.id: tuple(plan.models.get(name, name) for name in models_of(node.op)) for node in everything(plan.ops)
+    }
     for model, spent in figures.models.items():
         own = {id: figures.operators.get(id, _NO_FIGURES) for id, models in users.items() if model in models}
         prompt = {id: float(operator.prompt_tokens - operator.cached_tokens) for id, operator in own.items()}
@@ -197,26 +199,11 @@ def operator_seconds(plan: PhysicalPlan, figures: RunFigures) -> dict[str, float
 
 
 def total(chain: tuple[PhysicalOp, ...], figures: RunFigures) -> OperatorFigures:
-    """The tokens of a chain of operators; the figures of one that contains others include theirs."""
+    """The tokens and calls of a chain of operators; the figures of one that contains others include theirs."""
     operators = [figures.operators.get(node.id, _NO_FIGURES) for node in chain]
     return OperatorFigures(
         prompt_tokens=sum(operator.prompt_tokens for operator in operators),
         cached_tokens=sum(operator.cached_tokens for operator in operators),
         sampled_tokens=sum(operator.sampled_tokens for operator in operators),
-        counts={"near_ties": sum(operator.count("near_ties") for operator in operators)},
+        counts={name: sum(operator.count(name) for operator in operators) for name in ("near_ties", *CALL_COUNTS)},
     )
-
-
-def _models(op: ops.Operator, models: Mapping[str, str]) -> tuple[str, ...]:
-    match op:
-        case ops.Generate(model=model, via=ops.Filter(model=small)):
-            names: tuple[str, ...] = (model, small)
-        case ops.Generate(model=model, draft=ops.Draft(method="model", model=str(small))):
-            names = (model, small)
-        case ops.Generate(model=model) | ops.Score(verifier=model):
-            names = (model,)
-        case ops.Judge(model=model) | ops.Prob(model=model) | ops.Tournament(model=model):
-            names = (model,)
-        case _:
-            names = ()
-    return tuple(models.get(name, name) for name in names)

@@ -15,13 +15,14 @@ from typing import Any, get_args
 from qpdsl.grammar.words import DraftMethod
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
+from qpdsl.planner.cost.server_times import ServerTimes, server_times_from, waits_of
 from qpdsl.planner.cost.validation import count, mapping, number, peak, text
 from qpdsl.planner.cost.way_losses import WayLoss, loss_from, losses_of
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.planner.values.value import Value
 
-VERSION = 3
+VERSION = 4
 STATISTICS_FILE = "statistics.json"
 MOST_PROGRAMS = 256
 # Earlier runs count for at most this many problems, so that a change shows.
@@ -30,6 +31,7 @@ _MOST_WEIGHT = 200.0
 _MOST_CLOCKS = 8
 _FADED = 1e-9
 _MOST_LOSSES = 1024
+_MOST_SERVERS = 256
 # Parts of an operator that do not tell one program from another, or stand in the operators inside it.
 _NOT_PRINTED = ("span", "body", "arms", "draft")
 DRAFT_METHODS = tuple(method for method in get_args(DraftMethod) if method != "none")
@@ -88,11 +90,13 @@ class ProgramStatistics:
 class Statistics:
     """The statistics of all programs, by fingerprint and values; the most recently used last.
 
-    `losses` are those of ways to decode, by operator and way, the latest last; see `way_losses.py`.
+    `losses` are those of ways to decode, by operator and way, the latest last; see `way_losses.py`. `servers` holds
+    what was waited for models on servers, by their ids, the latest last.
     """
 
     programs: dict[str, ProgramStatistics] = field(default_factory=dict)
     losses: dict[str, WayLoss] = field(default_factory=dict)
+    servers: dict[str, ServerTimes] = field(default_factory=dict)
 
     def of(self, plan: PhysicalPlan) -> ProgramStatistics | None:
         """The statistics of a program under the values that the plan was made with."""
@@ -131,6 +135,7 @@ class Statistics:
         for oldest in list(self.programs)[:-MOST_PROGRAMS]:
             del self.programs[oldest]
         self._add_losses(plan, figures)
+        self._add_waits(plan, figures)
 
     def loss(self, plan: PhysicalPlan, operator: str, way: str | None) -> WayLoss | None:
         """What earlier runs saw of a way to decode at an operator of a program, by its id; None where nobody looked."""
@@ -145,6 +150,12 @@ class Statistics:
                     self.losses[key] = loss if before is None else before.plus(loss)
         for oldest in list(self.losses)[:-_MOST_LOSSES]:
             del self.losses[oldest]
+
+    def _add_waits(self, plan: PhysicalPlan, figures: RunFigures) -> None:
+        for model, waits in waits_of(plan, figures).items():
+            self.servers[model] = self.servers.pop(model, ServerTimes()).plus(figures.in_flight, waits)
+        for oldest in list(self.servers)[:-_MOST_SERVERS]:
+            del self.servers[oldest]
 
     def add_clock(self, plan: PhysicalPlan, device: str, ratio: float) -> None:
         """Adds the ratio of a run's seconds to the predicted ones: the clock becomes the geometric mean with it."""
@@ -163,17 +174,22 @@ class Statistics:
             self.programs[key] = replace(entry, clock=clock)
 
     def forget(self, name: str | None = None) -> int:
-        """Drops the statistics of a program by its name, or of all; returns how many entries went."""
+        """Drops the statistics of a program by its name, or of all; returns how many programs' went.
+
+        Those of servers are of no program, and go with all.
+        """
         keys = [key for key, entry in self.programs.items() if name is None or entry.name == name]
         for key in keys:
             del self.programs[key]
         self.losses = {key: loss for key, loss in self.losses.items() if name is not None and loss.program != name}
+        self.servers = {} if name is None else self.servers
         return len(keys)
 
     def to_text(self) -> str:
         programs = {key: asdict(entry) for key, entry in self.programs.items()}
         losses = {key: asdict(loss) for key, loss in self.losses.items()}
-        data = {"version": VERSION, "programs": programs, "losses": losses}
+        servers = {model: asdict(times) for model, times in self.servers.items()}
+        data = {"version": VERSION, "programs": programs, "losses": losses, "servers": servers}
         return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
@@ -184,7 +200,8 @@ class Statistics:
             if data["version"] != VERSION:
                 raise ValueError("statistics of this version are expected")
             losses = {key: loss_from(mapping(loss)) for key, loss in mapping(data["losses"]).items()}
-            return cls({key: _program(entry) for key, entry in mapping(data["programs"]).items()}, losses)
+            servers = {model: server_times_from(times) for model, times in mapping(data["servers"]).items()}
+            return cls({key: _program(entry) for key, entry in mapping(data["programs"]).items()}, losses, servers)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError("statistics are expected") from error
 

@@ -19,9 +19,11 @@ from qpdsl.planner.cost.run_figures import (
     operator_seconds,
     total,
 )
+from qpdsl.planner.cost.server_calls import calls_json, calls_words
+from qpdsl.planner.cost.server_times import server_of, waits_of
 from qpdsl.planner.cost.way_losses import shadow_words
 from qpdsl.planner.explain.implementation import shown_implementation
-from qpdsl.planner.explain.plan import decided, explain_json, permitted, tree
+from qpdsl.planner.explain.plan import decided, explain_json, kept, permitted, tree
 from qpdsl.planner.explain.quantities import byte_count, count, per_cent, plural, seconds
 from qpdsl.planner.explain.router import exit_router_words, router_json, router_words
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
@@ -73,6 +75,7 @@ class Analysis:
                 "cached_tokens": whole.cached_tokens,
                 "sampled_tokens": whole.sampled_tokens,
                 "near_ties": whole.count("near_ties"),
+                "servers": calls_json(whole.counts),
                 "kv_peak_bytes": figures.peak_kv,
                 "kv_budget_bytes": figures.kv_budget,
                 "memory": {name: {"peak": part.peak, "mean": part.mean} for name, part in figures.memory.items()}
@@ -124,7 +127,7 @@ class Analysis:
         whole = total(plan.ops, figures)
         name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
         yield name.rsplit("/", 1)[-1]
-        yield f"{seconds(figures.seconds)} (est {seconds(self.estimate.seconds)})"
+        yield f"{seconds(figures.seconds)} (est {_expected(self.estimate.seconds)})"
         if figures.problems > 1 or figures.failed:
             failed = f", {figures.failed} failed" if figures.failed else ""
             yield f"{count(figures.problems)} problems{failed}, ≤{figures.in_flight} at once"
@@ -134,6 +137,7 @@ class Analysis:
             yield f"KV peak {byte_count(figures.peak_kv)}{budget}"
         yield from decided(plan)
         yield permitted(plan)
+        yield from kept(plan)
 
     def _lines(self) -> Iterator[list[str]]:
         """Cells: operator, rounds, rows, time, tokens, cached, and how it ran."""
@@ -167,10 +171,13 @@ class Analysis:
         if cost is None or node.inside:
             yield from ("", "", "")
             return
-        spent = self._seconds.get(node.id, 0.0)
-        whole = self.figures.forward_seconds
-        share = f" {per_cent(spent / whole)}" if whole else ""
-        yield f"{seconds(spent)}{share} (est {seconds(cost.seconds)})"
+        if server_of(node, self.plan) is not None:
+            yield f"{seconds(actual.seconds)} waited (est {_expected(cost.seconds)})"
+        else:
+            spent = self._seconds.get(node.id, 0.0)
+            whole = self.figures.forward_seconds
+            share = f" {per_cent(spent / whole)}" if whole else ""
+            yield f"{seconds(spent)}{share} (est {_expected(cost.seconds)})"
         tokens, expected = actual.prompt_tokens + actual.sampled_tokens, cost.prompt_tokens + cost.sampled_tokens
         yield _beside(f"{count(tokens)} tok", f"{count(expected)} tok", count(expected))
         cached = actual.cached_share
@@ -187,7 +194,7 @@ class Analysis:
         """
         words: list[str] = []
         if not node.inside:
-            words += [shown] if (shown := shown_implementation(node)) else []
+            words += [shown] if (shown := shown_implementation(node, self.plan)) else []
             if (known := actual.count("steps_known")) and (steps := actual.count("steps")):
                 words.append(f"{per_cent(known / steps)} of steps known")
             words += self._steps(actual)
@@ -196,6 +203,8 @@ class Analysis:
             words.append(f"{used} of {count(ahead)} samples run ahead used")
         if not node.inside and (given_up := actual.count("given_up")):
             words.append(f"{plural(given_up, 'sample')} given up")
+        if not node.inside:
+            words += calls_words(actual.counts)
         return " · ".join(words)
 
     def _steps(self, actual: OperatorFigures) -> Iterator[str]:
@@ -221,9 +230,15 @@ class Analysis:
     def _notes(self) -> Iterator[str]:
         figures, estimate = self.figures, self.estimate
         outside = max(figures.seconds - figures.forward_seconds, 0.0)
-        ties = total(self.plan.ops, figures).count("near_ties")
+        whole = total(self.plan.ops, figures)
+        ties = whole.count("near_ties")
         share = f" ({per_cent(outside / figures.seconds)})" if figures.seconds else ""
         yield f"{plural(ties, 'near tie')}; {seconds(outside)}{share} outside forwards"
+        if self.plan.has_remote():
+            yield f"servers: {', '.join(calls_words(whole.counts)) or 'nothing was asked'}"
+            for name, waits in waits_of(self.plan, figures).items():
+                rate = "" if waits.rate is None else f", {waits.rate:,.1f} tokens/s"
+                yield f"{name}: {seconds((waits.drawing + waits.reading) / (waits.runs + waits.reads))} a call{rate}"
         yield from (f"{name}: {words}" for name, words in self.implementations.items())
         for name, model in figures.models.items():
             if parts := list(_parts(model)):
@@ -243,9 +258,13 @@ class Analysis:
                 )
         yield from _memory(figures)
         device = "the device as measured" if estimate.measured else "a device that `qpdsl profile` has not measured"
+        if self.plan.has_remote():
+            device = "servers as earlier runs saw them" if estimate.seconds is not None else "a server was not measured"
         clock = "" if estimate.clock is None else f", seconds times {estimate.clock:.2g} by earlier runs"
         yield f"estimates: {estimate.source}; {device}{clock}"
         yield ACCOUNTING_RULE
+        if self.plan.has_remote():
+            yield "of models on servers: how long operators waited, those that run side by side each for itself"
 
     def _operator_json(self, node: PhysicalOp) -> tuple[dict[str, Any], dict[str, Any]]:
         actual, cost = self._figures_of(node), self.estimate.costs.get(node.id)
@@ -288,6 +307,10 @@ class Analysis:
         for name in ("prompt_tokens", "cached_tokens", "sampled_tokens", "seconds"):
             estimated[name] = None if cost is None else getattr(cost, name)
         return measured, estimated
+
+
+def _expected(value: float | None) -> str:
+    return "not measured" if value is None else seconds(value)
 
 
 def _exits(actual: OperatorFigures) -> Iterator[str]:

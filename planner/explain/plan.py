@@ -13,7 +13,7 @@ from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.format.unparse import format_expr
-from qpdsl.grammar.model_id import adapter_of
+from qpdsl.grammar.model_id import adapter_of, is_remote
 from qpdsl.grammar.printable import printable
 from qpdsl.grammar.width import shorten
 from qpdsl.planner.explain.implementation import implementation, shown_implementation
@@ -21,7 +21,7 @@ from qpdsl.planner.explain.operators import Values, describe
 from qpdsl.planner.explain.quantities import count, seconds
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, everything, repeats_of
 
 Line = tuple[str, PhysicalOp | None]
 Cells = tuple[str, str, str]
@@ -38,15 +38,16 @@ def explain(plan: PhysicalPlan, width: int | None = None) -> str:
 def table(plan: PhysicalPlan, *, costed: bool = False) -> list[Cells]:
     """The lines of the tree: an operator with its lead, the rows it makes, and how it runs, `costed` at what cost."""
     return [
-        (text, _rows(op.rows) if op else "", " · ".join(_words(op, costed)) if op else "") for text, op in tree(plan)
+        (text, _rows(op.rows) if op else "", " · ".join(_words(op, plan, costed)) if op else "")
+        for text, op in tree(plan)
     ]
 
 
-def _words(op: PhysicalOp, costed: bool) -> Iterator[str]:
-    if words := shown_implementation(op):
+def _words(op: PhysicalOp, plan: PhysicalPlan, costed: bool) -> Iterator[str]:
+    if words := shown_implementation(op, plan):
         yield words
     if costed and op.cost is not None:
-        yield f"est {seconds(op.cost.seconds)}"
+        yield "est not measured" if op.cost.seconds is None else f"est {seconds(op.cost.seconds)}"
 
 
 def tree(plan: PhysicalPlan) -> list[Line]:
@@ -63,7 +64,8 @@ def notes(plan: PhysicalPlan) -> tuple[str, str, str]:
     if plan.kv_type is not None:
         running.append(f"keys and values: {plan.kv_type}")
     running += [f"operator {id}: {measured}" for id, measured in plan.ways.items()]
-    running += [f"{name}: {id}" for name, id in plan.models.items() if name != id and adapter_of(id) is not None]
+    long = [id for id in plan.models.values() if adapter_of(id) is not None or is_remote(id)]
+    running += [f"{name}: {id}" for name, id in plan.models.items() if name != id and id in long]
     columns = f"columns: {', '.join(plan.ops[-1].columns)}"
     return printable(columns), printable("; ".join(running)), printable(_footnote(plan))
 
@@ -78,6 +80,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "program": plan.name,
         "source": plan.source_name,
         "equivalence": plan.equivalence,
+        "repeats": repeats_of(plan),
         "within": str(plan.within),
         "prefer": plan.prefer,
         "returns": plan.returns,
@@ -99,7 +102,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
             }
             for param in plan.params
         ],
-        "operators": _operators_json(plan.ops, _defaults(plan)),
+        "operators": _operators_json(plan.ops, plan, _defaults(plan)),
     }
 
 
@@ -137,7 +140,7 @@ def summary(plan: PhysicalPlan) -> str:
             work.append(f"≤{count(total)} {noun}" if total is not None else f"{word} unknown")
     name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
     work += decided(plan)
-    permits = [permitted(plan)]
+    permits = [permitted(plan), *kept(plan)]
     permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
     return printable(GAP.join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"]))
 
@@ -149,6 +152,12 @@ def permitted(plan: PhysicalPlan) -> str:
     vias = [op.op.via for op in everything(plan.ops) if isinstance(op.op, ops.Generate) and op.op.via is not None]
     names = dict.fromkeys("filter" if isinstance(via, ops.Filter) else "amortized" for via in vias)
     return f"lossy: {', '.join(f'via {name}' for name in names)}"
+
+
+def kept(plan: PhysicalPlan) -> list[str]:
+    """What comes again of samples that servers draw, for the first line: `replayable` or `recorded`."""
+    repeats = repeats_of(plan)
+    return [] if repeats in ("exact", str(plan.within)) else [repeats]
 
 
 def decided(plan: PhysicalPlan) -> list[str]:
@@ -179,7 +188,7 @@ def _footnote(plan: PhysicalPlan) -> str:
     return text
 
 
-def _operators_json(chain: tuple[PhysicalOp, ...], values: Values) -> list[dict[str, Any]]:
+def _operators_json(chain: tuple[PhysicalOp, ...], plan: PhysicalPlan, values: Values) -> list[dict[str, Any]]:
     """The operators of a chain; `inputs` names the one before, whose rows an operator reads."""
     return [
         {
@@ -187,16 +196,17 @@ def _operators_json(chain: tuple[PhysicalOp, ...], values: Values) -> list[dict[
             "operator": type(op.op).__name__,
             "stage": op.op.stage,
             "text": describe(op.op, values),
-            "implementation": implementation(op),
+            "implementation": implementation(op, plan),
             "equivalence": op.equivalence,
+            "repeats": plan.repeats(op),
             "how": _strategy_json(op),
             "rules": list(op.rules),
             "rows": _whole(op.rows),
             "cost": None if op.cost is None else asdict(op.cost),
             "inputs": [chain[index - 1].id] if index else [],
             "columns": dict(op.columns),
-            "body": _operators_json(op.body, values),
-            "arms": [_operators_json(arm, values) for arm in op.arms],
+            "body": _operators_json(op.body, plan, values),
+            "arms": [_operators_json(arm, plan, values) for arm in op.arms],
         }
         for index, op in enumerate(chain)
     ]

@@ -14,8 +14,10 @@ from typing import Literal as OneOf
 from typing import get_args
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DecodePlan, Equivalence
+from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.logical import Parameter, default_values
 from qpdsl.planner.plan.ops import Operator, require
 from qpdsl.planner.values.value import Value
@@ -32,6 +34,10 @@ class GenerateStrategy:
     while its row waits to be chosen (the thesis's decode-aware tree expansion); what the chosen rows can use is kept.
     `vote`: the operator (an id) that the rows go to one by one as they are done, through the operators between, and
     that can give up the rest.
+
+    Of a model on a server: with `lead` the first sample of a row goes alone until it has its first token, so that the
+    others find their prompt in the server's cache. A sample that stops is asked to go on for `beyond` tokens more, and
+    with `continues` one is taken from such tokens of an earlier sample, where they go on from its prompt.
 
     Of a filter: what the large model has to draw waits until `flush_rows` rows want it, or until the first of them has
     waited for `flush_seconds`, and not once nothing else is under way.
@@ -51,9 +57,12 @@ class GenerateStrategy:
     flush_seconds: float = 0.0
     logprobs: bool = True
     figures: bool = False
+    lead: bool = False
+    beyond: int = 0
+    continues: bool = False
 
     def __post_init__(self) -> None:
-        require(self.run_ahead >= 0, "no sample runs back")
+        require(self.run_ahead >= 0 and self.beyond >= 0, "no sample runs back")
         require(self.flush_rows >= 1 and self.flush_seconds >= 0, "a batch has a row at least, and waits for no past")
 
 
@@ -115,33 +124,67 @@ KVType = OneOf["int8", "fp8", "int4"]
 KV_TYPES: tuple[KVType, ...] = get_args(KVType)
 
 
+# What a sample keeps of that of another run with the same seed: every token; every token as long as the same server
+# answers; what was kept of the first run.
+Repeats = OneOf["exact", "replayable", "recorded"]
+_LESS: Mapping[Repeats, int] = {"exact": 0, "replayable": 1, "recorded": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """What is known of a model that a server elsewhere runs; as it stands, nothing: nobody has asked the server yet.
+
+    `probed`: somebody has. `repeats` is what comes again of its samples, `greedy` whether those at temperature 0 do in
+    any case. `token_ids`: prompts are token ids, and those of samples come back. `streams`: text comes as it is
+    written. `spare_rows`: see `Capabilities`.
+    """
+
+    probed: bool = False
+    repeats: Repeats = "replayable"
+    greedy: bool = False
+    token_ids: bool = False
+    streams: bool = False
+    spare_rows: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """What a program permits a plan to change, in the program's words: `exact`, `epsilon(0.001)`, `loss(0.02)`.
 
     `bound` is the most by which logits may differ under `epsilon`, and the largest share of results that may change
-    under `loss`. `lossy` permits what the program's own `via` does and nothing more.
+    under `loss`. `lossy` permits what the program's own `via` does and nothing more. `repeats` is the least that must
+    come again in another run: who says nothing permits models on servers that sample by seeds, `within exact` only
+    models of this machine, and `within recorded` any.
     """
 
     level: OneOf["exact", "epsilon", "loss", "lossy"] = "exact"
     bound: float | None = None
+    repeats: Repeats = "replayable"
 
     def __post_init__(self) -> None:
         bounded = self.level in ("epsilon", "loss")
         require(bounded == (self.bound is not None), f"`{self.level}` has {'no' if bounded else 'a'} bound")
 
     def __str__(self) -> str:
-        return self.level if self.bound is None else f"{self.level}({self.bound:g})"
+        if self.bound is not None:
+            return f"{self.level}({self.bound:g})"
+        return self.repeats if self.repeats == "recorded" and self.level == "exact" else self.level
+
+    def refuses(self, repeats: Repeats) -> bool:
+        """Whether it refuses what comes again so little."""
+        return _LESS[repeats] > _LESS[self.repeats]
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one operator is expected to take for one problem of many, over the rounds of an enclosing `repeat`.
 
-    `cached_tokens` are those of `prompt_tokens` whose KV is found; tokens are counted as `Usage` counts them.
+    `seconds` are those of the device's forwards, or for a model on a server those that the operator waits; None where
+    nobody measured the server. `cached_tokens` are those of `prompt_tokens` whose KV is found; tokens are counted as
+    `Usage` counts them.
     """
 
-    seconds: float
+    seconds: float | None
     prompt_tokens: float
     cached_tokens: float
     sampled_tokens: float
@@ -203,7 +246,7 @@ class PhysicalPlan:
     by cost turned back left out; `chosen` is true where such a choice changed it, and `ways` says by id of which
     operators the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept, None for the
     models' own type. `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed
-    ids alone, where that was measured.
+    ids alone, where that was measured. `remote`: what is known of models on servers, by their ids.
     """
 
     name: str
@@ -225,6 +268,7 @@ class PhysicalPlan:
     kv_type: KVType | None = None
     ways: Mapping[str, str] = field(default_factory=dict)
     sparse_shares: Mapping[str, float] = field(default_factory=dict)
+    remote: Mapping[str, RemoteModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(bool(self.ops) and isinstance(self.ops[-1].op, ops.Return), "the plan does not end in a return")
@@ -234,6 +278,56 @@ class PhysicalPlan:
     def values(self) -> dict[str, Value]:
         """The values that the estimates go by, of the parameters that have one."""
         return default_values(self.params)
+
+    def remote_model(self, name: str) -> RemoteModel | None:
+        """What is known of a model by its name in the program; None where it is not one of a server."""
+        id = self.models.get(name, name)
+        return self.remote.get(id, _UNKNOWN) if is_remote(id) else None
+
+    def has_remote(self) -> bool:
+        """Whether a server elsewhere runs one of its models."""
+        return any(map(is_remote, self.models.values()))
+
+    def repeats(self, node: PhysicalOp) -> Repeats:
+        """What comes again, in another run with the same seed, of what the models of an operator give, those inside it.
+
+        Where nobody has asked a server yet, it is taken to sample by seeds.
+        """
+        found: Repeats = "exact"
+        for inner in everything((node,)):
+            for name in models_of(inner.op):
+                model = self.remote_model(name)
+                if model is not None:
+                    own = "replayable" if model.greedy and not _draws(inner.op, self.values()) else model.repeats
+                    found = max(found, own, key=_LESS.__getitem__)
+        return found
+
+
+_UNKNOWN = RemoteModel()
+
+
+def repeats_of(plan: PhysicalPlan) -> Repeats:
+    """What comes again of a whole plan: the least that does of one of its operators."""
+    return max((plan.repeats(node) for node in plan.ops), key=_LESS.__getitem__)
+
+
+def models_of(op: ops.Operator) -> tuple[str, ...]:
+    """The models that an operator asks, by their names in the program; one that drafts for another is among them."""
+    match op:
+        case ops.Generate(model=model, via=ops.Filter(model=small)):
+            return model, small
+        case ops.Generate(model=model, draft=ops.Draft(method="model", model=str(small))):
+            return model, small
+        case ops.Generate(model=model) | ops.Score(verifier=model):
+            return (model,)
+        case ops.Judge(model=model) | ops.Prob(model=model) | ops.Tournament(model=model):
+            return (model,)
+    return ()
+
+
+def _draws(op: ops.Operator, values: Scope) -> bool:
+    """Whether samples of the operator depend on noise, as far as that is known: at a temperature above 0 they do."""
+    return isinstance(op, ops.Generate) and evaluate(op.temperature, values) != 0
 
 
 def everything(chain: tuple[PhysicalOp, ...]) -> Iterator[PhysicalOp]:

@@ -9,7 +9,7 @@ rule's. The tests run the plan before the rule and the plan after it.
 
 A new rule with a decision needs a field of a strategy, a file here and a place in `RULES`, the code in `executor` that
 carries the decision out, a fixture, and a paragraph in `docs/rules.md`. EXPLAIN and the choice by cost find it through
-`RULES`. Rules about the decoding step inside a `generate` stand in `decode/`.
+`RULES`. Rules about the decoding step inside a `generate` stand in `decode/`, those for models on servers in `remote/`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from qpdsl.planner.rules.decode import (
     sparse_logits,
     unread_logprobs,
 )
+from qpdsl.planner.rules.remote import prefix_first, speculative_calls
 
 # `Rule.place` says why each rule stands where it does.
 RULES = (
@@ -43,6 +44,7 @@ RULES = (
     unread_logprobs.RULE,
     collapse_greedy.RULE,
     share_prefixes.RULE,
+    prefix_first.RULE,
     incremental_score.RULE,
     score_cache.RULE,
     stop_when_matched.RULE,
@@ -53,6 +55,7 @@ RULES = (
     defer_layers.RULE,
     filter_in_runs.RULE,
     speculative_expansion.RULE,
+    speculative_calls.RULE,
     sparse_logits.RULE,
     in_flight.RULE,
 )

@@ -2,6 +2,9 @@
 
 The thesis's minimum problem batch (section 5.3.3): problems end their search at different times, so another one starts
 whenever the engine has fewer sequences than a floor. No more than a fixed number run at once.
+
+A server elsewhere says itself how many requests it bears, and the engine that asks it limits them by what it sees. It
+can only find out if enough problems are there to ask.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from qpdsl.planner.plan.rule import Alternative, Knob, Rule
 
 # Sequences that decode side by side cost little more than one, up to about so many.
 FLOOR = 64
+# A server may be many machines.
+REMOTE_FLOOR = 256
 _FEWEST, _MOST = 8, 256
 # What the choice by cost tries: problems at once, and sequences to keep at work.
 PROBLEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -31,10 +36,11 @@ def in_flight(plan: PhysicalPlan) -> PhysicalPlan:
     reach the floor at their widest.
     """
     width = max(_widths(plan.ops, 1.0, plan.values()), default=1.0)
-    problems = min(max(math.ceil(4 * FLOOR / width), _FEWEST), _MOST)
-    if (plan.in_flight, plan.floor) == (problems, FLOOR):
+    floor = REMOTE_FLOOR if plan.has_remote() else FLOOR
+    problems = min(max(math.ceil(4 * floor / width), _FEWEST), _MOST)
+    if (plan.in_flight, plan.floor) == (problems, floor):
         return plan
-    return replace(plan, in_flight=problems, floor=FLOOR)
+    return replace(plan, in_flight=problems, floor=floor)
 
 
 def _widths(chain: Chain, rounds: float, values: Scope) -> Iterator[float]:

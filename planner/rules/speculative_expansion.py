@@ -30,10 +30,10 @@ _WAITS = (ops.Score, ops.Judge, ops.Prob, ops.Passes, ops.PythonScore)
 def speculative_expansion(plan: PhysicalPlan) -> PhysicalPlan:
     """Looks at every `repeat` whose body has one `generate` with a stop string, and a scorer to wait for."""
     params = {param.name for param in plan.params}
-    return map_operators(plan, lambda node: _expanded(node, params))
+    return map_operators(plan, lambda node: _expanded(plan, node, params))
 
 
-def _expanded(node: PhysicalOp, params: AbstractSet[str]) -> PhysicalOp:
+def _expanded(plan: PhysicalPlan, node: PhysicalOp, params: AbstractSet[str]) -> PhysicalOp:
     if not isinstance(node.op, ops.Repeat):
         return node
     generates = [inner for inner in node.body if isinstance(inner.op, ops.Generate)]
@@ -43,6 +43,8 @@ def _expanded(node: PhysicalOp, params: AbstractSet[str]) -> PhysicalOp:
     if any(state_access(inner.op).changes & _PROMPT_AND_NOISE for inner in others):
         return node
     if not any(isinstance(inner.op, _WAITS) for inner in others) or not _can_run_ahead(generates[0], params):
+        return node
+    if not _stands_idle(plan, generates[0]):
         return node
     body = tuple(_ahead(inner) if inner is generates[0] else inner for inner in node.body)
     return with_inner(node, body, ())
@@ -58,6 +60,13 @@ def _can_run_ahead(node: PhysicalOp, params: AbstractSet[str]) -> bool:
     free = strategy.decode.whole and strategy.decode.constraint == "none"
     known = all(is_same_for_all(option, params) for _, option in op.options)
     return free and known and op.stop is not None and strategy.share and not strategy.collapse
+
+
+def _stands_idle(plan: PhysicalPlan, node: PhysicalOp) -> bool:
+    """Whether work that may be for nothing costs nothing: a server counts every token, unless it says otherwise."""
+    assert isinstance(node.op, ops.Generate)
+    model = plan.remote_model(node.op.model)
+    return model is None or model.spare_rows is not None
 
 
 def _ahead(node: PhysicalOp) -> PhysicalOp:

@@ -91,6 +91,11 @@ def using(
     exit_heads: Mapping[str, str | Path] | None = None,
     shadow: float | None = None,
     allow_code: bool | None = None,
+    completions: str | Path | None = None,
+    max_tokens_total: int | None = None,
+    max_cost: float | None = None,
+    prices: str | Path | None = None,
+    server_timeout: float | None = None,
     seed: int | None = None,
     models: Mapping[str, str] | None = None,
     row_timeout: float | None = None,
@@ -112,6 +117,11 @@ def using(
         "exit_heads": exit_heads,
         "shadow": shadow,
         "allow_code": allow_code,
+        "completions": completions,
+        "max_tokens_total": max_tokens_total,
+        "max_cost": max_cost,
+        "prices": prices,
+        "server_timeout": server_timeout,
     }
     settings = {name: value for name, value in known.items() if value is not None}
     if settings:

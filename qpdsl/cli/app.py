@@ -140,6 +140,7 @@ def _fail(error: Exception) -> int:
     """Reports an error and gives the exit code that it stands for."""
     from qpdsl.arguments import ArgumentError
     from qpdsl.executor.checkpoint.errors import ModelError
+    from qpdsl.executor.requests.errors import BudgetReached, ServerGone
     from qpdsl.grammar.diagnostic import QpError
 
     if isinstance(error, QpError):
@@ -159,6 +160,9 @@ def _fail(error: Exception) -> int:
     if isinstance(error, ModelError):
         say(f"error: {error}")
         return Exit.MODEL
+    if isinstance(error, ServerGone | BudgetReached):
+        say(f"error: {error}")
+        return Exit.SERVER if isinstance(error, ServerGone) else Exit.BUDGET
     if isinstance(error, OSError) and error.errno in _BAD_PATHS:
         say(f"error: cannot use `{error.filename}`: {reason(error)}")
         return Exit.USAGE

@@ -14,6 +14,8 @@ class Exit(IntEnum):
     DATA = 3
     MODEL = 4
     MEMORY = 5
+    SERVER = 6
+    BUDGET = 7
     INTERNAL = 70
     INTERRUPTED = 130
     CLOSED = 141
@@ -30,6 +32,8 @@ _MEANINGS = {
     Exit.DATA: "bad input data",
     Exit.MODEL: "a model cannot be loaded",
     Exit.MEMORY: "the system gives no more memory",
+    Exit.SERVER: "a server does not answer any more; finished rows are kept",
+    Exit.BUDGET: "the budget is spent; finished rows are kept",
     Exit.INTERNAL: "a fault in qpdsl itself",
     Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; finished rows are kept",
     Exit.CLOSED: "whoever read stdout has gone",

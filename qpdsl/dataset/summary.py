@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from qpdsl.dataset.lossy_figures import FilterFigures, shadow_facts, shadow_json
+from qpdsl.dataset.server_totals import call_facts, calls_record
 from qpdsl.dataset.token_waits import wait_facts, waits_json
 from qpdsl.executor.requests.latencies import Waits
+from qpdsl.executor.requests.request import Calls
 
 if TYPE_CHECKING:
     from qpdsl.dataset.row_outcome import Outcome
@@ -24,13 +26,14 @@ class Summary:
     """`seconds` is the wall time of this run alone, in which `sampled` tokens were drawn for the rows it finished.
 
     A row that failed counts as wrong. Greedy's tokens are not counted. `waits`: how long this run's samples waited for
-    their tokens, by model.
+    their tokens, by model. `calls`: what this run took of servers, None where it asked none.
     """
 
     outcomes: Sequence[Outcome]
     seconds: float
     sampled: int
     waits: Mapping[str, Waits] = field(default_factory=dict)
+    calls: Calls | None = None
 
     @property
     def failed(self) -> list[Outcome]:
@@ -53,6 +56,7 @@ class Summary:
         if (filtered := self._filtered) is not None:
             facts += filtered.facts()
         facts += shadow_facts(self._counts)
+        facts += call_facts(self.calls)
         if self.sampled:
             facts.append(("seconds", f"{self.seconds:.1f} ({self.sampled / self.seconds:,.0f} tokens/s)"))
         facts += wait_facts(self.waits)
@@ -70,6 +74,7 @@ class Summary:
         if (filtered := self._filtered) is not None:
             summary |= {"filter": filtered.to_json(timing=timing)}
         summary |= shadow_json(self._counts)
+        summary |= calls_record(self.calls)
         if timing:
             summary |= {"seconds": round(self.seconds, 3), "waits": waits_json(self.waits)}
         return summary

@@ -26,6 +26,7 @@ from qpdsl.grammar.words import (
     EQUALITIES,
     FUNCTIONS,
     JUDGE_REDUCES,
+    LEVELS,
     MODEL_OPTIONS,
     PARAMETER_TYPES,
     REDUCES,
@@ -119,7 +120,7 @@ def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
         elif point.last == "->":
             yield from _types(document)
         elif point.last == "within":
-            yield from (_item(word, Kind.Keyword) for word in ("exact", "epsilon", "loss"))
+            yield from (_item(word, Kind.Keyword) for word in LEVELS)
         elif point.last == "like":
             yield from (_item(word, Kind.EnumMember) for word in SYSTEMS)
         elif point.last == "draft":

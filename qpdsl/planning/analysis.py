@@ -71,14 +71,14 @@ def learn(statistics: Statistics, analysis: Analysis, device: Device, load: Load
     """Adds a run to the statistics.
 
     With `clocked` they also learn the factor between the seconds measured and the seconds estimated from the run's own
-    figures.
+    figures. The seconds of a plan that asks a server are not the device's.
     """
     plan, figures = analysis.plan, analysis.figures
     statistics.add(plan, figures, {node.id: in_words(node.op) for node in everything(plan.ops)})
-    if not clocked:
+    if not clocked or plan.has_remote():
         return
     known: Estimate = estimate_cost(plan, device, statistics, load)
-    raw = known.seconds / (known.clock or 1.0)
+    raw = (known.seconds or 0.0) / (known.clock or 1.0)
     if raw > 0:
         statistics.add_clock(plan, clock_key(device), figures.seconds / raw)
 

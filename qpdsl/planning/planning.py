@@ -61,7 +61,12 @@ class Planning:
 
 
 def with_choice(optimized: Optimized, target: Target, load: Load | None = None, *, kv_types: bool = True) -> Optimized:
-    """The plan with what the rules left open chosen by cost. Unchanged where the target was not measured."""
+    """The plan with what the rules left open chosen by cost. Unchanged where the target was not measured.
+
+    A server is no part of the target, so nothing is chosen for a plan that asks one.
+    """
+    if optimized.plan.has_remote():
+        return optimized
     dtype = target.computes_in(optimized.plan.models.values())
     device = None if dtype is None else measured_device(target.kind, dtype, target.threads)
     if device is None:

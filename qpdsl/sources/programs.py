@@ -11,9 +11,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from qpdsl.errors import DataError, UsageError, reason, shorten, unknown
+from qpdsl.grammar import ast
 from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
-from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source
+from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source, Span
 from qpdsl.grammar.suggest import closest, listed
+from qpdsl.grammar.words import WithinLevel
 from qpdsl.planner.check.lower import lower
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.sources.surroundings import Surroundings
@@ -68,6 +70,16 @@ def load_program(
     check_drafts(lowered, tuple(surroundings.drafts))
     warnings = (replace(warning, source=warning.source or file.source) for warning in lowered.warnings)
     return replace(lowered, warnings=tuple(warnings))
+
+
+def permitting(program: LogicalProgram, level: WithinLevel | None) -> LogicalProgram:
+    """The program under `within LEVEL`, as the command line says. Raises UsageError where it says another itself."""
+    if level is None:
+        return program
+    if program.within is not None and program.within.level != level:
+        message = f"`--within {level}`: `{program.name}` says `within {program.within.level}` itself"
+        raise UsageError(message, "the option is for programs that say nothing")
+    return replace(program, within=ast.Within(level, span=Span(0, 0)))
 
 
 def _is_name(name: str) -> bool:

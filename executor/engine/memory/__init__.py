@@ -13,8 +13,8 @@ its last owner had another type.
 
 A model that needs pages takes a free one of its own, then a free slab, then what is worth least (`prefix_tree.py`,
 `reclaimer.py`): leaves of its own prefix tree, or a slab of another model that holds only cached prefixes. Only then is
-a sequence preempted: of all models, the one with the lowest priority and then the youngest. It is computed again later,
-and its tokens do not change. The oldest sequence can always continue, so no two models wait for each other.
+a sequence preempted: of all models, the one that ranks last (see `Rank` in `sequence.py`). It is computed again later,
+and its tokens do not change. The one that ranks first can always continue, so no two models wait for each other.
 
 The residuals of tokens whose last layers are to come wait in slabs of their own (`residuals.py`), which go back before
 any sequence is preempted.

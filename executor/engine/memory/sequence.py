@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +31,27 @@ from qpdsl.executor.requests.ticket import Ticket
 _FEW_MISSING = 16
 
 
+class Rank(NamedTuple):
+    """The place of a sequence among all of an engine: the least is served first.
+
+    `priority`: see `Priority`. `urgency` is minus its owner's. `latest` is when it must run at the latest to be done by
+    the owner's deadline, on the clock of `time.monotonic`: of all sequences the difference to now, their slack, is in
+    the same order. It is infinite where there is no deadline, or one that has passed. Those alike in these go by
+    `arrival`, the number of their request, and then by `index` in it.
+    """
+
+    priority: int = 0
+    urgency: float = 0
+    latest: float = math.inf
+    arrival: int = 0
+    index: int = 0
+
+    @property
+    def standing(self) -> tuple[int, float, float]:
+        """What goes before the order of arrival."""
+        return self[:3]
+
+
 @dataclass(eq=False, slots=True)
 class Sequence:
     """`tokens[:computed]` have their KV in `pages`; the rest waits to be computed.
@@ -48,12 +70,13 @@ class Sequence:
     starts over with `computed` 0 and the tokens it had sampled: prefill and decode differ only in how many tokens are
     missing.
 
-    `rank` orders all sequences of an engine, the first served first: priority, number of arrival, index. `overtaken`
-    counts the younger ones that were admitted before it. `KVManager` keeps the rest: tokens below `limit` may be
-    written without asking it; `published` pages are in the prefix tree, the last of them at `node`; `digests` of the
-    prompt's whole pages serve as hints. By `confidence` its next token must stand. It has waited for its next token
-    since `since`, on the clock of `time.perf_counter`; `told` of its tokens have ended such waits. Of its last draw
-    that tried an early exit, `last_exit` has the margin there, and whether the token stood.
+    `rank` orders all sequences of an engine, the first served first. Before it were admitted: `overtaken` younger ones
+    of the same standing, because more of their prompts was cached, and while it was the oldest to wait `outranked` ones
+    of a better standing. From `pressing` on its deadline may be missed unless it runs. `KVManager` keeps the rest:
+    tokens below `limit` may be written without asking it; `published` pages are in the prefix tree, the last of them at
+    `node`; `digests` of the prompt's whole pages serve as hints. By `confidence` its next token must stand. It has
+    waited for its next token since `since`, on the clock of `time.perf_counter`; `told` of its tokens have ended such
+    waits. Of its last draw that tried an early exit, `last_exit` has the margin there, and whether the token stood.
     """
 
     ticket: Ticket
@@ -71,8 +94,10 @@ class Sequence:
     near_ties: int = 0
     cached: int = 0
     admitted: bool = False
-    rank: tuple[int, int, int] = (0, 0, 0)
+    rank: Rank = field(default=Rank())
     overtaken: int = 0
+    outranked: int = 0
+    pressing: float = math.inf
     limit: int = 0
     published: int = 0
     node: PrefixNode | None = None
@@ -217,7 +242,7 @@ class Sequence:
     def _copy(self, index: int, copies: int) -> Sequence:
         copy = Sequence(self.ticket, self.request, list(self.tokens), index, copies, cached=self.cached)
         copy.admitted, copy.digests, copy.mask = True, self.digests, self.mask
-        copy.rank = (*self.rank[:2], index)
+        copy.rank, copy.pressing = self.rank._replace(index=index), self.pressing
         copy.since = self.since
         return copy
 

@@ -22,7 +22,10 @@ class Abilities:
     others. `greedy`: temperature 0 gave the same text twice. `temperature`, `top_k`, `top_p`, `min_p`: they change what
     is drawn. `n`: a request for two gives two. `logprobs`: log-probabilities of sampled tokens; `token_ids`: their ids.
     `prompt_logprobs`: log-probabilities of given tokens, by that name or by echo; `top_logprobs`: of so many ids at
-    each. `scores`: what gives the scores of a reward model. `constraints`: what output is held to. `stops`: a stop
+    each. `named_logprobs`: of ids that the request names, for the next token. `scores`: where the numbers of a reward
+    model come from, "pooling" for those at every token and "classify" for those at the last one; `score_width`: how
+    many these are, 0 where that was not seen; `score_shares`: they are probabilities, whatever is asked for.
+    `constraints`: what output is held to. `stops`: a stop
     string ends the text, `names_stop`: and the answer says which did. `max_tokens_name`: the field that bounds a chat
     completion. `context`: tokens with what is generated, None where the server does not say. `cached_tokens`: usage
     tells what the server's cache had. `streams`: text comes as it is written. `cancels`: it stops when the connection
@@ -44,7 +47,10 @@ class Abilities:
     token_ids: bool = False
     prompt_logprobs: bool = False
     top_logprobs: int = 0
+    named_logprobs: bool = False
     scores: OneOf["pooling", "classify"] | None = None
+    score_width: int = 0
+    score_shares: bool = False
     constraints: frozenset[ConstraintKind] = frozenset()
     stops: bool = False
     names_stop: bool = False
@@ -59,11 +65,13 @@ class Abilities:
     @property
     def capabilities(self) -> Capabilities:
         """What the engine says of the model."""
+        # Text could be cut into other tokens at the place that is asked about.
+        reads = self.endpoint == "ids" and (self.prompt_logprobs or self.named_logprobs)
         features: dict[Feature, bool] = {
-            "sampling": self.endpoint != "chat" or self.chat,
+            "sampling": self.scores is None and (self.endpoint != "chat" or self.chat),
             "seeds": self.seeds,
-            "logprobs": self.prompt_logprobs,
-            "logits": self.scores is not None or self.top_logprobs > 1,
+            "logprobs": reads,
+            "logits": reads or self.scores is not None,
             "forks": True,
         }
         kept: Repeats = "replayable" if self.seeds else "recorded"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal as OneOf
-from typing import get_args
 from urllib.parse import urlsplit
 
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.grammar.model_id import DialectName, is_remote
 
-DialectName = OneOf["openai", "vllm", "sglang", "llamacpp"]
 _SIGN = " tokenizer="
 _EXAMPLE = "such as `vllm:http://127.0.0.1:8000/v1#name`"
 
@@ -33,9 +31,9 @@ class Address:
 
         Raises ModelError for one that begins as an address and is none.
         """
-        dialect, colon, rest = model.partition(":")
-        if not colon or dialect not in get_args(DialectName):
+        if not is_remote(model):
             return None
+        dialect, _, rest = model.partition(":")
         place, _, tokenizer = rest.partition(_SIGN)
         url, _, name = place.strip().partition("#")
         try:

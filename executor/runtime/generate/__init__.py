@@ -7,7 +7,7 @@ Each way to draw samples that takes more than one request has a file of its own:
 needs no mask; `filter.py` has two models write one sample, and `filter_shadows.py` says which of its draws are looked
 at. A new variant of the decode plan that needs several requests for a sample takes such a file and a line in
 `SAMPLERS`. `run_ahead.py` draws the next round's samples early, and `decided_vote.py` ends sampling once a vote cannot
-change.
+change. `calls_ahead.py` takes samples from what earlier ones wrote past their stop, which `beyond_watch.py` follows.
 
 A sample's tokens depend on its prompt, its parameters and its noise key alone. A file here may change when and how
 tokens are drawn, but never which.

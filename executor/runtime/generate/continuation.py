@@ -114,7 +114,7 @@ class Continuation:
             text,
             finish in _FINISHED or (op.like is not None and finish == "length"),
             before.logprob + sample.logprob,
-            before.sampled + len(sample.tokens),
+            before.sampled + sample.size,
             not whole or invalid is not None,
             invalid,
             least=_least(before, sample),

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from qpdsl.executor.requests.request import Completion, Sample
+from qpdsl.executor.requests.request import Completion, GenerateRequest, Sample
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row
 from qpdsl.executor.runtime.generate.sampling import Sampling, TokenCounter
@@ -134,7 +134,7 @@ class _SampleQueue:
         assert isinstance(node.op, ops.Generate) and isinstance(node.strategy, GenerateStrategy)
         self._sampling = sampling = Sampling.of(node.op, instance, node.strategy)
         self._ready: asyncio.Queue[tuple[int, Row] | BaseException] = asyncio.Queue()
-        self._waiting: list[asyncio.Task[Completion]] = []
+        self._waiting: dict[asyncio.Task[Completion], GenerateRequest] = {}
         self._counter = TokenCounter()
         self._samples: list[Sample] = []
         self._unreported: list[tuple[Row, Sample]] = []
@@ -195,10 +195,11 @@ class _SampleQueue:
         """Gives up the samples that have not ended."""
         for task in self._waiting:
             task.cancel()
-        for completion in await asyncio.gather(*self._waiting, return_exceptions=True):
-            if isinstance(completion, Completion):
-                self._sampling.instance.usage.cached_tokens += completion.cached
         usage = self._sampling.instance.usage
+        completions = await asyncio.gather(*self._waiting, return_exceptions=True)
+        for request, completion in zip(self._waiting.values(), completions, strict=True):
+            if isinstance(completion, Completion):
+                usage.took(request, completion)
         usage.sampled_tokens += self._counter.rest(self._samples)
         usage.counts["given_up"] += self._drawn - len(self._samples)
 
@@ -212,7 +213,7 @@ class _SampleQueue:
             first += len(request.keys)
             task = asyncio.ensure_future(_answer(ticket))
             task.add_done_callback(self._failed)
-            self._waiting.append(task)
+            self._waiting[task] = request
         if part.start == 0:
             instance.usage.counts.update(going=1, context=len(continuation.prompt))
 
@@ -222,10 +223,10 @@ class _SampleQueue:
         alone = self._sampling.distinct(continuation) == 1
         copies = self._sampling.with_copies(continuation, (sample,)) if alone else (sample,)
         usage = self._sampling.instance.usage
-        usage.sampled_tokens += len(sample.tokens)
+        usage.sampled_tokens += sample.size
         usage.counts["samples"] += 1
         self._sampling.count_steps(continuation, (sample,))
-        usage.counts["longest"] = max(usage.counts["longest"], len(sample.tokens))
+        usage.counts["longest"] = max(usage.counts["longest"], sample.size)
         for number, copy in enumerate(copies, first + index):
             usage.near_ties += copy.near_ties
             row = self._sampling.child(continuation, number, copy)

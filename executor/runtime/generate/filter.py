@@ -248,7 +248,7 @@ class _Filtering:
 
     def _sent(self, request: GenerateRequest, completion: Completion) -> None:
         self.usage.prompt_tokens += len(request.prompt)
-        self.usage.cached_tokens += completion.cached
+        self.usage.took(request, completion)
 
     def _took_piece(self, sample: _Sample, piece: Sample) -> bool:
         """The sample goes on by what the small model drew; True where it was unsure of what follows."""
@@ -301,5 +301,5 @@ class _Filtering:
         request = LogProbRequest(sample.continuation.prompt, sample.tokens, cached=self.sampling.strategy.share)
         completion = await self.engine.submit(self.large.name, request)
         self.usage.prompt_tokens += len(request.tokens)
-        self.usage.cached_tokens += completion.cached
+        self.usage.took(request, completion)
         sample.logprobs = completion.logprobs

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from qpdsl.executor.requests.request import Sample
+from qpdsl.executor.runtime.generate.calls_ahead import cut_at_stop, taken_over
 from qpdsl.executor.runtime.generate.choice import choice_samples
 from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row
 from qpdsl.executor.runtime.generate.filter import cached_filter_samples, filter_samples
@@ -66,12 +67,19 @@ def _sampler(decode: DecodePlan) -> Sampler:
 
 
 async def engine_samples(sampling: Sampling, continuations: list[Continuation]) -> list[tuple[Sample, ...]]:
-    """The samples of each row, drawn whole by the engine; those that ran ahead are taken over."""
+    """The samples of each row, drawn whole by the engine; those that ran ahead are taken over.
+
+    So are those that an earlier call has written past its stop.
+    """
     instance, name = sampling.instance, sampling.model.name
     ahead = instance.ahead if sampling.strategy.run_ahead else None
     owners: list[int] = []
+    samples: list[list[Sample]] = [[] for _ in continuations]
     with Submissions(instance) as submissions:
         for number, continuation in enumerate(continuations):
+            if (written := taken_over(sampling, continuation)) is not None:
+                samples[number] += [written] * sampling.distinct(continuation)
+                continue
             ticket = ahead.taken(continuation, instance) if ahead is not None else None
             if ticket is not None:
                 submissions.take(ticket)
@@ -85,8 +93,7 @@ async def engine_samples(sampling: Sampling, continuations: list[Continuation]) 
                     ticket.on_sample = partial(ahead.ended, sampling, continuation)
         if ahead is not None:
             ahead.drop_others(instance)
-        samples: list[list[Sample]] = [[] for _ in continuations]
         for number, completion in zip(owners, await submissions.completions(), strict=True):
-            samples[number] += completion.samples
+            samples[number] += [cut_at_stop(sampling, continuations[number], sample) for sample in completion.samples]
     pairs = zip(continuations, samples, strict=True)
     return [sampling.with_copies(continuation, tuple(distinct)) for continuation, distinct in pairs]

@@ -10,7 +10,8 @@ from qpdsl.executor.events.events import Path, Routed
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
-from qpdsl.executor.requests.request import GenerateRequest, Mask, Priority, Sample, Watch
+from qpdsl.executor.requests.request import Constraint, GenerateRequest, Mask, Priority, Sample, Watch
+from qpdsl.executor.runtime.generate.beyond_watch import BeyondWatch
 from qpdsl.executor.runtime.generate.continuation import Continuation, GenerateOptions
 from qpdsl.executor.runtime.generate.step_counts import count_ngrams, count_steps, routed_words
 from qpdsl.executor.runtime.instance.candidates import Row
@@ -130,7 +131,7 @@ class Sampling:
     def count(self, continuation: Continuation, samples: Sequence[Sample]) -> None:
         """Counts the samples of a row: tokens where they were drawn, near ties as if each copy had been."""
         distinct = samples[: self.distinct(continuation)]
-        usage, lengths = self.instance.usage, [len(sample.tokens) for sample in distinct]
+        usage, lengths = self.instance.usage, [sample.size for sample in distinct]
         usage.sampled_tokens += sum(lengths)
         usage.near_ties += sum(sample.near_ties for sample in samples)
         counts = usage.counts
@@ -163,6 +164,11 @@ class Sampling:
         own = paths if self.distinct(continuation) < len(paths) else paths[index : index + 1]
         return StopWatch(self.model.detokenizer, stop, partial(self._show, own), until)
 
+    def beyond(self, continuation: Continuation) -> int:
+        """For how many tokens a sample of a row is to go on past its stop; 0 where it ends there."""
+        options = continuation.options
+        return self.strategy.beyond if options.params.greedy and options.stop is not None else 0
+
     def requests(
         self,
         continuation: Continuation,
@@ -193,9 +199,13 @@ class Sampling:
         counter: TokenCounter | None,
     ) -> GenerateRequest:
         watched = self.watched(continuation)
+        beyond = self.beyond(continuation)
+        stop, limit = continuation.options.stop, continuation.limit
 
         def watch(index: int) -> Watch:
             own = self.watch(continuation, first + index)
+            if beyond:
+                return BeyondWatch(own, limit, beyond)
             if counter is None:
                 return own
             return counter.watch(own if watched else None)
@@ -204,7 +214,7 @@ class Sampling:
             continuation.prompt,
             keys,
             continuation.options.params,
-            continuation.limit,
+            limit if continuation.full else min(limit + beyond, self.model.max_positions - len(continuation.prompt)),
             self.model.eos,
             watch if watched or counter is not None else None,
             self.mask,
@@ -217,12 +227,20 @@ class Sampling:
             route=self.instance.services.routing if self.strategy.decode.routes_heads else None,
             logprobs=self.strategy.logprobs or self.instance.watched,
             figures=self.strategy.figures,
+            constraint=_constraint(self.op) if self.mask is not None else None,
+            stops=() if stop is None or beyond else stop.texts,
+            lead=self.strategy.lead and not first and len(keys) > 1,
         )
 
     def _show(self, paths: Sequence[Path], piece: str) -> None:
         assert self.on_token is not None
         for path in paths:
             self.on_token(path, self.op.stage, piece)
+
+
+def _constraint(op: ops.Generate) -> Constraint:
+    assert op.constraint is not None
+    return Constraint(op.constraint.kind, op.constraint.source)
 
 
 def _mask(op: ops.Generate, model: TextModel) -> Callable[[], Mask]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.noise import hash_context, noise_key
 from qpdsl.executor.runtime.instance.request_cache import RequestCache
 from qpdsl.executor.runtime.instance.row_clock import RowClock
+from qpdsl.executor.runtime.instance.written_ahead import WrittenAhead
 from qpdsl.executor.text.context import Context
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.executor.verifiers.verifier import Verifier
@@ -34,6 +35,8 @@ from qpdsl.planner.values.value import Value, format_value
 # What a verifier scores: the problem, the text and the system turn.
 VerifierInput = tuple[str, str, str]
 _KINDS = {"int": "a whole number", "float": "a number"}
+# So many samples that wrote past their stop are kept, the latest.
+_MOST_WRITTEN = 256
 
 
 class RowError(Exception):
@@ -111,6 +114,11 @@ class Usage:
     - `drafted`: tokens that were proposed, `accepted`: those of them that stood; `ngram_drafted`, `ngram_rounds` and
       `ngram_draws`, and so for other ways to draft: the same of that way; `would_drafted`, …: the same of n-grams where
       nothing drafted
+    - of models on servers: `requests` that were sent, `retries` of them again, `replayed` ones that an earlier run had
+      kept; `server_cached`: prompt tokens that the server found in a cache; `cost_millionths` of the currency of the
+      price table
+    - of calls that were asked to go on past their stop: `beyond_tokens` that they wrote there, `beyond_used`: those of
+      them that later calls took, with what the program put between; `saved_calls`: samples that no request was made for
     """
 
     prompt_tokens: int = 0
@@ -118,6 +126,25 @@ class Usage:
     sampled_tokens: int = 0
     near_ties: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+
+    def took(self, request: Request, completion: Completion) -> None:
+        """Counts what the completion of a request says of itself. The request's tokens have been counted as prompt.
+
+        Prompt tokens are then those that the server billed, where one gave it and says so.
+        """
+        self.cached_tokens += completion.cached
+        calls = completion.calls
+        if calls is None:
+            return
+        if calls.prompt_tokens is not None:
+            self.prompt_tokens += calls.prompt_tokens - len(request.tokens)
+        self.counts.update(
+            requests=calls.requests,
+            retries=calls.retries,
+            replayed=calls.replayed,
+            server_cached=calls.cached_tokens,
+            cost_millionths=round(calls.cost * 1e6),
+        )
 
     def add(self, other: Usage) -> None:
         self.prompt_tokens += other.prompt_tokens
@@ -142,7 +169,8 @@ class Instance:
     context to its digest in noise keys; `steps` maps an operator's id and its input to the scores of the steps, of
     which there are none where the text is too long.
 
-    `emptied` says of each operator that left no row why, in words that follow a colon.
+    `written` is what samples wrote past their stop. `emptied` says of each operator that left no row why, in words that
+    follow a colon.
     """
 
     name: str
@@ -163,6 +191,7 @@ class Instance:
     contexts: dict[tuple[str, Context], tuple[int, ...]] = field(default_factory=dict)
     digests: dict[Context, bytes] = field(default_factory=dict)
     judged: dict[tuple[str, ...], Value] = field(default_factory=dict)
+    written: deque[WrittenAhead] = field(default_factory=lambda: deque(maxlen=_MOST_WRITTEN))
     _scoring: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     @property
@@ -246,7 +275,8 @@ class Submissions:
     async def completions(self) -> list[Completion]:
         """The completions of all requests, in the order of submission. Raises EngineError."""
         completions = [await ticket for ticket in self._tickets]
-        self._usage.cached_tokens += sum(completion.cached for completion in completions)
+        for ticket, completion in zip(self._tickets, completions, strict=True):
+            self._usage.took(ticket.request, completion)
         return completions
 
     def take(self, ticket: Ticket) -> None:

@@ -120,7 +120,7 @@ def _candidate(row: Row, sample: Sample, model: TextModel) -> Candidate:
         finish=finish if isinstance(finish, str) else None,
         finished=row.generated.finished,
         logprob=row.generated.logprob,
-        tokens=len(sample.tokens),
+        tokens=sample.size,
         pieces=pieces,
         logprobs=sample.logprobs if pieces else (),
     )

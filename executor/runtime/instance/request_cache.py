@@ -30,6 +30,7 @@ class Flush:
 class _Waiting:
     """A request, and what is told where it is sent: its ticket, and the size of the batch that it was sent in."""
 
+    engine: Engine
     request: Request
     sent: asyncio.Future[tuple[Ticket, int]]
 
@@ -50,6 +51,12 @@ class RequestCache:
         self._engine = engine
         self._queues: dict[str, _Queue] = {}
 
+    def through(self, engine: Engine) -> RequestCache:
+        """The same queues for requests that go to `engine`, which stands for this one, as of one instance."""
+        other = RequestCache(engine)
+        other._queues = self._queues
+        return other
+
     @contextmanager
     def working(self, model: str) -> Iterator[None]:
         """While the block runs there is a row that a small model works at, and that may yet ask for `model`."""
@@ -64,7 +71,7 @@ class RequestCache:
     async def completed(self, model: str, request: Request, flush: Flush) -> tuple[Completion, int]:
         """The completion of a request that may wait, and the size of the batch that it went in. Raises EngineError."""
         queue, loop = self._queue(model), asyncio.get_running_loop()
-        waiting = _Waiting(request, loop.create_future())
+        waiting = _Waiting(self._engine, request, loop.create_future())
         queue.waiting.append(waiting)
         if len(queue.waiting) >= flush.rows:
             self._send(model)
@@ -101,7 +108,7 @@ class RequestCache:
             if waiting.sent.done():
                 continue
             try:
-                waiting.sent.set_result((self._engine.submit(model, waiting.request), len(batch)))
+                waiting.sent.set_result((waiting.engine.submit(model, waiting.request), len(batch)))
             except EngineError as error:
                 waiting.sent.set_exception(error)
 

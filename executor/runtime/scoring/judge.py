@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
+from qpdsl.executor.requests.request import Constraint, GenerateRequest, Sample, SamplingParams
 from qpdsl.executor.runtime.instance.candidates import Candidates
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions
 from qpdsl.executor.runtime.scoring.answers import answer_logprobs
@@ -64,7 +64,8 @@ async def _answered(
     async with instance.scoring(f"judge {model.name}"):
         new = [key for key in dict.fromkeys(keys) if key is not None and key not in instance.judged]
         try:
-            mask = model.constrainer.masks("regex", "|".join(map(str, range(op.low, op.high + 1))))
+            answers = "|".join(map(str, range(op.low, op.high + 1)))
+            mask = model.constrainer.masks("regex", answers)
             prompts = {key: encode(model.tokenizer, Context(turns=(("user", key[-1]),))) for key in new}
         except (ContextError, ConstraintError) as error:
             raise RowError(f"judge `{op.model}`: {error}") from error
@@ -74,13 +75,20 @@ async def _answered(
             for key in asked:
                 prompt = prompts[key]
                 request = GenerateRequest(
-                    prompt, (0,), SamplingParams(0.0), _ANSWER_TOKENS, model.eos, mask=mask, cached=strategy.share
+                    prompt,
+                    (0,),
+                    SamplingParams(0.0),
+                    _ANSWER_TOKENS,
+                    model.eos,
+                    mask=mask,
+                    cached=strategy.share,
+                    constraint=Constraint("regex", answers),
                 )
                 submissions.submit(model.name, request)
                 instance.usage.prompt_tokens += len(prompt)
             for key, completion in zip(asked, await submissions.completions(), strict=True):
                 (sample,) = completion.samples
-                instance.usage.sampled_tokens += len(sample.tokens)
+                instance.usage.sampled_tokens += sample.size
                 instance.usage.near_ties += sample.near_ties
                 answer = _answer(sample, model.eos)
                 instance.judged[key] = None if answer is None else float(model.decode(answer))

@@ -112,7 +112,9 @@ async def _read_scores(
     """Fills in `instance.scores` where they are not known; the first score of a digest stays."""
     pending: list[tuple[_Layout, tuple[int, ...]]] = []
     claimed: set[bytes] = set()
-    usage, store = instance.usage, instance.services.scores if strategy.cache else None
+    # What a server says of a text may change with what it computes beside it.
+    exact = instance.services.engine.capabilities(model).repeats == "exact"
+    usage, store = instance.usage, instance.services.scores if strategy.cache and exact else None
     known = set(instance.scores)
     with Submissions(instance) as submissions:
         for layout in layouts:

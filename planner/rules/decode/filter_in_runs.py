@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.decode_plan import DecodePlan
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.rewrite import map_operators
 from qpdsl.planner.plan.rule import Alternative, Rule
@@ -25,7 +26,11 @@ SECONDS = 0.1
 
 def filter_in_runs(plan: PhysicalPlan) -> PhysicalPlan:
     """Who draws a token depends on the tokens before it alone, not on the request that it is drawn in."""
-    cached = pick(plan, NAME, "filter", lambda op, decode: "cached" if decode.filter == "confidence" else None)
+
+    def cached_variant(op: ops.Generate, decode: DecodePlan) -> str | None:
+        return "cached" if decode.filter == "confidence" else None
+
+    cached = pick(plan, NAME, "filter", cached_variant, remote=True)
 
     def batched(node: PhysicalOp) -> PhysicalOp:
         if not isinstance(node.op, ops.Generate) or not isinstance(node.strategy, GenerateStrategy):

@@ -18,12 +18,22 @@ def with_variant(strategy: GenerateStrategy, part: Part, name: str) -> GenerateS
 
 
 def pick(
-    plan: PhysicalPlan, rule: str, part: Part, choose: Callable[[ops.Generate, DecodePlan], str | None]
+    plan: PhysicalPlan,
+    rule: str,
+    part: Part,
+    choose: Callable[[ops.Generate, DecodePlan], str | None],
+    *,
+    remote: bool = False,
 ) -> PhysicalPlan:
-    """The plan with the variant that `choose` names for each `generate`, where it names one and that applies."""
+    """The plan with the variant that `choose` names for each `generate`, where it names one and that applies.
+
+    How a server decodes is its own affair: with `remote`, models on servers are picked for all the same.
+    """
 
     def picked(node: PhysicalOp) -> PhysicalOp:
         if not isinstance(node.op, ops.Generate) or not isinstance(node.strategy, GenerateStrategy):
+            return node
+        if not remote and plan.remote_model(node.op.model) is not None:
             return node
         name = choose(node.op, node.strategy.decode)
         if name is None:

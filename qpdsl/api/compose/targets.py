@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
-from typing import Literal as OneOf
 
 from qpdsl.errors import UsageError, naming_keywords
-from qpdsl.grammar.words import Confidence, DraftMethod, DrawFigure, Equality, VerifierKind
+from qpdsl.grammar.words import Confidence, DraftMethod, DrawFigure, Equality, VerifierKind, WithinLevel
 
 
 @final
@@ -178,9 +177,9 @@ Verifier = Model | Judge | Prob | Equal | ValidJson | Passes | LogProb | OfDraws
 @final
 @dataclass(frozen=True)
 class Within:
-    """How far a plan may go; made by `qp.epsilon` and `qp.loss`."""
+    """How far a plan may go: `qp.exact`, `qp.replayable`, `qp.recorded`, or made by `qp.epsilon` and `qp.loss`."""
 
-    level: OneOf["exact", "epsilon", "loss"]
+    level: WithinLevel
     bound: float | None
 
 
@@ -204,6 +203,8 @@ def confidence(window: int | None = None) -> OfDraws:
 
 
 exact: Final = Within("exact", None)
+replayable: Final = Within("replayable", None)
+recorded: Final = Within("recorded", None)
 
 
 @naming_keywords

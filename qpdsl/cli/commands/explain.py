@@ -10,11 +10,12 @@ import click
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import AnalyzeOptions, analyze_options
-from qpdsl.cli.shared_options import format_option, planning_options, program_options
+from qpdsl.cli.shared_options import format_option, planning_options, program_options, within_option
 from qpdsl.planning.target import Target
 from qpdsl.sources.surroundings import Surroundings, read_surroundings
 
 if TYPE_CHECKING:
+    from qpdsl.grammar.words import WithinLevel
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.planning.planning import Planning
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Show the plan of a program, without loading a model.")
 @program_options
 @planning_options
+@within_option
 @click.option("--rows", is_flag=True, help="The plan for `run --rows`, where all columns are read.")
 @click.option("--verbose", is_flag=True, help="The naive plan too, and the plan after each rule that changed it.")
 @click.option(
@@ -46,6 +48,7 @@ def command(
     plan_kind: str,
     disabled: tuple[str, ...],
     exit_heads: tuple[str, ...],
+    within: WithinLevel | None,
     rows: bool,
     verbose: bool,
     against: str | None,
@@ -75,7 +78,7 @@ def command(
     from qpdsl.planning.planning import Planning, reads_of
     from qpdsl.planning.routed import check_routed
     from qpdsl.planning.user_cache import damaged_files
-    from qpdsl.sources.programs import load_program
+    from qpdsl.sources.programs import load_program, permitting
 
     if verbose and against is not None:
         raise UsageError("`--verbose` shows how one plan came about, `--against` two plans; give one of them")
@@ -87,6 +90,7 @@ def command(
     surroundings = read_surroundings(allow_read, python, models, adapters, drafts)
     lowered = load_program(target, pipeline, program, surroundings, settings)
     show(lowered.warnings)
+    lowered = permitting(lowered, within)
     for note in damaged_files():
         say(f"note: {note}")
     values = parse_settings(lowered.params, settings, lowered.name, lowered.model_params)

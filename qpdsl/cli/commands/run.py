@@ -12,40 +12,32 @@ import click
 
 from qpdsl.cli.console import say
 from qpdsl.cli.proposals import complete_data
+from qpdsl.cli.runs.computing_options import computing_options
 from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.cli.shared_options import (
     FileName,
     code_option,
-    device_option,
     planning_options,
     program_options,
     router_option,
     shadow_option,
+    spending_options,
     statistics_option,
+    within_option,
 )
 from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
 from qpdsl.planner.plan.physical import KV_TYPES
-from qpdsl.settings import DTYPES, check_memory, check_threads, check_timeout
+from qpdsl.settings import check_memory, check_threads, check_timeout
 
 if TYPE_CHECKING:
     from qpdsl.planner.cost.timing import Load
 
 
-def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    from qpdsl.executor.engine.memory.budget import parse
-
-    try:
-        if value is not None:
-            parse(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    return value
-
-
 @click.command(short_help="Run a program: one answer, or one for every row of a file.")
 @program_options
 @planning_options
+@within_option
 @click.option(
     "--input",
     metavar="FILE",
@@ -100,37 +92,14 @@ def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     metavar="SECONDS",
     help="A row that takes longer than this fails, and the others go on.  [default: as long as it takes]",
 )
-@device_option
-@click.option(
-    "--dtype",
-    type=click.Choice(DTYPES),
-    help="What to compute in.  [default: float32 on a CPU, else the model's own]",
-)
-@click.option(
-    "--kv-type",
-    type=click.Choice(KV_TYPES),
-    help="Keep what the models have read in eight or four bits: more fits, tokens can differ.",
-)
-@click.option(
-    "--kv-memory",
-    metavar="AMOUNT",
-    callback=_memory,
-    help="Memory for what the models have read (KV cache), all together: 4GiB, or 50% of the device's.  "
-    "[default: a quarter of what is free, 2 GiB at the most; on a GPU what the largest step leaves]",
-)
-@click.option(
-    "--deterministic",
-    is_flag=True,
-    help="The same bits whatever else is in the batch. On a GPU that is slower; on a CPU in float32 it is always so.",
-)
-@click.option("--compile", is_flag=True, help="On a GPU, compile the layers first: minutes once, then faster steps.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: one a core, one for small models]")
+@computing_options
 @click.option(
     "--trace",
     metavar="FILE",
     type=FileName(dash="a trace has a file of its own"),
     help="Write what happens to FILE as it happens; `qpdsl replay` and `qpdsl report` show it.",
 )
+@spending_options
 @click.option("--tui", is_flag=True, help="Watch the run on a dashboard; `qpdsl top` does so from another terminal.")
 def command(**values: Any) -> int:
     """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline; `-` reads a program from stdin.
@@ -167,7 +136,10 @@ def _check(options: RunOptions) -> None:
         raise UsageError("`--record-routes` needs `--router`, without which nothing is routed")
     if options.target == "-" and options.input == "-":
         raise UsageError("the program and `--input` cannot both come from standard input")
+    if options.max_cost is not None and options.prices is None:
+        raise UsageError("`--max-cost` needs `--prices`, which says what tokens cost")
     check_timeout(options.row_timeout)
+    check_timeout(options.server_timeout, "server_timeout")
     check_threads(options.threads)
     check_memory(options.kv_memory, options.device)
     if options.resume and options.overwrite:
@@ -207,6 +179,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.arguments import parse_settings, settings_files, with_defaults
     from qpdsl.cli.diagnostics import show
     from qpdsl.cli.runs.run_files import run_files
+    from qpdsl.cli.runs.server_check import ask_servers, refuse_unmet
     from qpdsl.dataset.job import Job
     from qpdsl.model_location import check_models
     from qpdsl.planner.plan.baseline import greedy_of
@@ -216,17 +189,19 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.planning.routed import check_routed, routes_exits
     from qpdsl.planning.target import Target
     from qpdsl.planning.user_cache import damaged_files
-    from qpdsl.sources.programs import load_program
+    from qpdsl.sources.programs import load_program, permitting
     from qpdsl.stage_options import check_code, check_options
 
     planning = Planning.of(options.plan_kind, options.disabled)
     surroundings = options.surroundings()
     program = load_program(options.target, options.pipeline, options.program, surroundings, options.settings)
     show(program.warnings)
+    program = permitting(program, options.within)
     values = parse_settings(program.params, options.settings, program.name, program.model_params)
     surroundings.read.update(file.absolute() for file in settings_files(program.params, options.settings))
     # The plan depends on the values of the parameters.
     program = with_defaults(program, values)
+    abilities = ask_servers(program.models, quiet=options.json)
     baseline = greedy_of(program) if options.greedy and not options.analyze else None
     text = options.input is None
     reads = reads_of(program, rows=options.rows, text=text)
@@ -246,6 +221,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
         message = "`--resume` goes on with tokens that depend on what a router knew, which `--router` may not know now"
         raise UsageError(message, "leave out `--router`, or start over with `--overwrite`")
     job = Job(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning), options.row_timeout)
+    refuse_unmet(options, (job.plan, *([] if greedy is None else [greedy])), abilities)
     check_options(job.plan, values)
     check_code(job.plan, allowed=options.allow_code)
     # Before torch is imported, which takes seconds.

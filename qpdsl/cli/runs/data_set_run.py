@@ -25,12 +25,15 @@ from qpdsl.dataset.journal import Journal, journal_path
 from qpdsl.dataset.json_values import dumps
 from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.rows import InputData, read_rows
+from qpdsl.dataset.server_totals import call_facts, total_calls
 from qpdsl.dataset.summary import Summary
 from qpdsl.dataset.token_waits import count_waits
 from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import RunEnded
+from qpdsl.executor.requests.errors import BudgetReached, ServerGone
 from qpdsl.executor.runtime.instance.noise import NOISE_VERSION
-from qpdsl.model_digest import location_digest
+from qpdsl.grammar.model_id import is_remote
+from qpdsl.model_digest import location_digest, tokens_digest
 from qpdsl.output import OrderedLines, holds_something
 from qpdsl.planner.values.value import Value
 from qpdsl.planning.routed import routes_exits
@@ -98,12 +101,15 @@ class _Run:
                 self._journal.remove()
         except KeyboardInterrupt:
             return self._interrupted()
+        except (BudgetReached, ServerGone) as error:
+            return self._ended_early(error)
         except UsageError as error:
             # A full disk, say: what is finished is not lost.
             raise UsageError(error.message, self._kept() or error.help) from error
         sampled = sum(outcome.tokens_out for number, outcome in self.outcomes.items() if number not in earlier)
         outcomes = [self.outcomes[number] for number in sorted(self.outcomes)]
-        return self._report(Summary(outcomes, seconds, sampled, self._waits))
+        calls = {} if self._session is None else self._session.calls
+        return self._report(Summary(outcomes, seconds, sampled, self._waits, total_calls(calls)))
 
     def _begin(self, arguments: str) -> Session | None:
         """The session for the rows that are left, None where none is. Files are changed once its models are loaded."""
@@ -156,14 +162,23 @@ class _Run:
         }
 
     def _model_digests(self) -> dict[str, str]:
-        from qpdsl.model_location import locate, locate_adapter
+        from qpdsl.model_location import own_places
 
-        locations = {name: (locate(model), locate_adapter(model)) for name, model in self.job.models.items()}
-        places = [place for location in locations.values() for place in location if place is not None]
-        if not all(isinstance(place, Path) and place.is_dir() for place in places):
-            # The version of a hub model is known only once it is in the cache. A missing folder is refused here.
+        places = {name: [place for place, _ in own_places(model)] for name, model in self.job.models.items()}
+        remote = {name: model for name, model in self.job.models.items() if is_remote(model)}
+        if remote or not all(isinstance(place, Path) and place.is_dir() for own in places.values() for place in own):
+            # The version of a hub model is known only once it is in the cache, and what a server is once it is asked. A
+            # missing folder is refused here.
             self._session = self._open_session()
-        return {name: location_digest(*location) for name, location in locations.items()}
+        digests = {}
+        for name, own in places.items():
+            if name in remote:
+                assert self._session is not None
+                tokens = " ".join(tokens_digest(place) for place in own)
+                digests[name] = " ".join(filter(None, (self._session.server_digest(remote[name]), tokens)))
+            else:
+                digests[name] = location_digest(*own)
+        return digests
 
     def _run_rest(self, session: Session) -> float:
         """Runs the rows that are left. Returns the seconds that took."""
@@ -220,6 +235,22 @@ class _Run:
         self._say_interrupted()
         self.events.emit(RunEnded(status="interrupted"))
         return Exit.INTERRUPTED
+
+    def _ended_early(self, error: BudgetReached | ServerGone) -> Exit:
+        """Says why servers are not asked any more, and how to go on."""
+        done, total = len(self.outcomes), len(self.data.rows)
+        say(f"error: {error}: {done} of {total} rows are finished")
+        self._say_calls()
+        if (kept := self._kept()) is not None:
+            more = " and more to spend" if isinstance(error, BudgetReached) else ""
+            say(f"help: {kept.replace('`--resume`', f'`--resume`{more}', 1)}")
+        self.events.emit(RunEnded(status="failed", error=str(error)))
+        return Exit.BUDGET if isinstance(error, BudgetReached) else Exit.SERVER
+
+    def _say_calls(self) -> None:
+        calls = {} if self._session is None else self._session.calls
+        for name, text in call_facts(total_calls(calls)):
+            say(f"{name}: {text}")
 
     def _say_interrupted(self) -> None:
         done, total = len(self.outcomes), len(self.data.rows)

@@ -11,7 +11,7 @@ from qpdsl.cli.console import is_terminal, say
 from qpdsl.planner.explain.quantities import count, seconds
 
 if TYPE_CHECKING:
-    from qpdsl.executor.models.text_model import PagedTextModel
+    from qpdsl.executor.models.text_model import TextModel
 
 # A model that is there sooner is not spoken of.
 _MOMENT = 1.0
@@ -36,14 +36,21 @@ class LoadNotes:
         if not self._quiet:
             say(f"loading {', '.join(self._names.get(model, ['a model']))}: {_short(model)} ({what})")
 
-    def loaded(self, model: PagedTextModel, took: float) -> None:
+    def loaded(self, model: TextModel, took: float) -> None:
         """Says on a terminal that a model was loaded, where that took more than a moment; and what is odd of it."""
         if took >= _MOMENT and not self._quiet:
             names = ", ".join(self._names.get(model.name, ["a model"]))
-            size = f"{count(model.paged.parameters)} parameters"
-            say(f"{names}: {_short(model.name)} ({model.weights}, {size}) loaded in {seconds(took)}")
+            say(f"{names}: {_short(model.name)} ({_made_of(model)}) loaded in {seconds(took)}")
         for note in model.notes:
             say(f"note: {note}")
+
+
+def _made_of(model: TextModel) -> str:
+    from qpdsl.executor.models.text_model import PagedTextModel
+
+    if isinstance(model, PagedTextModel):
+        return f"{model.weights}, {count(model.paged.parameters)} parameters"
+    return "on its server"
 
 
 def _short(model: str) -> str:

@@ -15,15 +15,18 @@ from qpdsl.dataset.journal import begins_journal, check_free, journal_path
 from qpdsl.dataset.row_outcome import begins_results
 from qpdsl.errors import UsageError, UserError
 from qpdsl.executor.events.trace import begins_trace
-from qpdsl.model_location import locate, locate_adapter
+from qpdsl.executor.remote.completion_store import begins_store
+from qpdsl.model_location import own_places
 from qpdsl.output import holds_something
 from qpdsl.planning import user_cache
+from qpdsl.remote.spending import NOWHERE
 from qpdsl.sources.programs import input_path, program_path
 from qpdsl.sources.surroundings import Surroundings
 
 RESULTS = Contents("the results of a run", begins_results)
 JOURNAL = Contents("the journal of a run", begins_journal)
 TRACE = Contents("the trace of a run", begins_trace)
+COMPLETIONS = Contents("completions that are kept", begins_store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def run_files(
     for name in options.python:
         guard.reads(Path(name), "a file of `--python`")
     for name, model in models.items():
-        for location, what in ((locate(model), "model"), (locate_adapter(model), "adapter of the model")):
+        for location, what in own_places(model):
             if isinstance(location, Path) and location.is_dir():
                 guard.keeps(location, f"the folder of the {what} `{name}`")
             elif isinstance(location, Path):
@@ -72,6 +75,11 @@ def run_files(
     if options.record_routes is not None:
         place = Path(options.record_routes).absolute()
         routes = guard.writes(place, "`--record-routes`", ROUTES, overwrite=options.overwrite)
+    if options.prices is not None:
+        guard.reads(Path(options.prices), "the file of `--prices`")
+    if options.completions not in (None, NOWHERE):
+        # What it holds is used, and more is added to it.
+        guard.writes(Path(options.completions).absolute(), "`--completions`", COMPLETIONS, overwrite=True)
     return RunFiles(path, output, trace, routes)
 
 

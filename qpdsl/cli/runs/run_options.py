@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qpdsl.cli.console import say
 from qpdsl.cli.runs.load_notes import LoadNotes
 from qpdsl.cli.shared_options import ProgramOptions
 from qpdsl.garbage_collector import collections_paused
+from qpdsl.grammar.model_id import is_remote
 from qpdsl.sources.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from qpdsl.dataset.job import Job
     from qpdsl.executor.engine.memory.kv_cache import KVType
     from qpdsl.executor.events.stream import EventStream
+    from qpdsl.grammar.words import WithinLevel
     from qpdsl.session import Session
 
 
@@ -51,6 +54,12 @@ class RunOptions(ProgramOptions):
     shadow: float | None
     allow_code: bool
     statistics: bool
+    within: WithinLevel | None
+    completions: str | None
+    max_tokens_total: int | None
+    max_cost: float | None
+    prices: str | None
+    server_timeout: float | None
 
 
 def open_session(options: RunOptions, job: Job, surroundings: Surroundings, events: EventStream) -> Session:
@@ -79,6 +88,12 @@ def open_session(options: RunOptions, job: Job, surroundings: Surroundings, even
         record_routes=options.record_routes is not None,
         shadow=options.shadow,
         allow_code=options.allow_code,
+        completions=options.completions,
+        max_tokens_total=options.max_tokens_total,
+        max_cost=options.max_cost,
+        prices=options.prices,
+        server_timeout=options.server_timeout,
+        tell=lambda note: say(f"note: {note}"),
     )
     try:
         session.load(job.plan, notes.loaded, notes.slow)
@@ -87,7 +102,7 @@ def open_session(options: RunOptions, job: Job, surroundings: Surroundings, even
     except ModelError as error:
         for model in job.models.values():
             lead = str(ModelError(model, ""))
-            if str(error).startswith(lead) and not isinstance(locate(model), Path):
+            if str(error).startswith(lead) and not is_remote(model) and not isinstance(locate(model), Path):
                 why = str(error).removeprefix(lead)
                 raise ModelError(model, f"looked up as a hub id, as there is no such folder: {why}") from error
         raise

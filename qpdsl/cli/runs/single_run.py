@@ -21,9 +21,11 @@ from qpdsl.dataset.json_values import dumps, plain, plain_rows, shown
 from qpdsl.dataset.lossy_figures import FilterFigures, shadow_facts, shadow_json
 from qpdsl.dataset.row_outcome import outcome, same_answer
 from qpdsl.dataset.rows import InputRow
+from qpdsl.dataset.server_totals import call_facts, calls_record, total_calls
 from qpdsl.dataset.summary import TOO_LONG, aligned
 from qpdsl.dataset.token_waits import count_waits, wait_facts, waits_json
 from qpdsl.errors import UsageError
+from qpdsl.executor.requests.errors import BudgetReached, ServerGone
 from qpdsl.model_location import locate_adapter
 from qpdsl.planner.values.value import Value
 from qpdsl.sources.surroundings import Surroundings
@@ -31,6 +33,7 @@ from qpdsl.stage_options import check_options
 
 if TYPE_CHECKING:
     from qpdsl.executor.requests.latencies import Waits
+    from qpdsl.executor.requests.request import Calls
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session import Session
 
@@ -52,17 +55,23 @@ def answer(
         events.record()
         measured = options.analyze or options.statistics
         analysis = run_analysis(session, job.plan, 1, warm=options.statistics) if measured else None
-        result, greedy = run_until_interrupted(_run(session, job, row))
+        try:
+            result, greedy = run_until_interrupted(_run(session, job, row))
+        except (BudgetReached, ServerGone):
+            for name, text in call_facts(total_calls(session.calls)):
+                say(f"{name}: {text}")
+            raise
         emit_row(events.stream, row, outcome(row, result, greedy, with_rows=False))
     if analysis is not None and options.analyze:
         say(analysis.done().text(width_of(sys.stderr)))
     tell_routers(session, files.routes, analyzed=options.analyze)
     if analysis is not None and options.statistics:
         remember(analysis, alone=greedy is None and files.routes is None, wanted=options.analyze)
+    calls = total_calls(session.calls)
     if options.json:
-        put(dumps(_as_json(options, job, result, greedy, waits)))
+        put(dumps(_as_json(options, job, result, greedy, waits) | calls_record(calls)))
     elif result.error is None or options.rows:
-        put("\n".join(_lines(options, result, greedy, waits)))
+        put("\n".join(_lines(options, result, greedy, waits, calls)))
     if result.error is not None:
         say(f"error: {result.error}")
         if result.unscored and not options.json:
@@ -89,7 +98,11 @@ async def _run(session: Session, job: Job, row: InputRow) -> tuple[InstanceResul
 
 
 def _lines(
-    options: RunOptions, result: InstanceResult, greedy: InstanceResult | None, waits: Mapping[str, Waits]
+    options: RunOptions,
+    result: InstanceResult,
+    greedy: InstanceResult | None,
+    waits: Mapping[str, Waits],
+    calls: Calls | None,
 ) -> list[str]:
     answer = shown(result.value)
     facts = [("answer", _first_line(answer))]
@@ -101,6 +114,7 @@ def _lines(
     if (filtered := FilterFigures.of(result.counts)) is not None:
         facts += filtered.facts()
     facts += shadow_facts(result.counts)
+    facts += call_facts(calls)
     if greedy is not None:
         greedy_answer = _first_line(shown(greedy.value)) if greedy.error is None else f"failed: {greedy.error}"
         facts.append(("greedy", f"{greedy_answer} ({greedy.sampled_tokens:,} tokens out)"))

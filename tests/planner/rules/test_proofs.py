@@ -53,6 +53,8 @@ def _spares(rule: str, before: Counter[str], after: Counter[str]) -> bool:
             return after["steps_known"] > before["steps_known"]
         case "speculative_expansion":
             return after["run_ahead_used"] > 0
+        case "speculative_calls":
+            return after["saved_calls"] > 0
         case "jump_forward":
             return after["forced"] > 0 and after["draws"] < before["draws"]
         case "draft_tokens":

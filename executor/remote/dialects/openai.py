@@ -1,0 +1,177 @@
+"""OpenAI's own API: chat completions and completions. What other servers add to it is in their own files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from qpdsl.executor.remote.dialects.dialect import Answer, Ask, Asking, Messages
+from qpdsl.executor.remote.server.errors import Refused, Unreachable
+from qpdsl.executor.requests.request import Constraint, ConstraintKind, SamplingParams
+
+
+class OpenAIDialect:
+    """Only fields that api.openai.com knows: it refuses others. The base of the dialects that have more."""
+
+    constraints: frozenset[ConstraintKind] = frozenset({"json_schema"})
+
+    def ask(self, asking: Asking) -> Ask:
+        able = asking.abilities
+        body: dict[str, Any] = {"model": asking.model, **self._sampling(asking.sampling), "seed": asking.seed}
+        if isinstance(asking.prompt, Messages):
+            path, most = "chat/completions", able.max_tokens_name
+            body["messages"] = self._messages(asking.prompt)
+            if asking.prompt.begun:
+                body |= self._prefill()
+            if able.logprobs:
+                body["logprobs"] = True
+        else:
+            path, most = "completions", "max_tokens"
+            body["prompt"] = list(asking.prompt) if isinstance(asking.prompt, tuple) else asking.prompt
+            if able.logprobs:
+                body |= self._logprobs()
+        if asking.max_tokens is not None:
+            body[most] = asking.max_tokens
+        elif path == "completions":
+            body |= self._unbounded()
+        if able.token_ids and isinstance(asking.prompt, tuple):
+            body |= self._ids()
+        if asking.stops:
+            body |= self._stops(asking.stops)
+        if asking.constraint is not None:
+            body |= self._held(asking.constraint, chat=path == "chat/completions")
+        return Ask(path, body)
+
+    def streamed(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+    def read(self, answer: Any) -> Answer:
+        if not isinstance(answer, dict):
+            raise Refused("the server answers with something else than an answer", 200)
+        if answer.get("error"):
+            raise _told(answer["error"])
+        try:
+            return self._answer(answer)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise Refused(f"the server's answer cannot be read: {error!r}", 200) from error
+
+    def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
+        """What is neutral is sent too: the defaults of servers are others, those of their models often."""
+        if sampling.top_k is not None or sampling.min_p is not None:
+            raise ValueError("this dialect has no top_k and no min_p")
+        return {"temperature": _temperature(sampling), "top_p": _top_p(sampling)}
+
+    def _messages(self, prompt: Messages) -> list[dict[str, str]]:
+        turns = [*prompt.turns, *([("assistant", prompt.begun)] if prompt.begun else [])]
+        return [{"role": role, "content": text} for role, text in turns]
+
+    def _prefill(self) -> dict[str, Any]:
+        """What has the server go on with the last turn; a server of this dialect does it by itself, or does not."""
+        return {}
+
+    def _logprobs(self) -> dict[str, Any]:
+        return {"logprobs": 1}
+
+    def _ids(self) -> dict[str, Any]:
+        return {}
+
+    def _unbounded(self) -> dict[str, Any]:
+        return {"max_tokens": None}
+
+    def _stops(self, stops: tuple[str, ...]) -> dict[str, Any]:
+        return {"stop": list(stops)}
+
+    def _held(self, constraint: Constraint, *, chat: bool) -> dict[str, Any]:
+        if constraint.kind != "json_schema":
+            raise ValueError(f"this dialect has no field for a {constraint.kind}")
+        schema = {"name": "record", "schema": json.loads(constraint.source), "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+    def _answer(self, answer: Mapping[str, Any]) -> Answer:
+        usage = answer.get("usage") or {}
+        counts = {
+            "prompt_tokens": usage.get("prompt_tokens"),
+            "cached_tokens": self._cached(answer, usage),
+            "sampled_tokens": usage.get("completion_tokens"),
+        }
+        choices = answer.get("choices")
+        if not choices:
+            if choices is None and not usage:
+                raise ValueError("it has no choices")
+            return Answer(**counts)
+        choice = choices[0]
+        message = choice.get("message", choice.get("delta"))
+        text = choice.get("text") if message is None else message.get("content")
+        return Answer(
+            text or "",
+            self._token_ids(choice),
+            *_logprobs(choice.get("logprobs")),
+            _finish(choice.get("finish_reason")),
+            self._stopped_by(choice),
+            **counts,
+        )
+
+    def _token_ids(self, choice: Mapping[str, Any]) -> tuple[int, ...] | None:
+        return None
+
+    def _stopped_by(self, choice: Mapping[str, Any]) -> str | None:
+        """The text that ended it, where it is told."""
+        return None
+
+    def _cached(self, answer: Mapping[str, Any], usage: Mapping[str, Any]) -> int | None:
+        cached: int | None = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        return cached
+
+
+def given_ids(choice: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The ids that vLLM and SGLang tell of what was drawn."""
+    ids = choice.get("token_ids")
+    return None if ids is None else tuple(map(int, ids))
+
+
+def all_filters(sampling: SamplingParams, no_top_k: int) -> dict[str, Any]:
+    """The parameters that servers of open models have; `no_top_k` stands for none."""
+    return {
+        "temperature": _temperature(sampling),
+        "top_p": _top_p(sampling),
+        "top_k": no_top_k if sampling.top_k is None else sampling.top_k,
+        "min_p": sampling.min_p or 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    }
+
+
+def _temperature(sampling: SamplingParams) -> float:
+    return 0.0 if sampling.greedy else sampling.temperature
+
+
+def _top_p(sampling: SamplingParams) -> float:
+    return 1.0 if sampling.top_p is None else sampling.top_p
+
+
+def _logprobs(told: Any) -> tuple[tuple[float, ...], tuple[str, ...]]:
+    """Log-probabilities and texts of tokens, in the form of completions or of chats; llama-server knows one."""
+    if not told:
+        return (), ()
+    if (content := told.get("content")) is not None:
+        return tuple(float(token["logprob"]) for token in content), tuple(token["token"] for token in content)
+    return tuple(map(float, told.get("token_logprobs") or ())), tuple(told.get("tokens") or ())
+
+
+def _finish(reason: Any) -> Any:
+    if reason in (None, "stop", "length"):
+        return reason
+    if reason in ("abort", "error"):
+        raise Unreachable("the server gave the request up")
+    raise Refused(f"the server ended the answer for another reason: {reason}", 200)
+
+
+def _told(error: Any) -> Refused | Unreachable:
+    """An error in an answer of status 200, or in a stream."""
+    message = error.get("message", error) if isinstance(error, dict) else error
+    status = error.get("code") if isinstance(error, dict) else None
+    words = f"the server broke off: {' '.join(str(message).split())[:400]}"
+    if isinstance(status, int) and 400 <= status < 500 and status not in (408, 409, 425, 429):
+        return Refused(words, status)
+    return Unreachable(words, status=status if isinstance(status, int) else None)

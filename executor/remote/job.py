@@ -1,0 +1,207 @@
+"""One request to a server, from when it is wanted to when it is answered: what a sample takes, or a reading."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.remote.dialects.dialect import Answer, Ask, Dialect
+from qpdsl.executor.remote.scoring.reading import BadAnswer, Reading, Values
+from qpdsl.executor.remote.server.abilities import Abilities
+from qpdsl.executor.remote.server.address import Address
+from qpdsl.executor.remote.server.connection import STALL, Connection
+from qpdsl.executor.remote.server.errors import Unreachable
+from qpdsl.executor.remote.waiting_line import Place
+from qpdsl.executor.remote.written_sample import WrittenSample, answer_of, record_of
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import Calls, GenerateRequest, Sample
+from qpdsl.executor.requests.ticket import Ticket
+
+# Seconds that a token may take where an answer comes as a whole.
+_SLOWEST_TOKEN = 2.0
+
+
+@dataclass(eq=False)
+class ModelAtServer:
+    """A model with all that is known of it; its tokens are those of `text`."""
+
+    id: str
+    address: Address
+    abilities: Abilities
+    text: TextModel
+    dialect: Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Billed:
+    """Tokens as the server counted them; `prompt` is None where it does not say."""
+
+    prompt: int | None
+    cached: int
+    sampled: int
+
+
+@dataclass(eq=False)
+class Job(Place):
+    """A request with its place in the line. `key` is what its answer is kept under.
+
+    `attempts` failed before; `answers`: how many requests the server had answered when the first did. `sent_at` is when
+    it was first sent, on the clock of `time.monotonic`.
+    """
+
+    model: ModelAtServer = field(kw_only=True)
+    key: bytes = field(kw_only=True)
+    attempts: int = field(default=0, init=False)
+    answers: int = field(default=0, init=False)
+
+    async def send(self, connection: Connection) -> None:
+        """Gets the answer. Raises Refused, Unreachable, EngineError."""
+        raise NotImplementedError
+
+    def replay(self, kept: bytes) -> bool:
+        """Takes what was kept in the place of an answer; False where it does not do. Raises EngineError."""
+        raise NotImplementedError
+
+    @property
+    def record(self) -> Any:
+        """The answer as JSON, to be kept."""
+        raise NotImplementedError
+
+    @property
+    def billed(self) -> Billed:
+        """What the answer took; of one that broke off, as far as it came."""
+        raise NotImplementedError
+
+    def finish(self, calls: Calls) -> None:
+        """The answer is there, and kept."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class SampleJob(Job):
+    """Sample `index` of a ticket's request.
+
+    With `streams`, the answer is read as it is written: the sample's watch may end it, which closes the connection.
+    `begun` is called once, when something was written.
+    """
+
+    ticket: Ticket = field(kw_only=True)
+    index: int = field(kw_only=True)
+    ask: Ask = field(kw_only=True)
+    streams: bool = field(kw_only=True)
+    begun: Callable[[], None] = field(default=lambda: None, kw_only=True)
+    _written: WrittenSample | None = field(default=None, init=False)
+    _sample: Sample | None = field(default=None, init=False)
+    _answer: Answer = field(default=Answer(), init=False)
+
+    @property
+    def request(self) -> GenerateRequest:
+        request = self.ticket.request
+        assert isinstance(request, GenerateRequest)
+        return request
+
+    async def send(self, connection: Connection) -> None:
+        written = self._fresh()
+        dialect, body = self.model.dialect, self.ask.body
+        if self.streams:
+            async with aclosing(connection.stream(self.ask.path, dialect.streamed(body))) as events:
+                async for event in events:
+                    ended = written.push(dialect.read(event))
+                    if written.begun:
+                        self.begun()
+                    if ended and not self._has_usage_soon(written):
+                        break
+        else:
+            most = self.request.max_tokens
+            answer = await connection.post(self.ask.path, body, stall=STALL + _SLOWEST_TOKEN * min(most, 1 << 16))
+            written.push(dialect.read(answer))
+        if not self._settle(written):
+            raise Unreachable(f"{self.model.address.url} gives half an answer")
+
+    def replay(self, kept: bytes) -> bool:
+        try:
+            answer = answer_of(json.loads(kept))
+        except ValueError:
+            return False
+        if answer is None:
+            return False
+        written = self._fresh()
+        written.push(answer)
+        return self._settle(written)
+
+    @property
+    def record(self) -> Any:
+        return record_of(self._answer)
+
+    @property
+    def billed(self) -> Billed:
+        answer = self._answer if self._sample is not None or self._written is None else self._written.answer
+        size = 0 if self._sample is None else self._sample.size
+        sampled = size if answer.sampled_tokens is None else answer.sampled_tokens
+        return Billed(answer.prompt_tokens, answer.cached_tokens or 0, sampled)
+
+    def finish(self, calls: Calls) -> None:
+        assert self._sample is not None
+        self.ticket.finish_sample(self.index, self._sample, self._answer.cached_tokens or 0, calls)
+
+    def _fresh(self) -> WrittenSample:
+        if self._written is None:
+            model = self.model
+            told = model.abilities.token_ids and isinstance(self.ask.body.get("prompt"), list)
+            self._written = WrittenSample(self.request, self.index, model.text, told=told)
+        else:
+            self._written.restart()
+        return self._written
+
+    def _has_usage_soon(self, written: WrittenSample) -> bool:
+        """Whether the server has ended too, so that its last events only count."""
+        return written.answer.finish is not None
+
+    def _settle(self, written: WrittenSample) -> bool:
+        self._sample, self._answer = written.sample(), written.answer
+        return self._sample is not None
+
+
+@dataclass(eq=False)
+class ReadingJob(Job):
+    """A reading, whose values `result` waits for."""
+
+    reading: Reading = field(kw_only=True)
+    result: asyncio.Future[tuple[Values, Calls]] = field(kw_only=True)
+    _values: Values = field(default=(), init=False)
+    _usage: dict[str, Any] = field(default_factory=dict, init=False)
+
+    async def send(self, connection: Connection) -> None:
+        answer = await connection.post(self.reading.path, self.reading.body)
+        try:
+            self._values = self.reading.read(answer)
+        except BadAnswer as error:
+            raise EngineError(f"{self.model.address.url} {error}") from error
+        self._usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
+
+    def replay(self, kept: bytes) -> bool:
+        try:
+            values, usage = json.loads(kept)
+            self._values, self._usage = tuple(tuple(row) for row in values), dict(usage)
+        except (ValueError, TypeError):
+            return False
+        return True
+
+    @property
+    def record(self) -> Any:
+        return [[list(row) for row in self._values], self._usage]
+
+    @property
+    def billed(self) -> Billed:
+        details = self._usage.get("prompt_tokens_details") or {}
+        sampled = self._usage.get("completion_tokens") or 0
+        return Billed(self._usage.get("prompt_tokens"), details.get("cached_tokens") or 0, sampled)
+
+    def finish(self, calls: Calls) -> None:
+        if not self.result.done():
+            self.result.set_result((self._values, calls))

@@ -1,0 +1,109 @@
+"""What decides the tokens that are drawn: seeds, the temperature, filters. And how many samples a request gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qpdsl.executor.remote.probe.asking import LENGTH, SEEDS, Way
+from qpdsl.executor.requests.request import SamplingParams
+
+_FREE = (SamplingParams(temperature=1.0), SamplingParams(temperature=2.0))
+_LARGE = 2**63 - 1
+# So much as a model has to say where its greedy text is to be told from others.
+_WORDS, _TOKENS = 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was seen of one way. `text` is the greedy text of `prompt`, the number of one of the way's prompts."""
+
+    prompt: int
+    text: str
+    greedy: bool
+    temperature: bool
+    seeds: bool
+    largest_seed: int
+    top_k: bool
+    top_p: bool
+    min_p: bool
+    n: bool
+    notes: tuple[str, ...]
+
+
+async def greedy_text(way: Way) -> tuple[int, str] | None:
+    """The number of a prompt and its greedy text, the longest where none is long; None where the way is refused."""
+    found: list[tuple[int, str]] = []
+    for number, prompt in enumerate(way.prompts):
+        answer = await way.ask(prompt)
+        if answer is None:
+            return max(found, key=lambda one: len(one[1]), default=None)
+        found.append((number, answer.text))
+        if len(answer.text.split()) >= _WORDS and (answer.sampled_tokens or LENGTH) >= _TOKENS:
+            return found[-1]
+    return max(found, key=lambda one: len(one[1]))
+
+
+async def draws(way: Way, number: int, text: str) -> Drawn:
+    """Sees what decides the draws after a prompt whose greedy text is known.
+
+    Seeds count where each of two gives its own text twice. Where they did nothing, two free texts would have to be the
+    same twice over. A filter counts where it leaves the greedy text alone, out of a draw that was another.
+    """
+    prompt = way.prompts[number]
+
+    async def drawn(sampling: SamplingParams, seed: int) -> str | None:
+        answer = await way.ask(prompt, sampling, seed)
+        return None if answer is None else answer.text
+
+    again = await drawn(SamplingParams(temperature=0.0), SEEDS[1])
+    free, texts = _FREE[0], [text]
+    for free in _FREE:
+        texts = [one for seed in SEEDS if (one := await drawn(free, seed)) is not None]
+        if len(texts) < len(SEEDS) or set(texts) != {text}:
+            break
+    temperature = len(texts) == len(SEEDS) and set(texts) != {text}
+    greedy = again == text and bool(text)
+    seeds = temperature and texts[0] != texts[1] and [await drawn(free, seed) for seed in SEEDS] == texts
+    other = next((seed for seed, one in zip(SEEDS, texts, strict=False) if one != text), None)
+
+    async def leaves_greedy(**filters: float) -> bool:
+        sampling = SamplingParams(free.temperature, **filters)  # type: ignore[arg-type]
+        return greedy and temperature and other is not None and await drawn(sampling, other) == text
+
+    two = await _two(way, number, free)
+    notes = []
+    if two == 1:
+        notes.append("takes `n` and gives one answer all the same")
+    if not temperature and texts:
+        notes.append("takes a temperature and stays greedy all the same")
+    elif texts and not seeds:
+        notes.append("takes a seed and draws by chance all the same")
+    return Drawn(
+        number,
+        text,
+        greedy,
+        temperature,
+        seeds,
+        _LARGE if seeds and await _tells_large(way, number, free, texts[1]) else 2**31 - 1,
+        await leaves_greedy(top_k=1),
+        await leaves_greedy(top_p=1e-4),
+        await leaves_greedy(min_p=0.99),
+        two == 2,
+        tuple(notes),
+    )
+
+
+async def _tells_large(way: Way, number: int, free: SamplingParams, text: str) -> bool:
+    """Whether a seed of more than 32 bits is told from the one that its lower bits are."""
+    large = SEEDS[1] + 2**32
+    answers = [await way.ask(way.prompts[number], free, large) for _ in range(2)]
+    texts = {answer.text if answer is not None else text for answer in answers}
+    return len(texts) == 1 and text not in texts
+
+
+async def _two(way: Way, number: int, free: SamplingParams) -> int | None:
+    """How many answers a request for two gives, None where it is refused."""
+    written = way.written(way.prompts[number], free, most=4)
+    answer = None if written is None else await way.post(written.path, {**written.body, "n": 2})
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    return len(choices) if isinstance(choices, list) else None

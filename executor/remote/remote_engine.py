@@ -1,0 +1,502 @@
+"""The engine of models on servers elsewhere: each sample and each reading is a request of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+
+import httpx
+
+from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.remote.admission import Admission
+from qpdsl.executor.remote.budget import Meter
+from qpdsl.executor.remote.completion_store import CompletionStore
+from qpdsl.executor.remote.dialects.dialect import Ask, Asking, Messages, Prompt
+from qpdsl.executor.remote.dialects.known_dialects import named
+from qpdsl.executor.remote.job import Job, ModelAtServer, ReadingJob, SampleJob
+from qpdsl.executor.remote.request_key import request_key, seed_of
+from qpdsl.executor.remote.scoring.reading import Reading, Values
+from qpdsl.executor.remote.scoring.scored import scored
+from qpdsl.executor.remote.server.abilities import Abilities
+from qpdsl.executor.remote.server.address import Address
+from qpdsl.executor.remote.server.connection import Connection
+from qpdsl.executor.remote.server.errors import Refused, Unreachable
+from qpdsl.executor.remote.server.retries import PATIENCE, Retries
+from qpdsl.executor.remote.text_tokenizer import UNBOUNDED, conversation_of, is_text, text_of
+from qpdsl.executor.remote.waiting_line import WaitingLine, prefix_of
+from qpdsl.executor.requests.engine import Capabilities
+from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
+from qpdsl.executor.requests.request import Calls, GenerateRequest, Priority, Request
+from qpdsl.executor.requests.ticket import Ticket
+
+# Requests that are looked up in the store before others get their turn.
+_LOOKUPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCounts:
+    """What a model took so far. `limit` is how many requests its server gets at once, for all its models.
+
+    See `Calls` for the others; what was given up and what broke off counts too.
+    """
+
+    in_flight: int
+    limit: int
+    requests: int
+    retries: int
+    replayed: int
+    prompt_tokens: int
+    cached_tokens: int
+    sampled_tokens: int
+    cost: float
+
+
+@dataclass(eq=False)
+class _Server:
+    """What all models under one URL share. Nothing is sent before `not_before`, as the server asked."""
+
+    connection: Connection
+    retries: Retries
+    admission: Admission = field(default_factory=Admission)
+    line: WaitingLine[Job] = field(default_factory=WaitingLine)
+    not_before: float = 0.0
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A ticket that is not done: the jobs that are left of it, in their order, and the task that reads for it."""
+
+    model: ModelAtServer
+    priority: Priority
+    jobs: dict[Job, None] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+
+
+class RemoteEngine:
+    """An `Engine` of models on any number of servers.
+
+    `store` keeps answers and gives them again; `meter` says when enough was spent. `patience`: seconds without any
+    answer after which a server is given up, and `drive` raises ServerGone. `tell` is called with notes for the user.
+    `transport` takes the place of sockets, for tests. While `drive` does not run, nothing is open.
+    """
+
+    def __init__(
+        self,
+        store: CompletionStore | None = None,
+        meter: Meter | None = None,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        patience: float = PATIENCE,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._meter = meter or Meter()
+        self._transport = transport
+        self._patience = patience
+        self._tell = tell
+        self._told = False
+        self._models: dict[str, ModelAtServer] = {}
+        self._servers: dict[str, _Server] = {}
+        self._asked: dict[Ticket, _Asked] = {}
+        self._new: list[Ticket] = []
+        self._running: dict[Job, asyncio.Task[tuple[float, int]]] = {}
+        self._spent: dict[str, Calls] = {}
+        self._failure: BaseException | None = None
+        self._woken: asyncio.Event | None = None
+
+    def add(self, model_id: str, address: Address, abilities: Abilities, text_model: TextModel) -> None:
+        """Makes a model ready for requests under `model_id`. Raises ModelError where the keys cannot be read."""
+        if address.url not in self._servers:
+            connection = Connection(address.url, self._transport)
+            self._servers[address.url] = _Server(connection, Retries(self._patience))
+        self._models[model_id] = ModelAtServer(model_id, address, abilities, text_model, named(address.dialect))
+        self._spent.setdefault(model_id, Calls())
+
+    def capabilities(self, model: str) -> Capabilities:
+        """See `Engine`."""
+        return self._models[model].abilities.capabilities
+
+    def counts(self, model: str) -> RemoteCounts:
+        """What the model took since the engine was made."""
+        calls, server = self._spent[model], self._server(self._models[model])
+        in_flight = sum(job.model.id == model for job in self._running)
+        numbers = (calls.requests, calls.retries, calls.replayed, calls.prompt_tokens or 0, calls.cached_tokens)
+        return RemoteCounts(in_flight, server.admission.limit, *numbers, calls.sampled_tokens, calls.cost)
+
+    def busy(self, model: str) -> int:
+        """The samples and readings that are waited for."""
+        return sum(len(asked.jobs) or 1 for asked in self._asked.values() if asked.model.id == model)
+
+    def submit(self, model: str, request: Request) -> Ticket:
+        """Queues a request. Raises EngineError for what the server would not take, or would take and ignore."""
+        where = self._models[model]
+        if (reason := _refusal(where, request)) is not None:
+            raise EngineError(f"{model} {reason}")
+        ticket = Ticket(request, self._cancel, self._promote)
+        asked = _Asked(where, request.priority)
+        if isinstance(request, GenerateRequest):
+            asked.jobs.update(dict.fromkeys(self._sample_jobs(where, ticket, request)))
+        self._asked[ticket] = asked
+        self._new.append(ticket)
+        self._wake()
+        return ticket
+
+    async def drive(self) -> None:
+        """Sends and reads until the task is cancelled; then all connections are closed.
+
+        What was under way is begun anew by the next `drive`. Raises ServerGone.
+        """
+        self._woken, self._failure = asyncio.Event(), None
+        try:
+            while True:
+                self._woken.clear()
+                await self._take_in()
+                self._dispatch()
+                if self._failure is not None:
+                    raise self._failure
+                await self._woken.wait()
+        finally:
+            await self._stop()
+
+    async def _take_in(self) -> None:
+        """Answers new requests out of the store, and queues the others."""
+        looked = 0
+        new, self._new = self._new, []
+        for ticket in new:
+            asked = self._asked.get(ticket)
+            if asked is None:
+                continue
+            if not isinstance(ticket.request, GenerateRequest):
+                asked.task = asyncio.create_task(self._read(ticket, asked))
+                continue
+            wanted: list[SampleJob] = []
+            for job in list(asked.jobs):
+                assert isinstance(job, SampleJob)
+                if ticket in self._asked and not self._replayed(job):
+                    wanted.append(job)
+                looked += 1
+            if ticket in self._asked:
+                self._queue(wanted, ticket.request)
+            if looked >= _LOOKUPS:
+                looked = 0
+                self._dispatch()
+                await asyncio.sleep(0)
+
+    def _queue(self, jobs: list[SampleJob], request: GenerateRequest) -> None:
+        """Puts the samples of a request in line. With `lead`, the others wait until the first has begun."""
+        followers: list[SampleJob] = []
+        if request.lead and jobs and jobs[0].streams:
+            jobs, followers = jobs[:1], jobs[1:]
+            jobs[0].begun = partial(self._follow, jobs[0], followers)
+        for job in jobs:
+            self._server(job.model).line.put(job)
+
+    def _follow(self, leader: SampleJob, followers: list[SampleJob]) -> None:
+        leader.begun = _nothing
+        for job in followers:
+            if self._wanted(job):
+                self._server(job.model).line.put(job)
+        self._wake()
+
+    def _dispatch(self) -> None:
+        """Sends what may go now."""
+        now = time.monotonic()
+        for server in self._servers.values():
+            while server.admission.open and now >= server.not_before and self._failure is None:
+                if (job := server.line.take()) is None:
+                    break
+                if (reached := self._meter.reached) is not None:
+                    server.line.returned(job)
+                    self._fail(job, BudgetReached(reached))
+                    continue
+                epoch = server.admission.enter()
+                task = asyncio.create_task(self._run(server, job, epoch))
+                task.add_done_callback(partial(self._back, server, job, epoch))
+                self._running[job] = task
+
+    async def _run(self, server: _Server, job: Job, epoch: int) -> tuple[float, int]:
+        """Sends one request, and does what follows from how that ends.
+
+        Gives seconds and tokens of one that was answered.
+        """
+        begun = time.monotonic()
+        try:
+            await job.send(server.connection)
+            taken = time.monotonic() - begun, max(1, job.billed.sampled)
+            self._answered(server)
+            self._keep(job)
+            calls = self._note(job, requests=1)
+            self._leave(job)
+            job.finish(calls)
+            return taken
+        except asyncio.CancelledError:
+            self._note(job, requests=1)
+            raise
+        except Unreachable as error:
+            self._note(job, requests=1)
+            self._again(server, job, error, epoch)
+        except (Refused, EngineError) as error:
+            self._note(job, requests=1)
+            self._answered(server)
+            self._fail(job, EngineError(str(error)))
+        except Exception as error:
+            self._failure = error
+        return 0.0, 0
+
+    def _back(self, server: _Server, job: Job, epoch: int, task: asyncio.Task[tuple[float, int]]) -> None:
+        """A request is back, or was given up."""
+        server.admission.leave(epoch, *((0.0, 0) if task.cancelled() else task.result()))
+        server.line.returned(job)
+        if self._running.get(job) is task:
+            del self._running[job]
+        self._wake()
+
+    def _again(self, server: _Server, job: Job, error: Unreachable, epoch: int) -> None:
+        """The request goes again after a while, if it may."""
+        if error.overloaded:
+            server.admission.overloaded(epoch)
+        elif error.status is None:
+            server.admission.lost()
+        if job.attempts == 0:
+            job.answers = server.retries.answers
+        job.attempts += 1
+        try:
+            wait = server.retries.wait(error, job.attempts, job.answers)
+        except EngineError as reason:
+            self._fail(job, reason)
+            return
+        except ServerGone as gone:
+            self._failure = gone
+            return
+        if error.retry_after is not None:
+            server.not_before = max(server.not_before, time.monotonic() + error.retry_after)
+        job.not_before = time.monotonic() + wait
+        if self._wanted(job):
+            server.line.put(job)
+            asyncio.get_running_loop().call_later(wait, self._wake)
+
+    def _answered(self, server: _Server) -> None:
+        server.retries.answered()
+        server.admission.found()
+
+    def _replayed(self, job: Job) -> bool:
+        """Whether the store had the answer to it."""
+        kept = None if self._store is None else self._store.find(job.key)
+        self._look_at_store()
+        try:
+            if kept is None or not job.replay(kept):
+                return False
+        except EngineError:
+            return False
+        calls = self._note(job, replayed=1)
+        self._leave(job)
+        job.finish(calls)
+        return True
+
+    def _keep(self, job: Job) -> None:
+        if self._store is not None:
+            self._store.keep(job.key, json.dumps(job.record, separators=(",", ":")).encode())
+            self._look_at_store()
+
+    def _look_at_store(self) -> None:
+        if self._store is not None and self._store.failure is not None and not self._told:
+            self._told = True
+            if self._tell is not None:
+                self._tell(self._store.failure)
+
+    def _note(self, job: Job, requests: int = 0, replayed: int = 0) -> Calls:
+        """Counts what a request took, or would have taken. Attempts are counted one by one for the model."""
+        billed, name = job.billed, job.model.address.name
+        cost = 0.0
+        if requests:
+            cost = self._meter.note(name, billed.prompt or 0, billed.cached, billed.sampled)
+        again = int(job.attempts > 0 and requests > 0)
+        calls = Calls(requests, again, replayed, billed.prompt, billed.cached, billed.sampled, cost)
+        total = self._spent[job.model.id] + calls
+        self._spent[job.model.id] = total
+        return Calls(job.attempts + 1 if requests else 0, job.attempts, *_rest(calls)) if requests else calls
+
+    async def _read(self, ticket: Ticket, asked: _Asked) -> None:
+        """Serves a request that draws nothing."""
+        request, model = ticket.request, asked.model
+        assert not isinstance(request, GenerateRequest)
+        try:
+            completion = await scored(request, model.abilities, model.address, partial(self._reading, ticket, asked))
+        except EngineError as error:
+            self._asked.pop(ticket, None)
+            ticket.fail(error)
+        except Exception as error:
+            self._failure = error
+            self._wake()
+        else:
+            self._asked.pop(ticket, None)
+            ticket.finish(completion)
+
+    async def _reading(self, ticket: Ticket, asked: _Asked, reading: Reading) -> tuple[Values, Calls]:
+        """Sends one reading, or finds what was kept of it. Raises EngineError."""
+        request, model = ticket.request, asked.model
+        key = request_key(model.address, model.abilities.version, reading.path, reading.body, ["reading"])
+        result: asyncio.Future[tuple[Values, Calls]] = asyncio.get_running_loop().create_future()
+        place = (request.owner, asked.priority, prefix_of(request.tokens))
+        job = ReadingJob(*place, model=model, key=key, reading=reading, result=result)
+        if not self._replayed(job):
+            asked.jobs[job] = None
+            self._server(model).line.put(job)
+            self._wake()
+        try:
+            return await result
+        finally:
+            asked.jobs.pop(job, None)
+            self._drop(job)
+
+    def _sample_jobs(self, model: ModelAtServer, ticket: Ticket, request: GenerateRequest) -> list[SampleJob]:
+        ask = _ask(model, request)
+        streams = model.abilities.streams and request.max_tokens > 1 and (request.watch is not None or request.lead)
+        more = ["sample", list(request.stops)]
+        whole = request_key(model.address, model.abilities.version, ask.path, {**ask.body, "seed": 0}, more)
+        prefix = prefix_of(request.prompt)
+        jobs = []
+        for index, key in enumerate(request.keys):
+            greedy = request.sampling.greedy
+            seed = seed_of(0 if greedy else key, 0 if greedy else request.drawn, model.abilities.largest_seed)
+            own = blake2b(whole + seed.to_bytes(8, "big"), digest_size=32).digest()
+            one = Ask(ask.path, {**ask.body, "seed": seed})
+            place = (request.owner, request.priority, prefix)
+            jobs.append(SampleJob(*place, model=model, key=own, ticket=ticket, index=index, ask=one, streams=streams))
+        return jobs
+
+    def _server(self, model: ModelAtServer) -> _Server:
+        return self._servers[model.address.url]
+
+    def _wanted(self, job: Job) -> bool:
+        """Whether anybody waits for it still."""
+        if isinstance(job, SampleJob):
+            return job.ticket in self._asked and job in self._asked[job.ticket].jobs
+        assert isinstance(job, ReadingJob)
+        return not job.result.done()
+
+    def _leave(self, job: Job) -> None:
+        """It is answered. The ticket hears of it next; whoever waits for it may submit at once."""
+        if isinstance(job, SampleJob):
+            job.begun()
+            asked = self._asked.get(job.ticket)
+            if asked is not None:
+                asked.jobs.pop(job, None)
+                if not asked.jobs:
+                    del self._asked[job.ticket]
+
+    def _fail(self, job: Job, error: EngineError) -> None:
+        """A request cannot be served, and with it what it is part of."""
+        if isinstance(job, SampleJob):
+            if job.ticket in self._asked:
+                self._cancel(job.ticket)
+                job.ticket.fail(error)
+        elif isinstance(job, ReadingJob) and not job.result.done():
+            job.result.set_exception(error)
+
+    def _cancel(self, ticket: Ticket) -> None:
+        """Closes what is under way of a request, and forgets the rest."""
+        asked = self._asked.pop(ticket, None)
+        if asked is None:
+            return
+        if asked.task is not None:
+            asked.task.cancel()
+        for job in list(asked.jobs):
+            self._drop(job)
+
+    def _drop(self, job: Job) -> None:
+        self._server(job.model).line.remove(job)
+        task = self._running.get(job)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def _promote(self, ticket: Ticket) -> None:
+        if (asked := self._asked.get(ticket)) is not None:
+            asked.priority = 0
+            for job in asked.jobs:
+                self._server(job.model).line.promote(job)
+
+    def _wake(self) -> None:
+        if self._woken is not None:
+            self._woken.set()
+
+    async def _stop(self) -> None:
+        """Ends all tasks and closes all connections; what was asked stands as new."""
+        self._woken = None
+        tasks = [*self._running.values(), *(asked.task for asked in self._asked.values() if asked.task is not None)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._running.clear()
+        for server in self._servers.values():
+            for job in list(server.line):
+                server.line.remove(job)
+            await server.connection.close()
+        for asked in self._asked.values():
+            asked.task = None
+        self._new = list(self._asked)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _rest(calls: Calls) -> tuple[int, int | None, int, int, float]:
+    return calls.replayed, calls.prompt_tokens, calls.cached_tokens, calls.sampled_tokens, calls.cost
+
+
+def _ask(model: ModelAtServer, request: GenerateRequest) -> Ask:
+    """What is sent for each sample of a request, but for the seed. Raises EngineError."""
+    able, prompt = model.abilities, _prompt(model, request.prompt)
+    stops = request.stops if able.names_stop else ()
+    most = None if request.max_tokens >= UNBOUNDED // 2 else request.max_tokens
+    constraint = None if request.mask is None else request.constraint
+    asking = Asking(model.address.name, prompt, request.sampling, most, 0, able, stops, constraint)
+    try:
+        return model.dialect.ask(asking)
+    except ValueError as error:
+        raise EngineError(f"{model.id} cannot be asked that: {error}") from error
+
+
+def _prompt(model: ModelAtServer, tokens: tuple[int, ...]) -> Prompt:
+    """The prompt as the server takes it. Raises EngineError."""
+    if not is_text(model.text.tokenizer):
+        return tokens
+    conversation = conversation_of(tokens)
+    if conversation is None:
+        if model.abilities.endpoint == "chat":
+            raise EngineError(f"{model.id} takes chats alone: begin with `chat`, not with `prompt`")
+        return text_of(tokens)
+    if not model.abilities.chat:
+        raise EngineError(f"{model.id} takes no chats: begin with `prompt`, or say `tokenizer=` with its id")
+    if conversation.begun and not model.abilities.prefill:
+        raise EngineError(f"{model.id} cannot go on with an answer that has begun: say `tokenizer=` with its id")
+    return Messages(conversation.turns, conversation.begun)
+
+
+def _refusal(model: ModelAtServer, request: Request) -> str | None:
+    """Why the server would not do what a request says, to be read after the model's name; None where it would."""
+    able = model.abilities
+    # Without seeds a sample is recorded, where the program permits that.
+    if (inability := able.capabilities.refusal(request.features - {"seeds"})) is not None:
+        return inability
+    if able.context is not None and able.endpoint == "ids" and request.length > able.context - (request.samples > 0):
+        return f"takes {able.context} tokens, and the context has {request.length}"
+    if not isinstance(request, GenerateRequest):
+        return None
+    if request.mask is not None and request.constraint is None:
+        return "cannot be held to a grammar that is not written down"
+    sampling = request.sampling
+    wanted = {
+        "temperature": not sampling.greedy,
+        "top_k": sampling.top_k is not None,
+        "top_p": sampling.top_p not in (None, 1.0),
+        "min_p": bool(sampling.min_p),
+    }
+    missing = [name for name, is_wanted in wanted.items() if is_wanted and not getattr(able, name)]
+    return f"ignores `{missing[0]}`, as its server was seen to do" if missing else None

@@ -1,0 +1,235 @@
+"""HTTP to one server: JSON out, JSON or a stream of events in. It tries once; `retries.py` says when to try again."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from qpdsl.executor.remote.server.errors import Refused, ServerError, Unreachable
+from qpdsl.executor.remote.server.keys import key_of, variable_of
+from qpdsl.executor.remote.server.sse import ServerSentEvents
+
+# Seconds to reach a server at all, and between two pieces of what is sent.
+_CONNECT, _WRITE = 10.0, 60.0
+# Seconds without a byte of the answer after which it is given up. A whole answer comes at once, after all its tokens.
+STALL = 300.0
+# No answer is longer, in bytes.
+_LONGEST = 64 << 20
+# So much of what a server says of an error is shown, in characters.
+_WORDS = 400
+# Asking again may help: too early, too many, the server's own trouble (and openai-python's list: 408, 409, 429, 5xx).
+_PASSING = frozenset({408, 409, 425, 429})
+# Never: it does not know the method, or this version of HTTP.
+_FOREVER = frozenset({501, 505})
+_SPENT = "insufficient_quota"
+
+
+class Connection:
+    """A server under `url`. It has one pool of sockets, made at the first request and closed by `close`.
+
+    A path that begins with "/" stands under the server's root, which is the URL without a `/v1` at its end; another
+    one stands under the URL. The key goes to the URL's own origin: no redirect is followed. `stall`: seconds without a
+    byte after which an answer is given up. Raises ModelError where the environment's keys cannot be read.
+    """
+
+    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None, stall: float = STALL) -> None:
+        self.url = url.rstrip("/")
+        self.root = self.url.removesuffix("/v1")
+        self._transport = transport
+        self._stall = stall
+        self._key = key_of(url)
+        self._client: httpx.AsyncClient | None = None
+
+    async def get(self, path: str) -> Any:
+        """The JSON of an answer. Raises Refused, Unreachable."""
+        async with self._answer("GET", path, None) as response:
+            return await self._json(response)
+
+    async def text(self, path: str) -> str:
+        """An answer that is text, such as a server's metrics. Raises Refused, Unreachable."""
+        async with self._answer("GET", path, None) as response:
+            return b"".join([piece async for piece in self._pieces(response)]).decode("utf-8", "replace")
+
+    async def post(self, path: str, body: Mapping[str, Any], stall: float | None = None) -> Any:
+        """The JSON of an answer to a JSON body; `stall` where it may take longer. Raises Refused, Unreachable."""
+        async with self._answer("POST", path, body, stall) as response:
+            return await self._json(response)
+
+    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+        """The JSON of each event of an answer, as it comes; of one that is no stream, its own.
+
+        Closing the generator closes the socket, which tells the server to stop. That the last event is the end of the
+        answer is for the caller to see. Raises Refused, Unreachable.
+        """
+        async with self._answer("POST", path, body) as response:
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                yield await self._json(response)
+                return
+            events = ServerSentEvents()
+            async for piece in self._pieces(response):
+                for data in events.push(piece):
+                    if data.strip() == "[DONE]":
+                        return
+                    yield self._event(data)
+
+    async def close(self) -> None:
+        """Closes all sockets; the next request opens new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, body: Mapping[str, Any] | None, stall: float | None = None
+    ) -> AsyncIterator[httpx.Response]:
+        url = f"{self.root}{path}" if path.startswith("/") else f"{self.url}/{path}"
+        content = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        try:
+            timeout = self._timeout(stall or self._stall)
+            async with self._open().stream(method, url, content=content, timeout=timeout) as response:
+                if response.status_code != 200:
+                    raise await self._failure(response)
+                yield response
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise self._unreachable(error) from error
+        except httpx.InvalidURL as error:
+            raise Refused(f"{self.url} is no URL of a server: {error}", 0) from error
+
+    def _timeout(self, stall: float) -> httpx.Timeout:
+        return httpx.Timeout(stall, connect=_CONNECT, write=_WRITE, pool=None)
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._client is None:
+            headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+            if self._key is not None:
+                headers["authorization"] = f"Bearer {self._key}"
+            self._client = httpx.AsyncClient(
+                headers=headers,
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0),
+                transport=self._transport,
+                # A proxy of the environment is not the way to this machine.
+                mounts={"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None},
+                follow_redirects=False,
+            )
+        return self._client
+
+    async def _pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in response.aiter_bytes():
+            size += len(piece)
+            if size > _LONGEST:
+                raise Refused(f"{self.url} gives an answer of more than {_LONGEST >> 20} MiB", response.status_code)
+            yield piece
+
+    async def _json(self, response: httpx.Response) -> Any:
+        content = b"".join([piece async for piece in self._pieces(response)])
+        kind = response.headers.get("content-type", "")
+        try:
+            return json.loads(content)
+        except ValueError:
+            if kind and "json" not in kind:
+                what = f"answers with `{kind.partition(';')[0]}` and not with JSON: it is no such server"
+                raise Refused(f"{self.url} {what}", response.status_code) from None
+            raise Unreachable(f"{self.url} gives half an answer") from None
+
+    def _event(self, data: str) -> Any:
+        try:
+            return json.loads(data)
+        except ValueError:
+            raise Unreachable(f"{self.url} gives half an answer") from None
+
+    async def _failure(self, response: httpx.Response) -> ServerError:
+        status = response.status_code
+        if 300 <= status < 400:
+            return Refused(self._redirected(response.headers.get("location", "")), status)
+        words, code = self._words(await self._beginning(response))
+        if status in (401, 403):
+            why = "takes no request without a key" if self._key is None else "does not take the key"
+            return Refused(f"{self.url} {why}: set {variable_of(self.url)} in the environment{words}", status)
+        if code != _SPENT and (status in _PASSING or (status >= 500 and status not in _FOREVER)):
+            after = _retry_after(response.headers)
+            return Unreachable(f"{self.url} answers {status}{words}", retry_after=after, status=status)
+        return Refused(f"{self.url} answers {status}{words}", status)
+
+    async def _beginning(self, response: httpx.Response) -> bytes:
+        """What an error says, as far as it can be read."""
+        content = b""
+        async for piece in response.aiter_bytes():
+            content += piece
+            if len(content) > 1 << 16:
+                break
+        return content
+
+    def _words(self, content: bytes) -> tuple[str, str]:
+        """What the server says, to be put behind a sentence, and its code of the error."""
+        text, code = content.decode("utf-8", "replace"), ""
+        try:
+            said = json.loads(text)
+        except ValueError:
+            said = None if text.lstrip().startswith("<") else text
+        text, code = error_in(said) or (said if isinstance(said, str) else "", "")
+        return self._shown(text), code
+
+    def _shown(self, text: str) -> str:
+        if self._key is not None:
+            text = text.replace(self._key, "…")
+        text = " ".join(text.split())
+        return f": {text if len(text) <= _WORDS else text[:_WORDS] + '…'}" if text else ""
+
+    def _redirected(self, place: str) -> str:
+        target = httpx.URL(self.url).join(place)
+        return f"{self.url} is not where the model is: it sends to {target.scheme}://{target.netloc.decode()}"
+
+    def _unreachable(self, error: httpx.TransportError | httpx.DecodingError) -> ServerError:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                return Refused(f"{self.url} has a certificate that is not valid: {cause.verify_message}", 0)
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(error, httpx.ConnectTimeout):
+            return Unreachable(f"{self.url} could not be reached in {_CONNECT:g} s")
+        if isinstance(error, httpx.ReadTimeout):
+            return Unreachable(f"{self.url} did not go on: it sent nothing for too long", stalled=True)
+        if isinstance(error, httpx.ConnectError):
+            return Unreachable(f"{self.url} cannot be reached: {str(error) or 'no connection'}")
+        if isinstance(error, httpx.UnsupportedProtocol):
+            return Refused(f"{self.url} is no URL of a server", 0)
+        return Unreachable(f"{self.url} broke off: {str(error) or type(error).__name__}")
+
+
+def error_in(said: Any) -> tuple[str, str] | None:
+    """The message and the code of an error in the JSON that a server sent; None where it tells of none."""
+    if not isinstance(said, dict):
+        return None
+    error = said.get("error", said if "message" in said and said.get("object") == "error" else said.get("detail"))
+    if isinstance(error, dict):
+        return str(error.get("message", error)), str(error.get("code") or error.get("type") or "")
+    if error:
+        return error if isinstance(error, str) else json.dumps(error), ""
+    return None
+
+
+def _retry_after(headers: httpx.Headers) -> float | None:
+    """Seconds after which the server wants to be asked again (RFC 9110, section 10.2.3)."""
+    try:
+        if (milliseconds := headers.get("retry-after-ms")) is not None:
+            return max(0.0, float(milliseconds) / 1000)
+        given = headers.get("retry-after")
+        if given is None:
+            return None
+        try:
+            return max(0.0, float(given))
+        except ValueError:
+            moment = parsedate_to_datetime(given)
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    except ValueError:
+        return None

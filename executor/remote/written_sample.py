@@ -1,0 +1,190 @@
+"""A sample out of what a server writes: tokens, where it ends, and whether it holds to its constraint.
+
+Where it ends is said here, by the request's own watch and mask over its tokens, whatever the server did. So the sample
+is cut at one place, whether the server knew the stop, its answer was streamed and closed, or it came out of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.remote.dialects.dialect import Answer, joined
+from qpdsl.executor.remote.text_tokenizer import is_text, tokens_of
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import Finish, GenerateRequest, Mask, Sample, StepCounts, Watch
+
+
+class WrittenSample:
+    """Sample `index` of a request, from the pieces of an answer.
+
+    With `told`, the answer has the ids of its tokens. A text model's tokens are the bytes of the text. Otherwise text
+    is encoded once it is whole, and until then only the request's stop texts are looked for.
+    """
+
+    def __init__(self, request: GenerateRequest, index: int, model: TextModel, *, told: bool) -> None:
+        self._request = request
+        self._index = index
+        self._model = model
+        self._told = told
+        self._bytes = is_text(model.tokenizer)
+        self._pushed: list[int] = []
+        self._watch: Watch | None = None
+        self.restart()
+        self._follow()
+
+    def restart(self) -> None:
+        """The answer comes again from its beginning. Where it says the same, its watch has seen it already."""
+        self._pieces: list[Answer] = []
+        self._tokens: list[int] = []
+        self._finish: Finish | None = None
+
+    @property
+    def answer(self) -> Answer:
+        """What has come."""
+        return joined(self._pieces)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was written yet."""
+        return any(piece.text or piece.ids for piece in self._pieces)
+
+    def push(self, piece: Answer) -> bool:
+        """Takes what comes next; True where the sample ends in it. Raises EngineError where a constraint is broken."""
+        self._pieces.append(piece)
+        if self._finish is not None:
+            return True
+        if self._told:
+            self._take(self._told_ids(piece))
+        elif self._bytes:
+            self._take(tokens_of(piece.text))
+        elif self._request.stops:
+            text = "".join(piece.text for piece in self._pieces)
+            return any(stop in text for stop in self._request.stops)
+        return self._finish is not None
+
+    def sample(self) -> Sample | None:
+        """The sample, once no more comes; None where it would go on. Raises EngineError."""
+        answer = self.answer
+        if not self._told and not self._bytes:
+            self._take(self._model.encode(answer.text))
+        if self._finish is None and answer.finish == "stop":
+            if answer.named is not None:
+                raise EngineError(f"the server ended at {answer.named!r}, which its answer does not have")
+            self._end()
+        finish = self._finish or answer.finish
+        if finish is None:
+            return None
+        whole = self._finish is None or finish == "eos"
+        tokens, (logprobs, size) = tuple(self._tokens), self._counted(answer, whole)
+        own = logprobs if len(logprobs) == len(tokens) and not self._bytes else ()
+        billed = size if self._bytes else None
+        draws = len(tokens) if billed is None else billed
+        steps = StepCounts(draws=draws, rounds=draws)
+        return Sample(tokens, finish, float(sum(logprobs)), 0, self._watch, own, steps, billed=billed)
+
+    def _told_ids(self, piece: Answer) -> Sequence[int]:
+        if piece.ids is None and piece.text:
+            raise EngineError("the server left the ids of its tokens out of its answer")
+        return piece.ids or ()
+
+    def _follow(self) -> None:
+        """Fresh eyes on the tokens that have come."""
+        self._watch = None if self._request.watch is None else self._request.watch(self._index)
+        self._mask: Mask | None = None if self._request.mask is None else self._request.mask()
+        self._pushed.clear()
+
+    def _take(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            if self._finish is not None:
+                return
+            self._tokens.append(token)
+            if token in self._request.eos:
+                self._may_end()
+                self._finish = "eos"
+            elif len(self._tokens) > len(self._pushed):
+                self._finish = self._look(token)
+            elif self._pushed[len(self._tokens) - 1] != token:
+                self._differs()
+
+    def _look(self, token: int) -> Finish | None:
+        """Shows a token to mask and watch."""
+        mask = self._mask
+        if mask is not None and mask.admits((token,)) != 1:
+            raise EngineError(self._broken())
+        self._pushed.append(token)
+        matched = mask is not None and mask.push(token)
+        stopped = self._watch is not None and self._watch.push(token)
+        return "match" if matched else "stop" if stopped else None
+
+    def _differs(self) -> None:
+        """Another answer than before the break: it is looked at from its beginning."""
+        tokens, self._tokens = self._tokens, []
+        self._follow()
+        self._take(tokens)
+
+    def _end(self) -> None:
+        """The model ended it. Servers that tell no ids, and some that do, leave its mark out."""
+        self._may_end()
+        if self._request.eos:
+            self._tokens.append(min(self._request.eos))
+        self._finish = "eos"
+
+    def _may_end(self) -> None:
+        if self._mask is None or not self._request.eos:
+            return
+        bits = np.zeros((1, -(-self._model.width // 32)), dtype=np.int32)
+        self._mask.fill([self._mask], bits)
+        if not any(int(bits[0, id // 32]) >> (id % 32) & 1 for id in self._request.eos):
+            raise EngineError(self._broken())
+
+    def _broken(self) -> str:
+        kind = self._request.held_to.replace("json_schema", "JSON Schema")
+        return f"the server was asked to hold its answer to a {kind}, and did not"
+
+    def _counted(self, answer: Answer, whole: bool) -> tuple[tuple[float, ...], int]:
+        """The log-probabilities of the tokens that the sample has, and how many the server drew for it.
+
+        Of an answer that was cut, no more than the text that was kept takes: how far the server had got is chance.
+        """
+        logprobs, count = answer.logprobs, answer.sampled_tokens
+        if self._told and not whole:
+            return logprobs[: len(self._tokens)], len(self._tokens)
+        if not whole and len(answer.texts) == len(logprobs) > 0:
+            kept, size = 0, len(self._model.decode(tuple(self._tokens)).encode())
+            for text in answer.texts:
+                if size <= 0:
+                    break
+                size -= len(text.encode("utf-8", "replace"))
+                kept += 1
+            return logprobs[:kept], kept
+        return logprobs, len(logprobs) or len(self._pieces) if count is None else count
+
+
+def record_of(answer: Answer) -> list[object]:
+    """An answer as JSON, to be kept."""
+    return [
+        answer.text,
+        None if answer.ids is None else list(answer.ids),
+        list(answer.logprobs),
+        list(answer.texts),
+        answer.finish,
+        answer.named,
+        answer.prompt_tokens,
+        answer.cached_tokens,
+        answer.sampled_tokens,
+    ]
+
+
+def answer_of(record: object) -> Answer | None:
+    """An answer that was kept; None for what is none."""
+    match record:
+        case [str(text), ids, [*logprobs], [*texts], finish, named, prompt, cached, sampled]:
+            counts = (prompt, cached, sampled)
+            own = None if ids is None else tuple(ids)
+            answer = Answer(text, own, tuple(logprobs), tuple(texts), finish, named)
+            return replace(answer, prompt_tokens=counts[0], cached_tokens=counts[1], sampled_tokens=counts[2])
+    return None

@@ -1,0 +1,235 @@
+"""`qpdsl serve`: programs, and bare models, behind OpenAI's HTTP API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qpdsl.cli.console import put, say
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.proposals import complete_programs
+from qpdsl.cli.runs.computing_options import computing_options
+from qpdsl.cli.shared_options import (
+    FileName,
+    ProgramOptions,
+    code_option,
+    planning_options,
+    reading_options,
+    spending_options,
+    within_option,
+)
+from qpdsl.cli.signals import interruptible
+from qpdsl.errors import UsageError
+
+if TYPE_CHECKING:
+    from qpdsl.executor.engine.memory.kv_cache import KVType
+    from qpdsl.grammar.words import WithinLevel
+
+# What the event stream keeps: nobody asks a server for its history.
+_HISTORY = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions(ProgramOptions):
+    """The options as the user set them; `command` says what each means."""
+
+    targets: tuple[str, ...]
+    defaults: tuple[str, ...]
+    expose: tuple[str, ...]
+    ignore: tuple[str, ...]
+    seed: int | None
+    host: str
+    port: int
+    keys: str | None
+    new_key: str | None
+    max_body: int
+    max_running: int
+    max_queue: int
+    request_timeout: float | None
+    drain_seconds: float
+    keep_alive_seconds: float
+    tls_cert: str | None
+    tls_key: str | None
+    tls_key_password: str | None
+    device: str
+    dtype: str | None
+    kv_type: KVType | None
+    kv_memory: str | None
+    threads: int | None
+    deterministic: bool
+    compile: bool
+    allow_code: bool
+    within: WithinLevel | None
+    completions: str | None
+    max_tokens_total: int | None
+    max_cost: float | None
+    prices: str | None
+
+
+@click.command(short_help="Serve programs, and models, behind OpenAI's HTTP API.")
+@click.argument("targets", metavar="[FILE|NAME]...", nargs=-1, shell_complete=complete_programs)
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Set a parameter of all programs that have it; requests cannot.",
+)
+@click.option(
+    "--default",
+    "defaults",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Set a parameter where a request does not say it.",
+)
+@click.option(
+    "--model", "models", metavar="NAME=ID|PATH", multiple=True, help="Put a model of the programs on another one."
+)
+@click.option(
+    "--adapter",
+    "adapters",
+    metavar="NAME=FOLDER|ID",
+    multiple=True,
+    help="Merge a LoRA adapter in PEFT's format into a model of the programs.",
+)
+@click.option(
+    "--draft", "drafts", metavar="[NAME=]DRAFT", multiple=True, help="What proposes tokens, as in `qpdsl run`."
+)
+@click.option(
+    "--expose",
+    metavar="NAME[=ID]",
+    multiple=True,
+    help="Serve a model itself too: one of the programs by its name there, or any by its id.",
+)
+@click.option(
+    "--ignore",
+    metavar="FIELD",
+    multiple=True,
+    help="Drop this field of requests, which would be refused else: for clients that always send it.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help="The seed of programs' requests without one.  [default: another one each time]",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen here.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes any free one.")
+@click.option(
+    "--keys", metavar="FILE", type=FileName(dash="keys have a file of their own"), help="Let only these keys in."
+)
+@click.option("--new-key", metavar="NAME", help="Print a new key, put its hash into the file of --keys, and end.")
+@click.option(
+    "--max-body", type=click.IntRange(min=1), default=4 << 20, show_default=True, metavar="BYTES", help="Of a request."
+)
+@click.option(
+    "--max-running", type=click.IntRange(min=1), default=64, show_default=True, help="Requests that run at once."
+)
+@click.option(
+    "--max-queue",
+    type=click.IntRange(min=0),
+    default=256,
+    show_default=True,
+    help="Requests that wait; the next one gets 429.",
+)
+@click.option(
+    "--request-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="A request that runs longer ends with 504.  [default: as long as it takes]",
+)
+@click.option(
+    "--drain-seconds",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="After Ctrl-C or SIGTERM, requests that run may take so long.",
+)
+@click.option(
+    "--keep-alive-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=15.0,
+    show_default=True,
+    help="A stream that is silent for so long gets a comment.",
+)
+@click.option("--tls-cert", metavar="FILE", type=FileName(dash="a certificate is a file"), help="A certificate in PEM.")
+@click.option("--tls-key", metavar="FILE", type=FileName(dash="a key is a file"), help="The certificate's key in PEM.")
+@click.option(
+    "--tls-key-password", metavar="TEXT", envvar="QPDSL_TLS_KEY_PASSWORD", help="What the key is locked with."
+)
+@within_option
+@spending_options
+@computing_options
+@planning_options
+@reading_options
+@code_option
+def command(**values: Any) -> Exit:
+    """Serve programs behind OpenAI's API: each is a model of `/v1/chat/completions` and `/v1/completions`.
+
+    A program is a file, or one that is shipped with qpdsl, by its name. All requests share the models, the prefix cache
+    and the memory of one engine. The server listens on this machine alone unless `--host` says otherwise. Ctrl-C lets
+    it finish what runs.
+
+    \b
+    qpdsl serve beam_search best_of_n
+    qpdsl serve my.qp --model llm=Qwen/Qwen3-0.6B --expose llm --port 8080
+    qpdsl serve --keys keys.txt --new-key alice
+    """
+    options = ServeOptions(program=None, **values)
+    if options.new_key is not None:
+        return _new_key(options)
+    if options.tls_key is not None and options.tls_cert is None:
+        raise UsageError("`--tls-key` needs `--tls-cert`")
+    if not options.targets and not any("=" in setting for setting in options.expose):
+        raise UsageError("give programs to serve, or a model: `--expose NAME=ID`")
+    if options.max_cost is not None and options.prices is None:
+        raise UsageError("`--max-cost` needs `--prices`, which says what tokens cost")
+    with interruptible():
+        return _serve(options)
+
+
+def _new_key(options: ServeOptions) -> Exit:
+    if options.keys is None:
+        raise UsageError("`--new-key` needs `--keys FILE`, where its hash goes")
+    from qpdsl.serve.http.client_keys import add_key
+
+    assert options.new_key is not None
+    put(add_key(Path(options.keys), options.new_key))
+    say(f"note: `{options.keys}` holds its hash; the key itself is shown this once")
+    return Exit.OK
+
+
+def _serve(options: ServeOptions) -> Exit:
+    from qpdsl.cli.diagnostics import show
+    from qpdsl.cli.runs.server_check import ask_servers
+    from qpdsl.model_location import check_models
+    from qpdsl.planning.exit_heads import exit_heads_of
+    from qpdsl.planning.planning import Planning
+    from qpdsl.planning.target import Target
+    from qpdsl.serve.catalogue import check_offered, exposed_models, offered_programs
+
+    _check_libraries()
+    planning = Planning.of(options.plan_kind, options.disabled)
+    surroundings = options.surroundings()
+    offered = [
+        replace(one, program=permitting(one.program, options.within))
+        for one in offered_programs(options.targets, surroundings, options.settings, options.defaults)
+    ]
+    for one in offered:
+        show(one.program.warnings)
+    heads = tuple(exit_heads_of(options.exit_heads).items())
+    target = Target(options.device, options.dtype, options.threads, None, heads)
+    ask_servers({id: id for one in offered for id in one.program.models.values()}, quiet=False)
+    plans = {one.name: one.plan(planning, target) for one in offered}
+    for plan in plans.values():
+        check_offered(plan, allow_code=options.allow_code)
+    exposed = exposed_models(options.expose, plans.values())
+    for name in exposed:
+        if name in plans:
+            raise UsageError(
+                f"`--expose`: a program is called `{name}`; `--expose OTHER=ID` gives the model another name"
+            )
+    check_models([*exposed.values(), *(id for plan in plans.values() for id in plan.models.values())])
+    return _listen(options, surroundings, offered, plans, exposed)

@@ -1,0 +1,56 @@
+"""Asking the servers of a run what they can do, and refusing what they cannot, before it is planned or sent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from qpdsl.cli.console import is_terminal, say
+from qpdsl.grammar.diagnostic import QpError
+from qpdsl.grammar.model_id import is_remote
+from qpdsl.grammar.source import Source
+from qpdsl.model_location import check_models, locate_tokenizer
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.remote.spending import Spending
+from qpdsl.sources.programs import find_source
+
+if TYPE_CHECKING:
+    from qpdsl.cli.runs.run_options import RunOptions
+    from qpdsl.executor.remote.server.abilities import Abilities
+
+
+def ask_servers(models: Mapping[str, str], *, quiet: bool) -> dict[str, Abilities]:
+    """What the servers of these models can do, by the models' ids: those that are not known yet are asked.
+
+    `models` are the ids by name; without `quiet` it is said on a terminal who is asked. Raises ModelError.
+    """
+    remote = [id for id in dict.fromkeys(models.values()) if is_remote(id)]
+    if not remote:
+        return {}
+    check_models(remote)
+    from qpdsl.remote.servers import Servers
+
+    servers, found = Servers(Spending(), locate_tokenizer), {}
+    for model in remote:
+        if not quiet and is_terminal(sys.stderr):
+            say(f"{model}: asking its server what it can do …")
+        found[model] = servers.abilities_of(model)
+    return found
+
+
+def refuse_unmet(options: RunOptions, plans: Iterable[PhysicalPlan], abilities: Mapping[str, Abilities]) -> None:
+    """Raises QpError where plans need what servers lack, and UnmetNeeds where the program's text is not known."""
+    if not abilities:
+        return
+    from qpdsl.remote.needs import UnmetNeeds, diagnostics, unmet
+
+    for plan in plans:
+        if needs := unmet(plan, abilities):
+            if options.pipeline is not None:
+                source = Source("-e", options.pipeline)
+            elif options.target is not None and options.target != "-":
+                source = find_source(options.target)
+            else:
+                raise UnmetNeeds(needs)
+            raise QpError(diagnostics(needs, plan.models), source)

@@ -1,0 +1,170 @@
+"""The models of a session that are on servers: what these can do, and one engine for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.remote.server.abilities import Abilities
+from qpdsl.executor.remote.server.address import Address
+from qpdsl.executor.requests.request import Calls
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.remote.needs import UnmetNeeds, unmet
+from qpdsl.remote.spending import Spending
+
+if TYPE_CHECKING:
+    from qpdsl.executor.models.text_model import TextModel
+    from qpdsl.executor.remote.budget import Meter
+    from qpdsl.executor.remote.remote_engine import RemoteEngine
+
+T = TypeVar("T")
+
+
+class Servers:
+    """Finds out about servers, makes text models of what is on them, and keeps within what may be spent.
+
+    `locate` says where the tokenizer of an address lies, None where only its server knows it. `tell` gets notes for the
+    user.
+    """
+
+    def __init__(
+        self,
+        spending: Spending,
+        locate: Callable[[Address], Path | str | None],
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.spending = spending
+        self._locate = locate
+        self._tell = tell
+        self._engine: RemoteEngine | None = None
+        self._meter: Meter | None = None
+        self._addresses: dict[str, Address] = {}
+        self._abilities: dict[str, Abilities] = {}
+        self._models: dict[str, TextModel] = {}
+
+    @property
+    def engine(self) -> RemoteEngine:
+        """The engine that serves all of them. Raises ModelError, from `load`, where its files cannot be used."""
+        assert self._engine is not None
+        return self._engine
+
+    def load(self, model: str, slow: Callable[[str], None] | None = None) -> TextModel:
+        """The text model of an id; `slow` is told what takes long for once. Asks a server that is not known yet.
+
+        Raises ModelError.
+        """
+        address = Address.of(model)
+        assert address is not None
+        from qpdsl.executor.remote.remote_model import text_model
+
+        place = self._locate(address)
+        abilities = self.abilities_of(model)
+        text = text_model(model, address, abilities, place, slow)
+        if self._engine is None:
+            self._engine = self._made_engine(model)
+        if self._meter is not None:
+            try:
+                self._meter.check((*(other.name for other in self._addresses.values()), address.name))
+            except ValueError as error:
+                raise ModelError(model, str(error)) from error
+        self._engine.add(model, address, abilities, text)
+        self._addresses[model], self._abilities[model], self._models[model] = address, abilities, text
+        return text
+
+    def abilities_of(self, model: str) -> Abilities:
+        """What the server of a model can do: as it is known, or else as it answers now. Raises ModelError."""
+        address = Address.of(model)
+        assert address is not None
+        if find_spec("httpx") is None:
+            raise ModelError(model, "models on servers need httpx, which `pip install 'qpdsl[remote]'` installs")
+        from qpdsl.executor.remote.probe.known_servers import known_or_probed
+
+        return _finished(known_or_probed(address, self._locate(address)))
+
+    def check(self, plan: PhysicalPlan) -> None:
+        """Raises UnmetNeeds where a plan needs what the servers of its models were not seen to do."""
+        if needs := unmet(plan, self._abilities):
+            raise UnmetNeeds(needs)
+
+    def score_with(self, model: str, kind: str) -> None:
+        """Makes a verifier of a loaded model. Raises ModelError where its server gives nothing to score by."""
+        from qpdsl.executor.remote.remote_verifier import remote_verifier
+
+        text, address = self._models[model], self._addresses[model]
+        if text.verifier is None:
+            padding = text.tokenizer.pad_token_id
+            text.verifier = remote_verifier(address, kind, text.tokenizer, padding, self._abilities[model])
+
+    def digest(self, model: str) -> str:
+        """What a run depends on of a loaded model: its address, its server's version, and what that was seen to do."""
+        address, abilities = self._addresses[model], self._abilities[model]
+        known = {**asdict(abilities), "constraints": sorted(abilities.constraints), "notes": None}
+        text = f"{address.dialect}:{address.url}#{address.name}\0{json.dumps(known, sort_keys=True)}"
+        return f"{abilities.version or 'a server'} {blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+    @property
+    def calls(self) -> dict[str, Calls]:
+        """What was asked of servers by now, by the ids of the models."""
+        if self._engine is None:
+            return {}
+        found = {}
+        for model in self._addresses:
+            count = self._engine.counts(model)
+            found[model] = Calls(
+                count.requests,
+                count.retries,
+                count.replayed,
+                count.prompt_tokens,
+                count.cached_tokens,
+                count.sampled_tokens,
+                count.cost,
+            )
+        return found
+
+    def _made_engine(self, model: str) -> RemoteEngine:
+        from qpdsl.executor.remote.budget import Meter, Prices
+        from qpdsl.executor.remote.completion_store import CompletionStore, StoreError
+        from qpdsl.executor.remote.remote_engine import RemoteEngine
+
+        spending = self.spending
+        try:
+            prices = None if spending.prices is None else Prices.read(Path(spending.prices).expanduser())
+            self._meter = Meter(spending.max_tokens_total, spending.max_cost, prices)
+            store = None if spending.store is None else CompletionStore(spending.store)
+        except StoreError as error:
+            if spending.completions is not None:
+                raise ModelError(model, str(error)) from error
+            # Nobody named that file.
+            store = None
+            if self._tell is not None:
+                self._tell(str(error))
+        except ValueError as error:
+            raise ModelError(model, str(error)) from error
+        return RemoteEngine(store, self._meter, patience=spending.server_timeout, tell=self._tell)
+
+
+def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine, in an event loop of its own, whether or not one runs here."""
+    results: list[T] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(asyncio.run(work))
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=run, name="qpdsl asks a server")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]

@@ -1,0 +1,120 @@
+"""The conversation of a chat request, and which parameters of a program it becomes.
+
+A parameter of the type `messages` gets the whole conversation, or all turns before the last one where a text parameter
+needs that. Without one, the question goes to the parameter that is named `question`, `prompt`, `problem` or `q`, or to
+the only text parameter without a default; it is the one user turn. A system turn goes to the text parameter `system`.
+A turn that has no place is refused: an answer that left it out would answer something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qpdsl.errors import unknown
+from qpdsl.grammar.suggest import listed
+from qpdsl.planner.plan.logical import Parameter
+from qpdsl.serve.refusal import Refusal
+
+QUESTIONS = ("question", "prompt", "problem", "q")
+SYSTEM = "system"
+ROLES = ("system", "developer", "user", "assistant")
+# What a client may send back with a turn that it got: nothing is said by these where they are empty.
+_EMPTY = ("tool_calls", "function_call", "refusal", "audio", "annotations", "reasoning_content", "reasoning", "name")
+Turn = Mapping[str, str]
+
+
+def read_messages(value: Any) -> tuple[Turn, ...]:
+    """The turns of `messages`, each `{"role", "content"}`; text parts are joined. Raises Refusal.
+
+    The role `developer`, OpenAI's newer name, becomes `system`.
+    """
+    if not isinstance(value, list) or not value:
+        raise Refusal("`messages` is a list with at least one turn", "messages")
+    return tuple(_turn(f"messages[{place}]", turn) for place, turn in enumerate(value))
+
+
+def read_prompt(value: Any) -> str:
+    """The text of `prompt`. Raises Refusal."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, str):
+        raise Refusal("`prompt` is one text here; token ids and several prompts are not taken", "prompt")
+    return value
+
+
+def question_parameter(params: Sequence[Parameter]) -> Parameter | None:
+    """The parameter that a user turn becomes; None where there is none, or no one of several."""
+    texts = [param for param in params if param.type == "text"]
+    for name in QUESTIONS:
+        for param in texts:
+            if param.name == name:
+                return param
+    needed = [param for param in texts if param.default is None and not param.optional and param.name != SYSTEM]
+    return needed[0] if len(needed) == 1 else None
+
+
+def arguments_of(program: str, params: Sequence[Parameter], turns: Sequence[Turn]) -> dict[str, Any]:
+    """The values, as JSON has them, of the parameters that a conversation fills. Raises Refusal."""
+    whole = [param for param in params if param.type == "messages"]
+    question = question_parameter(params)
+    if len(whole) == 1:
+        if question is None or question.default is not None or question.optional:
+            return {whole[0].name: [dict(turn) for turn in turns]}
+        if turns[-1]["role"] != "user":
+            raise Refusal(f"the last turn is the user's, which is `{question.name}` of `{program}`", "messages")
+        return {whole[0].name: [dict(turn) for turn in turns[:-1]], question.name: turns[-1]["content"]}
+    values: dict[str, Any] = {}
+    system = next((param for param in params if param.name == SYSTEM and param.type == "text"), None)
+    systems = [turn["content"] for turn in turns if turn["role"] == "system"]
+    others = [turn for turn in turns if turn["role"] != "system"]
+    help = f"write a parameter of the type `messages` into `{program}`, which gets the whole conversation"
+    if systems and system is None:
+        raise Refusal(f"`{program}` has no place for a system turn: leave it out, or {help}", "messages")
+    if len(systems) > 1:
+        raise Refusal(f"`{program}` takes one system turn, not {len(systems)}: {help}", "messages")
+    if system is not None and systems:
+        values[system.name] = systems[0]
+    if len(others) > 1 or any(turn["role"] != "user" for turn in others):
+        raise Refusal(f"`{program}` takes one user turn, and this conversation has more: {help}", "messages")
+    if others:
+        if question is None:
+            names = listed([param.name for param in params])
+            told = f": `parameters` takes {names}" if params else ""
+            raise Refusal(f"`{program}` has no one text parameter for the user's turn{told}", "messages")
+        values[question.name] = others[0]["content"]
+    return values
+
+
+def _turn(where: str, turn: Any) -> Turn:
+    if not isinstance(turn, dict):
+        raise Refusal(f'`{where}` is no object with "role" and "content"', "messages")
+    role = turn.get("role")
+    if role not in ROLES:
+        if role in ("tool", "function"):
+            raise Refusal(f"`{where}` is a turn of a tool, and tools are not supported here", "messages")
+        lead = f"`{where}` has the unknown role" if isinstance(role, str) else f"`{where}` has no role"
+        raise Refusal(unknown(role, ROLES, lead) if isinstance(role, str) else lead, "messages")
+    for name, value in turn.items():
+        if name in ("role", "content") or (name == "type" and value in ("text", "message")):
+            continue
+        if name not in _EMPTY:
+            raise Refusal(unknown(name, ("role", "content"), f"`{where}` has the unknown field"), "messages")
+        if value:
+            raise Refusal(f"`{where}` has `{name}`, which is not supported here", "messages")
+    return {"role": "system" if role == "developer" else str(role), "content": _content(where, turn.get("content"))}
+
+
+def _content(where: str, content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise Refusal(f"`{where}` has no text as its content", "messages")
+    parts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("text", "input_text") or not isinstance(part.get("text"), str):
+            what = f"a part of the type `{kind}`" if isinstance(kind, str) else "a part without a type"
+            raise Refusal(f"`{where}` has {what}, and only text is read here", "messages")
+        parts.append(part["text"])
+    return "".join(parts)

@@ -1,0 +1,141 @@
+"""What `/metrics` tells, in Prometheus' text format. Its labels are models and outcomes, so their number is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal as OneOf
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from qpdsl.executor.events.events import EngineStepped, Event
+from qpdsl.serve.served_model import Tally
+
+# How a request ended: answered; not what the server does; the program or the model gave no answer; it took too long;
+# the client went away; the server had no room, or drains; a fault.
+Outcome = OneOf["answered", "refused", "failed", "timeout", "cancelled", "rejected", "error"]
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class ServerFigures:
+    """Counts what requests come to. `running` and `waiting` say how many there are now."""
+
+    def __init__(self, running: Callable[[], int], waiting: Callable[[], int]) -> None:
+        self._registry = registry = CollectorRegistry()
+        by_model = ["model"]
+        self._requests = Counter(
+            "qpdsl_requests", "Requests that ended, by outcome.", ["model", "outcome"], registry=registry
+        )
+        self._seconds = Histogram(
+            "qpdsl_request_seconds",
+            "Seconds from a request's arrival to its end, waiting included.",
+            ["model", "outcome"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._first = Histogram(
+            "qpdsl_first_token_seconds",
+            "Seconds from a streamed request's arrival to the first piece of its answer.",
+            by_model,
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._rows = Counter("qpdsl_answers", "Answers given back: `n` for each request.", by_model, registry=registry)
+        self._prompt = Counter(
+            "qpdsl_prompt_tokens", "Tokens of prompts, those found in the cache included.", by_model, registry=registry
+        )
+        self._cached = Counter(
+            "qpdsl_cached_prompt_tokens", "Tokens of prompts found in the prefix cache.", by_model, registry=registry
+        )
+        self._sampled = Counter(
+            "qpdsl_completion_tokens", "Tokens sampled, all search work included.", by_model, registry=registry
+        )
+        self._engine = _EngineFigures(running, waiting)
+        registry.register(self._engine)
+
+    def see(self, event: Event) -> None:
+        """Takes what the engine reports of its steps; for the session's event stream."""
+        if isinstance(event, EngineStepped):
+            self._engine.stepped(event)
+
+    def first(self, model: str, seconds: float) -> None:
+        self._first.labels(model).observe(seconds)
+
+    def ended(self, model: str, outcome: Outcome, seconds: float) -> None:
+        self._requests.labels(model, outcome).inc()
+        self._seconds.labels(model, outcome).observe(seconds)
+
+    def answered(self, model: str, choices: int, tally: Tally) -> None:
+        self._rows.labels(model).inc(choices)
+        self._prompt.labels(model).inc(tally.prompt_tokens)
+        self._cached.labels(model).inc(tally.cached_tokens)
+        self._sampled.labels(model).inc(tally.completion_tokens)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class _EngineFigures(Collector):
+    """Of each model of the engine, the latest report and sums over the steps."""
+
+    def __init__(self, running: Callable[[], int], waiting: Callable[[], int]) -> None:
+        self._running = running
+        self._waiting = waiting
+        self._latest: dict[str, EngineStepped] = {}
+        self._sums: dict[str, list[float]] = {}
+
+    def stepped(self, event: EngineStepped) -> None:
+        report = event.report
+        self._latest[report.model] = event
+        sums = self._sums.setdefault(report.model, [0, 0, 0, 0.0])
+        sums[0] += 1
+        sums[1] += report.prefill_tokens
+        sums[2] += report.decode_tokens
+        sums[3] += getattr(report, "seconds", 0.0)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("qpdsl_requests_running", "Requests that run.", value=self._running())
+        yield GaugeMetricFamily("qpdsl_requests_waiting", "Requests that wait for a place.", value=self._waiting())
+        for place, (name, help) in enumerate(_STEP_SUMS):
+            counter = CounterMetricFamily(name, help, labels=["model"])
+            for model, sums in self._sums.items():
+                counter.add_metric([model], sums[place])
+            yield counter
+        for name, field, help in _STEP_GAUGES:
+            gauge = GaugeMetricFamily(name, help, labels=["model"])
+            for model, event in self._latest.items():
+                gauge.add_metric([model], getattr(event.report, field, 0))
+            yield gauge
+        for name, field, help in _STEP_COUNTERS:
+            counter = CounterMetricFamily(name, help, labels=["model"])
+            for model, event in self._latest.items():
+                counter.add_metric([model], getattr(event.report, field, 0))
+            yield counter
+
+
+# What is summed over the steps, in the order in which `stepped` has it.
+_STEP_SUMS = (
+    ("qpdsl_engine_steps", "Forward passes."),
+    ("qpdsl_engine_prefill_tokens", "Tokens of prompts that were computed."),
+    ("qpdsl_engine_decode_tokens", "Tokens that were drawn."),
+    ("qpdsl_engine_seconds", "Seconds of forward passes."),
+)
+# Fields of `StepReport`: how things stand after the latest step, and what it counts itself.
+_STEP_GAUGES = (
+    ("qpdsl_engine_running_sequences", "running", "Sequences at work."),
+    ("qpdsl_engine_waiting_sequences", "waiting", "Sequences that wait for room."),
+    ("qpdsl_kv_pages_used", "pages_held", "Pages of keys and values that sequences or the prefix cache hold."),
+    ("qpdsl_kv_pages", "pages", "Pages of keys and values that there is memory for."),
+    ("qpdsl_kv_leased_bytes", "leased_bytes", "Bytes of memory that the model's keys and values take."),
+    ("qpdsl_resident_bytes", "resident_bytes", "Bytes of memory of the whole process."),
+)
+_STEP_COUNTERS = (
+    ("qpdsl_engine_cached_tokens", "cached_tokens", "Tokens of prompts found in the prefix cache."),
+    ("qpdsl_engine_preemptions", "preemptions", "Sequences that gave their memory up and were computed again."),
+    ("qpdsl_engine_evictions", "evictions", "Pages that the prefix cache gave up."),
+)

@@ -1,0 +1,124 @@
+"""What stands behind a name in `/v1/models`: how the HTTP side asks it, and what it says.
+
+The HTTP side (`http/routes.py`) knows requests, answers, streams and limits. A `ServedModel` knows which fields of a
+request it honours and how an answer comes about: `served_program.py` runs a program, `exposed/` asks a bare model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from typing import Literal as OneOf
+
+from qpdsl.executor.requests.request import Owner
+
+# "chat": /v1/chat/completions; "text": /v1/completions.
+Endpoint = OneOf["chat", "text"]
+# Why an answer ended, as OpenAI names it.
+FinishReason = OneOf["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """One HTTP request for an answer.
+
+    `body` is the JSON object as it came, with all its fields: the model says which of them it takes. The HTTP side
+    itself reads `model`, `stream`, `stream_options`, `priority` and `deadline`, and has made `owner` of the last two.
+    `id` names the request in the answer and in events.
+    """
+
+    endpoint: Endpoint
+    body: Mapping[str, Any]
+    id: str
+    owner: Owner = field(default=Owner())
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of the text of choice `index` as it is generated.
+
+    `logprobs` are in the form of the endpoint, None where they were not asked for. `extra`: further fields of the
+    choice in this chunk, such as `token_ids`. `tally`: what the request has cost up to here, for clients that ask for
+    that in every chunk.
+    """
+
+    index: int
+    text: str
+    logprobs: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    tally: Tally | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a request has come, for people: a comment in the stream, where the client asked for it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One whole choice of an answer; fields as in `Piece`."""
+
+    text: str
+    finish_reason: FinishReason = "stop"
+    logprobs: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The tokens of a request: of all prompts, of them those found in the cache, and all that were sampled.
+
+    `answer_tokens` of the sampled ones are those of the answers that were given back; None where all are.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    answer_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The whole answer: its choices by their index, what it cost, and fields to stand beside `choices`."""
+
+    choices: tuple[Chosen, ...]
+    tally: Tally
+    fingerprint: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Work(Protocol):
+    """A request that was read and found good, not begun yet. One of the two is called, once.
+
+    Where the task that awaits is cancelled, everything that was begun is given up and what it held is free.
+    """
+
+    async def answer(self) -> Answer:
+        """Raises Refusal where there is no answer."""
+        ...
+
+    def stream(self) -> AsyncGenerator[Piece | Progress | Answer, None]:
+        """Pieces as they come, then the whole answer, last and once. Raises Refusal where there is none.
+
+        The pieces of a choice, one behind the other, are its text; what no piece has said yet follows from the answer.
+        """
+        ...
+
+
+class ServedModel(Protocol):
+    """A program or a bare model, by the name that clients give as `model`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What `/v1/models` says of it besides `id`, `object`, `created` and `owned_by`."""
+        ...
+
+    def read(self, asking: Asking) -> Work:
+        """What the request asks for. Raises Refusal for a field that is not honoured, and for an unknown one."""
+        ...

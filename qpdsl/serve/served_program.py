@@ -1,0 +1,307 @@
+"""A program as a model: which fields of a request it honours, its runs, and their answer."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from qpdsl.arguments import ArgumentError, bind, from_json
+from qpdsl.dataset.fingerprint import build, digest, operators
+from qpdsl.dataset.json_values import plain, shown
+from qpdsl.errors import unknown
+from qpdsl.executor.events.events import Event, OperatorDone
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.planner.values.value import Value
+from qpdsl.serve.answer_cut import AnswerCut
+from qpdsl.serve.body_fields import BodyFields
+from qpdsl.serve.conversation import arguments_of, read_messages, read_prompt
+from qpdsl.serve.record_format import RecordFormat, read_format
+from qpdsl.serve.refusal import Refusal
+from qpdsl.serve.served_model import Answer, Asking, Chosen, FinishReason, Piece, Progress, Tally
+from qpdsl.serve.streamable import text_stage
+from qpdsl.stage_options import check_options
+
+if TYPE_CHECKING:
+    from qpdsl.executor.models.text_model import TextModel
+    from qpdsl.executor.runtime.run import InstanceResult
+    from qpdsl.session import Session
+
+_HONOURED = (
+    "n",
+    "seed",
+    "stop",
+    "max_tokens",
+    "max_completion_tokens",
+    "response_format",
+    "parameters",
+    "progress",
+)
+# What shapes a distribution: a program says it, or has a parameter for it.
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+_MOST_CHOICES = 128
+_MOST_STOPS = 16
+# Seeds that nobody chose have so many bits: JSON numbers of any client hold them.
+_SEED_BITS = 52
+
+
+class ServedProgram:
+    """A program whose models are loaded, by the name that clients give.
+
+    `fixed` are parameters that a request may not set; `ignored` are fields of a request that the server was told to
+    drop. `seed` is that of requests that name none; None for another one each time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: PhysicalPlan,
+        session: Session,
+        seed: int | None = None,
+        fixed: Sequence[str] = (),
+        ignored: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self.session = session
+        self.seed = seed
+        self.fixed = frozenset(fixed)
+        self.ignored = frozenset(ignored)
+        self.params = {param.name: param for param in plan.params}
+        self.schema = _schema(plan)
+        self.fingerprint = "fp_" + digest([build(), operators(plan.ops), dict(plan.models)])[:12]
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """The program's parameters, by what they take, and what it returns."""
+        parameters = {name: param.declared for name, param in self.params.items() if name not in self.fixed}
+        return {"program": self.plan.name, "parameters": parameters, "returns": self.plan.returns}
+
+    @property
+    def writer(self) -> TextModel | None:
+        """The model whose tokens an answer is counted in: that of the last `generate`."""
+        names = [node.op.model for node in everything(self.plan.ops) if isinstance(node.op, ops.Generate)]
+        return self.session.text_model(self.plan.models[names[-1]]) if names else None
+
+    def read(self, asking: Asking) -> ProgramWork:
+        """The runs that a request asks for. Raises Refusal."""
+        fields = BodyFields(asking.body, asking.endpoint)
+        own = [name for name in _SAMPLING if name in self.params and name not in self.fixed]
+        # At temperature 0 a client asks for one answer, always the same, and a program gives that for a seed.
+        greedy = ["temperature"] if fields.get("temperature") == 0 else []
+        fields.refuse_others((*_HONOURED, *own, *greedy), self._instead(), self.ignored)
+        if asking.endpoint == "text" and fields.get("logprobs") is not None:
+            raise Refusal(self._instead()["logprobs"], "logprobs", code="unsupported_parameter")
+        arguments = self._arguments(asking, fields, [name for name in own if name not in greedy])
+        form = read_format(fields.get("response_format"), self.name, self.schema)
+        stops, bound, writer = fields.texts("stop", _MOST_STOPS), fields.bound(), self.writer
+        if self.schema is not None and stops:
+            raise Refusal(f"`{self.name}` returns a record, which is no record any more where it is cut", "stop")
+        if bound is not None and writer is None:
+            raise Refusal(f"`{self.name}` has no model whose tokens could be counted", "max_tokens")
+        if fields.mapping("stream_options").get("continuous_usage_stats"):
+            message = f"what `{self.name}` costs is known at its end: `include_usage` tells it then"
+            raise Refusal(message, "stream_options", code="unsupported_parameter")
+        seed = fields.whole("seed", 0)
+        if seed is None:
+            # Whoever samples at temperature 0 asks for the same answer each time.
+            seed = self.seed if self.seed is not None else 0 if greedy else secrets.randbits(_SEED_BITS)
+        return ProgramWork(
+            self,
+            asking,
+            arguments,
+            seed,
+            fields.whole("n", 1, _MOST_CHOICES) or 1,
+            [AnswerCut(stops, bound, *_codec(writer)) for _ in range(fields.whole("n") or 1)],
+            form,
+            progress=fields.flag("progress"),
+        )
+
+    def _instead(self) -> dict[str, str]:
+        """What to do instead of sending a field that is not honoured."""
+        words = {
+            name: f'`{name}` is a parameter of `{self.name}`: send it in {{"parameters": {{"{name}": …}}}}'
+            for name in self.params
+        }
+        for name in _SAMPLING:
+            words[name] = (
+                f"`{self.name}` says itself how it samples; leave `{name}` out, give the program a parameter of that "
+                f"name, or start the server with `--ignore {name}`"
+            )
+        words["logprobs"] = f"the tokens of an answer of `{self.name}` have no log-probabilities of their own"
+        return words
+
+    def _arguments(self, asking: Asking, fields: BodyFields, own: Sequence[str]) -> dict[str, Value]:
+        given = dict(fields.mapping("parameters"))
+        for name in given:
+            if name not in self.params:
+                known = [param for param in self.params if param not in self.fixed]
+                raise Refusal(unknown(name, known, f"`{self.name}` has no parameter"), "parameters")
+            if name in self.fixed:
+                raise Refusal(f"`{name}` of `{self.name}` is set by the server", "parameters")
+        for name in own:
+            if (value := fields.get(name)) is not None and given.setdefault(name, value) != value:
+                raise Refusal(f"`{name}` is given twice, once among the parameters", name)
+        where = "messages" if asking.endpoint == "chat" else "prompt"
+        said = self._said(asking)
+        for name, value in said.items():
+            if name in self.fixed:
+                raise Refusal(f"`{name}` of `{self.name}`, which the conversation gives, is set by the server", where)
+            if name in given:
+                raise Refusal(f"`{name}` is given twice, by the conversation and among the parameters", "parameters")
+            given[name] = value
+        try:
+            values = {name: from_json(self.params[name], value) for name, value in given.items()}
+            arguments = bind(self.plan.params, values)
+            check_options(self.plan, arguments)
+        except ArgumentError as error:
+            raise Refusal(str(error), "parameters") from error
+        return arguments
+
+    def _said(self, asking: Asking) -> dict[str, Any]:
+        """What the conversation says of the arguments."""
+        if asking.endpoint == "chat":
+            return arguments_of(self.name, self.plan.params, read_messages(asking.body.get("messages")))
+        turn = {"role": "user", "content": read_prompt(asking.body.get("prompt"))}
+        return arguments_of(self.name, self.plan.params, [turn])
+
+
+@dataclass
+class ProgramWork:
+    """The runs of a program that one request asks for: `n` of them, with the seeds `seed`, `seed + 1`, ….
+
+    `cuts` has one for each. `form`: what is to be added to the record that the program returns.
+    """
+
+    program: ServedProgram
+    asking: Asking
+    arguments: Mapping[str, Value]
+    seed: int
+    n: int
+    cuts: Sequence[AnswerCut]
+    form: RecordFormat | None = None
+    progress: bool = False
+
+    async def answer(self) -> Answer:
+        """The answers of all runs. Raises Refusal where one of them fails."""
+        if self.n == 1:
+            return self._answer([await self._run(0)])
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run(index)) for index in range(self.n)]
+        return self._answer([task.result() for task in tasks])
+
+    async def stream(self) -> AsyncGenerator[Piece | Progress | Answer, None]:
+        """Pieces of the text where it is known while it is written, then the answer. Raises Refusal."""
+        happened: asyncio.Queue[Piece | Progress | None] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._run(index, self._pieces(index, happened))) for index in range(self.n)]
+        for task in tasks:
+            task.add_done_callback(lambda _: happened.put_nowait(None))
+        unsubscribe = self._tell(happened) if self.progress else lambda: None
+        left = self.n
+        try:
+            while left:
+                event = await happened.get()
+                if event is None:
+                    left -= 1
+                elif isinstance(event, Progress):
+                    yield event
+                elif text := self.cuts[event.index].feed(event.text):
+                    yield Piece(event.index, text)
+            yield self._answer([task.result() for task in tasks])
+        finally:
+            unsubscribe()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _run(
+        self, index: int, on_token: Callable[[Any, int, str], None] | None = None
+    ) -> Coroutine[Any, Any, InstanceResult]:
+        program, name = self.program, self._name(index)
+        return program.session.run(
+            program.plan, self.arguments, self.seed + index, name, on_token, owner=self.asking.owner
+        )
+
+    def _name(self, index: int) -> str:
+        return f"{self.asking.id} {index}"
+
+    def _pieces(
+        self, index: int, happened: asyncio.Queue[Piece | Progress | None]
+    ) -> Callable[[Any, int, str], None] | None:
+        """What takes the pieces of a run's text; None where they are not those of the answer."""
+        stage = text_stage(self.program.plan, self.arguments)
+        if stage is None or self.form is not None:
+            return None
+
+        def take(path: object, at: int, text: str) -> None:
+            if at == stage:
+                happened.put_nowait(Piece(index, text))
+
+        return take
+
+    def _tell(self, happened: asyncio.Queue[Piece | Progress | None]) -> Callable[[], None]:
+        """Puts what the runs have done among what happened; the function that is returned ends that."""
+        names = {self._name(index): index for index in range(self.n)}
+        kinds = {node.id: type(node.op).__name__.lower() for node in everything(self.program.plan.ops)}
+
+        def see(event: Event) -> None:
+            if isinstance(event, OperatorDone) and event.instance in names:
+                whose = f"choice {names[event.instance]}: " if self.n > 1 else ""
+                place = "".join(f"round {number + 1}: " for number in event.rounds[-1:])
+                rows = f"{event.rows_out} row{'' if event.rows_out == 1 else 's'}"
+                tokens = f", {event.sampled_tokens} tokens" if event.sampled_tokens else ""
+                what = kinds.get(event.operator, event.operator)
+                happened.put_nowait(Progress(f"{whose}{place}{what}: {rows}{tokens}"))
+
+        return self.program.session.events.subscribe(see)
+
+    def _answer(self, results: Sequence[InstanceResult]) -> Answer:
+        for result in results:
+            if result.error is not None:
+                raise Refusal(f"`{self.program.name}` has no answer: {result.error}", status=422, code="program_failed")
+        chosen = [self._chosen(result, cut) for result, cut in zip(results, self.cuts, strict=True)]
+        encode, _ = _codec(self.program.writer)
+        sampled = sum(result.sampled_tokens for result in results)
+        tally = Tally(
+            sum(result.prompt_tokens for result in results),
+            sampled,
+            sum(result.cached_tokens for result in results),
+            min(sum(len(encode(choice.text)) for choice in chosen), sampled),
+        )
+        return Answer(tuple(chosen), tally, self.program.fingerprint, {"seed": self.seed})
+
+    def _chosen(self, result: InstanceResult, cut: AnswerCut) -> Chosen:
+        columns = result.rows[0].columns if result.rows else {}
+        text = columns.get("text")
+        root = self.program.plan.ops[-1].op
+        assert isinstance(root, ops.Return)
+        written = isinstance(text, str) and text_stage(self.program.plan, self.arguments) is not None
+        finish: FinishReason = "length" if written and columns.get("finish") == "length" else "stop"
+        # A record that is written last is given as it was written, so that it can be streamed.
+        said = text if written and isinstance(text, str) else shown(result.value)
+        said, finish = cut.whole(said if self.form is None else self.form.filled(said), finish)
+        score = {} if result.score is None else {"score": plain(result.score)}
+        return Chosen(said, finish, extra=score)
+
+
+def _codec(model: TextModel | None) -> tuple[Callable[[str], Sequence[int]], Callable[[Sequence[int]], str]]:
+    """Text to tokens and back; without a model, no text has a token."""
+    if model is None:
+        return lambda text: (), lambda ids: ""
+    return model.encode, lambda ids: model.decode(tuple(ids))
+
+
+def _schema(plan: PhysicalPlan) -> str | None:
+    """The JSON Schema of the record that a plan returns, as text; None where it returns none."""
+    root = plan.ops[-1].op
+    assert isinstance(root, ops.Return)
+    if root.schema is not None:
+        return root.schema
+    if not root.parse:
+        return None
+    held = [node.op.constraint for node in everything(plan.ops) if isinstance(node.op, ops.Generate)]
+    schemas = {one.name: one.schema for one in held if one is not None and one.schema}
+    return schemas.get(plan.returns) or (next(iter(schemas.values())) if len(schemas) == 1 else None)
