@@ -82,9 +82,9 @@ LAYERS: dict[str, str] = {
     "executor/remote/server": "grammar executor/requests executor/checkpoint",
     "executor/remote/dialects": "grammar executor/requests executor/checkpoint executor/text executor/remote/server",
     "executor/remote/scoring": "executor/requests executor/remote/server",
-    "executor/remote/probe": "executor/requests executor/checkpoint executor/text executor/remote/server "
+    "executor/remote/probe": "grammar executor/requests executor/checkpoint executor/models executor/remote/server "
     "executor/remote/dialects executor/remote/scoring",
-    "executor/remote": "executor/requests executor/checkpoint executor/text executor/models executor/verifiers "
+    "executor/remote": "grammar executor/requests executor/checkpoint executor/text executor/models executor/verifiers "
     "executor/remote/*",
     "executor/events": "executor/engine",
     "executor/runtime/instance": "grammar/ast planner/plan planner/values executor/requests executor/text "
@@ -113,7 +113,8 @@ LAYERS: dict[str, str] = {
     "tui": "tui/*",
     "qpdsl": "grammar* planner/plan planner/values executor* qpdsl/zoo qpdsl/remote",
     "qpdsl/sources": "grammar* planner/plan planner/values planner/names planner/check executor/runtime/instance qpdsl",
-    "qpdsl/planning": "grammar grammar/ast grammar/format planner* executor/checkpoint executor/engine/memory "
+    "qpdsl/planning": "grammar grammar/ast grammar/format planner* executor/checkpoint executor/remote/server "
+    "executor/remote/probe executor/engine/memory "
     "executor/models executor/measure executor/engine/step executor/requests executor/routing qpdsl qpdsl/zoo",
     "qpdsl/dataset": "grammar planner/plan planner/values planner/cost executor/checkpoint executor/requests "
     "executor/events executor/runtime "
@@ -130,14 +131,15 @@ LAYERS: dict[str, str] = {
     "qpdsl/serve": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
     "qpdsl/serve/http": "executor/requests executor/events qpdsl qpdsl/serve",
     "qpdsl/serve/exposed": "executor/requests executor/models executor/text executor/runtime/instance qpdsl/serve",
-    "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/events qpdsl qpdsl/zoo "
+    "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/requests executor/events qpdsl qpdsl/zoo "
     "qpdsl/sources",
-    "qpdsl/cli/runs": "planner/plan planner/values planner/explain executor* tui tui/widgets qpdsl/zoo "
-    "qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset qpdsl/cli",
+    "qpdsl/cli/runs": "grammar planner/plan planner/values planner/explain executor* tui tui/widgets qpdsl/zoo "
+    "qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset qpdsl/cli qpdsl/remote",
     "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",
     "qpdsl/cli/commands/profiling": "grammar planner* executor/checkpoint qpdsl qpdsl/zoo qpdsl/sources qpdsl/planning "
     "qpdsl/cli",
-    "qpdsl/cli/commands/servers": "executor/checkpoint executor/remote executor/remote/* qpdsl qpdsl/lsp qpdsl/serve* "
+    "qpdsl/cli/commands/servers": "grammar planner/plan executor/checkpoint executor/engine/memory executor/events "
+    "executor/remote executor/remote/* qpdsl qpdsl/lsp qpdsl/serve* "
     "qpdsl/sources qpdsl/planning qpdsl/cli qpdsl/cli/runs",
     "qpdsl/cli/commands": "grammar* planner* executor* qpdsl qpdsl/*",
 }

@@ -42,6 +42,11 @@ class TextModel:
         """The kind of verifier that it is; None where it was not loaded as one."""
         return None if self.verifier is None else self.verifier.kind
 
+    @property
+    def most_read(self) -> int:
+        """How many tokens can stand before a place at which something is read."""
+        return self.max_positions
+
     @cached_property
     def backend(self) -> Tokenizer:
         """The Rust tokenizer behind the transformers one."""

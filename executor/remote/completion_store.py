@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 # "qpdc", which marks the file, and the version of its table.
 _APPLICATION, _VERSION = 0x71706463, 1
+_BEGINNING = b"SQLite format 3\0"
 # Seconds that another process may hold the file before it counts as failed.
 _BUSY = 10.0
 # How often the ages of what was read are written, in reads.
@@ -49,11 +50,15 @@ class CompletionStore:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # What models wrote for one user is not for the others.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            with open(os.open(path, os.O_CREAT | os.O_RDWR, 0o600), "rb") as file:
+                beginning = file.read(len(_BEGINNING))
             self._file = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"completions cannot be kept in `{path}`: {error}") from error
         try:
+            # SQLite takes a file of a few bytes for an empty one.
+            if beginning and beginning != _BEGINNING:
+                raise StoreError("it holds something else")
             self._prepare()
         except (sqlite3.Error, StoreError) as error:
             self._file.close()

@@ -182,7 +182,7 @@ class ReadingJob(Job):
             self._values = self.reading.read(answer)
         except BadAnswer as error:
             raise EngineError(f"{self.model.address.url} {error}") from error
-        self._usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
+        self._usage = _usage_of(answer)
 
     def replay(self, kept: bytes) -> bool:
         try:
@@ -205,3 +205,14 @@ class ReadingJob(Job):
     def finish(self, calls: Calls) -> None:
         if not self.result.done():
             self.result.set_result((self._values, calls))
+
+
+def _usage_of(answer: Any) -> dict[str, Any]:
+    """What an answer to a reading says of tokens; SGLang's own endpoints have it under another name."""
+    if not isinstance(answer, dict):
+        return {}
+    meta = answer.get("meta_info")
+    if not isinstance(meta, dict):
+        return answer.get("usage") or {}
+    counts = {name: meta.get(name) for name in ("prompt_tokens", "completion_tokens")}
+    return {**counts, "prompt_tokens_details": {"cached_tokens": meta.get("cached_tokens")}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -15,8 +16,16 @@ from qpdsl.executor.remote.text_tokenizer import EOS, UNBOUNDED, WIDTH, text_tok
 from qpdsl.executor.text.constraint import Constrainer
 
 
+@dataclass
 class RemoteTextModel(TextModel):
-    """A text model that a server serves."""
+    """A text model that a server serves. `padding` is the id of the model's padding token, if it has one."""
+
+    padding: int | None = None
+
+    @property
+    def most_read(self) -> int:
+        """Less, as a server draws a token after what it reads of, and may be shown one to tell of."""
+        return self.max_positions - 2
 
     @cached_property
     def constrainer(self) -> Constrainer:
@@ -43,6 +52,7 @@ def text_model(
         )
     positions = abilities.context or UNBOUNDED
     writes = abilities.scores is None
+    padding = getattr(tokens.config.get_text_config(), "pad_token_id", None)
     return RemoteTextModel(
-        model, tokens.tokenizer, tokens.eos, positions, tokens.width, writes=writes, notes=abilities.notes
+        model, tokens.tokenizer, tokens.eos, positions, tokens.width, None, writes, abilities.notes, padding=padding
     )

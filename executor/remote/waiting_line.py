@@ -30,7 +30,7 @@ def prefix_of(tokens: Sequence[int]) -> Prefix:
     return tuple(hash(tuple(tokens[:cut])) for cut in _CUTS if cut <= len(tokens))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Place:
     """A place in the line. `not_before`: when it may go, on the clock of `time.monotonic`; `arrival` is its number."""
 

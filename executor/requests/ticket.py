@@ -33,6 +33,11 @@ class Ticket:
         self._error: EngineError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def calls(self) -> Calls | None:
+        """What the samples that have ended took at a server elsewhere; None where none of them was from one."""
+        return self._calls
+
     def result(self) -> Completion:
         """The completion; raises EngineError if the request failed, RuntimeError if it is not done."""
         if self._error is not None:

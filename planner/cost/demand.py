@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.cost.cardinality import Cardinalities, Cardinality, DraftFigures
 from qpdsl.planner.cost.device import Device, ModelShape
 from qpdsl.planner.plan import ops
@@ -118,7 +119,9 @@ def _generate(
 ) -> list[Demand]:
     greedy = evaluate(op.temperature, values) == 0
     distinct = card.going if strategy.collapse and greedy else card.samples
-    requests = card.going if strategy.share else distinct
+    model = models.get(op.model, op.model)
+    # A server is sent the prompt with every sample.
+    requests = card.going if strategy.share and not is_remote(model) else distinct
     prompt = card.context * requests
     # Contexts grow from round to round; the rows of the first one have no text yet.
     start = max(card.context - card.length * (card.runs - 1) / 2, 1.0)
@@ -133,7 +136,6 @@ def _generate(
         steps = max(steps - saved, card.length)
     if strategy.vote is not None:
         sampled *= 1 - card.given_up
-    model = models.get(op.model, op.model)
     kept_tokens = start + distinct * card.length if strategy.share else card.context + card.length
     runs = max(card.runs, 1e-9)
     context = card.context + card.length / 2

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-# The counts that tell of calls, as `Usage` has them.
-CALL_COUNTS = (
-    "requests", "retries", "replayed", "server_cached", "cost_millionths", "saved_calls", "beyond_tokens",
-    "beyond_used",
-)  # fmt: skip
+# The counts that tell of calls, as `Usage` has them; the second ones of those that were asked to go on past their stop.
+SAVED_COUNTS = ("saved_calls", "beyond_tokens", "beyond_used")
+CALL_COUNTS = ("requests", "retries", "replayed", "server_cached", "cost_millionths", *SAVED_COUNTS)
 
 
 def has_calls(counts: Mapping[str, int]) -> bool:
@@ -16,8 +14,11 @@ def has_calls(counts: Mapping[str, int]) -> bool:
     return any(counts.get(name) for name in ("requests", "replayed", "saved_calls"))
 
 
-def calls_words(counts: Mapping[str, int]) -> Iterator[str]:
-    """For people: what was sent, what was not sent again, and what of it was for nothing. Nothing without a call."""
+def calls_words(counts: Mapping[str, int], *, of_operator: bool = False) -> Iterator[str]:
+    """For people: what was sent, what was not sent again, and what of it was for nothing. Nothing without a call.
+
+    What one operator wrote past its stop others take, so only of a whole run it is known what was wasted.
+    """
     if not has_calls(counts):
         return
     yield _plural(counts.get("requests", 0), "request")
@@ -29,7 +30,9 @@ def calls_words(counts: Mapping[str, int]) -> Iterator[str]:
         yield f"{_plural(cached, 'token')} cached there"
     if saved := counts.get("saved_calls", 0):
         yield f"{_plural(saved, 'call')} saved"
-    if wasted := wasted_tokens(counts):
+    if of_operator and (beyond := counts.get("beyond_tokens", 0)):
+        yield f"{_plural(beyond, 'token')} past its stop"
+    if not of_operator and (wasted := wasted_tokens(counts)):
         yield f"{_plural(wasted, 'token')} wasted"
     if cost := counts.get("cost_millionths", 0):
         yield f"cost {cost / 1e6:,.6f}".rstrip("0")

@@ -204,7 +204,7 @@ class Analysis:
         if not node.inside and (given_up := actual.count("given_up")):
             words.append(f"{plural(given_up, 'sample')} given up")
         if not node.inside:
-            words += calls_words(actual.counts)
+            words += calls_words(actual.counts, of_operator=True)
         return " · ".join(words)
 
     def _steps(self, actual: OperatorFigures) -> Iterator[str]:
@@ -238,7 +238,8 @@ class Analysis:
             yield f"servers: {', '.join(calls_words(whole.counts)) or 'nothing was asked'}"
             for name, waits in waits_of(self.plan, figures).items():
                 rate = "" if waits.rate is None else f", {waits.rate:,.1f} tokens/s"
-                yield f"{name}: {seconds((waits.drawing + waits.reading) / (waits.runs + waits.reads))} a call{rate}"
+                each = seconds((waits.drawing + waits.reading) / (waits.runs + waits.reads))
+                yield f"{name}: operators waited {each} each{rate}"
         yield from (f"{name}: {words}" for name, words in self.implementations.items())
         for name, model in figures.models.items():
             if parts := list(_parts(model)):

@@ -147,6 +147,8 @@ def summary(plan: PhysicalPlan) -> str:
 
 def permitted(plan: PhysicalPlan) -> str:
     """What the program permits its plan to change, as it says so: `within loss(0.02)`, `lossy: via amortized`."""
+    if plan.within.level == "exact" and plan.has_remote():
+        return f"within {plan.within.repeats}"
     if plan.within.level != "lossy":
         return f"within {plan.within}"
     vias = [op.op.via for op in everything(plan.ops) if isinstance(op.op, ops.Generate) and op.op.via is not None]
@@ -157,7 +159,7 @@ def permitted(plan: PhysicalPlan) -> str:
 def kept(plan: PhysicalPlan) -> list[str]:
     """What comes again of samples that servers draw, for the first line: `replayable` or `recorded`."""
     repeats = repeats_of(plan)
-    return [] if repeats in ("exact", str(plan.within)) else [repeats]
+    return [] if repeats == "exact" or permitted(plan) == f"within {repeats}" else [repeats]
 
 
 def decided(plan: PhysicalPlan) -> list[str]:

@@ -394,7 +394,12 @@ def reported(plan: PhysicalPlan) -> Columns:
 
 def reads_logprobs(plan: PhysicalPlan) -> bool:
     """Whether an operator, or whoever looks at the last rows, reads a log-probability of generated text."""
-    return "logprob" in reported(plan) or any(
+    return "logprob" in reported(plan) or asks_for_logprobs(plan)
+
+
+def asks_for_logprobs(plan: PhysicalPlan) -> bool:
+    """The same, but where somebody looks at all columns of the last rows only if an operator reads it."""
+    return "logprob" in (plan.reads or ()) or any(
         "logprob" in state_access(node.op).reads - _ACCUMULATED.get(type(node.op), _NOTHING)
         or "logprob" in reads(node) | inner_reads(node)
         for node in everything(plan.ops)

@@ -29,6 +29,7 @@ from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.values.value import Value
 from qpdsl.planning.planning import with_choice
+from qpdsl.planning.remote_models import with_servers
 from qpdsl.planning.routed import routed
 from qpdsl.planning.target import Target
 from qpdsl.settings import check_whole
@@ -370,7 +371,7 @@ def _target(binding: Binding) -> Target:
 
 def _physical_plan(logical: LogicalProgram, target: Target) -> PhysicalPlan:
     """The plan by all rules, with what they left open chosen by cost, but for the KV type, which the session sets."""
-    return routed(with_choice(optimize(plan(logical)), target, kv_types=False).plan, target.router)
+    return routed(with_choice(optimize(with_servers(plan(logical))), target, kv_types=False).plan, target.router)
 
 
 def _warn(diagnostic: Diagnostic, file: ast.File) -> None:

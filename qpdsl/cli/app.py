@@ -34,6 +34,7 @@ _COMMANDS = {
     "analyze": "analyze",
     "models": "models",
     "programs": "programs",
+    "serve": "servers.serve",
     "lsp": "servers.lsp",
     "completion": "completion",
 }

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qpdsl.planner.cost.server_calls import SAVED_COUNTS
 from qpdsl.planner.cost.way_losses import shadow_words
 
 _BATCH = "flush_"
@@ -73,9 +74,9 @@ class FilterFigures:
 
 
 def lossy_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """Those of the counts of a `Usage` that say something of filters, and of shadows."""
-    kinds = ("filter_", "large_", _BATCH)
-    return {name: count for name, count in counts.items() if name.startswith(kinds) or name in SHADOWS}
+    """Those of the counts of a `Usage` that say something of filters, of shadows, and of calls that were saved."""
+    kinds, names = ("filter_", "large_", _BATCH), (*SHADOWS, *SAVED_COUNTS)
+    return {name: count for name, count in counts.items() if name.startswith(kinds) or name in names}
 
 
 def shadow_facts(counts: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qpdsl.executor.requests.request import Calls
-from qpdsl.planner.cost.server_calls import calls_json, calls_words
+from qpdsl.planner.cost.server_calls import SAVED_COUNTS, calls_json, calls_words
 
 
 def total_calls(calls: Mapping[str, Calls]) -> Calls | None:
@@ -14,24 +14,31 @@ def total_calls(calls: Mapping[str, Calls]) -> Calls | None:
     return sum(calls.values(), Calls()) if calls else None
 
 
-def call_facts(calls: Calls | None) -> list[tuple[str, str]]:
-    """One line for people, as a name and its value; none where no server was to be asked."""
+def call_facts(calls: Calls | None, counts: Mapping[str, int] | None = None) -> list[tuple[str, str]]:
+    """One line for people, as a name and its value; none where no server was to be asked.
+
+    `counts`, those of a `Usage`, tell of calls that were saved.
+    """
     if calls is None:
         return []
-    words = [*calls_words(_counts(calls))] or ["0 requests"]
+    words = [*calls_words(_counts(calls) | _saved(counts or {}))] or ["0 requests"]
     if calls.requests:
         words.append(f"billed {calls.prompt_tokens or 0:,} tokens in, {calls.sampled_tokens:,} out")
     return [("servers", ", ".join(words))]
 
 
-def calls_record(calls: Calls | None) -> dict[str, Any]:
+def calls_record(calls: Calls | None, counts: Mapping[str, int] | None = None) -> dict[str, Any]:
     """The same under one stable key, empty where no server was to be asked."""
     if calls is None:
         return {}
     tokens = {"tokens_in": calls.prompt_tokens, "tokens_out": calls.sampled_tokens}
-    counts = calls_json(_counts(calls)) or {"requests": 0, "retries": 0, "replayed": 0, "cost": 0.0}
-    kept = ("requests", "retries", "replayed", "server_cached", "cost")
-    return {"servers": {**{name: counts.get(name, 0) for name in kept}, **tokens}}
+    told = calls_json(_counts(calls) | _saved(counts or {})) or {}
+    names = ("requests", "retries", "replayed", "server_cached", "saved_calls", "wasted_tokens", "cost")
+    return {"servers": {**{name: told.get(name, 0) for name in names}, **tokens}}
+
+
+def _saved(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: counts.get(name, 0) for name in SAVED_COUNTS}
 
 
 def _counts(calls: Calls) -> dict[str, int]:

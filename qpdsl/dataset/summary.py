@@ -56,7 +56,7 @@ class Summary:
         if (filtered := self._filtered) is not None:
             facts += filtered.facts()
         facts += shadow_facts(self._counts)
-        facts += call_facts(self.calls)
+        facts += call_facts(self.calls, self._counts)
         if self.sampled:
             facts.append(("seconds", f"{self.seconds:.1f} ({self.sampled / self.seconds:,.0f} tokens/s)"))
         facts += wait_facts(self.waits)
@@ -74,7 +74,7 @@ class Summary:
         if (filtered := self._filtered) is not None:
             summary |= {"filter": filtered.to_json(timing=timing)}
         summary |= shadow_json(self._counts)
-        summary |= calls_record(self.calls)
+        summary |= calls_record(self.calls, self._counts)
         if timing:
             summary |= {"seconds": round(self.seconds, 3), "waits": waits_json(self.waits)}
         return summary

@@ -12,6 +12,7 @@ from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.rules import RULES
 from qpdsl.planning.exit_heads import exit_ways
+from qpdsl.planning.remote_models import with_servers
 from qpdsl.planning.routed import with_router
 from qpdsl.planning.target import Target
 from qpdsl.planning.user_cache import measured_device, read_statistics
@@ -51,7 +52,7 @@ class Planning:
 
         `reads` is explained at `PhysicalPlan`, `load` and `kv_types` at `choice_of`.
         """
-        naive = plan(program, reads)
+        naive = with_servers(plan(program, reads))
         if self.kind == "naive":
             return Optimized(naive, (), {})
         ruled = optimize(naive, [name for name in self.disabled if name != NAME])

@@ -16,7 +16,7 @@ from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.reads import is_same_for_all
+from qpdsl.planner.plan.reads import asks_for_logprobs, is_same_for_all
 
 # What a server can be asked for where it has the tokens of a model and log-probabilities of given ones.
 _BY_IDS = "a vLLM server, with `tokenizer=` and the folder of the model's tokenizer, does"
@@ -145,7 +145,7 @@ class _Walk:
             if not lacks:
                 known = Capabilities(able.capabilities.features | {"seeds"})
                 if (inability := known.refusal(features)) is not None:
-                    lacks = [(inability, _instead(node.op))]
+                    lacks = [(inability, _instead(node.op, able))]
             for what, instead in lacks:
                 self.found.append(Need(model, what, instead, node.op.span))
 
@@ -169,6 +169,9 @@ class _Walk:
             yield what, f"{_BY_IDS}; or give each step a `chat` turn of its own"
 
     def _sampling(self, op: ops.Generate, able: Abilities) -> Iterator[tuple[str, str]]:
+        if op.constraint is not None and op.constraint.kind == "choice":
+            # It is drawn here, by the log-probabilities of its options, which are features.
+            return
         temperature = self._number(op.temperature)
         if temperature != 0:
             if not able.temperature and temperature != 1:
@@ -183,9 +186,17 @@ class _Walk:
         elif not able.greedy and self._plan.within.refuses("recorded"):
             instead = "`within recorded` in the program, or `--within recorded`, permits it"
             yield "was seen to write two texts at temperature 0", instead
+        is_told = able.logprobs or isinstance(op.via, ops.Filter)
+        if not is_told and asks_for_logprobs(self._plan):
+            what = "does not tell the log-probabilities of what it writes, and the program reads them"
+            yield what, "vLLM, SGLang and llama.cpp tell them; or leave out what reads `logprob`"
         constraint = op.constraint
-        # A choice is made by log-probabilities, which are features.
-        if constraint is not None and constraint.kind not in {"choice", *able.constraints}:
+        if constraint is None:
+            return
+        if isinstance(op.via, ops.Filter):
+            what = "is held to a constraint from the beginning of an answer alone, and `via filter` has it go on in it"
+            yield what, "leave out `via filter` or the constraint, or use a large model of this machine"
+        elif constraint.kind not in able.constraints:
             held = [words for kind, words in _CONSTRAINTS.items() if kind in able.constraints]
             instead = f"it does to {' or '.join(held)}" if held else "vLLM, SGLang and llama.cpp do"
             yield f"does not hold what is written to {_CONSTRAINTS[constraint.kind]}", instead
@@ -197,5 +208,10 @@ class _Walk:
         return value if isinstance(value, int | float) else None
 
 
-def _instead(op: ops.Operator) -> str:
-    return _BY_IDS if not isinstance(op, ops.Generate) else f"{_BY_IDS}, or a model of this machine"
+def _instead(op: ops.Operator, able: Abilities) -> str:
+    if not isinstance(op, ops.Generate):
+        return _BY_IDS
+    held = op.constraint is not None and op.constraint.kind == "choice" and "regex" in able.constraints
+    # It draws another option than a choice does: that one is drawn by the options' own probabilities.
+    like = ', and with `as regex("A|B")` this one writes one of the texts token by token' if held else ""
+    return f"{_BY_IDS}, or a model of this machine{like}"

@@ -21,9 +21,9 @@ from qpdsl.remote.needs import UnmetNeeds, unmet
 from qpdsl.remote.spending import Spending
 
 if TYPE_CHECKING:
-    from qpdsl.executor.models.text_model import TextModel
     from qpdsl.executor.remote.budget import Meter
     from qpdsl.executor.remote.remote_engine import RemoteEngine
+    from qpdsl.executor.remote.remote_model import RemoteTextModel
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Servers:
         self._meter: Meter | None = None
         self._addresses: dict[str, Address] = {}
         self._abilities: dict[str, Abilities] = {}
-        self._models: dict[str, TextModel] = {}
+        self._models: dict[str, RemoteTextModel] = {}
 
     @property
     def engine(self) -> RemoteEngine:
@@ -56,7 +56,7 @@ class Servers:
         assert self._engine is not None
         return self._engine
 
-    def load(self, model: str, slow: Callable[[str], None] | None = None) -> TextModel:
+    def load(self, model: str, slow: Callable[[str], None] | None = None) -> RemoteTextModel:
         """The text model of an id; `slow` is told what takes long for once. Asks a server that is not known yet.
 
         Raises ModelError.
@@ -100,8 +100,7 @@ class Servers:
 
         text, address = self._models[model], self._addresses[model]
         if text.verifier is None:
-            padding = text.tokenizer.pad_token_id
-            text.verifier = remote_verifier(address, kind, text.tokenizer, padding, self._abilities[model])
+            text.verifier = remote_verifier(address, kind, text.tokenizer, text.padding, self._abilities[model])
 
     def digest(self, model: str) -> str:
         """What a run depends on of a loaded model: its address, its server's version, and what that was seen to do."""

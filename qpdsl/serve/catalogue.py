@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qpdsl.arguments import parse_settings, with_defaults
+from qpdsl.dataset.fingerprint import build, digest
 from qpdsl.errors import UsageError, shorten, unknown
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.planner.check.lower import lower
@@ -173,3 +174,14 @@ def exposed_models(settings: Sequence[str], plans: Iterable[PhysicalPlan]) -> di
             id = next(iter(known[name]))
         found[name] = id
     return found
+
+
+def bare_plan(model: str) -> PhysicalPlan:
+    """A plan that writes with a model, by its id, and does nothing else: to load it by. Raises QpError."""
+    program = load_program(None, "chat user=q | generate model", None, Surroundings(models={"model": model}))
+    return Planning("naive").optimized(program, (), Target()).plan
+
+
+def fingerprint_of(model: str) -> str:
+    """Names what computes the tokens of a bare model, by its id."""
+    return "fp_" + digest([build(), model])[:12]

@@ -13,6 +13,7 @@ from qpdsl.dataset.fingerprint import build, digest, operators
 from qpdsl.dataset.json_values import plain, shown
 from qpdsl.errors import unknown
 from qpdsl.executor.events.events import Event, OperatorDone
+from qpdsl.planner.explain.operators import in_words
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.planner.values.value import Value
@@ -245,7 +246,7 @@ class ProgramWork:
     def _tell(self, happened: asyncio.Queue[Piece | Progress | None]) -> Callable[[], None]:
         """Puts what the runs have done among what happened; the function that is returned ends that."""
         names = {self._name(index): index for index in range(self.n)}
-        kinds = {node.id: type(node.op).__name__.lower() for node in everything(self.program.plan.ops)}
+        kinds = {node.id: in_words(node.op) for node in everything(self.program.plan.ops)}
 
         def see(event: Event) -> None:
             if isinstance(event, OperatorDone) and event.instance in names:
@@ -262,29 +263,33 @@ class ProgramWork:
         for result in results:
             if result.error is not None:
                 raise Refusal(f"`{self.program.name}` has no answer: {result.error}", status=422, code="program_failed")
-        chosen = [self._chosen(result, cut) for result, cut in zip(results, self.cuts, strict=True)]
-        encode, _ = _codec(self.program.writer)
+        made = [self._chosen(result, cut) for result, cut in zip(results, self.cuts, strict=True)]
         sampled = sum(result.sampled_tokens for result in results)
         tally = Tally(
             sum(result.prompt_tokens for result in results),
             sampled,
             sum(result.cached_tokens for result in results),
-            min(sum(len(encode(choice.text)) for choice in chosen), sampled),
+            min(sum(tokens for _, tokens in made), sampled),
         )
-        return Answer(tuple(chosen), tally, self.program.fingerprint, {"seed": self.seed})
+        return Answer(tuple(chosen for chosen, _ in made), tally, self.program.fingerprint, {"seed": self.seed})
 
-    def _chosen(self, result: InstanceResult, cut: AnswerCut) -> Chosen:
-        columns = result.rows[0].columns if result.rows else {}
-        text = columns.get("text")
-        root = self.program.plan.ops[-1].op
-        assert isinstance(root, ops.Return)
-        written = isinstance(text, str) and text_stage(self.program.plan, self.arguments) is not None
-        finish: FinishReason = "length" if written and columns.get("finish") == "length" else "stop"
-        # A record that is written last is given as it was written, so that it can be streamed.
-        said = text if written and isinstance(text, str) else shown(result.value)
-        said, finish = cut.whole(said if self.form is None else self.form.filled(said), finish)
+    def _chosen(self, result: InstanceResult, cut: AnswerCut) -> tuple[Chosen, int]:
+        """The answer of a run, and how many tokens it has."""
+        row = result.rows[0] if result.rows else None
+        text = None if row is None else row.columns.get("text")
         score = {} if result.score is None else {"score": plain(result.score)}
-        return Chosen(said, finish, extra=score)
+        encode, _ = _codec(self.program.writer)
+        if row is None or not isinstance(text, str) or text_stage(self.program.plan, self.arguments) is None:
+            said, why = cut.whole(self._form(shown(result.value)))
+            return Chosen(said, why, extra=score), len(encode(said))
+        # What a model wrote last is given as it wrote it, so that it can be streamed.
+        finish: FinishReason = "length" if row.columns.get("finish") == "length" else "stop"
+        whole = self._form(text)
+        said, why = cut.whole(whole, finish)
+        return Chosen(said, why, extra=score), row.generated.sampled if said == whole else len(encode(said))
+
+    def _form(self, text: str) -> str:
+        return text if self.form is None else self.form.filled(text)
 
 
 def _codec(model: TextModel | None) -> tuple[Callable[[str], Sequence[int]], Callable[[Sequence[int]], str]]:

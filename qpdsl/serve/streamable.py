@@ -47,7 +47,7 @@ def text_stage(plan: PhysicalPlan, arguments: Mapping[str, Value]) -> int | None
         return None
     writer = chain.pop()
     assert isinstance(writer.op, ops.Generate)
-    named = last.op.value.name in (_TEXT, writer.op.into)
+    named = last.op.value.id in (_TEXT, writer.op.into)
     # What an earlier stage generated in the same context is part of the text too.
     fresh = bool(chain) and isinstance(chain[-1].op, ops.SetContext)
     if not named or not fresh or _count(writer.op.n, arguments) != 1:

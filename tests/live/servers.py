@@ -99,15 +99,15 @@ def logs(folder: Path) -> Path:
     return place
 
 
-def vllm(folder: Path) -> Server:
-    """vLLM with the built-in generator, at its full precision and one thread."""
+def vllm(folder: Path, builtin: str = "zoo/counting") -> Server:
+    """vLLM with a built-in model, in float32 and one thread."""
     port = free_port()
     program = python_with("vllm").with_name("vllm")
-    model = zoo.path("zoo/counting")
+    name = builtin.removeprefix("zoo/")
     options = ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", str(CONTEXT)]
     options += ["--max-num-seqs", "32", "--block-size", "32", "--enforce-eager", "--enable-prompt-tokens-details"]
-    command = [str(program), "serve", str(model), "--served-model-name", "counting", *options]
-    return Server("vllm", "counting", "zoo/counting", command, port, logs(folder) / "vllm.log", "/health", _VLLM)
+    command = [str(program), "serve", str(zoo.path(builtin)), "--served-model-name", name, *options]
+    return Server("vllm", name, builtin, command, port, logs(folder) / "vllm.log", "/health", _VLLM)
 
 
 def llama_server(folder: Path) -> Server:
@@ -145,7 +145,13 @@ def ours(folder: Path, *arguments: str) -> Server:
     return Server("vllm", "llm", "zoo/counting", command, port, logs(folder) / "qpdsl.log", "/readyz")
 
 
+def exposed(folder: Path) -> Server:
+    """The built-in generator behind our own server."""
+    return ours(folder, "greedy", "--expose", "llm")
+
+
 KINDS: dict[str, Callable[[Path], Server]] = {
+    "qpdsl serve": exposed,
     "vllm": vllm,
     "llama-server": llama_server,
     "llama_cpp.server": llama_cpp_python,

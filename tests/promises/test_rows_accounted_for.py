@@ -150,7 +150,7 @@ def ran(f: PythonFunction, plan: Mapping[str, str], concurrency: int, timeout: f
     )
     assert sorted(number for number, _ in outcomes) == list(range(len(plan)))
     assert session.busy == 0
-    session._engine.check_integrity()
+    session._local.check_integrity()
     return [told for _, told in sorted(outcomes, key=lambda done: done[0])]
 
 

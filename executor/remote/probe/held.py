@@ -32,6 +32,8 @@ _NAMES: Mapping[ConstraintKind, str] = {
 }
 # A record of bytes alone is some thirty tokens.
 _MOST = 64
+# So many characters as before show that an answer goes on.
+_LEAST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +62,20 @@ async def holds(way: Way, number: int, text: str) -> Held:
 
 
 async def goes_on(way: Way, number: int, text: str) -> bool:
-    """Whether an answer whose beginning is given goes on as it did by itself. `way` asks by messages."""
-    prompt, words = way.prompts[number], text.split(" ")
-    cut = len(" ".join(words[: max(1, len(words) // 2)]))
-    begun, rest = text[:cut], text[cut:].strip()
-    if not isinstance(prompt, Messages) or not begun.strip() or len(rest) < 4 or text.strip().startswith(rest[:12]):
-        return False
-    answer = await way.ask(replace(prompt, begun=begun))
-    # Where a text is cut it may have been one token, which is two now.
-    return answer is not None and answer.text.strip().startswith(rest[:12])
+    """Whether an answer whose beginning is given goes on as it did by itself. `way` asks by messages.
+
+    Where a text is cut it may have been one token, which is two now; so it is cut at several places.
+    """
+    prompt = way.prompts[number]
+    spaces = [place for place, character in enumerate(text) if character == " " and text[:place].strip()]
+    for place in [spaces[len(spaces) * part // 4] for part in (1, 2, 3) if spaces]:
+        rest = text[place:].strip()[:_LEAST]
+        if not isinstance(prompt, Messages) or len(rest) < _LEAST or text.strip().startswith(rest):
+            continue
+        answer = await way.ask(replace(prompt, begun=text[:place]))
+        if answer is not None and answer.text.strip().startswith(rest):
+            return True
+    return False
 
 
 async def _keeps(way: Way, number: int, kind: ConstraintKind) -> bool | None:

@@ -11,12 +11,19 @@ from qpdsl.executor.remote.server.errors import Refused, Unreachable
 from qpdsl.grammar.model_id import DialectName
 
 # What a server says of whose its models are, and what it is then.
-_OWNERS = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama-server", "me": "llama_cpp.server"}
+_OWNERS = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llamacpp": "llama-server",
+    "me": "llama_cpp.server",
+    "qpdsl": "qpdsl serve",
+}
 _DIALECTS: Mapping[str, DialectName] = {
     "vLLM": "vllm",
     "SGLang": "sglang",
     "llama-server": "llamacpp",
     "llama_cpp.server": "llamacpp",
+    "qpdsl serve": "vllm",
 }
 # What to ask for where the server does not say what it is: what answers there has the dialect's name by right.
 _OF_DIALECT: Mapping[DialectName, str] = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama-server"}
@@ -82,7 +89,7 @@ async def _models(connection: Connection) -> list[dict[str, Any]]:
 
 async def _about(connection: Connection, kind: str) -> dict[str, Any]:
     """What a server of this kind says of itself; empty where nothing of the kind is answered."""
-    if kind == "vLLM":
+    if kind in ("vLLM", "qpdsl serve"):
         said = await _get(connection, "/version")
         return {"version": said["version"]} if isinstance(said.get("version"), str) else {}
     if kind == "SGLang":

@@ -43,6 +43,7 @@ _MESSAGES = (
     "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?",
 )
 _SCORED = "Mia has 3 boxes with 4 cards in each box."
+_WAYS: Mapping[Endpoint, str] = {"ids": "completions", "text": "completions", "chat": "chat completions"}
 # What is seen of a way to ask, but for the chat's own.
 _Seen = tuple[Way, Drawn, Held, Told]
 
@@ -195,6 +196,9 @@ def _notes(address: Address, identity: Identity, scores: str | None, seen: Mappi
         )
     if scores is not None:
         notes.append("serves a reward model, which writes no text")
-    for _, drawn, held, _ in seen.values():
-        notes += [*drawn.notes, *held.notes]
+    by_way = {endpoint: (*drawn.notes, *held.notes) for endpoint, (_, drawn, held, _) in seen.items()}
+    for endpoint, own in by_way.items():
+        for note in own:
+            everywhere = all(note in others for others in by_way.values())
+            notes.append(note if everywhere else f"{note}, in {_WAYS[endpoint]}")
     return tuple(dict.fromkeys(notes))

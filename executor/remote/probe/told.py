@@ -23,8 +23,9 @@ _LONG = " ".join(f"{number} and {number + 1} are {2 * number + 1}." for number i
 _LONG_ANSWER = 400
 # Seconds in which a server that was left alone has stopped.
 _PATIENCE, _LOOKS = 2.0, 0.1
-# Requests that vLLM and SGLang work at, in their metrics.
-_RUNNING = re.compile(r"^(?:vllm:num_requests_running|sglang:num_running_reqs)\{.*\} ([0-9.]+)$", re.MULTILINE)
+# Requests that vLLM, SGLang and our own server work at, in their metrics.
+_GAUGES = "vllm:num_requests_running|sglang:num_running_reqs|qpdsl_requests_running"
+_RUNNING = re.compile(rf"^(?:{_GAUGES})(?:\{{.*\}})? ([0-9.]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

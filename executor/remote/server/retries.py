@@ -60,10 +60,9 @@ class Retries:
             raise EngineError(f"{error}; it was asked {attempts} times, and answered others meanwhile")
         failing = now - self._failing_since
         asked = error.retry_after or 0.0
-        if failing >= self._patience or asked > self._patience:
-            waited = (
-                f"nothing was answered for {failing:.0f} s" if asked <= self._patience else f"it asks for {asked:.0f} s"
-            )
-            raise ServerGone(f"{error}; {waited}, and the patience is {self._patience:.0f} s")
+        if asked > self._patience:
+            raise ServerGone(f"{error}; it wants to be asked again after {asked:.0f} s")
+        if failing >= self._patience:
+            raise ServerGone(f"{error}; it has answered nothing for {failing:.0f} s")
         bound = min(_LONGEST, _FIRST * 2 ** min(attempts - 1, 16))
         return asked + self._chance.uniform(0.0, bound)

@@ -35,7 +35,7 @@ async def choice_samples(sampling: Sampling, continuations: list[Continuation]) 
     ]
     fits = [
         # A prompt that takes all of the context by itself is for the engine to refuse.
-        len(row.prompt) + max(map(len, tokens)) <= model.max_positions or len(row.prompt) >= model.max_positions
+        len(row.prompt) + max(map(len, tokens)) <= model.most_read or len(row.prompt) >= model.max_positions
         for row, tokens in zip(continuations, encoded, strict=True)
     ]
     fitting = [(row, tokens) for row, tokens, fit in zip(continuations, encoded, fits, strict=True) if fit]

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from qpdsl.executor.requests.request import Completion, GenerateRequest, Sample
+from qpdsl.executor.requests.request import Completion, Sample
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row
 from qpdsl.executor.runtime.generate.sampling import Sampling, TokenCounter
@@ -134,7 +134,7 @@ class _SampleQueue:
         assert isinstance(node.op, ops.Generate) and isinstance(node.strategy, GenerateStrategy)
         self._sampling = sampling = Sampling.of(node.op, instance, node.strategy)
         self._ready: asyncio.Queue[tuple[int, Row] | BaseException] = asyncio.Queue()
-        self._waiting: dict[asyncio.Task[Completion], GenerateRequest] = {}
+        self._waiting: dict[asyncio.Task[Completion], Ticket] = {}
         self._counter = TokenCounter()
         self._samples: list[Sample] = []
         self._unreported: list[tuple[Row, Sample]] = []
@@ -197,9 +197,11 @@ class _SampleQueue:
             task.cancel()
         usage = self._sampling.instance.usage
         completions = await asyncio.gather(*self._waiting, return_exceptions=True)
-        for request, completion in zip(self._waiting.values(), completions, strict=True):
+        for ticket, completion in zip(self._waiting.values(), completions, strict=True):
             if isinstance(completion, Completion):
-                usage.took(request, completion)
+                usage.took(ticket.request, completion)
+            else:
+                usage.called(ticket.request, ticket.calls)
         usage.sampled_tokens += self._counter.rest(self._samples)
         usage.counts["given_up"] += self._drawn - len(self._samples)
 
@@ -213,7 +215,7 @@ class _SampleQueue:
             first += len(request.keys)
             task = asyncio.ensure_future(_answer(ticket))
             task.add_done_callback(self._failed)
-            self._waiting[task] = request
+            self._waiting[task] = ticket
         if part.start == 0:
             instance.usage.counts.update(going=1, context=len(continuation.prompt))
 

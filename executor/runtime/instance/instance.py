@@ -13,7 +13,7 @@ from qpdsl.executor.events.events import Path, Rounds
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.engine import Engine
-from qpdsl.executor.requests.request import Completion, Request, Sample
+from qpdsl.executor.requests.request import Calls, Completion, Request, Sample
 from qpdsl.executor.requests.routing import ExitRouting, Routing
 from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.requests.ticket import Ticket
@@ -128,12 +128,15 @@ class Usage:
     counts: Counter[str] = field(default_factory=Counter)
 
     def took(self, request: Request, completion: Completion) -> None:
-        """Counts what the completion of a request says of itself. The request's tokens have been counted as prompt.
-
-        Prompt tokens are then those that the server billed, where one gave it and says so.
-        """
+        """Counts what the completion of a request says of itself. The request's tokens have been counted as prompt."""
         self.cached_tokens += completion.cached
-        calls = completion.calls
+        self.called(request, completion.calls)
+
+    def called(self, request: Request, calls: Calls | None) -> None:
+        """Counts what a request took at a server elsewhere; None where it was at none.
+
+        Prompt tokens are then those that the server billed, where it says so.
+        """
         if calls is None:
             return
         if calls.prompt_tokens is not None:

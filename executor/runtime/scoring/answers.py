@@ -38,7 +38,7 @@ async def answer_logprobs(
             raise RowError(f"{who}: {error}") from error
         branches = {key: tuple(model.encode_after((), text) for text in key[3:]) for key in new}
         end = tuple(sorted(model.eos))
-        fitting = [key for key in new if len(prompts[key]) + max(map(len, branches[key])) <= model.max_positions]
+        fitting = [key for key in new if len(prompts[key]) + max(map(len, branches[key])) <= model.most_read]
         with Submissions(instance) as submissions:
             for key in fitting:
                 request = TreeRequest(prompts[key], branches[key], end, cached=strategy.share)

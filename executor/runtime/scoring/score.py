@@ -72,7 +72,7 @@ async def _score_steps(
 ) -> None:
     """Fills in `instance.steps` for the inputs."""
     verifier = instance.services.verifiers[op.verifier]
-    model, most = instance.services.models[op.verifier].name, instance.services.models[op.verifier].max_positions
+    model, most = instance.services.models[op.verifier].name, instance.services.models[op.verifier].most_read
     layouts: dict[VerifierInput, _Layout] = {}
     too_long: list[VerifierInput] = []
     for verifier_input in dict.fromkeys(given for given in inputs if given is not None):

@@ -69,7 +69,7 @@ def answer(
         remember(analysis, alone=greedy is None and files.routes is None, wanted=options.analyze)
     calls = total_calls(session.calls)
     if options.json:
-        put(dumps(_as_json(options, job, result, greedy, waits) | calls_record(calls)))
+        put(dumps(_as_json(options, job, result, greedy, waits) | calls_record(calls, result.counts)))
     elif result.error is None or options.rows:
         put("\n".join(_lines(options, result, greedy, waits, calls)))
     if result.error is not None:
@@ -114,7 +114,7 @@ def _lines(
     if (filtered := FilterFigures.of(result.counts)) is not None:
         facts += filtered.facts()
     facts += shadow_facts(result.counts)
-    facts += call_facts(calls)
+    facts += call_facts(calls, result.counts)
     if greedy is not None:
         greedy_answer = _first_line(shown(greedy.value)) if greedy.error is None else f"failed: {greedy.error}"
         facts.append(("greedy", f"{greedy_answer} ({greedy.sampled_tokens:,} tokens out)"))

@@ -4,58 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
 
-from qpdsl.errors import UsageError, reason
+from qpdsl.serve.http.place import Place
 from qpdsl.serve.http.routes import ServerApp
 from qpdsl.session import Session
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # What connections that have nothing to say any more are given to close.
 _SECONDS_TO_CLOSE = 1
-_BACKLOG = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the server listens: a port of 0 is any that is free. `certificate` and `key` are PEM files, for TLS."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    certificate: str | None = None
-    key: str | None = None
-    key_password: str | None = None
-
-    @property
-    def local(self) -> bool:
-        """Whether only programs of this machine reach it."""
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
-
-    def bound(self) -> socket.socket:
-        """A socket that is bound there. Raises UsageError."""
-        try:
-            family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
-            return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
-        except (OSError, OverflowError, UnicodeError) as error:
-            busy = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-            help = "`--port 0` takes any port that is free" if busy else None
-            why = reason(error) if isinstance(error, OSError) else str(error)
-            raise UsageError(f"cannot listen at {self.host}:{self.port}: {why}", help) from error
-
-    def url(self, bound: socket.socket) -> str:
-        """The address that clients take as `base_url`."""
-        host, port = bound.getsockname()[:2]
-        scheme = "http" if self.certificate is None else "https"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
 class Listening:

@@ -16,8 +16,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from qpdsl import __version__
 from qpdsl.errors import unknown
-from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.errors import BudgetReached, EngineError
 from qpdsl.executor.requests.request import Owner
 from qpdsl.serve.body_fields import BodyFields
 from qpdsl.serve.http.client_keys import ClientKeys
@@ -75,6 +76,7 @@ class ServerApp:
         self._route("/tokenize", self._tokens("tokenize"), ["POST"])
         self._route("/detokenize", self._tokens("detokenize"), ["POST"])
         self._route("/metrics", self._metrics, ["GET"])
+        self._route("/version", self._version, ["GET"], guarded=False)
         self._route("/healthz", self._alive, ["GET"], guarded=False)
         self._route("/readyz", self._ready, ["GET"], guarded=False)
         self.asgi.add_exception_handler(HTTPException, _no_route)
@@ -112,6 +114,9 @@ class ServerApp:
     async def _alive(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
+    async def _version(self, request: Request) -> Response:
+        return JSONResponse({"version": __version__})
+
     async def _ready(self, request: Request) -> Response:
         if self.gate.draining:
             return JSONResponse({"status": "draining", "running": self.gate.running}, status_code=503)
@@ -126,7 +131,7 @@ class ServerApp:
             model = self._asked_model(body)
             if (method := getattr(model, what, None)) is None:
                 raise Refusal(f"`{model.name}` is a program, and has no tokens of its own", "model", status=404)
-            return JSONResponse(await method(body))
+            return JSONResponse(method(body))
 
         return handler
 
@@ -279,6 +284,9 @@ class _OneRequest:
         except (asyncio.CancelledError, GeneratorExit):
             outcome = "cancelled"
             raise
+        except BudgetReached as error:
+            outcome = "failed"
+            raise Refusal(str(error), status=429, code="insufficient_quota") from error
         except EngineError as error:
             outcome = "failed"
             raise Refusal(str(error), status=422, code="model_failed") from error

@@ -233,8 +233,8 @@ def test_a_row_that_fails_leaves_no_request_behind() -> None:
     rows = [{"problem": "word " * 500}, {"problem": "How many?"}]
     long, short = run_all(plan, rows, session=session)
     assert long.error is not None and short.error is None
-    assert not session._engine.has_work
-    session._engine.check_integrity()
+    assert not session._local.has_work
+    session._local.check_integrity()
 
 
 def test_a_number_without_bounds_fails_its_row_alone() -> None:

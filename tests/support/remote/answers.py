@@ -157,7 +157,8 @@ class Writer:
     def _logprobs(self, body: Json, chat: bool) -> int | None:
         asked = body.get("logprobs")
         if chat:
-            asked = int(body.get("top_logprobs") or 0) if asked else None
+            top = body.get("top_logprobs", 0 if self.traits.chat_logprobs else None)
+            asked = top if asked else None
         elif asked is not None:
             asked = int(asked)
         if asked is None or self.traits.logprobs is None:

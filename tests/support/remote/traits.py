@@ -47,6 +47,7 @@ class Traits:
     top_p: Heed = "heeded"
     min_p: Heed = "heeded"
     logprobs: Literal["ids", "text"] | None = "text"
+    chat_logprobs: bool = True
     top_logprobs: int = 20
     answers_ids: bool = False
     echo: Heed = "heeded"
@@ -83,6 +84,8 @@ VLLM = Traits(
     "vllm",
     "0.32.0",
     "vllm",
+    # As torch's generator on a CPU has it.
+    seed_modulus=2**32,
     logprobs="ids",
     answers_ids=True,
     prompt_logprobs=True,
@@ -126,6 +129,7 @@ LLAMA_CPP_PYTHON = Traits(
     n="ignored",
     seed_modulus=2**32,
     unlimited_zero=True,
+    chat_logprobs=False,
     json_schema=500,
     held={"grammar": "gbnf"},
     max_completion_tokens="ignored",
@@ -144,7 +148,6 @@ TRANSFORMERS = Traits(
     json_schema="ignored",
     json_object="ignored",
     keeps_stop=True,
-    prefill="always",
     unknown=422,
     done=False,
     usage_in_stream="always",

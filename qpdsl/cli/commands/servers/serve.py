@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +15,7 @@ from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_programs
 from qpdsl.cli.runs.computing_options import computing_options
+from qpdsl.cli.runs.load_notes import LoadNotes
 from qpdsl.cli.shared_options import (
     FileName,
     ProgramOptions,
@@ -21,12 +25,18 @@ from qpdsl.cli.shared_options import (
     spending_options,
     within_option,
 )
-from qpdsl.cli.signals import interruptible
+from qpdsl.cli.signals import interruptible, leave_signals_alone
 from qpdsl.errors import UsageError
+from qpdsl.garbage_collector import collections_paused
+from qpdsl.grammar.suggest import listed
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.memory.kv_cache import KVType
     from qpdsl.grammar.words import WithinLevel
+    from qpdsl.planner.plan.physical import PhysicalPlan
+    from qpdsl.serve.served_model import ServedModel
+    from qpdsl.session import Session
+    from qpdsl.sources.surroundings import Surroundings
 
 # What the event stream keeps: nobody asks a server for its history.
 _HISTORY = 256
@@ -67,6 +77,7 @@ class ServeOptions(ProgramOptions):
     max_tokens_total: int | None
     max_cost: float | None
     prices: str | None
+    server_timeout: float | None
 
 
 @click.command(short_help="Serve programs, and models, behind OpenAI's HTTP API.")
@@ -202,15 +213,18 @@ def _new_key(options: ServeOptions) -> Exit:
 
 
 def _serve(options: ServeOptions) -> Exit:
+    _check_libraries()
     from qpdsl.cli.diagnostics import show
     from qpdsl.cli.runs.server_check import ask_servers
     from qpdsl.model_location import check_models
     from qpdsl.planning.exit_heads import exit_heads_of
     from qpdsl.planning.planning import Planning
     from qpdsl.planning.target import Target
-    from qpdsl.serve.catalogue import check_offered, exposed_models, offered_programs
+    from qpdsl.serve.catalogue import bare_plan, check_offered, exposed_models, fingerprint_of, offered_programs
+    from qpdsl.serve.http.client_keys import ClientKeys
+    from qpdsl.serve.http.place import Place
+    from qpdsl.sources.programs import permitting
 
-    _check_libraries()
     planning = Planning.of(options.plan_kind, options.disabled)
     surroundings = options.surroundings()
     offered = [
@@ -219,17 +233,100 @@ def _serve(options: ServeOptions) -> Exit:
     ]
     for one in offered:
         show(one.program.warnings)
+    ask_servers({id: id for one in offered for id in one.program.models.values()}, quiet=False)
     heads = tuple(exit_heads_of(options.exit_heads).items())
     target = Target(options.device, options.dtype, options.threads, None, heads)
-    ask_servers({id: id for one in offered for id in one.program.models.values()}, quiet=False)
     plans = {one.name: one.plan(planning, target) for one in offered}
     for plan in plans.values():
         check_offered(plan, allow_code=options.allow_code)
     exposed = exposed_models(options.expose, plans.values())
     for name in exposed:
         if name in plans:
-            raise UsageError(
-                f"`--expose`: a program is called `{name}`; `--expose OTHER=ID` gives the model another name"
-            )
+            help = f"`--expose OTHER={exposed[name]}` gives it another name"
+            raise UsageError(f"`--expose`: `{name}` is a program here, and cannot be a model too", help)
     check_models([*exposed.values(), *(id for plan in plans.values() for id in plan.models.values())])
-    return _listen(options, surroundings, offered, plans, exposed)
+    # What is wrong here is told before models are loaded, which takes its time.
+    place = Place(options.host, options.port, options.tls_cert, options.tls_key, options.tls_key_password)
+    keys = None if options.keys is None else ClientKeys(Path(options.keys))
+    bound = place.bound()
+    if not place.local and keys is None:
+        say(f"warning: whoever reaches {options.host} can use this server, as there are no `--keys`")
+    session = _session(options, surroundings, [*plans.values(), *map(bare_plan, dict.fromkeys(exposed.values()))])
+    from qpdsl.serve.exposed.exposed_model import ExposedModel
+    from qpdsl.serve.http.listening import Listening
+    from qpdsl.serve.http.routes import Limits, ServerApp
+    from qpdsl.serve.served_program import ServedProgram
+
+    models: list[ServedModel] = [
+        ServedProgram(one.name, plans[one.name], session, options.seed, one.fixed, options.ignore) for one in offered
+    ]
+    models += [
+        ExposedModel(name, session.text_model(id), session.engine, fingerprint_of(id), options.ignore)
+        for name, id in exposed.items()
+    ]
+    limits = Limits(
+        options.max_body,
+        options.max_running,
+        options.max_queue,
+        options.request_timeout,
+        options.keep_alive_seconds,
+    )
+    app = ServerApp(models, limits, keys, _report)
+    listening = Listening(app, session, place, bound, options.drain_seconds)
+    leave_signals_alone()
+    drained = listening.run(lambda: say(f"serving {listed(app.models, last='and')} at {place.url(bound)}"))
+    if not drained:
+        say(f"note: what still ran after {options.drain_seconds:g} s was given up")
+    return Exit.OK if drained else Exit.INTERRUPTED
+
+
+def _check_libraries() -> None:
+    """Raises UsageError where the libraries of the extra are not installed."""
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            "a server needs FastAPI, uvicorn and prometheus-client", "pip install 'qpdsl[serve]'"
+        ) from error
+
+
+def _session(options: ServeOptions, surroundings: Surroundings, plans: Sequence[PhysicalPlan]) -> Session:
+    """A session with the models of all plans loaded. Raises ModelError."""
+    ids = {name: id for plan in plans for name, id in plan.models.items()}
+    notes = LoadNotes(ids, quiet=False)
+    notes.begin()
+    from qpdsl.executor.events.stream import EventStream
+
+    with collections_paused():
+        from qpdsl.session import Session
+
+    session = Session(
+        options.device,
+        options.dtype,
+        options.kv_type,
+        options.kv_memory,
+        threads=options.threads,
+        functions=surroundings.functions.values(),
+        events=EventStream(_HISTORY, _HISTORY),
+        deterministic=options.deterministic,
+        compile=options.compile,
+        allow_code=options.allow_code,
+        completions=options.completions,
+        max_tokens_total=options.max_tokens_total,
+        max_cost=options.max_cost,
+        prices=options.prices,
+        server_timeout=options.server_timeout,
+        tell=lambda note: say(f"note: {note}"),
+    )
+    for plan in plans:
+        session.load(plan, notes.loaded, notes.slow)
+    return session
+
+
+def _report(error: Exception) -> None:
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    say(f"internal error: {what} (please report it; QPDSL_DEBUG=1 shows where)")
+    if os.environ.get("QPDSL_DEBUG"):
+        say("".join(traceback.format_exception(error)).rstrip())

@@ -1,0 +1,56 @@
+"""The engine without HTTP: the requests of a `client.py` run, asked by as many coroutines in its own process.
+
+    python -m benchmarks.serving.direct MODEL < SPEC
+
+SPEC is a list of specifications as `client.py` takes them, of which only `bodies`, `clients` and `cores` are read. Of
+each it prints a line of JSON as `client.py` does, without texts. Prompts are token ids, as the server gets them, and
+nobody looks at a sample before it has ended: the least that there is to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
+from qpdsl.serve.catalogue import bare_plan
+from qpdsl.session import Session
+
+
+async def run(session: Session, model: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Asks all that one specification names; returns what `client.py` prints."""
+    engine = session.engine
+    answers: list[dict[str, Any]] = [{} for _ in spec["bodies"]]
+    waiting = iter(enumerate(spec["bodies"]))
+
+    async def one() -> None:
+        for number, body in waiting:
+            start = time.perf_counter()
+            prompt, most = tuple(body["prompt"]), int(body["max_tokens"])
+            request = GenerateRequest(prompt, (0,), SamplingParams(0.0), most, logprobs=False)
+            (sample,) = (await engine.submit(model, request)).samples
+            seconds = time.perf_counter() - start
+            answers[number] = {"first": 0.0, "whole": seconds, "tokens": len(sample.tokens), "text": "", "error": ""}
+
+    start = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(spec["clients"])))
+    return {"seconds": time.perf_counter() - start, "answers": answers}
+
+
+async def main() -> None:
+    model = sys.argv[1]
+    specs = json.load(sys.stdin)
+    os.sched_setaffinity(0, set(specs[0]["cores"]))
+    session = Session()
+    session.load(bare_plan(model))
+    async with session.running():
+        for spec in specs:
+            print(json.dumps(await run(session, model, spec)), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
