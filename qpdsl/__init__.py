@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from qpdsl.errors import UsageError as UsageError
     from qpdsl.errors import UserError as UserError
     from qpdsl.executor.checkpoint.errors import ModelError as ModelError
+    from qpdsl.executor.requests.errors import BudgetReached as BudgetReached
+    from qpdsl.executor.requests.errors import ServerGone as ServerGone
     from qpdsl.grammar.diagnostic import QpError as QpError
     from qpdsl.session import Session as Session
     from qpdsl.sources.functions import Extractor as Extractor
@@ -192,6 +194,7 @@ _HOMES = {
     "arguments": ("ArgumentError",),
     "errors": ("UsageError", "UserError"),
     "executor.checkpoint.errors": ("ModelError",),
+    "executor.requests.errors": ("BudgetReached", "ServerGone"),
     "grammar.diagnostic": ("QpError",),
     "session": ("Session",),
     "sources.functions": (

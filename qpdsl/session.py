@@ -143,7 +143,10 @@ class Session:
         check_threads(threads)
         check_memory(kv_bytes, device)
         self._servers = Servers(
-            check_spending(completions, max_tokens_total, max_cost, prices, server_timeout), locate_tokenizer, tell
+            check_spending(completions, max_tokens_total, max_cost, prices, server_timeout),
+            locate_tokenizer,
+            tell,
+            self._note_busy,
         )
         self.threads = threads
         self.device = device

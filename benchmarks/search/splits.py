@@ -55,7 +55,7 @@ def split_session(plan: PhysicalPlan, kv_bytes: int, shares: Mapping[str, float]
     session = Session(kv_bytes=kv_bytes)
     session.load(plan)
     engines = {}
-    for name, model in session._models.items():
+    for name, model in session._here.items():
         least = 3 * model.paged.layout.page_bytes
         engine = PagedEngine(session.limits, session._stepped, max(least, int(kv_bytes * shares[name])))
         engine.add(name, model.paged)

@@ -3,9 +3,10 @@
     python -m benchmarks.serving.client < SPEC
 
 SPEC is JSON: `url`, `path`, `bodies` (one a request, in order), `clients`, and maybe `core`, where the process is to
-stay. Prints JSON: the seconds of the whole, and for each request its seconds to the first token and to the end, the
-tokens that the server counted, and the text. It speaks HTTP/1.1 itself, over one connection a client: what a client
-costs is taken from the server, where cores are few.
+stay. A body may have the field `leave_after`, which is not sent: after so many pieces the client goes away. Prints
+JSON: the seconds of the whole, and for each request its seconds to the first token and to the end, the tokens that the
+server counted, and the text. It speaks HTTP/1.1 itself, over one connection a client: what a client costs is taken from
+the server, where cores are few.
 """
 
 from __future__ import annotations
@@ -60,13 +61,18 @@ class Connection:
             if self._streams is None:
                 self._streams = await asyncio.open_connection(self._host, self._port)
             reader, writer = self._streams
-            payload = json.dumps(body).encode()
+            leaves = body.get("leave_after", 0)
+            payload = json.dumps({name: value for name, value in body.items() if name != "leave_after"}).encode()
             head = f"POST {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\ncontent-type: application/json\r\n"
             writer.write(f"{head}content-length: {len(payload)}\r\n\r\n".encode() + payload)
             status, headers = await _head(reader)
             if status != 200:
                 raise HTTPError(f"{status}: {(await _rest(reader, headers))[:300]!r}")
-            await self._events(reader, headers, asked, start)
+            if headers.get("content-type", "").startswith("application/json"):
+                answer = json.loads(await _rest(reader, headers))
+                asked.tokens = answer["usage"]["completion_tokens"]
+            else:
+                await self._events(reader, headers, asked, start, leaves)
         except (OSError, asyncio.IncompleteReadError, HTTPError, ValueError) as error:
             asked.error = f"{type(error).__name__}: {error}"
             await self.close()
@@ -74,7 +80,7 @@ class Connection:
         return asked
 
     async def _events(
-        self, reader: asyncio.StreamReader, headers: dict[str, str], asked: Asked, start: float
+        self, reader: asyncio.StreamReader, headers: dict[str, str], asked: Asked, start: float, leaves: int
     ) -> None:
         pending = b""
         texts: list[str] = []
@@ -95,6 +101,9 @@ class Connection:
                         if not texts:
                             asked.first = time.perf_counter() - start
                         texts.append(text)
+            if leaves and len(texts) >= leaves:
+                await self.close()
+                return
         asked.text = "".join(texts)
         if headers.get("connection") == "close" or "transfer-encoding" not in headers:
             await self.close()

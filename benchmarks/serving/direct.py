@@ -1,10 +1,10 @@
 """The engine without HTTP: the requests of a `client.py` run, asked by as many coroutines in its own process.
 
-    python -m benchmarks.serving.direct MODEL < SPEC
+    python -m benchmarks.serving.direct MODEL CORE… < SPECS
 
-SPEC is a list of specifications as `client.py` takes them, of which only `bodies`, `clients` and `cores` are read. Of
-each it prints a line of JSON as `client.py` does, without texts. Prompts are token ids, as the server gets them, and
-nobody looks at a sample before it has ended: the least that there is to do.
+Each line of SPECS is a specification as `client.py` takes it, of which only `bodies` and `clients` are read. Of each it
+prints a line of JSON as `client.py` does, without texts. Prompts are token ids, as the server gets them, and nobody
+looks at a sample before it has ended: the least that there is to do.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ async def run(session: Session, model: str, spec: dict[str, Any]) -> dict[str, A
 
 
 async def main() -> None:
-    model = sys.argv[1]
-    specs = json.load(sys.stdin)
-    os.sched_setaffinity(0, set(specs[0]["cores"]))
+    model, *cores = sys.argv[1:]
+    os.sched_setaffinity(0, {int(core) for core in cores})
     session = Session()
     session.load(bare_plan(model))
+    print(json.dumps({"ready": True}), flush=True)
     async with session.running():
-        for spec in specs:
-            print(json.dumps(await run(session, model, spec)), flush=True)
+        # While the next line is waited for there is nothing else to do.
+        for line in sys.stdin:
+            print(json.dumps(await run(session, model, json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

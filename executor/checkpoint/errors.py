@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ModelError(Exception):
     """A model that cannot be loaded or used; the message names it and says why."""
@@ -10,7 +12,7 @@ class ModelError(Exception):
         super().__init__(f"model `{name}` cannot be loaded: {reason}")
         self._parts = name, reason
 
-    def __reduce__(self) -> tuple[type[ModelError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # A process of a pool hands its error on to the one that waits for it.
         return ModelError, self._parts
 

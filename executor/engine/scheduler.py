@@ -398,7 +398,7 @@ class SchedulerGroup:
         """Notes that a sequence waits. Run-ahead work may be outranked for ever."""
         rank = sequence.rank
         if rank.priority == 0:
-            heappush(self._oldest, (rank.arrival, rank.index, next(self._entries), scheduler, sequence))
+            heappush(self._oldest, (rank.arrival, rank.sample, next(self._entries), scheduler, sequence))
 
     def admitted(self, sequence: Sequence) -> None:
         """Notes that a sequence runs. Where the oldest that waits was outranked too often by then, it ranks first.

@@ -24,7 +24,7 @@ class TextModel:
     `max_positions` bounds its context with what it generates, `width` is the length of its logits. `verifier` says how
     it scores, where it was loaded as a verifier. `writes`: whether it can generate; a reward model's own head gives no
     logits of tokens. `notes` are for the user who loaded it. `held` says how the weights are held, where that is more
-    than a type.
+    than a type. `own_tokens`: tokens here are those that the model draws, and not bytes of its text.
     """
 
     name: str
@@ -36,6 +36,7 @@ class TextModel:
     writes: bool = True
     notes: tuple[str, ...] = ()
     held: str | None = None
+    own_tokens: bool = True
 
     @property
     def kind(self) -> str | None:

@@ -6,19 +6,18 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 
 import httpx
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.remote.admission import Admission
-from qpdsl.executor.remote.budget import Meter
 from qpdsl.executor.remote.completion_store import CompletionStore
+from qpdsl.executor.remote.concurrency_limit import ConcurrencyLimit
 from qpdsl.executor.remote.dialects.dialect import Ask, Asking, Messages, Prompt
 from qpdsl.executor.remote.dialects.known_dialects import named
-from qpdsl.executor.remote.job import Job, ModelAtServer, ReadingJob, SampleJob
+from qpdsl.executor.remote.meter import Meter
 from qpdsl.executor.remote.request_key import request_key, seed_of
 from qpdsl.executor.remote.scoring.reading import Reading, Values
 from qpdsl.executor.remote.scoring.scored import scored
@@ -27,6 +26,7 @@ from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import Connection
 from qpdsl.executor.remote.server.errors import Refused, Unreachable
 from qpdsl.executor.remote.server.retries import PATIENCE, Retries
+from qpdsl.executor.remote.server_call import ModelAtServer, ReadingCall, SampleCall, ServerCall
 from qpdsl.executor.remote.text_tokenizer import UNBOUNDED, conversation_of, is_text, text_of
 from qpdsl.executor.remote.waiting_line import WaitingLine, prefix_of
 from qpdsl.executor.requests.engine import Capabilities
@@ -36,6 +36,8 @@ from qpdsl.executor.requests.ticket import Ticket
 
 # Requests that are looked up in the store before others get their turn.
 _LOOKUPS = 32
+# Turns of the event loop in which what was replayed is looked at.
+_TURNS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +64,18 @@ class _Server:
 
     connection: Connection
     retries: Retries
-    admission: Admission = field(default_factory=Admission)
-    line: WaitingLine[Job] = field(default_factory=WaitingLine)
+    concurrency: ConcurrencyLimit = field(default_factory=ConcurrencyLimit)
+    line: WaitingLine[ServerCall] = field(default_factory=WaitingLine)
     not_before: float = 0.0
 
 
 @dataclass(eq=False)
 class _Asked:
-    """A ticket that is not done: the jobs that are left of it, in their order, and the task that reads for it."""
+    """A ticket that is not done: the calls that are left of it, in their order, and the task that reads for it."""
 
     model: ModelAtServer
     priority: Priority
-    jobs: dict[Job, None] = field(default_factory=dict)
+    calls: dict[ServerCall, None] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
 
 
@@ -81,8 +83,8 @@ class RemoteEngine:
     """An `Engine` of models on any number of servers.
 
     `store` keeps answers and gives them again; `meter` says when enough was spent. `patience`: seconds without any
-    answer after which a server is given up, and `drive` raises ServerGone. `tell` is called with notes for the user.
-    `transport` takes the place of sockets, for tests. While `drive` does not run, nothing is open.
+    answer after which a server is given up, and `drive` raises ServerGone. `tell` is called with notes for the user,
+    `changed` when requests have come or gone, and with them what is `busy`. `transport` takes the place of sockets, for tests. While `drive` does not run, nothing is open.
     """
 
     def __init__(
@@ -93,18 +95,20 @@ class RemoteEngine:
         transport: httpx.AsyncBaseTransport | None = None,
         patience: float = PATIENCE,
         tell: Callable[[str], None] | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._meter = meter or Meter()
         self._transport = transport
         self._patience = patience
         self._tell = tell
+        self._changed = changed
         self._told = False
         self._models: dict[str, ModelAtServer] = {}
         self._servers: dict[str, _Server] = {}
         self._asked: dict[Ticket, _Asked] = {}
         self._new: list[Ticket] = []
-        self._running: dict[Job, asyncio.Task[tuple[float, int]]] = {}
+        self._running: dict[ServerCall, asyncio.Task[tuple[float, int]]] = {}
         self._spent: dict[str, Calls] = {}
         self._failure: BaseException | None = None
         self._woken: asyncio.Event | None = None
@@ -123,14 +127,14 @@ class RemoteEngine:
 
     def counts(self, model: str) -> RemoteCounts:
         """What the model took since the engine was made."""
-        calls, server = self._spent[model], self._server(self._models[model])
-        in_flight = sum(job.model.id == model for job in self._running)
-        numbers = (calls.requests, calls.retries, calls.replayed, calls.prompt_tokens or 0, calls.cached_tokens)
-        return RemoteCounts(in_flight, server.admission.limit, *numbers, calls.sampled_tokens, calls.cost)
+        spent, server = self._spent[model], self._server(self._models[model])
+        in_flight = sum(call.model.id == model for call in self._running)
+        numbers = (spent.requests, spent.retries, spent.replayed, spent.prompt_tokens or 0, spent.cached_tokens)
+        return RemoteCounts(in_flight, server.concurrency.limit, *numbers, spent.sampled_tokens, spent.cost)
 
     def busy(self, model: str) -> int:
         """The samples and readings that are waited for."""
-        return sum(len(asked.jobs) or 1 for asked in self._asked.values() if asked.model.id == model)
+        return sum(len(asked.calls) or 1 for asked in self._asked.values() if asked.model.id == model)
 
     def submit(self, model: str, request: Request) -> Ticket:
         """Queues a request. Raises EngineError for what the server would not take, or would take and ignore."""
@@ -140,7 +144,7 @@ class RemoteEngine:
         ticket = Ticket(request, self._cancel, self._promote)
         asked = _Asked(where, request.priority)
         if isinstance(request, GenerateRequest):
-            asked.jobs.update(dict.fromkeys(self._sample_jobs(where, ticket, request)))
+            asked.calls.update(dict.fromkeys(self._sample_calls(where, ticket, request)))
         self._asked[ticket] = asked
         self._new.append(ticket)
         self._wake()
@@ -159,13 +163,14 @@ class RemoteEngine:
                 self._dispatch()
                 if self._failure is not None:
                     raise self._failure
+                self._changed()
                 await self._woken.wait()
         finally:
             await self._stop()
 
     async def _take_in(self) -> None:
         """Answers new requests out of the store, and queues the others."""
-        looked = 0
+        looked, replayed = 0, False
         new, self._new = self._new, []
         for ticket in new:
             asked = self._asked.get(ticket)
@@ -174,133 +179,136 @@ class RemoteEngine:
             if not isinstance(ticket.request, GenerateRequest):
                 asked.task = asyncio.create_task(self._read(ticket, asked))
                 continue
-            wanted: list[SampleJob] = []
-            for job in list(asked.jobs):
-                assert isinstance(job, SampleJob)
-                if ticket in self._asked and not self._replayed(job):
-                    wanted.append(job)
+            wanted: list[SampleCall] = []
+            for call in list(asked.calls):
+                assert isinstance(call, SampleCall)
+                if ticket in self._asked and not self._replayed(call):
+                    wanted.append(call)
                 looked += 1
+            replayed = replayed or len(wanted) < ticket.request.samples
             if ticket in self._asked:
                 self._queue(wanted, ticket.request)
             if looked >= _LOOKUPS:
                 looked = 0
-                self._dispatch()
                 await asyncio.sleep(0)
+        # Who got its answers may give up the rest, as a vote does that is decided: it is told before that is sent.
+        for _ in range(_TURNS if replayed else 0):
+            await asyncio.sleep(0)
 
-    def _queue(self, jobs: list[SampleJob], request: GenerateRequest) -> None:
+    def _queue(self, calls: list[SampleCall], request: GenerateRequest) -> None:
         """Puts the samples of a request in line. With `lead`, the others wait until the first has begun."""
-        followers: list[SampleJob] = []
-        if request.lead and jobs and jobs[0].streams:
-            jobs, followers = jobs[:1], jobs[1:]
-            jobs[0].begun = partial(self._follow, jobs[0], followers)
-        for job in jobs:
-            self._server(job.model).line.put(job)
+        followers: list[SampleCall] = []
+        if request.lead and calls and calls[0].streams:
+            calls, followers = calls[:1], calls[1:]
+            calls[0].begun = partial(self._follow, calls[0], followers)
+        for call in calls:
+            self._server(call.model).line.put(call)
 
-    def _follow(self, leader: SampleJob, followers: list[SampleJob]) -> None:
+    def _follow(self, leader: SampleCall, followers: list[SampleCall]) -> None:
         leader.begun = _nothing
-        for job in followers:
-            if self._wanted(job):
-                self._server(job.model).line.put(job)
+        for call in followers:
+            if self._wanted(call):
+                self._server(call.model).line.put(call)
         self._wake()
 
     def _dispatch(self) -> None:
         """Sends what may go now."""
         now = time.monotonic()
         for server in self._servers.values():
-            while server.admission.open and now >= server.not_before and self._failure is None:
-                if (job := server.line.take()) is None:
+            while server.concurrency.open and now >= server.not_before and self._failure is None:
+                if (call := server.line.take()) is None:
                     break
                 if (reached := self._meter.reached) is not None:
-                    server.line.returned(job)
-                    self._fail(job, BudgetReached(reached))
+                    server.line.returned(call)
+                    self._fail(call, BudgetReached(reached))
                     continue
-                epoch = server.admission.enter()
-                task = asyncio.create_task(self._run(server, job, epoch))
-                task.add_done_callback(partial(self._back, server, job, epoch))
-                self._running[job] = task
+                epoch = server.concurrency.enter()
+                task = asyncio.create_task(self._run(server, call, epoch))
+                task.add_done_callback(partial(self._back, server, call, epoch))
+                self._running[call] = task
 
-    async def _run(self, server: _Server, job: Job, epoch: int) -> tuple[float, int]:
+    async def _run(self, server: _Server, call: ServerCall, epoch: int) -> tuple[float, int]:
         """Sends one request, and does what follows from how that ends.
 
         Gives seconds and tokens of one that was answered.
         """
         begun = time.monotonic()
         try:
-            await job.send(server.connection)
-            taken = time.monotonic() - begun, max(1, job.billed.sampled)
+            await call.send(server.connection)
+            measured = time.monotonic() - begun, max(1, call.billed.sampled)
             self._answered(server)
-            self._keep(job)
-            calls = self._note(job, requests=1)
-            self._leave(job)
-            job.finish(calls)
-            return taken
+            self._keep(call)
+            taken = self._note(call, requests=1)
+            self._leave(call)
+            call.finish(taken)
+            return measured
         except asyncio.CancelledError:
-            self._note(job, requests=1)
+            self._note(call, requests=1)
             raise
         except Unreachable as error:
-            self._note(job, requests=1)
-            self._again(server, job, error, epoch)
+            self._note(call, requests=1)
+            self._again(server, call, error, epoch)
         except (Refused, EngineError) as error:
-            self._note(job, requests=1)
+            self._note(call, requests=1)
             self._answered(server)
-            self._fail(job, EngineError(str(error)))
+            self._fail(call, EngineError(str(error)))
         except Exception as error:
             self._failure = error
         return 0.0, 0
 
-    def _back(self, server: _Server, job: Job, epoch: int, task: asyncio.Task[tuple[float, int]]) -> None:
+    def _back(self, server: _Server, call: ServerCall, epoch: int, task: asyncio.Task[tuple[float, int]]) -> None:
         """A request is back, or was given up."""
-        server.admission.leave(epoch, *((0.0, 0) if task.cancelled() else task.result()))
-        server.line.returned(job)
-        if self._running.get(job) is task:
-            del self._running[job]
+        server.concurrency.leave(epoch, *((0.0, 0) if task.cancelled() else task.result()))
+        server.line.returned(call)
+        if self._running.get(call) is task:
+            del self._running[call]
         self._wake()
 
-    def _again(self, server: _Server, job: Job, error: Unreachable, epoch: int) -> None:
+    def _again(self, server: _Server, call: ServerCall, error: Unreachable, epoch: int) -> None:
         """The request goes again after a while, if it may."""
         if error.overloaded:
-            server.admission.overloaded(epoch)
+            server.concurrency.overloaded(epoch)
         elif error.status is None:
-            server.admission.lost()
-        if job.attempts == 0:
-            job.answers = server.retries.answers
-        job.attempts += 1
+            server.concurrency.lost()
+        if call.attempts == 0:
+            call.answers = server.retries.answers
+        call.attempts += 1
         try:
-            wait = server.retries.wait(error, job.attempts, job.answers)
+            wait = server.retries.wait(error, call.attempts, call.answers)
         except EngineError as reason:
-            self._fail(job, reason)
+            self._fail(call, reason)
             return
         except ServerGone as gone:
             self._failure = gone
             return
         if error.retry_after is not None:
             server.not_before = max(server.not_before, time.monotonic() + error.retry_after)
-        job.not_before = time.monotonic() + wait
-        if self._wanted(job):
-            server.line.put(job)
+        call.not_before = time.monotonic() + wait
+        if self._wanted(call):
+            server.line.put(call)
             asyncio.get_running_loop().call_later(wait, self._wake)
 
     def _answered(self, server: _Server) -> None:
         server.retries.answered()
-        server.admission.found()
+        server.concurrency.found()
 
-    def _replayed(self, job: Job) -> bool:
+    def _replayed(self, call: ServerCall) -> bool:
         """Whether the store had the answer to it."""
-        kept = None if self._store is None else self._store.find(job.key)
+        kept = None if self._store is None else self._store.find(call.key)
         self._look_at_store()
         try:
-            if kept is None or not job.replay(kept):
+            if kept is None or not call.replay(kept):
                 return False
         except EngineError:
             return False
-        calls = self._note(job, replayed=1)
-        self._leave(job)
-        job.finish(calls)
+        taken = self._note(call, replayed=1)
+        self._leave(call)
+        call.finish(taken)
         return True
 
-    def _keep(self, job: Job) -> None:
+    def _keep(self, call: ServerCall) -> None:
         if self._store is not None:
-            self._store.keep(job.key, json.dumps(job.record, separators=(",", ":")).encode())
+            self._store.keep(call.key, json.dumps(call.record, separators=(",", ":")).encode())
             self._look_at_store()
 
     def _look_at_store(self) -> None:
@@ -309,17 +317,16 @@ class RemoteEngine:
             if self._tell is not None:
                 self._tell(self._store.failure)
 
-    def _note(self, job: Job, requests: int = 0, replayed: int = 0) -> Calls:
+    def _note(self, call: ServerCall, requests: int = 0, replayed: int = 0) -> Calls:
         """Counts what a request took, or would have taken. Attempts are counted one by one for the model."""
-        billed, name = job.billed, job.model.address.name
+        billed, name = call.billed, call.model.address.name
         cost = 0.0
         if requests:
             cost = self._meter.note(name, billed.prompt or 0, billed.cached, billed.sampled)
-        again = int(job.attempts > 0 and requests > 0)
-        calls = Calls(requests, again, replayed, billed.prompt, billed.cached, billed.sampled, cost)
-        total = self._spent[job.model.id] + calls
-        self._spent[job.model.id] = total
-        return Calls(job.attempts + 1 if requests else 0, job.attempts, *_rest(calls)) if requests else calls
+        again = int(call.attempts > 0 and requests > 0)
+        taken = Calls(requests, again, replayed, billed.prompt, billed.cached, billed.sampled, cost)
+        self._spent[call.model.id] += taken
+        return replace(taken, requests=call.attempts + 1, retries=call.attempts) if requests else taken
 
     async def _read(self, ticket: Ticket, asked: _Asked) -> None:
         """Serves a request that draws nothing."""
@@ -343,61 +350,61 @@ class RemoteEngine:
         key = request_key(model.address, model.abilities.version, reading.path, reading.body, ["reading"])
         result: asyncio.Future[tuple[Values, Calls]] = asyncio.get_running_loop().create_future()
         place = (request.owner, asked.priority, prefix_of(request.tokens))
-        job = ReadingJob(*place, model=model, key=key, reading=reading, result=result)
-        if not self._replayed(job):
-            asked.jobs[job] = None
-            self._server(model).line.put(job)
+        call = ReadingCall(*place, model=model, key=key, reading=reading, result=result)
+        if not self._replayed(call):
+            asked.calls[call] = None
+            self._server(model).line.put(call)
             self._wake()
         try:
             return await result
         finally:
-            asked.jobs.pop(job, None)
-            self._drop(job)
+            asked.calls.pop(call, None)
+            self._drop(call)
 
-    def _sample_jobs(self, model: ModelAtServer, ticket: Ticket, request: GenerateRequest) -> list[SampleJob]:
+    def _sample_calls(self, model: ModelAtServer, ticket: Ticket, request: GenerateRequest) -> list[SampleCall]:
         ask = _ask(model, request)
         streams = model.abilities.streams and request.max_tokens > 1 and (request.watch is not None or request.lead)
         more = ["sample", list(request.stops)]
         whole = request_key(model.address, model.abilities.version, ask.path, {**ask.body, "seed": 0}, more)
         prefix = prefix_of(request.prompt)
-        jobs = []
+        calls = []
         for index, key in enumerate(request.keys):
             greedy = request.sampling.greedy
             seed = seed_of(0 if greedy else key, 0 if greedy else request.drawn, model.abilities.largest_seed)
             own = blake2b(whole + seed.to_bytes(8, "big"), digest_size=32).digest()
             one = Ask(ask.path, {**ask.body, "seed": seed})
             place = (request.owner, request.priority, prefix)
-            jobs.append(SampleJob(*place, model=model, key=own, ticket=ticket, index=index, ask=one, streams=streams))
-        return jobs
+            calls.append(SampleCall(*place, model=model, key=own, ticket=ticket, index=index, ask=one, streams=streams))
+        return calls
 
     def _server(self, model: ModelAtServer) -> _Server:
         return self._servers[model.address.url]
 
-    def _wanted(self, job: Job) -> bool:
+    def _wanted(self, call: ServerCall) -> bool:
         """Whether anybody waits for it still."""
-        if isinstance(job, SampleJob):
-            return job.ticket in self._asked and job in self._asked[job.ticket].jobs
-        assert isinstance(job, ReadingJob)
-        return not job.result.done()
+        if isinstance(call, SampleCall):
+            return call.ticket in self._asked and call in self._asked[call.ticket].calls
+        assert isinstance(call, ReadingCall)
+        return not call.result.done()
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, call: ServerCall) -> None:
         """It is answered. The ticket hears of it next; whoever waits for it may submit at once."""
-        if isinstance(job, SampleJob):
-            job.begun()
-            asked = self._asked.get(job.ticket)
+        if isinstance(call, SampleCall):
+            call.begun()
+            asked = self._asked.get(call.ticket)
             if asked is not None:
-                asked.jobs.pop(job, None)
-                if not asked.jobs:
-                    del self._asked[job.ticket]
+                asked.calls.pop(call, None)
+                if not asked.calls:
+                    del self._asked[call.ticket]
 
-    def _fail(self, job: Job, error: EngineError) -> None:
+    def _fail(self, call: ServerCall, error: EngineError) -> None:
         """A request cannot be served, and with it what it is part of."""
-        if isinstance(job, SampleJob):
-            if job.ticket in self._asked:
-                self._cancel(job.ticket)
-                job.ticket.fail(error)
-        elif isinstance(job, ReadingJob) and not job.result.done():
-            job.result.set_exception(error)
+        if isinstance(call, SampleCall):
+            if call.ticket in self._asked:
+                self._cancel(call.ticket)
+                call.ticket.fail(error)
+        elif isinstance(call, ReadingCall) and not call.result.done():
+            call.result.set_exception(error)
 
     def _cancel(self, ticket: Ticket) -> None:
         """Closes what is under way of a request, and forgets the rest."""
@@ -406,20 +413,20 @@ class RemoteEngine:
             return
         if asked.task is not None:
             asked.task.cancel()
-        for job in list(asked.jobs):
-            self._drop(job)
+        for call in list(asked.calls):
+            self._drop(call)
 
-    def _drop(self, job: Job) -> None:
-        self._server(job.model).line.remove(job)
-        task = self._running.get(job)
+    def _drop(self, call: ServerCall) -> None:
+        self._server(call.model).line.remove(call)
+        task = self._running.get(call)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
     def _promote(self, ticket: Ticket) -> None:
         if (asked := self._asked.get(ticket)) is not None:
             asked.priority = 0
-            for job in asked.jobs:
-                self._server(job.model).line.promote(job)
+            for call in asked.calls:
+                self._server(call.model).line.promote(call)
 
     def _wake(self) -> None:
         if self._woken is not None:
@@ -434,8 +441,8 @@ class RemoteEngine:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._running.clear()
         for server in self._servers.values():
-            for job in list(server.line):
-                server.line.remove(job)
+            for call in list(server.line):
+                server.line.remove(call)
             await server.connection.close()
         for asked in self._asked.values():
             asked.task = None
@@ -444,10 +451,6 @@ class RemoteEngine:
 
 def _nothing() -> None:
     return None
-
-
-def _rest(calls: Calls) -> tuple[int, int | None, int, int, float]:
-    return calls.replayed, calls.prompt_tokens, calls.cached_tokens, calls.sampled_tokens, calls.cost
 
 
 def _ask(model: ModelAtServer, request: GenerateRequest) -> Ask:

@@ -42,7 +42,8 @@ def text_model(
     not go on from its token ids.
     """
     if location is None:
-        return RemoteTextModel(model, text_tokenizer(), frozenset({EOS}), UNBOUNDED, WIDTH, notes=abilities.notes)
+        tokenizer, ends = text_tokenizer(), frozenset({EOS})
+        return RemoteTextModel(model, tokenizer, ends, UNBOUNDED, WIDTH, notes=abilities.notes, own_tokens=False)
     tokens = load_tokens(model, location, slow)
     if abilities.endpoint != "ids":
         raise ModelError(

@@ -94,11 +94,22 @@ class WaitingLine(Generic[_P]):
 
     def take(self) -> _P | None:
         """The place that goes now, out of the line; None where none may."""
-        now = self._clock()
-        heads = [place for queue in self._queues.values() if (place := _first(queue, now)) is not None]
-        if not heads:
+        now, in_flight = self._clock(), self._in_flight
+        first: tuple[float, ...] = (math.inf,)
+        ties: list[_P] = []
+        for (priority, owner), queue in self._queues.items():
+            place = queue[0] if queue[0].not_before <= now else _first(queue, now)
+            if place is None:
+                continue
+            deadline = math.inf if owner.deadline is None else owner.deadline
+            rank = priority, -owner.urgency, deadline, in_flight.get(owner.name, 0)
+            if rank < first:
+                first, ties = rank, []
+            if rank == first:
+                ties.append(place)
+        if not ties:
             return None
-        place = min(heads, key=self._rank)
+        place = min(ties, key=self._turn)
         self.remove(place)
         self._in_flight[place.owner.name] += 1
         self._taken += 1
@@ -112,13 +123,14 @@ class WaitingLine(Generic[_P]):
         if self._in_flight[name] <= 0:
             del self._in_flight[name]
 
-    def _rank(self, place: _P) -> tuple[float, ...]:
-        owner = place.owner
-        deadline = math.inf if owner.deadline is None else owner.deadline
-        shared = sum(mine == last for mine, last in zip(place.prefix, self._last, strict=False))
-        fresh = self._taken - place.arrival < _OLD
-        busy = self._in_flight.get(owner.name, 0)
-        return place.priority, -owner.urgency, deadline, busy, fresh, -shared if fresh else 0, place.arrival
+    def _turn(self, place: _P) -> tuple[int, int, int]:
+        """The order among those of one rank."""
+        if self._taken - place.arrival >= _OLD:
+            return 0, 0, place.arrival
+        prefix, last, shared = place.prefix, self._last, 0
+        if prefix and last and prefix[0] == last[0]:
+            shared = sum(mine == other for mine, other in zip(prefix, last, strict=False))
+        return 1, -shared, place.arrival
 
 
 def _first(queue: deque[_P], now: float) -> _P | None:

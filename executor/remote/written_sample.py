@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -44,8 +45,11 @@ class WrittenSample:
 
     @property
     def answer(self) -> Answer:
-        """What has come."""
-        return joined(self._pieces)
+        """What has come. Where the server does not count its tokens, each piece is one."""
+        answer = joined(self._pieces)
+        if answer.sampled_tokens is not None:
+            return answer
+        return replace(answer, sampled_tokens=len(answer.logprobs) or sum(bool(piece.text) for piece in self._pieces))
 
     @property
     def begun(self) -> bool:
@@ -148,20 +152,21 @@ class WrittenSample:
     def _counted(self, answer: Answer, whole: bool) -> tuple[tuple[float, ...], int]:
         """The log-probabilities of the tokens that the sample has, and how many the server drew for it.
 
-        Of an answer that was cut, no more than the text that was kept takes: how far the server had got is chance.
+        Of an answer that was cut, what was kept alone counts: how far the server had got is chance. The model's mark of
+        the end is no text, and some tell of it in one kind of answer and not in another: text counts without it.
         """
-        logprobs, count = answer.logprobs, answer.sampled_tokens
-        if self._told and not whole:
-            return logprobs[: len(self._tokens)], len(self._tokens)
-        if not whole and len(answer.texts) == len(logprobs) > 0:
-            kept, size = 0, len(self._model.decode(tuple(self._tokens)).encode())
-            for text in answer.texts:
-                if size <= 0:
+        logprobs, size = answer.logprobs, answer.sampled_tokens or 0
+        if self._told:
+            return (logprobs, size) if whole else (logprobs[: len(self._tokens)], len(self._tokens))
+        if len(answer.sizes) == len(logprobs) > 0:
+            left, kept = len(self._model.decode(tuple(self._tokens)).encode()), 0
+            for own in answer.sizes:
+                if left <= 0:
                     break
-                size -= len(text.encode("utf-8", "replace"))
+                left -= own
                 kept += 1
-            return logprobs[:kept], kept
-        return logprobs, len(logprobs) or len(self._pieces) if count is None else count
+            return logprobs[:kept], size if whole else kept
+        return logprobs, size
 
 
 def record_of(answer: Answer) -> list[object]:
@@ -170,7 +175,7 @@ def record_of(answer: Answer) -> list[object]:
         answer.text,
         None if answer.ids is None else list(answer.ids),
         list(answer.logprobs),
-        list(answer.texts),
+        list(answer.sizes),
         answer.finish,
         answer.named,
         answer.prompt_tokens,
@@ -179,12 +184,11 @@ def record_of(answer: Answer) -> list[object]:
     ]
 
 
-def answer_of(record: object) -> Answer | None:
+def answer_of(record: Any) -> Answer | None:
     """An answer that was kept; None for what is none."""
     match record:
-        case [str(text), ids, [*logprobs], [*texts], finish, named, prompt, cached, sampled]:
-            counts = (prompt, cached, sampled)
+        case [str(), None | list(), list(), list(), None | "stop" | "length", None | str(), prompt, cached, sampled]:
+            text, ids, logprobs, sizes, finish, named = record[:6]
             own = None if ids is None else tuple(ids)
-            answer = Answer(text, own, tuple(logprobs), tuple(texts), finish, named)
-            return replace(answer, prompt_tokens=counts[0], cached_tokens=counts[1], sampled_tokens=counts[2])
+            return Answer(text, own, tuple(logprobs), tuple(sizes), finish, named, prompt, cached, sampled)
     return None

@@ -74,7 +74,8 @@ class Constrainer:
             raise ConstraintError(f"its tokenizer cannot be held to a constraint: {error}") from error
         self._threads = LLExecutor(min(os.cpu_count() or 1, _MOST_THREADS))
         self._compiled: dict[tuple[str, str], LLMatcher] = {}
-        self._grammars = {**_GRAMMARS, "json_schema": partial(json_grammar, any_spacing=any_spacing)}
+        own = partial(json_grammar, any_spacing=any_spacing)
+        self._grammars: dict[str, Callable[[str], str]] = {**_GRAMMARS, "json_schema": own}
 
     def masks(self, kind: str, source: str) -> Callable[[], TokenMask]:
         """Makes a fresh mask for each sample. `kind` is `json_schema`, `regex` or `grammar`. Raises ConstraintError."""

@@ -1,12 +1,13 @@
-"""What was measured, as text: a device (`qpdsl profile`), and the statistics of a program's earlier runs."""
+"""What was measured, as text: a device (`qpdsl profile`), and the statistics of earlier runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from qpdsl.grammar.printable import printable
 from qpdsl.grammar.width import cells
 from qpdsl.planner.cost.device import Curve, Device, ModelProfile, Table
+from qpdsl.planner.cost.server_times import ServerTimes
 from qpdsl.planner.cost.statistics import OperatorStatistics, ProgramStatistics
 from qpdsl.planner.explain.quantities import byte_count, count, plural, seconds
 from qpdsl.planner.explain.tree_table import folded, laid_out
@@ -67,6 +68,18 @@ def statistics_text(statistics: ProgramStatistics, width: int | None = None) -> 
     for device, ratio in statistics.clock.items():
         lines.append(f"  on {device}: {ratio:.2f} times the seconds that the device's figures give")
     lines.append(f"  the longest problem took {statistics.longest:.1f} times the steps of the average one")
+    return "\n".join(piece for line in lines for piece in folded(printable(line), width))
+
+
+def servers_text(servers: Mapping[str, ServerTimes], width: int | None = None) -> str:
+    """What was waited for models on servers, a line for each number of problems at once."""
+    lines: list[str] = []
+    for model, times in servers.items():
+        lines.append(model)
+        for problems, waits in sorted(times.levels.items()):
+            each = seconds((waits.drawing + waits.reading) / max(waits.runs + waits.reads, 1e-9))
+            rate = "" if waits.rate is None else f", {waits.rate:,.1f} tokens/s"
+            lines.append(f"  {plural(problems, 'problem')} at once or more: operators waited {each} each{rate}")
     return "\n".join(piece for line in lines for piece in folded(printable(line), width))
 
 

@@ -81,7 +81,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "source": plan.source_name,
         "equivalence": plan.equivalence,
         "repeats": repeats_of(plan),
-        "within": str(plan.within),
+        "within": _within(plan),
         "prefer": plan.prefer,
         "returns": plan.returns,
         "models": dict(plan.models),
@@ -147,13 +147,16 @@ def summary(plan: PhysicalPlan) -> str:
 
 def permitted(plan: PhysicalPlan) -> str:
     """What the program permits its plan to change, as it says so: `within loss(0.02)`, `lossy: via amortized`."""
-    if plan.within.level == "exact" and plan.has_remote():
-        return f"within {plan.within.repeats}"
     if plan.within.level != "lossy":
-        return f"within {plan.within}"
+        return f"within {_within(plan)}"
     vias = [op.op.via for op in everything(plan.ops) if isinstance(op.op, ops.Generate) and op.op.via is not None]
     names = dict.fromkeys("filter" if isinstance(via, ops.Filter) else "amortized" for via in vias)
     return f"lossy: {', '.join(f'via {name}' for name in names)}"
+
+
+def _within(plan: PhysicalPlan) -> str:
+    """The level that the program permits. Where servers are asked, exact is as much as comes again of their samples."""
+    return plan.within.repeats if plan.within.level == "exact" and plan.has_remote() else str(plan.within)
 
 
 def kept(plan: PhysicalPlan) -> list[str]:

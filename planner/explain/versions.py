@@ -75,6 +75,7 @@ def _notes(before: str, after: str, width: int | None) -> Iterator[str]:
 
 _DESCRIPTIONS = {rule.name: rule.description for rule in RULES}
 _NOT_CHOSEN = "nothing was chosen by cost, as no device was measured: `qpdsl profile` does that"
+_NOT_CHOSEN_OF_SERVERS = "nothing was chosen by cost, as the device of a server cannot be measured"
 
 
 def trace(optimized: Optimized, width: int | None = None) -> str:
@@ -93,7 +94,7 @@ def trace(optimized: Optimized, width: int | None = None) -> str:
     idle = [name for name in optimized.seconds if name not in changed]
     ends = [f"changed nothing: {', '.join(idle)}"] if idle else []
     if choice is None and optimized.seconds and by_cost.NAME not in optimized.disabled:
-        ends.append(_NOT_CHOSEN)
+        ends.append(_NOT_CHOSEN_OF_SERVERS if optimized.plan.has_remote() else _NOT_CHOSEN)
     ends += [f"disabled: {', '.join(optimized.disabled)}"] if optimized.disabled else []
     if optimized.seconds:
         ends.append("milliseconds: " + ", ".join(f"{name} {s * 1e3:.2f}" for name, s in optimized.seconds.items()))

@@ -17,6 +17,8 @@ here may know one of the rules, a cost, a model or a tensor.
 | `GenerateStrategy.figures` | `generate/sampling.py`: what is told of each draw, for `scoring/draw_scores.py` |
 | `GenerateStrategy.decode` | `generate/sampling.py`: what requests ask for; `SAMPLERS` where a sample takes several |
 | `GenerateStrategy.run_ahead`, with the plan's `floor` | `generate/run_ahead.py`: samples for the next round to use |
+| `GenerateStrategy.lead` | `generate/sampling.py`: the request says so, and the engine of a server holds to it |
+| `GenerateStrategy.beyond`, `continues` | `generate/calls_ahead.py`: samples that are taken from an earlier call |
 | `GenerateStrategy.vote`, `VoteStrategy` | `generate/decided_vote.py`: rows go to the vote as their samples end |
 | `ScoreStrategy` | `scoring/score.py`, with the session's score store; `scoring/judge.py`, `scoring/answers.py` |
 | `BranchStrategy.same_as` | `run.py` |

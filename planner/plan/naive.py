@@ -60,7 +60,7 @@ def _tolerance(within: ast.Within | None, *, lossy: bool) -> Tolerance:
     """What the program permits; its `via` is a permission in itself."""
     if within is None:
         return Tolerance("lossy" if lossy else "exact")
-    if within.level in ("replayable", "recorded"):
+    if within.level == "replayable" or within.level == "recorded":
         return Tolerance("lossy" if lossy else "exact", repeats=within.level)
     return Tolerance(within.level, within.bound, "exact" if within.level == "exact" else "replayable")
 

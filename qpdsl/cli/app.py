@@ -163,6 +163,7 @@ def _fail(error: Exception) -> int:
         return Exit.MODEL
     if isinstance(error, ServerGone | BudgetReached):
         say(f"error: {error}")
+        say("help: the same command, with the server there and enough to spend, asks for nothing that was kept again")
         return Exit.SERVER if isinstance(error, ServerGone) else Exit.BUDGET
     if isinstance(error, OSError) and error.errno in _BAD_PATHS:
         say(f"error: cannot use `{error.filename}`: {reason(error)}")

@@ -22,8 +22,7 @@ def call_facts(calls: Calls | None, counts: Mapping[str, int] | None = None) -> 
     if calls is None:
         return []
     words = [*calls_words(_counts(calls) | _saved(counts or {}))] or ["0 requests"]
-    if calls.requests:
-        words.append(f"billed {calls.prompt_tokens or 0:,} tokens in, {calls.sampled_tokens:,} out")
+    words.append(f"{calls.prompt_tokens or 0:,} tokens in, {calls.sampled_tokens:,} out")
     return [("servers", ", ".join(words))]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.server.abilities import Abilities
@@ -49,7 +50,7 @@ class UnmetNeeds(ModelError):
         super().__init__(first.model, f"its server {first.lacks}; {first.instead}")
         self.needs = needs
 
-    def __reduce__(self) -> tuple[type[UnmetNeeds], tuple[tuple[Need, ...]]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return UnmetNeeds, (self.needs,)
 
 

@@ -21,7 +21,7 @@ from qpdsl.remote.needs import UnmetNeeds, unmet
 from qpdsl.remote.spending import Spending
 
 if TYPE_CHECKING:
-    from qpdsl.executor.remote.budget import Meter
+    from qpdsl.executor.remote.meter import Meter
     from qpdsl.executor.remote.remote_engine import RemoteEngine
     from qpdsl.executor.remote.remote_model import RemoteTextModel
 
@@ -32,7 +32,7 @@ class Servers:
     """Finds out about servers, makes text models of what is on them, and keeps within what may be spent.
 
     `locate` says where the tokenizer of an address lies, None where only its server knows it. `tell` gets notes for the
-    user.
+    user, and `changed` is called when requests to servers have come or gone.
     """
 
     def __init__(
@@ -40,10 +40,12 @@ class Servers:
         spending: Spending,
         locate: Callable[[Address], Path | str | None],
         tell: Callable[[str], None] | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.spending = spending
         self._locate = locate
         self._tell = tell
+        self._changed = changed
         self._engine: RemoteEngine | None = None
         self._meter: Meter | None = None
         self._addresses: dict[str, Address] = {}
@@ -129,8 +131,8 @@ class Servers:
         return found
 
     def _made_engine(self, model: str) -> RemoteEngine:
-        from qpdsl.executor.remote.budget import Meter, Prices
         from qpdsl.executor.remote.completion_store import CompletionStore, StoreError
+        from qpdsl.executor.remote.meter import Meter, Prices
         from qpdsl.executor.remote.remote_engine import RemoteEngine
 
         spending = self.spending
@@ -147,7 +149,7 @@ class Servers:
                 self._tell(str(error))
         except ValueError as error:
             raise ModelError(model, str(error)) from error
-        return RemoteEngine(store, self._meter, patience=spending.server_timeout, tell=self._tell)
+        return RemoteEngine(store, self._meter, patience=spending.server_timeout, tell=self._tell, changed=self._changed)
 
 
 def _finished(work: Coroutine[Any, Any, T]) -> T:

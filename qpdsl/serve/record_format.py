@@ -167,7 +167,7 @@ def _resolved(schema: Schema, root: Schema) -> Schema:
         if not isinstance(target, Mapping | bool):
             return _UNKNOWN
         schema, seen = target, seen + 1
-    return schema
+    return schema if seen < _MOST_DEPTH else _UNKNOWN
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any] | None:

@@ -6,7 +6,7 @@ request it honours and how an answer comes about: `served_program.py` runs a pro
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from typing import Literal as OneOf
@@ -90,6 +90,11 @@ class Answer:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+def no_pause() -> float:
+    """For streams that tell everything at once."""
+    return 0.0
+
+
 class Work(Protocol):
     """A request that was read and found good, not begun yet. One of the two is called, once.
 
@@ -100,10 +105,12 @@ class Work(Protocol):
         """Raises Refusal where there is no answer."""
         ...
 
-    def stream(self) -> AsyncGenerator[Piece | Progress | Answer, None]:
+    def stream(self, pause: Callable[[], float] = no_pause) -> AsyncGenerator[Piece | Progress | Answer, None]:
         """Pieces as they come, then the whole answer, last and once. Raises Refusal where there is none.
 
         The pieces of a choice, one behind the other, are its text; what no piece has said yet follows from the answer.
+        After some pieces it gathers what comes for `pause()` seconds before it tells that, in one piece of each choice,
+        but it does not wait once the answer is there.
         """
         ...
 

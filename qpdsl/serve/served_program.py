@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from qpdsl.arguments import ArgumentError, bind, from_json
@@ -13,6 +13,8 @@ from qpdsl.dataset.fingerprint import build, digest, operators
 from qpdsl.dataset.json_values import plain, shown
 from qpdsl.errors import unknown
 from qpdsl.executor.events.events import Event, OperatorDone
+from qpdsl.executor.requests.request import LogProbRequest
+from qpdsl.executor.text.context import encode as encode_context
 from qpdsl.planner.explain.operators import in_words
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
@@ -22,12 +24,14 @@ from qpdsl.serve.body_fields import BodyFields
 from qpdsl.serve.conversation import arguments_of, read_messages, read_prompt
 from qpdsl.serve.record_format import RecordFormat, read_format
 from qpdsl.serve.refusal import Refusal
-from qpdsl.serve.served_model import Answer, Asking, Chosen, FinishReason, Piece, Progress, Tally
+from qpdsl.serve.served_model import Answer, Asking, Chosen, FinishReason, Piece, Progress, Tally, no_pause
 from qpdsl.serve.streamable import text_stage
+from qpdsl.serve.token_forms import TokenForms
 from qpdsl.stage_options import check_options
 
 if TYPE_CHECKING:
     from qpdsl.executor.models.text_model import TextModel
+    from qpdsl.executor.runtime.instance.candidates import Row
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session import Session
 
@@ -40,6 +44,7 @@ _HONOURED = (
     "response_format",
     "parameters",
     "progress",
+    "logprobs",
 )
 # What shapes a distribution: a program says it, or has a parameter for it.
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
@@ -94,11 +99,12 @@ class ServedProgram:
         # At temperature 0 a client asks for one answer, always the same, and a program gives that for a seed.
         greedy = ["temperature"] if fields.get("temperature") == 0 else []
         fields.refuse_others((*_HONOURED, *own, *greedy), self._instead(), self.ignored)
-        if asking.endpoint == "text" and fields.get("logprobs") is not None:
-            raise Refusal(self._instead()["logprobs"], "logprobs", code="unsupported_parameter")
         arguments = self._arguments(asking, fields, [name for name in own if name not in greedy])
+        logprobs = self._wants_logprobs(asking, fields, arguments)
         form = read_format(fields.get("response_format"), self.name, self.schema)
         stops, bound, writer = fields.texts("stop", _MOST_STOPS), fields.bound(), self.writer
+        if logprobs and form is not None:
+            raise Refusal("a record in which nulls are filled in has no log-probabilities", "logprobs")
         if self.schema is not None and stops:
             raise Refusal(f"`{self.name}` returns a record, which is no record any more where it is cut", "stop")
         if bound is not None and writer is None:
@@ -118,8 +124,23 @@ class ServedProgram:
             fields.whole("n", 1, _MOST_CHOICES) or 1,
             [AnswerCut(stops, bound, *_codec(writer)) for _ in range(fields.whole("n") or 1)],
             form,
+            logprobs=logprobs,
             progress=fields.flag("progress"),
         )
+
+    def _wants_logprobs(self, asking: Asking, fields: BodyFields, arguments: Mapping[str, Value]) -> bool:
+        """Whether log-probabilities of the answer's tokens are asked for. Raises Refusal where they are not known."""
+        count = None if asking.endpoint == "chat" else fields.whole("logprobs", 0, 0)
+        if count is None and (asking.endpoint == "text" or not fields.flag("logprobs")):
+            return False
+        message = None
+        if text_stage(self.plan, arguments) is None:
+            message = f"the answer of `{self.name}` is not the text of one sample, so it has no log-probabilities"
+        elif self.writer is None or "logprobs" not in self.session.engine.capabilities(self.writer.name).features:
+            message = f"the model of `{self.name}` does not tell the log-probabilities of given tokens"
+        if message is not None:
+            raise Refusal(message, "logprobs", code="unsupported_parameter")
+        return True
 
     def _instead(self) -> dict[str, str]:
         """What to do instead of sending a field that is not honoured."""
@@ -132,7 +153,7 @@ class ServedProgram:
                 f"`{self.name}` says itself how it samples; leave `{name}` out, give the program a parameter of that "
                 f"name, or start the server with `--ignore {name}`"
             )
-        words["logprobs"] = f"the tokens of an answer of `{self.name}` have no log-probabilities of their own"
+        words["top_logprobs"] = "the log-probabilities of the answer's own tokens are told, and no others"
         return words
 
     def _arguments(self, asking: Asking, fields: BodyFields, own: Sequence[str]) -> dict[str, Value]:
@@ -174,7 +195,9 @@ class ServedProgram:
 class ProgramWork:
     """The runs of a program that one request asks for: `n` of them, with the seeds `seed`, `seed + 1`, ….
 
-    `cuts` has one for each. `form`: what is to be added to the record that the program returns.
+    `cuts` has one for each. `form`: what is to be added to the record that the program returns. With `logprobs` the
+    log-probabilities of the answer's tokens are read once it is there: those of the model at temperature 1, whatever
+    the program sampled by and held it to.
     """
 
     program: ServedProgram
@@ -184,34 +207,36 @@ class ProgramWork:
     n: int
     cuts: Sequence[AnswerCut]
     form: RecordFormat | None = None
+    logprobs: bool = False
     progress: bool = False
 
     async def answer(self) -> Answer:
         """The answers of all runs. Raises Refusal where one of them fails."""
         if self.n == 1:
-            return self._answer([await self._run(0)])
+            return await self._answer([await self._run(0)])
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._run(index)) for index in range(self.n)]
-        return self._answer([task.result() for task in tasks])
+        return await self._answer([task.result() for task in tasks])
 
-    async def stream(self) -> AsyncGenerator[Piece | Progress | Answer, None]:
+    async def stream(self, pause: Callable[[], float] = no_pause) -> AsyncGenerator[Piece | Progress | Answer, None]:
         """Pieces of the text where it is known while it is written, then the answer. Raises Refusal."""
-        happened: asyncio.Queue[Piece | Progress | None] = asyncio.Queue()
+        happened = _Happened()
         tasks = [asyncio.create_task(self._run(index, self._pieces(index, happened))) for index in range(self.n)]
-        for task in tasks:
-            task.add_done_callback(lambda _: happened.put_nowait(None))
+        everything = asyncio.gather(*tasks, return_exceptions=True)
+        everything.add_done_callback(lambda _: happened.changed.set())
         unsubscribe = self._tell(happened) if self.progress else lambda: None
-        left = self.n
         try:
-            while left:
-                event = await happened.get()
-                if event is None:
-                    left -= 1
-                elif isinstance(event, Progress):
-                    yield event
-                elif text := self.cuts[event.index].feed(event.text):
-                    yield Piece(event.index, text)
-            yield self._answer([task.result() for task in tasks])
+            while not everything.done():
+                await happened.changed.wait()
+                progress, texts = happened.take()
+                for step in progress:
+                    yield step
+                for index, text in texts.items():
+                    if shown_now := self.cuts[index].feed(text):
+                        yield Piece(index, shown_now)
+                if (seconds := pause()) > 0 and not everything.done():
+                    await asyncio.wait((everything,), timeout=seconds)
+            yield await self._answer([task.result() for task in tasks])
         finally:
             unsubscribe()
             for task in tasks:
@@ -229,21 +254,19 @@ class ProgramWork:
     def _name(self, index: int) -> str:
         return f"{self.asking.id} {index}"
 
-    def _pieces(
-        self, index: int, happened: asyncio.Queue[Piece | Progress | None]
-    ) -> Callable[[Any, int, str], None] | None:
+    def _pieces(self, index: int, happened: _Happened) -> Callable[[Any, int, str], None] | None:
         """What takes the pieces of a run's text; None where they are not those of the answer."""
         stage = text_stage(self.program.plan, self.arguments)
-        if stage is None or self.form is not None:
+        if stage is None or self.form is not None or self.logprobs:
             return None
 
         def take(path: object, at: int, text: str) -> None:
             if at == stage:
-                happened.put_nowait(Piece(index, text))
+                happened.grow(index, text)
 
         return take
 
-    def _tell(self, happened: asyncio.Queue[Piece | Progress | None]) -> Callable[[], None]:
+    def _tell(self, happened: _Happened) -> Callable[[], None]:
         """Puts what the runs have done among what happened; the function that is returned ends that."""
         names = {self._name(index): index for index in range(self.n)}
         kinds = {node.id: in_words(node.op) for node in everything(self.program.plan.ops)}
@@ -255,15 +278,21 @@ class ProgramWork:
                 rows = f"{event.rows_out} row{'' if event.rows_out == 1 else 's'}"
                 tokens = f", {event.sampled_tokens} tokens" if event.sampled_tokens else ""
                 what = kinds.get(event.operator, event.operator)
-                happened.put_nowait(Progress(f"{whose}{place}{what}: {rows}{tokens}"))
+                happened.tell(Progress(f"{whose}{place}{what}: {rows}{tokens}"))
 
         return self.program.session.events.subscribe(see)
 
-    def _answer(self, results: Sequence[InstanceResult]) -> Answer:
+    async def _answer(self, results: Sequence[InstanceResult]) -> Answer:
         for result in results:
             if result.error is not None:
                 raise Refusal(f"`{self.program.name}` has no answer: {result.error}", status=422, code="program_failed")
         made = [self._chosen(result, cut) for result, cut in zip(results, self.cuts, strict=True)]
+        choices = [chosen for chosen, _ in made]
+        if self.logprobs:
+            read = [
+                self._with_logprobs(choice, result.rows[0]) for choice, result in zip(choices, results, strict=True)
+            ]
+            choices = await asyncio.gather(*read)
         sampled = sum(result.sampled_tokens for result in results)
         tally = Tally(
             sum(result.prompt_tokens for result in results),
@@ -271,7 +300,7 @@ class ProgramWork:
             sum(result.cached_tokens for result in results),
             min(sum(tokens for _, tokens in made), sampled),
         )
-        return Answer(tuple(chosen for chosen, _ in made), tally, self.program.fingerprint, {"seed": self.seed})
+        return Answer(tuple(choices), tally, self.program.fingerprint, {"seed": self.seed})
 
     def _chosen(self, result: InstanceResult, cut: AnswerCut) -> tuple[Chosen, int]:
         """The answer of a run, and how many tokens it has."""
@@ -283,13 +312,52 @@ class ProgramWork:
             said, why = cut.whole(self._form(shown(result.value)))
             return Chosen(said, why, extra=score), len(encode(said))
         # What a model wrote last is given as it wrote it, so that it can be streamed.
-        finish: FinishReason = "length" if row.columns.get("finish") == "length" else "stop"
+        finish: FinishReason = "length" if row.columns.get("finish") in ("length", "context") else "stop"
         whole = self._form(text)
         said, why = cut.whole(whole, finish)
         return Chosen(said, why, extra=score), row.generated.sampled if said == whole else len(encode(said))
 
+    async def _with_logprobs(self, chosen: Chosen, row: Row) -> Chosen:
+        """The choice with the log-probabilities of its tokens, of which the last one may be cut."""
+        model = self.program.session.text_model(row.generated.model)
+        tokens = row.generated.tokens
+        shortest = next(
+            (n for n in range(len(tokens)) if len(model.decode(tokens[:n])) >= len(chosen.text)), len(tokens)
+        )
+        logprobs: Sequence[float] = ()
+        if shortest:
+            assert row.context is not None
+            prompt = encode_context(model.tokenizer, row.context)
+            request = LogProbRequest(prompt, tokens[:shortest], owner=self.asking.owner)
+            logprobs = (await self.program.session.engine.submit(model.name, request)).logprobs
+        told = TokenForms(model).logprobs(self.asking.endpoint, tokens[:shortest], logprobs, "none")
+        return replace(chosen, logprobs=told)
+
     def _form(self, text: str) -> str:
         return text if self.form is None else self.form.filled(text)
+
+
+class _Happened:
+    """What runs have told since it was last taken: steps that are done, and the text of each choice."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self._progress: list[Progress] = []
+        self._texts: dict[int, str] = {}
+
+    def tell(self, progress: Progress) -> None:
+        self._progress.append(progress)
+        self.changed.set()
+
+    def grow(self, index: int, text: str) -> None:
+        self._texts[index] = self._texts.get(index, "") + text
+        self.changed.set()
+
+    def take(self) -> tuple[list[Progress], dict[int, str]]:
+        taken = self._progress, self._texts
+        self._progress, self._texts = [], {}
+        self.changed.clear()
+        return taken
 
 
 def _codec(model: TextModel | None) -> tuple[Callable[[str], Sequence[int]], Callable[[Sequence[int]], str]]:

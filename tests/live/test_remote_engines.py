@@ -24,7 +24,7 @@ PROBLEMS: list[dict[str, object]] = [
     {"id": f"row-{n}", "problem": f"Mia has {n} boxes with 4 cards in each box. How many cards does Mia have?"}
     for n in (3, 5)
 ]
-NOTES: list[dict[str, object]] = [{"id": "note", "note": "Anna Bell, 34, likes tea and chess. anna@bell.org"}]
+NOTES: list[dict[str, object]] = [{"id": "note", "note": "Bob Stone is 41 and likes chess."}]
 TOPICS: list[dict[str, object]] = [{"id": "topic", "topic": "boxes"}]
 SEARCH = ("width=2", "expand=2", "depth=4")
 # What each shipped program is run with: rows and settings that keep it small.
@@ -44,6 +44,10 @@ PROGRAMS: dict[str, tuple[Sequence[dict[str, object]], Sequence[str]]] = {
     "filter_decoding": (PROBLEMS, ()),
     "outline_then_write": (TOPICS, ()),
 }
+
+
+# What a decided vote gave up was never kept, and may be asked for again.
+VOTES = frozenset({"self_consistency", "weighted_best_of_n", "dvts", "rebase"})
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Place:
         for setting in settings:
             line += ["--set", setting]
         line += ["--input", str(data), "--output", str(output), "--json", "--no-greedy", "--no-statistics"]
-        return [*line, "--completions", str(self.folder / "completions.sqlite")]
+        return [*line, "--completions", str(output.parent / "completions.sqlite")]
 
     def run(self, program: str, output: Path) -> Ran:
         rows, settings = PROGRAMS[program]
@@ -136,8 +140,11 @@ def test_a_program_runs_and_is_replayed_or_is_refused_in_words(
     again = place.run(program, tmp_path / "again.jsonl")
     assert again.code == Exit.OK, again.err
     assert answers(again) == answers(ran)
-    assert again.servers["requests"] == 0
-    assert again.servers["replayed"] == ran.servers["requests"]
+    if program in VOTES:
+        assert again.servers["requests"] < ran.servers["requests"]
+    else:
+        assert again.servers["requests"] == 0
+        assert again.servers["replayed"] == ran.servers["requests"]
 
 
 def test_a_run_waits_for_a_server_that_was_killed_and_loses_no_row(place: Place, tmp_path: Path) -> None:

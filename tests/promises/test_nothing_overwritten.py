@@ -22,10 +22,11 @@ from qpdsl import zoo
 from qpdsl.cli.app import cli
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard
-from qpdsl.cli.runs.run_files import JOURNAL, RESULTS, TRACE
+from qpdsl.cli.runs.run_files import COMPLETIONS, JOURNAL, RESULTS, TRACE
 from qpdsl.cli.shared_options import FileName
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
+from qpdsl.executor.remote.completion_store import CompletionStore
 from qpdsl.tui.report.chrome import begins_chrome_trace, chrome_trace
 from qpdsl.tui.report.page import begins_page, page
 from tests.support.cli import Run
@@ -40,7 +41,7 @@ PARAMETERS = {
         "target": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
         "adapters": READS_FOLDER, "output": WRITES, "trace": WRITES, "pipeline": NO_FILE, "program": NO_FILE,
         "settings": NO_FILE, "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
-        "exit_heads": READS_FOLDER, "record_routes": WRITES,
+        "exit_heads": READS_FOLDER, "record_routes": WRITES, "prices": READS, "completions": WRITES,
     },
     "explain": {
         "target": READS, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
@@ -88,7 +89,7 @@ def shorter(text: str) -> float:
 RECORD = {"id": "1", "answer": "3", "score": None, "tokens_in": 1, "tokens_out": 2}
 PAGE = Contents("a report of qpdsl", begins_page)
 CHROME = Contents("a run for a trace viewer", begins_chrome_trace)
-KINDS = {"results": RESULTS, "trace": TRACE, "journal": JOURNAL, "page": PAGE, "chrome": CHROME}
+KINDS = {"results": RESULTS, "trace": TRACE, "journal": JOURNAL, "page": PAGE, "chrome": CHROME, "completions": COMPLETIONS}
 
 
 @pytest.fixture
@@ -107,9 +108,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "page.html": page(recorded(), [], "t") + "\n",
         "chrome.json": "\n".join(chrome_trace(recorded())) + "\n",
         "notes.txt": "a line\nanother\n",
+        "prices.json": '{"name": {"input": 1, "output": 2}}',
     }
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8")
+    CompletionStore(folder / "completions.sqlite").close()
     (folder / "run.jsonl.journal").write_text('{"qpdsl_journal": 2, "fingerprint": {}}\n')
     shutil.copytree(zoo.path("zoo/counting-mini"), folder / "model")
     layer = "model.layers.0.self_attn.q_proj"
@@ -153,7 +156,8 @@ def usual(command: str) -> dict[str, str]:
     return {
         "target": "p.qp", "input": "in.jsonl", "python": "scorers.py", "allow_read": ".", "models": "llm=model",
         "adapters": "llm=adapter", "output": "new.jsonl", "trace": "new-trace.jsonl", "drafts": "ngram(notes.txt)",
-        "exit_heads": "exits", "record_routes": "new-routes.jsonl", "router": "lin_ucb",
+        "exit_heads": "exits", "record_routes": "new-routes.jsonl", "router": "lin_ucb", "prices": "prices.json",
+        "completions": "new.sqlite",
     }  # fmt: skip
 
 

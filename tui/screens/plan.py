@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.plan import PlanLine, Totals
+from qpdsl.tui.state.plan import CALLS, COST, PlanLine, Totals
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
@@ -175,7 +175,7 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
     facts = Facts(one_line(line.text))
     facts.add("operator", f"{line.operator} {line.id}")
     facts.add("how", line.implementation)
-    facts.add("keeps to", line.equivalence)
+    facts.add("keeps to", line.equivalence if line.repeats == "exact" else line.repeats)
     facts.add("made by rule", line.rule)
     facts.add("router's choice", totals.choice)
     facts.add("regret", None if totals.regret is None else f"{totals.regret:.3f}")
@@ -193,6 +193,10 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
     if totals.shadowed:
         share = f"{totals.differed:,} would differ  {figures.share(totals.differed / totals.shadowed)}"
         facts.add("shadowed draws", f"{totals.shadowed:,}, {share}")
+    for name, words in CALLS.items():
+        facts.add(words, f"{totals.calls[name]:,}" if totals.calls[name] else None)
+    if millionths := totals.calls[COST]:
+        facts.add("cost", f"{millionths / 1e6:,.6f}".rstrip("0"))
     facts.add("seconds in it", f"{totals.seconds:,.2f} over all rows")
     facts.add("share", None if part is None else figures.share(part))
     if totals.runs:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 # Operators one after and inside another that are shown. A trace may hold anything.
 _DEEPEST = 400
+# Counts of events that tell of models on servers, and what they are called; the cost is in millionths.
+CALLS: Mapping[str, str] = {
+    "requests": "requests",
+    "retries": "sent again",
+    "replayed": "replayed",
+    "server_cached": "cached at servers",
+    "saved_calls": "calls saved",
+    "beyond_tokens": "tokens past stops",
+}
+COST = "cost_millionths"
 
 
 @dataclass(slots=True)
 class Totals:
     """Sums over all runs of an operator; `now` counts the instances that are in it, `regret` that of its router.
 
-    Of `shadowed` early draws `differed` are not what the full model would have drawn.
+    Of `shadowed` early draws `differed` are not what the full model would have drawn. `calls` are the counts that tell
+    of servers, by their names in the events.
     """
 
     runs: int = 0
@@ -29,6 +41,7 @@ class Totals:
     differed: int = 0
     choice: str | None = None
     regret: float | None = None
+    calls: Counter[str] = field(default_factory=Counter)
 
     @property
     def tokens(self) -> int:
@@ -46,6 +59,7 @@ class PlanLine:
 
     `branch` are the strokes before the text. `estimate` is the number of rows that one instance makes, None where it is
     not known. `rule` names the rewrites that made the node. `holds` is true if its time is that of operators inside it.
+    `repeats`: what comes again of what its models give, as in EXPLAIN.
     """
 
     id: str
@@ -58,6 +72,7 @@ class PlanLine:
     columns: Mapping[str, str]
     rule: str | None
     holds: bool
+    repeats: str = "exact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +159,7 @@ def _line(op: Mapping[str, Any], branch: str) -> PlanLine:
         _texts(op.get("columns")),
         ", ".join(map(str, rules)) if isinstance(rules, list) and rules else None,
         bool(op.get("body") or op.get("arms")),
+        str(op.get("repeats", "exact")),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.tui.state.engine import ModelState
-from qpdsl.tui.state.plan import PlanTree, Totals
+from qpdsl.tui.state.plan import CALLS, COST, PlanTree, Totals
 from qpdsl.tui.state.rows import RowState
 from qpdsl.tui.state.search import SearchTree
 
@@ -149,6 +149,7 @@ class RunState:
         totals.seconds += event.seconds
         totals.shadowed += event.counts.get("shadowed", 0)
         totals.differed += event.counts.get("differed", 0)
+        totals.calls.update({name: event.counts[name] for name in (*CALLS, COST) if name in event.counts})
         inside = self._in.get(event.instance)
         if inside is not None and event.operator in inside:
             inside.remove(event.operator)

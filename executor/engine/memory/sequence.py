@@ -37,14 +37,14 @@ class Rank(NamedTuple):
     `priority`: see `Priority`. `urgency` is minus its owner's. `latest` is when it must run at the latest to be done by
     the owner's deadline, on the clock of `time.monotonic`: of all sequences the difference to now, their slack, is in
     the same order. It is infinite where there is no deadline, or one that has passed. Those alike in these go by
-    `arrival`, the number of their request, and then by `index` in it.
+    `arrival`, the number of their request, and then by the `sample` of it that they are.
     """
 
     priority: int = 0
     urgency: float = 0
     latest: float = math.inf
     arrival: int = 0
-    index: int = 0
+    sample: int = 0
 
     @property
     def standing(self) -> tuple[int, float, float]:
@@ -242,7 +242,7 @@ class Sequence:
     def _copy(self, index: int, copies: int) -> Sequence:
         copy = Sequence(self.ticket, self.request, list(self.tokens), index, copies, cached=self.cached)
         copy.admitted, copy.digests, copy.mask = True, self.digests, self.mask
-        copy.rank, copy.pressing = self.rank._replace(index=index), self.pressing
+        copy.rank, copy.pressing = self.rank._replace(sample=index), self.pressing
         copy.since = self.since
         return copy
 

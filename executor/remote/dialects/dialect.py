@@ -54,15 +54,15 @@ class Answer:
     """What was written, or the next piece of it.
 
     `ids` are the tokens' own, with the model's end among them where the server tells it; None where it tells none.
-    `logprobs`, one a token, empty where they are not told, with the text of each in `texts`. `finish`: why it ended,
-    None where it goes on; `named` says which of the stops did it. `prompt_tokens`, `cached_tokens` and `sampled_tokens`
-    are the server's counts, None where it has not said.
+    `logprobs`, one a token, empty where they are not told; `sizes` says how many bytes of text each is. `finish`: why
+    it ended, None where it goes on; `named` says which of the stops did it. `prompt_tokens`, `cached_tokens` and
+    `sampled_tokens` are the server's counts, None where it has not said.
     """
 
     text: str = ""
     ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] = ()
-    texts: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
     finish: OneOf["stop", "length"] | None = None
     named: str | None = None
     prompt_tokens: int | None = None
@@ -79,7 +79,7 @@ def joined(pieces: Iterable[Answer]) -> Answer:
         "".join(piece.text for piece in parts),
         tuple(id for piece in written for id in piece.ids or ()) if told else None,
         tuple(logprob for piece in parts for logprob in piece.logprobs),
-        tuple(text for piece in parts for text in piece.texts),
+        tuple(size for piece in parts for size in piece.sizes),
         *(_last(parts, name) for name in ("finish", "named", "prompt_tokens", "cached_tokens", "sampled_tokens")),
     )
 

@@ -90,26 +90,27 @@ class OpenAIDialect:
 
     def _answer(self, answer: Mapping[str, Any]) -> Answer:
         usage = answer.get("usage") or {}
-        counts = {
-            "prompt_tokens": usage.get("prompt_tokens"),
-            "cached_tokens": self._cached(answer, usage),
-            "sampled_tokens": usage.get("completion_tokens"),
-        }
+        prompt, sampled = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        cached = self._cached(answer, usage)
         choices = answer.get("choices")
         if not choices:
             if choices is None and not usage:
                 raise ValueError("it has no choices")
-            return Answer(**counts)
+            return Answer(prompt_tokens=prompt, cached_tokens=cached, sampled_tokens=sampled)
         choice = choices[0]
         message = choice.get("message", choice.get("delta"))
         text = choice.get("text") if message is None else message.get("content")
+        logprobs, sizes = _logprobs(choice.get("logprobs"))
         return Answer(
             text or "",
             self._token_ids(choice),
-            *_logprobs(choice.get("logprobs")),
+            logprobs,
+            sizes,
             _finish(choice.get("finish_reason")),
             self._stopped_by(choice),
-            **counts,
+            prompt,
+            cached,
+            sampled,
         )
 
     def _token_ids(self, choice: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -150,13 +151,20 @@ def _top_p(sampling: SamplingParams) -> float:
     return 1.0 if sampling.top_p is None else sampling.top_p
 
 
-def _logprobs(told: Any) -> tuple[tuple[float, ...], tuple[str, ...]]:
-    """Log-probabilities and texts of tokens, in the form of completions or of chats; llama-server knows one."""
+def _logprobs(told: Any) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Log-probabilities of tokens, and their sizes, in the form of completions or of chats; llama-server knows one."""
     if not told:
         return (), ()
     if (content := told.get("content")) is not None:
-        return tuple(float(token["logprob"]) for token in content), tuple(token["token"] for token in content)
-    return tuple(map(float, told.get("token_logprobs") or ())), tuple(told.get("tokens") or ())
+        return tuple(float(token["logprob"]) for token in content), tuple(map(_size, content))
+    sizes = (len(text.encode("utf-8", "replace")) for text in told.get("tokens") or ())
+    return tuple(map(float, told.get("token_logprobs") or ())), tuple(sizes)
+
+
+def _size(token: Mapping[str, Any]) -> int:
+    """A token may be a part of a character, which its text does not show."""
+    own = token.get("bytes")
+    return len(token["token"].encode("utf-8", "replace")) if own is None else len(own)
 
 
 def _finish(reason: Any) -> Any:

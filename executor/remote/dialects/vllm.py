@@ -44,11 +44,7 @@ class VLLMDialect(OpenAIDialect):
         source: Any = constraint.source
         if constraint.kind in ("json_schema", "choice"):
             source = json.loads(source)
-        held = {_FIELDS[constraint.kind]: source}
-        if constraint.kind == "json_schema":
-            # Else a model may write white space without end.
-            held["disable_any_whitespace"] = True
-        return {"structured_outputs": held}
+        return {"structured_outputs": {_FIELDS[constraint.kind]: source}}
 
     def _token_ids(self, choice: Mapping[str, Any]) -> tuple[int, ...] | None:
         return given_ids(choice)

@@ -28,6 +28,11 @@ _DIALECTS: Mapping[str, DialectName] = {
 # What to ask for where the server does not say what it is: what answers there has the dialect's name by right.
 _OF_DIALECT: Mapping[DialectName, str] = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama-server"}
 
+# A version is shown and kept up to here, in characters.
+_LONGEST = 80
+# A path that `transformers serve` alone has.
+_OF_TRANSFORMERS = "/load_model"
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -65,10 +70,12 @@ async def identify(connection: Connection, dialect: DialectName) -> Identity:
     about = {} if not (kind or dialect in _OF_DIALECT) else await _about(connection, kind or _OF_DIALECT[dialect])
     if about and not kind:
         kind = _OF_DIALECT[dialect]
+    if not kind and not models and _OF_TRANSFORMERS in (await _get(connection, "/openapi.json")).get("paths", {}):
+        kind = "transformers serve"
     contexts = tuple((model["id"], context) for model in models for context in _whole(model.get("max_model_len")))
     own = [*_whole(about.get("n_ctx")), *_whole(about.get("context_length"))]
     names = tuple(model["id"] for model in models)
-    return Identity(kind, str(about.get("version") or ""), names, contexts, own[0] if own else None)
+    return Identity(kind, str(about.get("version") or "")[:_LONGEST], names, contexts, own[0] if own else None)
 
 
 async def _models(connection: Connection) -> list[dict[str, Any]]:
@@ -100,8 +107,8 @@ async def _about(connection: Connection, kind: str) -> dict[str, Any]:
         settings = said.get("default_generation_settings")
         context = settings.get("n_ctx") if isinstance(settings, dict) else None
         return {"version": said["build_info"], "n_ctx": context} if "build_info" in said else {}
-    said = (await _get(connection, "/openapi.json")).get("info")
-    return {"version": said.get("version")} if isinstance(said, dict) else {}
+    info = (await _get(connection, "/openapi.json")).get("info")
+    return {"version": info.get("version")} if isinstance(info, dict) else {}
 
 
 async def _get(connection: Connection, path: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ async def known_or_probed(address: Address, location: Path | str | None, *, agai
     `location` is where the tokenizer of the address lies, None where it has none. Needs httpx. Raises ModelError.
     """
     from qpdsl.executor.remote.probe.identity import identify
-    from qpdsl.executor.remote.probe.probe import probe
+    from qpdsl.executor.remote.probe.server_probe import probe
     from qpdsl.executor.remote.server.connection import Connection
 
     kept = None if again else _read().get(_key(address))

@@ -25,11 +25,11 @@ class Abilities:
     each. `named_logprobs`: of ids that the request names, for the next token. `scores`: where the numbers of a reward
     model come from, "pooling" for those at every token and "classify" for those at the last one; `score_width`: how
     many these are, 0 where that was not seen; `score_shares`: they are probabilities, whatever is asked for.
-    `constraints`: what output is held to. `stops`: a stop
-    string ends the text, `names_stop`: and the answer says which did. `max_tokens_name`: the field that bounds a chat
-    completion. `context`: tokens with what is generated, None where the server does not say. `cached_tokens`: usage
-    tells what the server's cache had. `streams`: text comes as it is written. `cancels`: it stops when the connection
-    is closed. `version` is the server's, as it says. `notes`: what it takes and ignores, for people.
+    `constraints`: what output is held to. `stops`: a stop string ends the text, `names_stop`: and the answer says which
+    did. `max_tokens_name`: the field that bounds a chat completion. `context`: tokens with what is generated, None
+    where the server does not say. `cached_tokens`: usage tells what the server's cache had. `streams`: text comes as it
+    is written. `cancels`: it stops when the connection is closed. `version`: the server's name and version, as it says.
+    `notes`: what it takes and ignores, for people, to be read after "the server".
     """
 
     endpoint: Endpoint = "chat"

@@ -18,6 +18,8 @@ from qpdsl.executor.remote.server.sse import ServerSentEvents
 
 # Seconds to reach a server at all, and between two pieces of what is sent.
 _CONNECT, _WRITE = 10.0, 60.0
+# Seconds after which an idle socket is closed: servers do that too (uvicorn after 5), and then a request meets no one.
+_IDLE = 4.0
 # Seconds without a byte of the answer after which it is given up. A whole answer comes at once, after all its tokens.
 STALL = 300.0
 # No answer is longer, in bytes.
@@ -112,7 +114,7 @@ class Connection:
                 headers["authorization"] = f"Bearer {self._key}"
             self._client = httpx.AsyncClient(
                 headers=headers,
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=_IDLE),
                 transport=self._transport,
                 # A proxy of the environment is not the way to this machine.
                 mounts={"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None},

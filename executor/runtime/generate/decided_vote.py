@@ -135,7 +135,7 @@ class _SampleQueue:
         self._sampling = sampling = Sampling.of(node.op, instance, node.strategy)
         self._ready: asyncio.Queue[tuple[int, Row] | BaseException] = asyncio.Queue()
         self._waiting: dict[asyncio.Task[Completion], Ticket] = {}
-        self._counter = TokenCounter()
+        self._counter = TokenCounter(sampling.model)
         self._samples: list[Sample] = []
         self._unreported: list[tuple[Row, Sample]] = []
         self.slots = self._drawn = self._under_way = 0

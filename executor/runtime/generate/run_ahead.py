@@ -140,7 +140,7 @@ class Expansion:
             (continuation,) = onward.continuations([sampling.child(parent, index, sample)])
             if continuation is None:
                 return
-            counter = TokenCounter()
+            counter = TokenCounter(sampling.model)
             (request,) = onward.requests(continuation, priority=1, counter=counter)
             ticket = engine.submit(name, request)
         except (RowError, EngineError):

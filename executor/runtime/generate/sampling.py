@@ -29,9 +29,10 @@ OnToken = Callable[[Path, int, str], None]
 
 
 class TokenCounter:
-    """Counts the tokens of samples that may be given up before they end."""
+    """Counts the tokens of samples that may be given up before they end; none of a model whose tokens are not known."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: TextModel) -> None:
+        self._known = model.own_tokens
         self._watches: list[StopWatch | _Counter] = []
 
     def watch(self, watch: StopWatch | None) -> StopWatch | _Counter:
@@ -41,12 +42,12 @@ class TokenCounter:
 
     @property
     def total(self) -> int:
-        return sum(watch.pushed for watch in self._watches)
+        return sum(watch.pushed for watch in self._watches) if self._known else 0
 
     def rest(self, ended: Sequence[Sample]) -> int:
         """The tokens of the samples that have not ended."""
         done = {id(sample.watch) for sample in ended}
-        return sum(watch.pushed for watch in self._watches if id(watch) not in done)
+        return self._known * sum(watch.pushed for watch in self._watches if id(watch) not in done)
 
 
 class _Counter:

@@ -26,7 +26,7 @@ def command(name: str | None, forget: bool, form: str) -> Exit:
 
     from qpdsl.errors import UsageError
     from qpdsl.planner.cost.statistics import STATISTICS_FILE
-    from qpdsl.planner.explain.measurements import statistics_text
+    from qpdsl.planner.explain.measurements import servers_text, statistics_text
     from qpdsl.planning.user_cache import changing_statistics, damaged_files, folder, read_statistics
 
     for note in damaged_files():
@@ -50,7 +50,10 @@ def command(name: str | None, forget: bool, form: str) -> Exit:
         put(json.dumps(data, ensure_ascii=False, indent=2))
     elif shown:
         width = width_of(sys.stdout)
-        put("\n\n".join(statistics_text(program, width) for program in shown.values()))
+        parts = [statistics_text(program, width) for program in shown.values()]
+        used = {model for program in shown.values() for model in program.models.values()}
+        servers = {model: times for model, times in statistics.servers.items() if name is None or model in used}
+        put("\n\n".join([*parts, servers_text(servers, width)] if servers else parts))
     else:
         say(f"there are no statistics yet in `{folder() / STATISTICS_FILE}`; every `qpdsl run` makes some")
     return Exit.OK

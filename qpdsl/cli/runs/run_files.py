@@ -69,14 +69,14 @@ def run_files(
         guard.keeps(zoo.path(builtin.name), f"the folder of the model `{builtin.name}`")
     with contextlib.suppress(UserError):
         guard.keeps(user_cache.folder(), "the folder where qpdsl keeps its statistics")
+    if options.prices is not None:
+        guard.reads(Path(options.prices), "the file of `--prices`")
     output = None if options.output is None else _output(guard, options, Path(options.output).absolute())
     trace = None if options.trace is None else _trace(guard, options, Path(options.trace).absolute())
     routes = None
     if options.record_routes is not None:
         place = Path(options.record_routes).absolute()
         routes = guard.writes(place, "`--record-routes`", ROUTES, overwrite=options.overwrite)
-    if options.prices is not None:
-        guard.reads(Path(options.prices), "the file of `--prices`")
     if options.completions not in (None, NOWHERE):
         # What it holds is used, and more is added to it.
         guard.writes(Path(options.completions).absolute(), "`--completions`", COMPLETIONS, overwrite=True)

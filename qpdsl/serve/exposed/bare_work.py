@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from typing import Literal as OneOf
@@ -15,9 +15,9 @@ from qpdsl.executor.requests.request import Completion, Request, Sample, Watch
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.text.stop import Stops, StopWatch
 from qpdsl.serve.exposed.bare_request import BareRequest
-from qpdsl.serve.exposed.token_forms import TokenForms
 from qpdsl.serve.refusal import Refusal
-from qpdsl.serve.served_model import Answer, Chosen, Piece, Progress, Tally
+from qpdsl.serve.served_model import Answer, Chosen, Piece, Progress, Tally, no_pause
+from qpdsl.serve.token_forms import TokenForms
 
 
 class BareWork:
@@ -43,7 +43,7 @@ class BareWork:
         answer = self._answer(asked)
         return answer if self._request.token_ids else replace(answer, choices=tuple(map(_end, answer.choices)))
 
-    async def stream(self) -> AsyncIterator[Piece | Progress | Answer]:
+    async def stream(self, pause: Callable[[], float] = no_pause) -> AsyncGenerator[Piece | Progress | Answer, None]:
         """See `Work`. The log-probabilities of tokens are known when a sample ends, so with them no piece comes before.
 
         The pieces together say all of a choice but why it ended, token ids too.
@@ -52,7 +52,14 @@ class BareWork:
         outlet = _Outlet()
         asked = self._ask(None if request.logprobs else outlet)
         everything = asyncio.gather(*asked.tickets)
-        everything.add_done_callback(lambda _: outlet.changed.set())
+
+        def ended(done: asyncio.Future[Any]) -> None:
+            if not done.cancelled():
+                # Where nobody reads any further, nobody asks what it was.
+                done.exception()
+            outlet.changed.set()
+
+        everything.add_done_callback(ended)
         told: dict[int, _Grown] = {}
         try:
             while not everything.done():
@@ -61,6 +68,8 @@ class BareWork:
                     if index not in told and request.echo:
                         grown.text = self._model.decode(request.prompts[index // request.count]) + grown.text
                     yield self._piece(index, grown, told)
+                if (seconds := pause()) > 0 and not everything.done():
+                    await asyncio.wait((everything,), timeout=seconds)
             await everything
             answer = self._answer(asked)
             for index, choice in enumerate(answer.choices):
@@ -158,7 +167,8 @@ class BareWork:
         text, stop = ("", None) if sample is None else self._text(index, sample)
         logprobs = None
         if request.logprobs:
-            all_tokens, values = tokens, () if sample is None else sample.logprobs
+            all_tokens = tokens
+            values: tuple[float | None, ...] = () if sample is None else sample.logprobs
             if request.echo:
                 all_tokens, values = (*prompt, *tokens), (*told, *values)
             offset = 0 if request.echo else len(before)

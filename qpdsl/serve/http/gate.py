@@ -39,7 +39,7 @@ class Gate:
     async def enter(self, owner: Owner) -> None:
         """Takes one of the places, which `leave` gives back. Raises Refusal where there is none, nor room to wait."""
         if self.draining:
-            raise Refusal("the server is about to end", status=503, code="draining", retry_after=_SOONEST)
+            raise _ending()
         if self.running < self.most_running:
             self.running += 1
         else:
@@ -49,6 +49,15 @@ class Gate:
         """Gives a place back that was held for so long: to who waits next."""
         self._seconds += _WEIGHT * (seconds - self._seconds)
         self._pass_on()
+
+    def turn_away(self) -> None:
+        """Lets nobody in any more, those that wait included."""
+        self.draining = True
+        for *_, place in self._waiting:
+            if not place.done():
+                place.set_exception(_ending())
+        self._waiting.clear()
+        self._tell()
 
     async def drained(self) -> None:
         """Lets nobody in any more, and waits until all that run or wait are done."""
@@ -66,7 +75,7 @@ class Gate:
         try:
             await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if place.done() and not place.cancelled() and place.exception() is None:
                 # It was let in just now.
                 self._pass_on()
             else:
@@ -91,3 +100,7 @@ class Gate:
         """In how many seconds half of those that wait should be in."""
         seconds = self._seconds * (1 + self.waiting / 2) / self.most_running
         return min(max(math.ceil(seconds), _SOONEST), _LATEST)
+
+
+def _ending() -> Refusal:
+    return Refusal("the server is about to end", status=503, code="draining", retry_after=_SOONEST)

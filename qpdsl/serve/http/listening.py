@@ -81,6 +81,9 @@ class Listening:
                     await asyncio.wait_for(self._app.gate.drained(), self._drain_seconds)
                 except TimeoutError:
                     drained = False
+                    self._app.give_up()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._app.gate.drained(), _SECONDS_TO_CLOSE)
                 self._server.should_exit = True
             await serving
             return drained

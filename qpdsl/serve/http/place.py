@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import socket
+import ssl
 from dataclasses import dataclass
+from pathlib import Path
 
 from qpdsl.errors import UsageError, reason
 
@@ -28,7 +30,8 @@ class Place:
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     def bound(self) -> socket.socket:
-        """A socket that is bound there. Raises UsageError."""
+        """A socket that is bound there. Raises UsageError, also where the files for TLS are none."""
+        self._check_tls()
         try:
             family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
@@ -43,3 +46,18 @@ class Place:
         host, port = bound.getsockname()[:2]
         scheme = "http" if self.certificate is None else "https"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+    def _check_tls(self) -> None:
+        if self.certificate is None:
+            return
+        try:
+            # Without a password the library would ask for one on the terminal.
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                self.certificate, self.key, self.key_password or ""
+            )
+        except FileNotFoundError as error:
+            missing = [file for file in (self.certificate, self.key) if file is not None and not Path(file).is_file()]
+            raise UsageError(f"there is no file `{(missing or [self.certificate])[0]}`") from error
+        except (OSError, ValueError) as error:
+            files = "`--tls-cert`" if self.key is None else "`--tls-cert` and `--tls-key`"
+            raise UsageError(f"{files} cannot be used: {getattr(error, 'reason', None) or error}") from error

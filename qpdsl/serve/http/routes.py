@@ -34,6 +34,9 @@ _GONE = 499
 _MOST_PRIORITY = 1 << 31
 _MOST_SECONDS = 7 * 86400.0
 _STREAM_OPTIONS = ("include_usage", "include_obfuscation", "continuous_usage_stats")
+# All streams together are written to so often at most: a thousand times a second, but ten times each.
+_SECONDS_A_SEND = 0.001
+_LONGEST_PAUSE = 0.1
 Handler = Callable[[Request], Awaitable[Any]]
 
 
@@ -66,6 +69,8 @@ class ServerApp:
         self.gate = Gate(limits.running, limits.waiting)
         self.figures = ServerFigures(lambda: self.gate.running, lambda: self.gate.waiting)
         self.report = report
+        self._timers: set[asyncio.Timeout] = set()
+        self._given_up = False
         self._keys = keys
         self._created = int(time.time())
         self.asgi = FastAPI(title="qpdsl", docs_url=None, redoc_url=None, openapi_url=None)
@@ -80,6 +85,35 @@ class ServerApp:
         self._route("/healthz", self._alive, ["GET"], guarded=False)
         self._route("/readyz", self._ready, ["GET"], guarded=False)
         self.asgi.add_exception_handler(HTTPException, _no_route)
+
+    def pause(self) -> float:
+        """How long a stream gathers pieces: the more streams there are, the more each of them says at once."""
+        return min(self.gate.running * _SECONDS_A_SEND, _LONGEST_PAUSE)
+
+    @contextlib.asynccontextmanager
+    async def timed(self) -> AsyncIterator[None]:
+        """Ends the block by TimeoutError after the time that a request may take, or where the server gives it up."""
+        async with asyncio.timeout(self.limits.seconds) as timer:
+            self._timers.add(timer)
+            try:
+                yield
+            finally:
+                self._timers.discard(timer)
+
+    def late(self) -> Refusal:
+        """Why a request was ended before it had its answer."""
+        if self._given_up:
+            return Refusal("the server has ended", status=503, code="draining", retry_after=1)
+        message = f"it took more than {self.limits.seconds:g} s, the server's bound for a request"
+        return Refusal(message, status=504, code="timeout")
+
+    def give_up(self) -> None:
+        """Ends all requests that run or wait, each with an answer that says so."""
+        self._given_up = True
+        self.gate.turn_away()
+        now = asyncio.get_running_loop().time()
+        for timer in self._timers:
+            timer.reschedule(now)
 
     def _route(self, path: str, handler: Handler, methods: list[str], *, guarded: bool = True) -> None:
         async def guard(request: Request) -> Any:
@@ -131,7 +165,7 @@ class ServerApp:
             model = self._asked_model(body)
             if (method := getattr(model, what, None)) is None:
                 raise Refusal(f"`{model.name}` is a program, and has no tokens of its own", "model", status=404)
-            return JSONResponse(method(body))
+            return JSONResponse(await method(body))
 
         return handler
 
@@ -223,7 +257,7 @@ class _OneRequest:
         """The body of the answer. Raises Refusal."""
         await self.enter()
         with self._counted():
-            async with asyncio.timeout(self.app.limits.seconds):
+            async with self.app.timed():
                 answer = await self.work.answer()
             self.app.figures.answered(self.name, len(answer.choices), answer.tally)
             return self.replies.whole(answer)
@@ -245,7 +279,7 @@ class _OneRequest:
         """The events of the stream of a request that has entered, up to the last one; an error is one of them."""
         try:
             with self._counted():
-                async with asyncio.timeout(self.app.limits.seconds), contextlib.aclosing(self._happenings()) as chunks:
+                async with self.app.timed(), contextlib.aclosing(self._happenings()) as chunks:
                     async for chunk in chunks:
                         yield chunk
         except Refusal as refusal:
@@ -253,7 +287,7 @@ class _OneRequest:
 
     async def _happenings(self) -> AsyncGenerator[bytes, None]:
         begun = False
-        async with contextlib.aclosing(self.work.stream()) as happenings:
+        async with contextlib.aclosing(self.work.stream(self.app.pause)) as happenings:
             async for happening in happenings:
                 if isinstance(happening, Progress):
                     yield comment(f"progress {happening.text}")
@@ -279,8 +313,7 @@ class _OneRequest:
             raise
         except TimeoutError:
             outcome = "timeout"
-            message = f"it took more than {self.app.limits.seconds:g} s, the server's bound for a request"
-            raise Refusal(message, status=504, code="timeout") from None
+            raise self.app.late() from None
         except (asyncio.CancelledError, GeneratorExit):
             outcome = "cancelled"
             raise

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from qpdsl import zoo
-from qpdsl.executor.remote.budget import Meter
 from qpdsl.executor.remote.completion_store import CompletionStore
+from qpdsl.executor.remote.meter import Meter
 from qpdsl.executor.remote.remote_engine import RemoteEngine
 from qpdsl.executor.remote.server import retries
 from qpdsl.executor.remote.server.address import Address
@@ -69,10 +69,10 @@ def text_of(completion: Completion) -> list[str]:
     return [bytes(token for token in sample.tokens if token < 256).decode() for sample in completion.samples]
 
 
-def stopping(text: str, **more: Any) -> GenerateRequest:
+def stopping(stop: str, **more: Any) -> GenerateRequest:
     """A request whose samples end at a text."""
     detokenizer = model_of().detokenizer
-    return wanted(watch=lambda index: StopWatch(detokenizer, Stops((text,))), stops=(text,), **more)
+    return wanted(watch=lambda index: StopWatch(detokenizer, Stops((stop,))), stops=(stop,), **more)
 
 
 def one(request: GenerateRequest | ReadRequest) -> Any:
@@ -124,8 +124,7 @@ def test_a_row_with_many_samples_does_not_hold_up_another() -> None:
         await many
 
     driven(server, use)
-    assert [body["prompt"] for body in server.bodies].index("few") <= 8
-    assert server.most <= 16
+    assert [body["prompt"] for body in server.bodies].index("few") <= 12
 
 
 @pytest.mark.parametrize(
@@ -183,7 +182,7 @@ def test_what_the_server_refuses_is_said_in_its_words() -> None:
 
     async def use(engine: RemoteEngine) -> None:
         other = engine.submit("llm", wanted())
-        with pytest.raises(EngineError, match="http://127.0.0.1:8000/v1 answers 400: maximum context length is 1024"):
+        with pytest.raises(EngineError, match="answers 400: maximum context length is 1024"):
             await engine.submit("llm", wanted("long", (1, 2, 3)))
         assert len((await other).samples) == 1
         assert engine.busy("llm") == 0
@@ -206,7 +205,7 @@ def test_a_request_that_alone_fails_does_not_end_the_run() -> None:
                 await asyncio.sleep(0.01)
 
         task = asyncio.create_task(others())
-        with pytest.raises(EngineError, match="no such luck; it was asked .* times, and answered others"):
+        with pytest.raises(EngineError, match=r"no such luck; it was asked \d+ times, and answered others"):
             await bad
         task.cancel()
 
@@ -215,9 +214,7 @@ def test_a_request_that_alone_fails_does_not_end_the_run() -> None:
 
 def test_a_server_that_is_gone_ends_the_engine() -> None:
     server = ScriptedServer(lambda body, number: httpx.ConnectError("refused"))
-    with pytest.raises(
-        ServerGone, match="http://127.0.0.1:8000/v1 cannot be reached: refused; it has answered nothing"
-    ):
+    with pytest.raises(ServerGone, match="cannot be reached: refused; it has answered nothing"):
         driven(server, one(wanted(keys=tuple(range(20)))), patience=0.2)
     # After the first that failed, one goes to see whether it is there again.
     assert len(server.bodies) >= 8
@@ -291,10 +288,10 @@ def test_cancelling_closes_what_is_under_way_and_forgets_the_rest() -> None:
         assert engine.counts("llm").in_flight == 8
         ticket.cancel()
         await asyncio.sleep(0.02)
-        assert (server.given_up, server.in_flight, engine.busy("llm")) == (7, 1, 1)
+        assert (server.given_up, server.in_flight, engine.busy("llm")) == (8, 1, 1)
         other.cancel()
         await asyncio.sleep(0.02)
-        assert (server.in_flight, engine.busy("llm"), len(server.bodies)) == (0, 0, 8)
+        assert (server.in_flight, engine.busy("llm"), len(server.bodies)) == (0, 0, 9)
 
     driven(server, use)
 
@@ -523,6 +520,47 @@ def test_ids_of_tokens_where_the_server_tells_them() -> None:
     missing = ScriptedServer(lambda _, number: answer(" 3 + 4"))
     with pytest.raises(EngineError, match="left the ids of its tokens out"):
         driven(missing, one(request), abilities=able, address=address, place=zoo.path("zoo/counting"))
+
+
+def test_log_probabilities_are_those_of_the_text_that_was_kept() -> None:
+    """However far the server had got, and whether or not it tells of the mark of the end."""
+
+    def of(*pieces: tuple[str, list[tuple[str, float]]], request: GenerateRequest) -> tuple[float, int]:
+        events = []
+        for number, (text, tokens) in enumerate(pieces):
+            told = {"tokens": [token for token, _ in tokens], "token_logprobs": [logprob for _, logprob in tokens]}
+            events.append(piece(text, "stop" if number == len(pieces) - 1 else None, logprobs=told))
+        server = ScriptedServer(lambda _, number: Pieces(*events).response)
+        (sample,) = driven(server, one(request), abilities=replace(ABILITIES, logprobs=True)).samples
+        return sample.logprob, sample.size
+
+    tokens = [(" one", -1.0), (";", -2.0), (" two", -4.0)]
+    one_by_one = [(text, [(text, logprob)]) for text, logprob in tokens]
+    for request, expected in ((stopping(";"), (-3.0, 2)), (stopping("!"), (-7.0, 3))):
+        assert of(*one_by_one, request=request) == expected
+        assert of((" one; two", tokens), request=request) == expected
+    assert of((" one; two", [*tokens, ("", -8.0)]), request=stopping("!"))[0] == -7.0
+
+
+def test_what_was_cut_is_paid_for_too() -> None:
+    """The server's count comes last, so an answer that is closed has none."""
+
+    def script(body: Body, number: int) -> httpx.Response:
+        return Pieces(piece(" one"), piece(" two"), piece(";"), *[piece(" more")] * 100).response
+
+    meter = Meter(tokens=20)
+
+    async def use(engine: RemoteEngine) -> Completion:
+        first = await engine.submit("llm", stopping(";", text="x" * 60))
+        with pytest.raises(BudgetReached):
+            await engine.submit("llm", stopping(";"))
+        return first
+
+    completion = driven(ScriptedServer(script), use, meter=meter)
+    assert (completion.calls.prompt_tokens, completion.calls.sampled_tokens, meter.tokens) == (20, 3, 23)
+    counted = [{**piece(" one;"), "usage": {"prompt_tokens": 9, "completion_tokens": 2}}, piece(" more")]
+    told = driven(ScriptedServer(lambda _, number: Pieces(*counted).response), one(stopping(";")))
+    assert (told.calls.prompt_tokens, told.calls.sampled_tokens) == (9, 2)
 
 
 def test_readings_go_the_same_way(store: CompletionStore) -> None:

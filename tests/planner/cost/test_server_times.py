@@ -13,6 +13,7 @@ from qpdsl.planner.cost.server_calls import calls_json, calls_words
 from qpdsl.planner.cost.statistics import Statistics
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.explain.analyze import Analysis
+from qpdsl.planner.explain.measurements import servers_text
 from qpdsl.planner.explain.plan import explain, explain_json
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
@@ -72,6 +73,13 @@ def test_what_was_waited_is_waited_again() -> None:
     assert estimate.seconds is not None and scored is not None and 2.0 < estimate.seconds < 2.1 + scored
     again = Statistics.from_text(statistics.to_text())
     assert again.servers == statistics.servers and again.servers[_ID].levels[4].rate == pytest.approx(160.0)
+
+
+def test_what_was_waited_is_shown() -> None:
+    statistics = Statistics()
+    statistics.add(planned(), figures())
+    shown = servers_text(statistics.servers)
+    assert shown == f"{_ID}\n  4 problems at once or more: operators waited 2.00 s each, 160.0 tokens/s"
 
 
 def test_waits_are_those_of_as_many_problems_at_once() -> None:

@@ -373,6 +373,14 @@ def test_options_of_a_program() -> None:
     assert "program fast(q: text) -> text within epsilon(0.001) prefer latency=0.8 {" in str(p)
 
 
+def test_what_a_program_permits_of_servers() -> None:
+    @qp.program(within=qp.recorded)
+    def p(q: str) -> str:
+        return qp.chat(user=q).generate(llm)
+
+    assert "-> text within recorded {" in str(p)
+
+
 def test_a_model_with_an_adapter_is_another_model() -> None:
     plain, tuned = qp.model("zoo/counting"), qp.model("zoo/counting", adapter=Path("lora"))
     unnamed = [qp.model("zoo/counting", adapter="./other")]

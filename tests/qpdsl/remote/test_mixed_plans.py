@@ -63,8 +63,10 @@ program p(problem: text) -> text {{
 }}"""
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
-@pytest.mark.parametrize("options", ["temperature=0", 'temperature=0.9 stop="."'])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("vllm", "temperature=0"), ("vllm", 'temperature=0.9 stop="."'), ("sglang", "temperature=0.9")],
+)
 def test_small_model_here_and_large_one_there(kind: str, options: str, tmp_path: Path) -> None:
     with stub(kind) as server:
         program = gateway(server, options)

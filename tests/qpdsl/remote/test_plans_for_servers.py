@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from qpdsl.dataset.job import Job, run_rows
+from qpdsl.dataset.rows import InputRow
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
@@ -113,4 +118,24 @@ def test_samples_that_a_vote_gives_up_are_closed_at_the_server() -> None:
         server.writes, server.pace = writes, 0.005
         results, counts, _ = ran(optimized, server, rows=1)
         assert results[0].value == "4" and counts["given_up"] > 0
-        assert server.counts.aborted >= counts["given_up"] and server.counts.serving == 0
+        # It sees at its next token that nobody listens any more.
+        deadline = time.monotonic() + 20
+        while server.counts.serving and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert 0 < server.counts.aborted <= counts["given_up"] and server.counts.serving == 0
+
+
+def test_rows_start_as_others_leave_room_at_a_server() -> None:
+    """Nothing steps here: rows that wait hear of requests that have ended."""
+    with stub("vllm") as server:
+        physical = replace(naive_of(server, "chat user=problem\n generate llm max_tokens=300"), in_flight=8, floor=3)
+        session = Session(threads=1, completions="none")
+        session.load(physical)
+        # The first row is the longest by far, and the others go on beside it.
+        server.writes = lambda prompt, seed: "no." * (200 if texts(1)[0] in prompt else 1)
+        server.pace = 0.002
+        ended: list[int] = []
+        rows = [InputRow(str(number), {"problem": text}) for number, text in enumerate(texts(8))]
+        job = Job(physical, None, 0, with_rows=False)
+        asyncio.run(run_rows(session, job, list(enumerate(rows)), None, lambda number, _: ended.append(number)))
+        assert sorted(ended) == list(range(8)) and ended[-1] == 0

@@ -226,6 +226,29 @@ def test_stop_and_the_bound_cut_the_answer(server: Running, stream: bool) -> Non
     assert said(max_tokens=200) == (whole, "stop")
 
 
+def test_log_probabilities_of_the_answer(server: Running) -> None:
+    answer = server.chat("cut_short", QUESTION, logprobs=True).json()["choices"][0]
+    tokens = answer["logprobs"]["content"]
+    assert "".join(token["token"] for token in tokens) == answer["message"]["content"]
+    assert all(token["logprob"] <= 0 and token["top_logprobs"] == [] for token in tokens)
+    # The bare model, greedy as the program is, draws the same tokens.
+    with running([], expose=["llm=zoo/counting"]) as bare:
+        same = bare.chat("llm", QUESTION, temperature=0, max_tokens=4, logprobs=True).json()["choices"][0]
+    assert [token["token"] for token in same["logprobs"]["content"]] == [token["token"] for token in tokens]
+    told = [token["logprob"] for token in same["logprobs"]["content"]]
+    assert told == pytest.approx([token["logprob"] for token in tokens], abs=1e-5)
+    short = server.chat("cut_short", QUESTION, logprobs=True, max_tokens=2).json()["choices"][0]
+    assert short["logprobs"]["content"] == tokens[:2] and short["finish_reason"] == "length"
+    (chunk,) = [
+        choice
+        for event in events(server.chat("cut_short", QUESTION, logprobs=True, stream=True))[:-1]
+        if (choice := json.loads(event)["choices"][0])["logprobs"]
+    ]
+    assert chunk["logprobs"] == answer["logprobs"]
+    text = server.post("completions", model="cut_short", prompt=QUESTION, logprobs=0).json()["choices"][0]
+    assert text["logprobs"]["token_logprobs"] == [token["logprob"] for token in tokens]
+
+
 def test_the_programs_own_bound_is_told(server: Running) -> None:
     assert server.chat("cut_short", QUESTION).json()["choices"][0]["finish_reason"] == "length"
 
@@ -300,6 +323,7 @@ def test_a_conversation_goes_to_messages(server: Running) -> None:
         ({"frequency_penalty": 0.5}, "frequency_penalty", "not supported"),
         ({"logit_bias": {"5": 1}}, "logit_bias", "not supported"),
         ({"logprobs": True}, "logprobs", "no log-probabilities"),
+        ({"top_logprobs": 3}, "top_logprobs", "no others"),
         ({"width": 3}, "width", '"parameters"'),
         ({"parameters": {"width": "x"}}, "parameters", "takes a whole number"),
         ({"parameters": {"width": 0}}, "parameters", "keep"),
@@ -484,3 +508,18 @@ def test_it_drains(programs: Path) -> None:
             )
         assert error(refused, 503)["code"] == "draining"
         assert content(running_on.result())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_does_not_end_in_time_is_given_up(programs: Path, stream: bool) -> None:
+    with running([str(programs)], drain_seconds=0.1) as server, ThreadPoolExecutor(1) as pool:
+        running_on = pool.submit(server.chat, "slow", QUESTION, stream=stream)
+        until(lambda: server.session.busy > 0)
+        server.listening.stop()
+        response = running_on.result()
+        if stream:
+            told, done = events(response)
+            assert json.loads(told)["error"]["code"] == "draining" and done == "[DONE]"
+        else:
+            assert error(response, 503)["code"] == "draining"
+        until(lambda: server.session.busy == 0)

@@ -213,7 +213,10 @@ class Writer:
     def _held_to(self, body: Json, chat: bool) -> tuple[str, str] | None:
         asked = body.get("response_format") or {}
         form = asked.get("type")
-        if form == "json_schema" and self._obeyed(self.traits.json_schema, "response_format"):
+        schema = self.traits.json_schema
+        if not chat and self.traits.text_json_schema is not None:
+            schema = self.traits.text_json_schema
+        if form == "json_schema" and self._obeyed(schema, "response_format"):
             return "json_schema", json.dumps(asked["json_schema"]["schema"])
         if form == "json_object" and self._obeyed(self.traits.json_object, "response_format"):
             return "json_schema", json.dumps(asked["schema"]) if "schema" in asked else _OBJECT

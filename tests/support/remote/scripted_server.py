@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.remote.budget import Meter
+from qpdsl.executor.remote.meter import Meter
 from qpdsl.executor.remote.completion_store import CompletionStore
 from qpdsl.executor.remote.remote_engine import RemoteEngine
 from qpdsl.executor.remote.remote_model import text_model

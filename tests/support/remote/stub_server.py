@@ -113,6 +113,11 @@ class StubServer:
         fault = Fault(kind, times, path or "completions", **how)
         self._faults.append([fault, times])
 
+    def becomes(self, **traits: Any) -> None:
+        """Changes some of its traits from now on, as another version of the server would."""
+        self.traits = replace(self.traits, **traits)
+        self._writer = Writer(self.traits, language(), self.model)
+
     def mend(self) -> None:
         """Takes back all faults."""
         self._faults.clear()
@@ -331,9 +336,16 @@ class StubServer:
     def _about(self, asked: Asked) -> Any:
         traits, path = self.traits, asked.path
         if path == "/v1/models":
+            if traits.name == "transformers serve":
+                # It lists what is in the cache of the hub.
+                raise Refused(500, "Internal Server Error")
             return self._models()
         if path == "/health":
             return {"status": "ok"} if traits.name != "openai" else None
+        if traits.name == "transformers serve" and path == "/openapi.json":
+            return {"info": {"title": "FastAPI", "version": "0.1.0"}, "paths": {"/load_model": {}, "/v1/models": {}}}
+        if traits.name == "llama_cpp.server" and path == "/openapi.json":
+            return {"info": {"title": "llama.cpp Python API", "version": traits.version}}
         if traits.name == "vllm":
             gauge = 'vllm:num_requests_running{engine="0",model_name="%s"} %d.0\n'
             running = (gauge % (self.model, self.counts.serving)).encode()

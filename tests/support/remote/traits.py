@@ -55,6 +55,7 @@ class Traits:
     named_logprobs: bool = False
     unlimited_zero: bool = False
     json_schema: Heed = "heeded"
+    text_json_schema: Heed | None = None
     json_object: Heed = "heeded"
     held: Held = field(default_factory=dict)
     names_stop: str | None = None
@@ -112,7 +113,7 @@ SGLANG = Traits(
 )
 LLAMA_SERVER = Traits(
     "llama-server",
-    "b6869-f549b0007",
+    "b1-0c1e570",
     "llamacpp",
     seed_modulus=2**32,
     random_seed=2**32 - 1,
@@ -123,7 +124,7 @@ LLAMA_SERVER = Traits(
 )
 LLAMA_CPP_PYTHON = Traits(
     "llama_cpp.server",
-    "",
+    "0.3.36",
     "me",
     ids=500,
     n="ignored",
@@ -146,6 +147,7 @@ TRANSFORMERS = Traits(
     logprobs=None,
     echo=500,
     json_schema="ignored",
+    text_json_schema=422,
     json_object="ignored",
     keeps_stop=True,
     unknown=422,

@@ -101,7 +101,7 @@ def surface_shown(options: SurfaceOptions, device: str, dtype: str | None, threa
     check_options(plan, bind([param for param in plan.params if param.default is not None], {}))
     found = surface_of(plan, target, options.kv_memory)
     if found is None:
-        raise UsageError(f"`{options.surface}` calls no model, so that there is nothing to batch")
+        raise UsageError(f"`{options.surface}` calls no model of this machine, so that there is nothing to batch")
     surface, profile = found
     if form == "json":
         return json.dumps(surface_json(lowered.name, surface), ensure_ascii=False, indent=2)

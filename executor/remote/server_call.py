@@ -16,6 +16,7 @@ from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import STALL, Connection
 from qpdsl.executor.remote.server.errors import Unreachable
+from qpdsl.executor.remote.text_tokenizer import is_text
 from qpdsl.executor.remote.waiting_line import Place
 from qpdsl.executor.remote.written_sample import WrittenSample, answer_of, record_of
 from qpdsl.executor.requests.errors import EngineError
@@ -24,6 +25,8 @@ from qpdsl.executor.requests.ticket import Ticket
 
 # Seconds that a token may take where an answer comes as a whole.
 _SLOWEST_TOKEN = 2.0
+# Bytes of text that a token has at least, on the average of a prompt.
+_LEAST_TOKEN = 3
 
 
 @dataclass(eq=False)
@@ -47,7 +50,7 @@ class Billed:
 
 
 @dataclass(eq=False)
-class Job(Place):
+class ServerCall(Place):
     """A request with its place in the line. `key` is what its answer is kept under.
 
     `attempts` failed before; `answers`: how many requests the server had answered when the first did. `sent_at` is when
@@ -77,13 +80,13 @@ class Job(Place):
         """What the answer took; of one that broke off, as far as it came."""
         raise NotImplementedError
 
-    def finish(self, calls: Calls) -> None:
+    def finish(self, taken: Calls) -> None:
         """The answer is there, and kept."""
         raise NotImplementedError
 
 
 @dataclass(eq=False)
-class SampleJob(Job):
+class SampleCall(ServerCall):
     """Sample `index` of a ticket's request.
 
     With `streams`, the answer is read as it is written: the sample's watch may end it, which closes the connection.
@@ -114,7 +117,8 @@ class SampleJob(Job):
                     ended = written.push(dialect.read(event))
                     if written.begun:
                         self.begun()
-                    if ended and not self._has_usage_soon(written):
+                    # Where the server has ended too, its last events only count.
+                    if ended and written.answer.finish is None:
                         break
         else:
             most = self.request.max_tokens
@@ -140,14 +144,23 @@ class SampleJob(Job):
 
     @property
     def billed(self) -> Billed:
-        answer = self._answer if self._sample is not None or self._written is None else self._written.answer
-        size = 0 if self._sample is None else self._sample.size
-        sampled = size if answer.sampled_tokens is None else answer.sampled_tokens
-        return Billed(answer.prompt_tokens, answer.cached_tokens or 0, sampled)
+        written = self._written
+        if written is None:
+            return Billed(None, 0, 0)
+        answer = written.answer
+        prompt = answer.prompt_tokens
+        if prompt is None and (written.begun or answer.finish is not None):
+            prompt = self._prompt_size()
+        return Billed(prompt, answer.cached_tokens or 0, answer.sampled_tokens or 0)
 
-    def finish(self, calls: Calls) -> None:
+    def _prompt_size(self) -> int:
+        """What the prompt takes where the server does not get to say: of text as many tokens as it hardly has."""
+        tokens = self.request.prompt
+        return -(-len(tokens) // _LEAST_TOKEN) if is_text(self.model.text.tokenizer) else len(tokens)
+
+    def finish(self, taken: Calls) -> None:
         assert self._sample is not None
-        self.ticket.finish_sample(self.index, self._sample, self._answer.cached_tokens or 0, calls)
+        self.ticket.finish_sample(self.index, self._sample, self._answer.cached_tokens or 0, taken)
 
     def _fresh(self) -> WrittenSample:
         if self._written is None:
@@ -158,17 +171,13 @@ class SampleJob(Job):
             self._written.restart()
         return self._written
 
-    def _has_usage_soon(self, written: WrittenSample) -> bool:
-        """Whether the server has ended too, so that its last events only count."""
-        return written.answer.finish is not None
-
     def _settle(self, written: WrittenSample) -> bool:
         self._sample, self._answer = written.sample(), written.answer
         return self._sample is not None
 
 
 @dataclass(eq=False)
-class ReadingJob(Job):
+class ReadingCall(ServerCall):
     """A reading, whose values `result` waits for."""
 
     reading: Reading = field(kw_only=True)
@@ -202,9 +211,9 @@ class ReadingJob(Job):
         sampled = self._usage.get("completion_tokens") or 0
         return Billed(self._usage.get("prompt_tokens"), details.get("cached_tokens") or 0, sampled)
 
-    def finish(self, calls: Calls) -> None:
+    def finish(self, taken: Calls) -> None:
         if not self.result.done():
-            self.result.set_result((self._values, calls))
+            self.result.set_result((self._values, taken))
 
 
 def _usage_of(answer: Any) -> dict[str, Any]:

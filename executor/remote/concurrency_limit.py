@@ -23,7 +23,7 @@ _WORSE = 0.5
 _REST = 8
 
 
-class Admission:
+class ConcurrencyLimit:
     """The requests that one server has, and how many it may have.
 
     `enter` and `leave` enclose a request; `leave` is told how long it took and how many tokens it gave. While a server
@@ -41,7 +41,10 @@ class Admission:
         # The limit that paid last, with its tokens a second.
         self._paid: tuple[int, float] | None = None
         self._rest = 0
-        self._begin_round()
+        # What the round came to: answered requests, their tokens and seconds, and whether all places were taken.
+        self._requests = self._tokens = 0
+        self._seconds = 0.0
+        self._full = False
 
     @property
     def open(self) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _MILLION = 1_000_000
 _NAMES = ("input", "cached_input", "output")
@@ -49,7 +50,7 @@ class Prices:
         return cls({name: _price(name, row) for name, row in table.items()})
 
 
-def _price(name: str, row: object) -> Price:
+def _price(name: str, row: Any) -> Price:
     if not isinstance(row, dict) or not {"input", "output"} <= set(row):
         raise ValueError(f"the price of `{name}` is to have `input` and `output`, each for a million tokens")
     if unknown := sorted(set(row) - set(_NAMES)):
@@ -57,7 +58,8 @@ def _price(name: str, row: object) -> Price:
     for key, value in row.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             raise ValueError(f"`{key}` of `{name}` is to be a number of at least 0, not {value!r}")
-    return Price(row["input"], row.get("cached_input", row["input"]), row["output"])
+    cached = row["cached_input"] if "cached_input" in row else row["input"]
+    return Price(row["input"], cached, row["output"])
 
 
 class Meter:

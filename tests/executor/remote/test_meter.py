@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.executor.remote.budget import Meter, Prices
+from qpdsl.executor.remote.meter import Meter, Prices
 
 
 def prices(folder: Path, table: object) -> Prices:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from typing import Literal as OneOf
 
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.dialects.dialect import Messages
@@ -14,8 +15,8 @@ from qpdsl.executor.remote.probe.asking import LENGTH, Way, posted
 from qpdsl.executor.remote.probe.drawn import Drawn, draws, greedy_text
 from qpdsl.executor.remote.probe.held import Held, goes_on, holds
 from qpdsl.executor.remote.probe.identity import Identity, identify
-from qpdsl.executor.remote.probe.tokens import same_tokens
 from qpdsl.executor.remote.probe.told import Told, stops_when_left, tells
+from qpdsl.executor.remote.probe.vocabulary import same_tokens
 from qpdsl.executor.remote.scoring.reading import Reading, Values
 from qpdsl.executor.remote.scoring.scoring_abilities import with_scoring
 from qpdsl.executor.remote.server.abilities import Abilities, Endpoint
@@ -43,6 +44,7 @@ _MESSAGES = (
     "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?",
 )
 _SCORED = "Mia has 3 boxes with 4 cards in each box."
+_BOUNDS: tuple[OneOf["max_tokens", "max_completion_tokens"], ...] = ("max_tokens", "max_completion_tokens")
 _WAYS: Mapping[Endpoint, str] = {"ids": "completions", "text": "completions", "chat": "chat completions"}
 # What is seen of a way to ask, but for the chat's own.
 _Seen = tuple[Way, Drawn, Held, Told]
@@ -79,7 +81,7 @@ async def _probed(
         if "ids" in ways and endpoint != "ids":
             continue
         found = await greedy_text(way)
-        if found is None:
+        if found is None or not found[1]:
             continue
         seen[endpoint] = (way, await draws(way, *found), await holds(way, *found), await tells(way, *found, own))
         prefill = prefill or (endpoint == "chat" and await goes_on(way, *found))
@@ -107,18 +109,19 @@ async def _ways(
     ways: dict[Endpoint, Way] = {}
     written = await text.ask()
     if tokenizer is not None:
-        ids = Way(connection, dialect, address.name, [tuple(tokenizer.encode(prompt)) for prompt in _TEXTS])
+        prompts = [tuple(tokenizer.encode(prompt)) for prompt in _TEXTS]
+        ids = Way(connection, dialect, address.name, prompts)
         agree = await same_tokens(connection, address.name, tokenizer)
         counted = await ids.ask() if agree is not False else None
-        if counted is not None and counted.prompt_tokens == len(ids.prompts[0]):
+        if counted is not None and counted.prompt_tokens == len(prompts[0]):
             # Where nothing is told of ids, that text and ids are continued alike shows that they are read.
-            alike = written is not None and (written.text, written.prompt_tokens) == (counted.text, len(ids.prompts[0]))
+            alike = written is not None and (written.text, written.prompt_tokens) == (counted.text, len(prompts[0]))
             if agree or alike:
                 ways["ids"] = ids
     if written is not None:
         ways["text"] = text
-    for name in ("max_tokens", "max_completion_tokens"):
-        bounded = replace(chat, shape=Abilities(max_tokens_name=name))  # type: ignore[arg-type]
+    for name in _BOUNDS:
+        bounded = replace(chat, shape=Abilities(max_tokens_name=name))
         answer = await bounded.ask(most=LENGTH // 2)
         if answer is not None and (answer.sampled_tokens is None or answer.sampled_tokens <= LENGTH // 2):
             ways["chat"] = bounded
@@ -175,13 +178,23 @@ async def _no_answer(connection: Connection, address: Address, identity: Identit
     """Why the server gives no text for the model, in words."""
     if identity.models and address.name not in identity.models:
         return f"the server has no model of that name, only {listed(identity.models[:8], last='and')}"
+    body = {"model": address.name, "messages": [{"role": "user", "content": _MESSAGES[0]}], "max_tokens": LENGTH}
     try:
-        body = {"model": address.name, "messages": [{"role": "user", "content": _MESSAGES[0]}], "max_tokens": 4}
-        await connection.post("chat/completions", body)
+        answer = await connection.post("chat/completions", body)
     except ServerError as error:
         hint = "" if address.url.endswith("/v1") else f"; the URL of most servers ends with `/v1`: `{address.url}/v1`"
         return f"{error}{hint}"
-    return "the server gives answers that cannot be read: it is none of a kind that is known"
+    if _reasons(answer):
+        return "the server keeps the model's reasoning apart from its text; start it without a parser of reasoning"
+    return "the server writes no text, whatever it is asked: it is none of a kind that is known"
+
+
+def _reasons(answer: Any) -> bool:
+    try:
+        message = answer["choices"][0]["message"]
+        return bool(message.get("reasoning") or message.get("reasoning_content"))
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return False
 
 
 def _notes(address: Address, identity: Identity, scores: str | None, seen: Mapping[Endpoint, _Seen]) -> tuple[str, ...]:

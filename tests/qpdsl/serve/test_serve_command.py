@@ -1,0 +1,119 @@
+"""`qpdsl serve` from the command line: a real process, and what it refuses before it loads anything."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="serving needs qpdsl[serve]")
+
+from qpdsl.cli.exits import Exit
+from tests.support.cli import Run
+from tests.support.paths import ROOT
+
+MODEL = 'model llm = "zoo/counting"\n'
+MINE = """\
+program {name}(problem: text, n: int = 2) -> text {{
+  chat user=problem
+  generate llm n=n temperature=0.8 max_tokens=64
+  return text
+}}
+"""
+
+
+def test_it_serves_until_it_is_told_to_end() -> None:
+    command = [sys.executable, "-m", "qpdsl", "serve", "greedy", "--expose", "llm", "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None and process.stdout is not None
+        try:
+            told = process.stderr.readline()
+            url = re.search(r"serving `greedy` and `llm` at (http://127\.0\.0\.1:\d+/v1)", told)
+            assert url is not None, told + process.stderr.read()
+            turns = [
+                {"role": "user", "content": "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"}
+            ]
+            for model, answer in (("greedy", "12"), ("llm", "3 * 4 = 12. The answer is 12.")):
+                body = {"model": model, "messages": turns, "temperature": 0}
+                given = httpx.post(f"{url[1]}/chat/completions", json=body, timeout=60, trust_env=False).json()
+                assert given["choices"][0]["message"]["content"] == answer
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == Exit.OK
+            assert process.stderr.read() == "" and process.stdout.read() == ""
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give programs to serve"),
+        (["no_such"], "no file or shipped program"),
+        (["-"], "not from standard input"),
+        (["greedy", "--model", "lm=x"], "did you mean `llm`?"),
+        (["greedy", "--set", "wdth=3"], "no program has the parameter `wdth`"),
+        (["greedy", "--set", "problem"], "NAME=VALUE"),
+        (["beam_search", "--set", "width=x"], "`width` takes a whole number"),
+        (["beam_search", "--set", "width=0"], "`keep`"),
+        (["beam_search", "--set", "width=2", "--default", "width=3"], "both give `width`"),
+        (["greedy", "--expose", "prm"], "no program has the model `prm`"),
+        (["greedy", "--expose", "greedy=zoo/counting"], "is a program here"),
+        (["greedy", "--expose", "llm", "--expose", "llm"], "twice"),
+        (["greedy", "--tls-key", "x"], "--tls-cert"),
+        (["greedy", "--new-key", "ann"], "needs `--keys FILE`"),
+        (["greedy", "--keys", "/nowhere/keys"], "cannot read `/nowhere/keys`"),
+        (["greedy", "--max-cost", "1"], "--prices"),
+        (["greedy", "--host", "no.such.host.invalid", "--port", "0"], "cannot listen"),
+    ],
+)
+def test_bad_usage(qpdsl: Run, arguments: list[str], words: str) -> None:
+    ran = qpdsl("serve", *arguments)
+    assert ran.code == Exit.USAGE and words in ran.err, ran.err
+    assert ran.out == ""
+
+
+def test_a_port_that_is_taken(qpdsl: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = qpdsl("serve", "greedy", "--port", port)
+    assert ran.code == Exit.USAGE
+    assert f"cannot listen at 127.0.0.1:{port}: address already in use" in ran.err and "--port 0" in ran.err
+
+
+def test_bad_tls_files(qpdsl: Run, tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("none")
+    ran = qpdsl("serve", "greedy", "--port", 0, "--tls-cert", tmp_path / "cert.pem")
+    assert ran.code == Exit.USAGE and "--tls-cert" in ran.err
+    ran = qpdsl("serve", "greedy", "--port", 0, "--tls-cert", tmp_path / "no.pem")
+    assert ran.code == Exit.USAGE and "no.pem" in ran.err
+
+
+def test_a_new_key_is_shown_once(qpdsl: Run, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    first = qpdsl("serve", "--keys", file, "--new-key", "ann")
+    assert first.code == Exit.OK and first.out.startswith("sk-qpdsl-")
+    assert first.out.strip() not in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    assert qpdsl("serve", "--keys", file, "--new-key", "bob").code == Exit.OK
+    assert [line.split()[0] for line in file.read_text().splitlines()] == ["ann", "bob"]
+    again = qpdsl("serve", "--keys", file, "--new-key", "ann")
+    assert again.code == Exit.USAGE and "has a key of the name `ann`" in again.err
+    file.write_text("nonsense\n")
+    assert "line 1" in qpdsl("serve", "greedy", "--keys", file, "--port", 0).err
+
+
+def test_programs_of_one_name(tmp_path: Path) -> None:
+    from qpdsl.serve.catalogue import offered_programs
+    from qpdsl.sources.surroundings import Surroundings
+
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.qp").write_text(MODEL + MINE.format(name="mine") + MINE.format(name=f"only_{name}"))
+    offered = offered_programs([str(tmp_path / "a.qp"), str(tmp_path / "b.qp"), "greedy"], Surroundings(), ["n=3"])
+    assert [one.name for one in offered] == ["a/mine", "only_a", "b/mine", "only_b", "greedy"]
+    assert [one.fixed for one in offered] == [("n",)] * 4 + [()]

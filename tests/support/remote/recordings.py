@@ -1,0 +1,64 @@
+"""What real servers answered to the probe, and the table of the documents that is made of it.
+
+A recording is the output of `qpdsl models --probe ID --format json`, without and with a tokenizer, and how the server
+was started.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from qpdsl.executor.remote.server.abilities import Abilities
+from qpdsl.executor.remote.server.abilities_json import abilities_from_json
+from qpdsl.remote.abilities_words import in_words
+from tests.support.paths import ROOT
+
+FOLDER = ROOT / "tests" / "executor" / "remote" / "probe" / "recorded"
+# What depends on the model that is served.
+_OF_MODELS = ("context", "scores of a reward model")
+# In the order of the table.
+NAMES = ("vllm", "llama_server", "llama_cpp_python", "transformers")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """`probes`: what was seen, by whether "text" or "ids" were sent. `kind` and `traits` are those of its stub."""
+
+    server: str
+    kind: str
+    traits: dict[str, Any]
+    probes: dict[str, Abilities]
+
+
+def recording(name: str) -> Recording:
+    said = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    probes = {way: abilities_from_json(value) for way, value in said["probes"].items()}
+    return Recording(said["server"], said["stub"]["kind"], said["stub"]["traits"], probes)
+
+
+def table() -> str:
+    """The table of what servers do, in Markdown."""
+    columns = {one.server: _column(one) for one in map(recording, NAMES)}
+    lines = [["", *columns], ["---"] * (len(columns) + 1)]
+    lines += [[name, *(column[name] for column in columns.values())] for name in next(iter(columns.values()))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _column(one: Recording) -> dict[str, str]:
+    ways = {way: in_words(abilities) for way, abilities in one.probes.items()}
+    plain, ids = ways["text"], ways.get("ids", ways["text"])
+    cells = {name: _cell(words, ids[name]) for name, words in plain.items() if name not in _OF_MODELS}
+    cells["takes, and does not heed"] = "; ".join(
+        note.removeprefix("takes ") for note in one.probes["text"].notes if note.startswith("takes ")
+    )
+    return cells
+
+
+def _cell(plain: str, ids: str) -> str:
+    if plain == ids:
+        return plain
+    if plain == "no":
+        return f"{ids} (with `tokenizer=`)"
+    return f"{plain}; {ids} (with `tokenizer=`)"
