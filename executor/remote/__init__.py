@@ -12,6 +12,10 @@ on the same server, but not those of the engine in this process, since noise and
 completion is kept by its request key before anyone reads it, so a run that is resumed or repeated asks the server for
 nothing twice.
 
+`server_call.py` is one such request, and `written_sample.py` the sample that its answer comes to: where it ends is
+said here, whatever the server did. `waiting_line.py` says who goes next, `concurrency_limit.py` how many go at once,
+`server/retries.py` what follows when one fails, `completion_store.py` what is kept, `meter.py` what may be spent.
+
 A model has either its own tokenizer here, and then it is sent token ids of templates that are rendered here; or it has
 none, and then its tokens are the bytes of text (`text_tokenizer.py`), which are sent as text or as messages.
 """

@@ -84,7 +84,8 @@ class RemoteEngine:
 
     `store` keeps answers and gives them again; `meter` says when enough was spent. `patience`: seconds without any
     answer after which a server is given up, and `drive` raises ServerGone. `tell` is called with notes for the user,
-    `changed` when requests have come or gone, and with them what is `busy`. `transport` takes the place of sockets, for tests. While `drive` does not run, nothing is open.
+    `changed` when requests have come or gone, and with them what is `busy`. `transport` takes the place of sockets, for
+    tests. While `drive` does not run, nothing is open.
     """
 
     def __init__(

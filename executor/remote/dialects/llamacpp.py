@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from qpdsl.executor.remote.dialects.openai import OpenAIDialect, all_filters
+from qpdsl.executor.remote.dialects.openai import OpenAIDialect, all_filters, count_in
 from qpdsl.executor.requests.request import Constraint, ConstraintKind, SamplingParams
 
 
@@ -37,7 +37,7 @@ class LlamaCppDialect(OpenAIDialect):
 
     def _cached(self, answer: Mapping[str, Any], usage: Mapping[str, Any]) -> int | None:
         cached = super()._cached(answer, usage)
-        return (answer.get("timings") or {}).get("cache_n") if cached is None else cached
+        return count_in(answer.get("timings"), "cache_n") if cached is None else cached
 
 
 def _literal(text: str) -> str:

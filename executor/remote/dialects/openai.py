@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -90,7 +91,7 @@ class OpenAIDialect:
 
     def _answer(self, answer: Mapping[str, Any]) -> Answer:
         usage = answer.get("usage") or {}
-        prompt, sampled = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        prompt, sampled = count_in(usage, "prompt_tokens"), count_in(usage, "completion_tokens")
         cached = self._cached(answer, usage)
         choices = answer.get("choices")
         if not choices:
@@ -100,7 +101,11 @@ class OpenAIDialect:
         choice = choices[0]
         message = choice.get("message", choice.get("delta"))
         text = choice.get("text") if message is None else message.get("content")
+        if not isinstance(text, str | None):
+            raise ValueError("its text is none")
         logprobs, sizes = _logprobs(choice.get("logprobs"))
+        if not all(map(math.isfinite, logprobs)):
+            raise ValueError("a log-probability is no number")
         return Answer(
             text or "",
             self._token_ids(choice),
@@ -121,8 +126,13 @@ class OpenAIDialect:
         return None
 
     def _cached(self, answer: Mapping[str, Any], usage: Mapping[str, Any]) -> int | None:
-        cached: int | None = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        return cached
+        return count_in(usage.get("prompt_tokens_details"), "cached_tokens")
+
+
+def count_in(counts: Any, name: str) -> int | None:
+    """A number of tokens that a server tells; None where it tells none."""
+    count = counts.get(name) if isinstance(counts, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 
 def given_ids(choice: Mapping[str, Any]) -> tuple[int, ...] | None:

@@ -135,7 +135,7 @@ class Connection:
         kind = response.headers.get("content-type", "")
         try:
             return json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             if kind and "json" not in kind:
                 what = f"answers with `{kind.partition(';')[0]}` and not with JSON: it is no such server"
                 raise Refused(f"{self.url} {what}", response.status_code) from None
@@ -144,7 +144,7 @@ class Connection:
     def _event(self, data: str) -> Any:
         try:
             return json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Unreachable(f"{self.url} gives half an answer") from None
 
     async def _failure(self, response: httpx.Response) -> ServerError:
@@ -174,7 +174,7 @@ class Connection:
         text, code = content.decode("utf-8", "replace"), ""
         try:
             said = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = None if text.lstrip().startswith("<") else text
         text, code = error_in(said) or (said if isinstance(said, str) else "", "")
         return self._shown(text), code
@@ -233,5 +233,5 @@ def _retry_after(headers: httpx.Headers) -> float | None:
             if moment.tzinfo is None:
                 moment = moment.replace(tzinfo=UTC)
             return max(0.0, (moment - datetime.now(UTC)).total_seconds())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -38,6 +38,8 @@ class Listening:
             app.asgi,
             lifespan="off",
             log_config=None,
+            # What goes wrong in a request the application tells itself.
+            log_level="critical",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=_SECONDS_TO_CLOSE,

@@ -31,6 +31,7 @@ from qpdsl.serve.served_model import Asking, Endpoint, Piece, Progress, ServedMo
 
 # A client that has gone away is told nothing more; nginx's number for that is what the log says.
 _GONE = 499
+_FAULT = "a fault in the server; its log says more"
 _MOST_PRIORITY = 1 << 31
 _MOST_SECONDS = 7 * 86400.0
 _STREAM_OPTIONS = ("include_usage", "include_obfuscation", "continuous_usage_stats")
@@ -123,6 +124,9 @@ class ServerApp:
                 return await handler(request)
             except Refusal as refusal:
                 return refused(refusal)
+            except Exception as error:
+                self.report(error)
+                return refused(Refusal(_FAULT, status=500, code="internal"))
 
         self.asgi.add_route(path, guard, methods=methods)
 
@@ -325,7 +329,7 @@ class _OneRequest:
             raise Refusal(str(error), status=422, code="model_failed") from error
         except Exception as error:
             self.app.report(error)
-            raise Refusal("a fault in the server; its log says more", status=500, code="internal") from error
+            raise Refusal(_FAULT, status=500, code="internal") from error
         finally:
             self.app.gate.leave(time.monotonic() - self.entered)
             self._end(outcome)
@@ -342,7 +346,9 @@ def refused(refusal: Refusal) -> Response:
         headers["retry-after"] = str(refusal.retry_after)
     if refusal.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return JSONResponse(refusal.body(), status_code=refusal.status, headers=headers)
+    # In ASCII, as a message may quote what UTF-8 cannot hold.
+    body = json.dumps(refusal.body())
+    return Response(body, status_code=refusal.status, headers=headers, media_type="application/json")
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,15 +13,13 @@ from qpdsl.executor.remote.server import retries
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.requests.request import Completion
 from qpdsl.executor.text.stop import Stops, StopWatch
-from tests.support.remote.scripted_server import ABILITIES, model_of, wanted
+from tests.support.remote.scripted_server import ABILITIES, model_of, until, wanted
 from tests.support.remote.stub_server import stub
 
 
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+async def open_files() -> int:
+    """The files and sockets of this process; 0 where that cannot be told."""
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
 def test_a_sample_that_ended_here_frees_the_server() -> None:
@@ -41,18 +37,16 @@ def test_a_sample_that_ended_here_frees_the_server() -> None:
             completion = await engine.submit("llm", request)
             assert [sample.finish for sample in completion.samples] == ["stop"] * 2
             given_up = engine.submit("llm", wanted(keys=(3, 4, 5), max_tokens=1000))
-            await asyncio.sleep(0.2)
+            await until(lambda: server.counts.serving == 3)
             given_up.cancel()
-            await asyncio.sleep(0.2)
+            await until(lambda: server.counts.aborted == 5)
             driver.cancel()
             await asyncio.gather(driver, return_exceptions=True)
 
-        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+        before = asyncio.run(open_files())
         asyncio.run(main())
-        until(lambda: server.counts.aborted == 5)
-        until(lambda: server.counts.connections == 0)
-        if before:
-            until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+        asyncio.run(until(lambda: server.counts.connections == 0))
+        assert asyncio.run(open_files()) <= before
 
 
 def test_a_server_that_was_killed_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import time
 import warnings
 from collections.abc import Iterator
@@ -40,8 +41,11 @@ from tests.support.remote.scripted_server import (
     answer,
     driven,
     model_of,
+    until,
     wanted,
 )
+
+IDS = Address("vllm", ADDRESS.url, "name", "zoo/counting")
 
 
 @pytest.fixture(autouse=True)
@@ -283,15 +287,15 @@ def test_cancelling_closes_what_is_under_way_and_forgets_the_rest() -> None:
     async def use(engine: RemoteEngine) -> None:
         ticket = engine.submit("llm", wanted(keys=tuple(range(20))))
         other = engine.submit("llm", wanted("other"))
-        await asyncio.sleep(0.02)
-        assert server.in_flight == 8 and engine.busy("llm") == 21
+        await until(lambda: server.in_flight == 8)
+        assert engine.busy("llm") == 21
         assert engine.counts("llm").in_flight == 8
         ticket.cancel()
-        await asyncio.sleep(0.02)
-        assert (server.given_up, server.in_flight, engine.busy("llm")) == (8, 1, 1)
+        await until(lambda: (server.given_up, server.in_flight) == (8, 1))
+        assert engine.busy("llm") == 1
         other.cancel()
-        await asyncio.sleep(0.02)
-        assert (server.in_flight, engine.busy("llm"), len(server.bodies)) == (0, 0, 9)
+        await until(lambda: server.in_flight == 0)
+        assert (engine.busy("llm"), len(server.bodies)) == (0, 9)
 
     driven(server, use)
 
@@ -464,8 +468,8 @@ def test_the_first_of_a_fan_out_leads() -> None:
         await asyncio.sleep(0.03)
         assert len(server.bodies) == 1
         gates[0].set()
-        await asyncio.sleep(0.03)
-        assert len(server.bodies) == 3 and not ticket.done
+        await until(lambda: len(server.bodies) == 3)
+        assert not ticket.done
         done.set()
         assert len((await ticket).samples) == 3
 
@@ -505,7 +509,7 @@ def test_a_replay_costs_nothing(store: CompletionStore) -> None:
 
 
 def test_ids_of_tokens_where_the_server_tells_them() -> None:
-    address = Address("vllm", ADDRESS.url, "name", "zoo/counting")
+    address = IDS
     able = replace(ABILITIES, endpoint="ids", token_ids=True, logprobs=True)
     model = model_of(able, address, zoo.path("zoo/counting"))
     eos = min(model.eos)
@@ -561,6 +565,38 @@ def test_what_was_cut_is_paid_for_too() -> None:
     counted = [{**piece(" one;"), "usage": {"prompt_tokens": 9, "completion_tokens": 2}}, piece(" more")]
     told = driven(ScriptedServer(lambda _, number: Pieces(*counted).response), one(stopping(";")))
     assert (told.calls.prompt_tokens, told.calls.sampled_tokens) == (9, 2)
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        [],
+        {"choices": 3},
+        {"choices": [[]]},
+        {"choices": [{"text": ["a"], "finish_reason": "stop"}]},
+        {"choices": [{"text": "a", "finish_reason": {"why": 1}}]},
+        {"choices": [{"text": "a", "finish_reason": "stop", "logprobs": {"token_logprobs": [float("-inf")]}}]},
+        {"choices": [{"text": "a", "finish_reason": "stop", "logprobs": {"content": [{"token": 3}]}}]},
+        {"choices": [{"text": "a", "finish_reason": "stop", "token_ids": [1 << 40]}]},
+        {"choices": [{"text": "a", "finish_reason": "stop", "token_ids": [-1]}]},
+        {"choices": [{"text": "a", "finish_reason": "stop", "token_ids": "x"}]},
+    ],
+)
+def test_strange_answers_end_a_row_and_not_the_engine(strange: Any) -> None:
+    able = replace(ABILITIES, endpoint="ids", token_ids=True)
+    place = zoo.path("zoo/counting")
+    with pytest.raises(EngineError):
+        content = json.dumps(strange).encode()
+        server = ScriptedServer(lambda _, number: httpx.Response(200, content=content))
+        driven(server, one(replace(wanted(), prompt=(1, 2))), abilities=able, address=IDS, place=place)
+
+
+@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": "7"}, {"completion_tokens": -1}, {"prompt_tokens": None}])
+def test_strange_counts_are_none(usage: Any) -> None:
+    server = ScriptedServer(lambda _, number: {**answer(" It is 4."), "usage": usage})
+    calls = driven(server, one(wanted())).calls
+    # What is known is counted: the prompt's length, and one piece.
+    assert (calls.prompt_tokens, calls.sampled_tokens) == (6, 1)
 
 
 def test_readings_go_the_same_way(store: CompletionStore) -> None:

@@ -1,7 +1,7 @@
 """What real servers answered to the probe, and the table of the documents that is made of it.
 
-A recording is the output of `qpdsl models --probe ID --format json`, without and with a tokenizer, and how the server
-was started.
+A recording is what `qpdsl models --probe` found, without and with a tokenizer, and how the server was started.
+`tests/live/test_probes.py` compares it with the server itself, and records it anew.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import httpx
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.remote.meter import Meter
 from qpdsl.executor.remote.completion_store import CompletionStore
+from qpdsl.executor.remote.meter import Meter
 from qpdsl.executor.remote.remote_engine import RemoteEngine
 from qpdsl.executor.remote.remote_model import text_model
 from qpdsl.executor.remote.server.abilities import Abilities
@@ -99,6 +100,14 @@ class ScriptedServer:
         if isinstance(reply, Exception):
             raise reply
         return reply if isinstance(reply, httpx.Response) else httpx.Response(200, json=reply)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits for something to hold, for at most ten seconds."""
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.002)
 
 
 def model_of(abilities: Abilities = ABILITIES, address: Address = ADDRESS, place: Path | None = None) -> TextModel:
