@@ -57,15 +57,10 @@ class Connection:
         """Asks, and reads the answer as it is streamed."""
         asked = Asked()
         start = time.perf_counter()
+        leaves = body.get("leave_after", 0)
+        payload = json.dumps({name: value for name, value in body.items() if name != "leave_after"}).encode()
         try:
-            if self._streams is None:
-                self._streams = await asyncio.open_connection(self._host, self._port)
-            reader, writer = self._streams
-            leaves = body.get("leave_after", 0)
-            payload = json.dumps({name: value for name, value in body.items() if name != "leave_after"}).encode()
-            head = f"POST {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\ncontent-type: application/json\r\n"
-            writer.write(f"{head}content-length: {len(payload)}\r\n\r\n".encode() + payload)
-            status, headers = await _head(reader)
+            reader, (status, headers) = await self._send(path, payload)
             if status != 200:
                 raise HTTPError(f"{status}: {(await _rest(reader, headers))[:300]!r}")
             if headers.get("content-type", "").startswith("application/json"):
@@ -78,6 +73,22 @@ class Connection:
             await self.close()
         asked.whole = time.perf_counter() - start
         return asked
+
+    async def _send(self, path: str, payload: bytes) -> tuple[asyncio.StreamReader, tuple[int, dict[str, str]]]:
+        """Sends a request and reads the head of its answer; again where the server had closed the old connection."""
+        head = f"POST {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\ncontent-type: application/json\r\n"
+        request = f"{head}content-length: {len(payload)}\r\n\r\n".encode() + payload
+        if self._streams is not None:
+            reader, writer = self._streams
+            try:
+                writer.write(request)
+                return reader, await _head(reader)
+            except (ConnectionError, asyncio.IncompleteReadError):
+                await self.close()
+        self._streams = await asyncio.open_connection(self._host, self._port)
+        reader, writer = self._streams
+        writer.write(request)
+        return reader, await _head(reader)
 
     async def _events(
         self, reader: asyncio.StreamReader, headers: dict[str, str], asked: Asked, start: float, leaves: int

@@ -236,9 +236,9 @@ class Analysis:
         yield f"{plural(ties, 'near tie')}; {seconds(outside)}{share} outside forwards"
         if self.plan.has_remote():
             yield f"servers: {', '.join(calls_words(whole.counts)) or 'nothing was asked'}"
-            for name, waits in waits_of(self.plan, figures).items():
-                rate = "" if waits.rate is None else f", {waits.rate:,.1f} tokens/s"
-                each = seconds((waits.drawing + waits.reading) / (waits.runs + waits.reads))
+            for name, own in waits_of(self.plan, figures).items():
+                rate = "" if own.rate is None else f", {own.rate:,.1f} tokens/s"
+                each = seconds((own.drawing + own.reading) / (own.runs + own.reads))
                 yield f"{name}: operators waited {each} each{rate}"
         yield from (f"{name}: {words}" for name, words in self.implementations.items())
         for name, model in figures.models.items():

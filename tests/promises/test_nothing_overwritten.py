@@ -98,7 +98,14 @@ def shorter(text: str) -> float:
 RECORD = {"id": "1", "answer": "3", "score": None, "tokens_in": 1, "tokens_out": 2}
 PAGE = Contents("a report of qpdsl", begins_page)
 CHROME = Contents("a run for a trace viewer", begins_chrome_trace)
-KINDS = {"results": RESULTS, "trace": TRACE, "journal": JOURNAL, "page": PAGE, "chrome": CHROME, "completions": COMPLETIONS}
+KINDS = {
+    "results": RESULTS,
+    "trace": TRACE,
+    "journal": JOURNAL,
+    "page": PAGE,
+    "chrome": CHROME,
+    "completions": COMPLETIONS,
+}
 
 
 @pytest.fixture
