@@ -15,10 +15,15 @@ DIALECTS: tuple[DialectName, ...] = get_args(DialectName)
 _SIGN = " adapter="
 
 
+def dialect_of(id: str) -> DialectName | None:
+    """How the server that runs the model is spoken to; None for a model of this machine or the hub."""
+    name, colon, _ = id.partition(":")
+    return next((dialect for dialect in DIALECTS if colon and dialect == name), None)
+
+
 def is_remote(id: str) -> bool:
     """Whether a server elsewhere runs the model."""
-    dialect, colon, _ = id.partition(":")
-    return bool(colon) and dialect in DIALECTS
+    return dialect_of(id) is not None
 
 
 def with_adapter(id: str, adapter: str | None) -> str:

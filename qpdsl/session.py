@@ -105,8 +105,8 @@ class Session:
     asked for twice, by default one in the user's cache folder, and "none" for no file. `max_tokens_total` bounds the
     tokens that are sent and written, and `max_cost` what they cost by `prices`, a file with a price table; where one of
     these is reached, runs end with BudgetReached. A server that answers nothing for `server_timeout` seconds, by
-    default 600, is given up, and runs end with ServerGone. `tell` gets what a user may want to know of servers, in words.
-    Raises ArgumentError.
+    default 600, is given up, and runs end with ServerGone; with `outlive_servers` those alone that wait for it. `tell`
+    gets what a user may want to know of servers, in words. Raises ArgumentError.
     """
 
     @naming_keywords
@@ -133,6 +133,7 @@ class Session:
         max_cost: float | None = None,
         prices: str | Path | None = None,
         server_timeout: float | None = None,
+        outlive_servers: bool = False,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         check_device(device)
@@ -147,6 +148,7 @@ class Session:
             locate_tokenizer,
             tell,
             self._note_busy,
+            outlives=outlive_servers,
         )
         self.threads = threads
         self.device = device

@@ -131,8 +131,8 @@ LAYERS: dict[str, str] = {
     "qpdsl/serve": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
     "qpdsl/serve/http": "executor/requests executor/events qpdsl qpdsl/serve",
     "qpdsl/serve/exposed": "executor/requests executor/models executor/text executor/runtime/instance qpdsl/serve",
-    "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/requests executor/events qpdsl qpdsl/zoo "
-    "qpdsl/sources",
+    "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/requests executor/events qpdsl "
+    "qpdsl/zoo qpdsl/sources",
     "qpdsl/cli/runs": "grammar planner/plan planner/values planner/explain executor* tui tui/widgets qpdsl/zoo "
     "qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset qpdsl/cli qpdsl/remote",
     "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",

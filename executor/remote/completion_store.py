@@ -27,7 +27,7 @@ def begins_store(file: BinaryIO) -> bool:
     """Whether an open file is an SQLite file that may hold completions, as far as its header tells."""
     header = file.read(_HEADER)
     # What says whose file it is may still stand in the log beside the file.
-    return header.startswith(b"SQLite format 3\0") and header[68:72] in (bytes(4), _APPLICATION.to_bytes(4, "big"))
+    return header.startswith(_BEGINNING) and header[68:72] in (bytes(4), _APPLICATION.to_bytes(4, "big"))
 
 
 class StoreError(Exception):

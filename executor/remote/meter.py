@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _MILLION = 1_000_000
+# No million tokens cost more, in any currency.
+_HIGHEST = 1e18
 _NAMES = ("input", "cached_input", "output")
 
 
@@ -43,7 +44,7 @@ class Prices:
             table = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ValueError(f"the prices in `{path}` cannot be read: {error.strerror or error}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"`{path}` is no JSON: {error}") from error
         if not isinstance(table, dict):
             raise ValueError(f'`{path}` is no table of prices such as {{"NAME": {{"input": 0.15, "output": 0.6}}}}')
@@ -56,8 +57,8 @@ def _price(name: str, row: Any) -> Price:
     if unknown := sorted(set(row) - set(_NAMES)):
         raise ValueError(f"the price of `{name}` has `{unknown[0]}`, and only {', '.join(_NAMES)} are known")
     for key, value in row.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-            raise ValueError(f"`{key}` of `{name}` is to be a number of at least 0, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _HIGHEST:
+            raise ValueError(f"`{key}` of `{name}` is to be a number of at least 0, not {str(value)[:20]}")
     cached = row["cached_input"] if "cached_input" in row else row["input"]
     return Price(row["input"], cached, row["output"])
 

@@ -15,7 +15,7 @@ import httpx
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.completion_store import CompletionStore
 from qpdsl.executor.remote.concurrency_limit import ConcurrencyLimit
-from qpdsl.executor.remote.dialects.dialect import Ask, Asking, Messages, Prompt
+from qpdsl.executor.remote.dialects.dialect import Ask, Asking, Prompt
 from qpdsl.executor.remote.dialects.known_dialects import named
 from qpdsl.executor.remote.meter import Meter
 from qpdsl.executor.remote.request_key import request_key, seed_of
@@ -27,7 +27,7 @@ from qpdsl.executor.remote.server.connection import Connection
 from qpdsl.executor.remote.server.errors import Refused, Unreachable
 from qpdsl.executor.remote.server.retries import PATIENCE, Retries
 from qpdsl.executor.remote.server_call import ModelAtServer, ReadingCall, SampleCall, ServerCall
-from qpdsl.executor.remote.text_tokenizer import UNBOUNDED, conversation_of, is_text, text_of
+from qpdsl.executor.remote.text_tokenizer import UNBOUNDED, is_text, messages_of, text_of
 from qpdsl.executor.remote.waiting_line import WaitingLine, prefix_of
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
@@ -42,20 +42,14 @@ _TURNS = 8
 
 @dataclass(frozen=True, slots=True)
 class RemoteCounts:
-    """What a model took so far. `limit` is how many requests its server gets at once, for all its models.
+    """What a model took so far: of its `calls`, what was given up and what broke off counts too.
 
-    See `Calls` for the others; what was given up and what broke off counts too.
+    `in_flight` of its requests are at the server, which gets `limit` at once for all its models.
     """
 
     in_flight: int
     limit: int
-    requests: int
-    retries: int
-    replayed: int
-    prompt_tokens: int
-    cached_tokens: int
-    sampled_tokens: int
-    cost: float
+    calls: Calls
 
 
 @dataclass(eq=False)
@@ -83,9 +77,10 @@ class RemoteEngine:
     """An `Engine` of models on any number of servers.
 
     `store` keeps answers and gives them again; `meter` says when enough was spent. `patience`: seconds without any
-    answer after which a server is given up, and `drive` raises ServerGone. `tell` is called with notes for the user,
-    `changed` when requests have come or gone, and with them what is `busy`. `transport` takes the place of sockets, for
-    tests. While `drive` does not run, nothing is open.
+    answer after which a server is given up, and `drive` raises ServerGone. With `outlives` what waits for that server
+    fails with it instead, as what comes later does at its first failure, until the server answers again; the rest goes
+    on. `tell` is called with notes for the user, `changed` when requests have come or gone, and with them what is
+    `busy`. `transport` takes the place of sockets, for tests. While `drive` does not run, nothing is open.
     """
 
     def __init__(
@@ -95,6 +90,7 @@ class RemoteEngine:
         *,
         transport: httpx.AsyncBaseTransport | None = None,
         patience: float = PATIENCE,
+        outlives: bool = False,
         tell: Callable[[str], None] | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -102,6 +98,7 @@ class RemoteEngine:
         self._meter = meter or Meter()
         self._transport = transport
         self._patience = patience
+        self._outlives = outlives
         self._tell = tell
         self._changed = changed
         self._told = False
@@ -128,10 +125,9 @@ class RemoteEngine:
 
     def counts(self, model: str) -> RemoteCounts:
         """What the model took since the engine was made."""
-        spent, server = self._spent[model], self._server(self._models[model])
+        server = self._server(self._models[model])
         in_flight = sum(call.model.id == model for call in self._running)
-        numbers = (spent.requests, spent.retries, spent.replayed, spent.prompt_tokens or 0, spent.cached_tokens)
-        return RemoteCounts(in_flight, server.concurrency.limit, *numbers, spent.sampled_tokens, spent.cost)
+        return RemoteCounts(in_flight, server.concurrency.limit, self._spent[model])
 
     def busy(self, model: str) -> int:
         """The samples and readings that are waited for."""
@@ -276,11 +272,14 @@ class RemoteEngine:
         call.attempts += 1
         try:
             wait = server.retries.wait(error, call.attempts, call.answers)
+        except ServerGone as gone:
+            if self._outlives:
+                self._give_up(server, call, gone)
+            else:
+                self._failure = gone
+            return
         except EngineError as reason:
             self._fail(call, reason)
-            return
-        except ServerGone as gone:
-            self._failure = gone
             return
         if error.retry_after is not None:
             server.not_before = max(server.not_before, time.monotonic() + error.retry_after)
@@ -288,6 +287,12 @@ class RemoteEngine:
         if self._wanted(call):
             server.line.put(call)
             asyncio.get_running_loop().call_later(wait, self._wake)
+
+    def _give_up(self, server: _Server, call: ServerCall, gone: ServerGone) -> None:
+        """Fails a request, and all that wait for the same server."""
+        for waiting in (call, *list(server.line)):
+            server.line.remove(waiting)
+            self._fail(waiting, gone)
 
     def _answered(self, server: _Server) -> None:
         server.retries.answered()
@@ -471,16 +476,16 @@ def _prompt(model: ModelAtServer, tokens: tuple[int, ...]) -> Prompt:
     """The prompt as the server takes it. Raises EngineError."""
     if not is_text(model.text.tokenizer):
         return tokens
-    conversation = conversation_of(tokens)
-    if conversation is None:
+    messages = messages_of(tokens)
+    if messages is None:
         if model.abilities.endpoint == "chat":
             raise EngineError(f"{model.id} takes chats alone: begin with `chat`, not with `prompt`")
         return text_of(tokens)
     if not model.abilities.chat:
         raise EngineError(f"{model.id} takes no chats: begin with `prompt`, or say `tokenizer=` with its id")
-    if conversation.begun and not model.abilities.prefill:
+    if messages.begun and not model.abilities.prefill:
         raise EngineError(f"{model.id} cannot go on with an answer that has begun: say `tokenizer=` with its id")
-    return Messages(conversation.turns, conversation.begun)
+    return messages
 
 
 def _refusal(model: ModelAtServer, request: Request) -> str | None:

@@ -54,8 +54,7 @@ class Billed:
 class ServerCall(Place):
     """A request with its place in the line. `key` is what its answer is kept under.
 
-    `attempts` failed before; `answers`: how many requests the server had answered when the first did. `sent_at` is when
-    it was first sent, on the clock of `time.monotonic`.
+    `attempts` failed before; `answers`: how many requests the server had answered when the first did.
     """
 
     model: ModelAtServer = field(kw_only=True)

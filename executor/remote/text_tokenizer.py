@@ -7,11 +7,12 @@ engine turns such ids back into messages, or into plain text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from qpdsl.executor.remote.dialects.dialect import Messages
 
 # How many ids stand for a byte each; those after them are marks.
 BYTES = 256
@@ -72,15 +73,7 @@ def text_of(tokens: Sequence[int]) -> str:
     return bytes(token for token in tokens if token < BYTES).decode("utf-8", "replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """Chat turns (role, text), and `begun`, the text that the assistant's answer begins with, if it does."""
-
-    turns: tuple[tuple[str, str], ...]
-    begun: str = ""
-
-
-def conversation_of(prompt: Sequence[int]) -> Conversation | None:
+def messages_of(prompt: Sequence[int]) -> Messages | None:
     """The chat turns that a prompt stands for; None where it is plain text."""
     if not prompt or prompt[0] < BYTES:
         return None
@@ -91,5 +84,5 @@ def conversation_of(prompt: Sequence[int]) -> Conversation | None:
         turns.append((roles[prompt[start]], text_of(prompt[start + 1 : end])))
     last, text = turns[-1]
     if last == "assistant" and END_OF_TURN not in prompt[starts[-1] :]:
-        return Conversation(tuple(turns[:-1]), text)
-    return Conversation(tuple(turns))
+        return Messages(tuple(turns[:-1]), text)
+    return Messages(tuple(turns))

@@ -16,7 +16,15 @@ from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.dialects.dialect import Answer, joined
 from qpdsl.executor.remote.text_tokenizer import is_text, tokens_of
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Finish, GenerateRequest, Mask, Sample, StepCounts, Watch
+from qpdsl.executor.requests.request import (
+    CONSTRAINT_NAMES,
+    Finish,
+    GenerateRequest,
+    Mask,
+    Sample,
+    StepCounts,
+    Watch,
+)
 
 
 class WrittenSample:
@@ -154,8 +162,7 @@ class WrittenSample:
             raise EngineError(self._broken())
 
     def _broken(self) -> str:
-        kind = self._request.held_to.replace("json_schema", "JSON Schema")
-        return f"the server was asked to hold its answer to a {kind}, and did not"
+        return f"the server was asked to hold its answer to {CONSTRAINT_NAMES[self._request.held_to]}, and did not"
 
     def _counted(self, answer: Answer, whole: bool) -> tuple[tuple[float, ...], int]:
         """The log-probabilities of the tokens that the sample has, and how many the server drew for it.

@@ -6,17 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from qpdsl.executor.requests.request import Feature, Repeats, Request
+from qpdsl.executor.requests.request import CONSTRAINT_NAMES, Feature, Repeats, Request
 from qpdsl.executor.requests.ticket import Ticket
 
 # What is said of a model without the feature, after its name.
 _WITHOUT: Mapping[Feature, str] = {
     "sampling": "writes no text",
     "seeds": "does not sample by a seed, so its samples could not be drawn again",
-    "json_schema": "cannot hold its output to a JSON Schema",
-    "regex": "cannot hold its output to a regex",
-    "grammar": "cannot hold its output to a grammar",
-    "choice": "cannot hold its output to a choice",
+    **{kind: f"cannot hold its output to {name}" for kind, name in CONSTRAINT_NAMES.items()},
     "early_exit": "has no middle layer to leave at",
     "confidence": "does not tell how sure it is of its tokens",
     "figures": "does not tell what its tokens were drawn from",

@@ -15,5 +15,5 @@ class BudgetReached(EngineError):
     """A request that was not sent, since the tokens or the money for all of them are spent; the message says which."""
 
 
-class ServerGone(Exception):
+class ServerGone(EngineError):
     """A server that has not answered for so long that it is not waited for any more; the message names it."""

@@ -12,7 +12,7 @@ All requests say the same of themselves, so that an engine need not ask for thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 from typing import Literal as OneOf
@@ -53,6 +53,13 @@ Priority = OneOf[0, 1]
 # answers; what was kept of the first run.
 Repeats = OneOf["exact", "replayable", "recorded"]
 ConstraintKind = OneOf["json_schema", "regex", "grammar", "choice"]
+# Each as it is called in messages.
+CONSTRAINT_NAMES: Mapping[ConstraintKind, str] = {
+    "json_schema": "a JSON Schema",
+    "regex": "a regex",
+    "grammar": "a grammar",
+    "choice": "a choice",
+}
 # Which ids may be drawn, 32 to a word, lowest bit first: int32 [B, ⌈V/32⌉].
 Bits = np.ndarray[Any, np.dtype[np.int32]]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qpdsl.executor.events.events import InstanceDone, InstanceStarted, Path
-from qpdsl.executor.requests.errors import BudgetReached, EngineError
+from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
 from qpdsl.executor.runtime.generate.decided_vote import run_decided_vote
 from qpdsl.executor.runtime.generate.generate import generate
 from qpdsl.executor.runtime.generate.run_ahead import Expansion
@@ -100,8 +100,8 @@ async def run(
         root = plan.ops[-1].op
         assert isinstance(root, ops.Return)
         value = return_value(root, rows, instance)
-    except BudgetReached:
-        # Nothing is wrong with the instance, and more can be spent on it another time.
+    except (BudgetReached, ServerGone):
+        # Nothing is wrong with the instance, and another time there is more to spend, or the server is back.
         raise
     except (RowError, EngineError) as failure:
         error = str(failure)

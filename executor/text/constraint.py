@@ -46,6 +46,7 @@ _GRAMMARS: dict[str, Callable[[str], str]] = {
     "regex": LLMatcher.grammar_from_regex,
     "grammar": LLMatcher.grammar_from_lark,
 }
+_MOST_COMPILED = 256
 # More threads than this wait for each other.
 _MOST_THREADS = 16
 # For fewer bits one thread is done before others wake.
@@ -57,7 +58,7 @@ class ConstraintError(Exception):
 
 
 class Constrainer:
-    """Compiles constraints against one tokenizer, each once.
+    """Compiles constraints against one tokenizer, and keeps the latest.
 
     `vocabulary` is the width of the model's logits; `eos` are the ids that end its output. `any_spacing`: see
     `json_grammar`.
@@ -81,9 +82,15 @@ class Constrainer:
         """Makes a fresh mask for each sample. `kind` is `json_schema`, `regex` or `grammar`. Raises ConstraintError."""
         matcher = self._compiled.get((kind, source))
         if matcher is None:
-            matcher = LLMatcher(self._tokens, self._grammars[kind](source), log_level=0)
+            try:
+                matcher = LLMatcher(self._tokens, self._grammars[kind](source), log_level=0)
+            except ValueError as error:
+                raise ConstraintError(_first_line(str(error))) from error
             if matcher.is_error():
                 raise ConstraintError(_first_line(matcher.get_error()))
+            # Clients of a server may each write schemas of their own.
+            while len(self._compiled) >= _MOST_COMPILED:
+                del self._compiled[next(iter(self._compiled))]
             self._compiled[kind, source] = matcher
         prototype = matcher
         return lambda: TokenMask(prototype.deep_copy(), self._threads)

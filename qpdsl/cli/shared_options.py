@@ -150,41 +150,6 @@ _PLANNING = (
 )
 
 
-_SPENDING = (
-    click.option(
-        "--completions",
-        metavar="FILE",
-        type=FileName(dash="completions have a file of their own"),
-        help="Keep what models on servers write in FILE, and ask for nothing twice; `none` keeps nothing.  [default: a "
-        "file in the user's cache folder]",
-    ),
-    click.option(
-        "--max-tokens-total",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="End the run once servers were sent, and wrote, so many tokens.",
-    ),
-    click.option(
-        "--max-cost",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="X",
-        help="End the run once they cost so much, by --prices.",
-    ),
-    click.option(
-        "--prices",
-        metavar="FILE",
-        type=FileName(dash="prices are in a file"),
-        help='What a million tokens cost, by model: {"NAME": {"input": 0.15, "cached_input": 0.075, "output": 0.6}}.',
-    ),
-    click.option(
-        "--server-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="Give up a server that has answered nothing for so long; until then it is waited for.  [default: 600]",
-    ),
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOptions:
     """What `surrounding_options` and `planning_options` say of a program, as the user set them."""
@@ -248,30 +213,26 @@ statistics_option = click.option(
 
 def reading_options(command: Command) -> Command:
     """The options of every command that checks programs."""
-    return _with(_READING, command)
+    return with_options(_READING, command)
 
 
 def program_options(command: Command) -> Command:
     """The options of every command that plans one program, which they name."""
-    return _with((*_TARGET, *_PROGRAM), command)
+    return with_options((*_TARGET, *_PROGRAM), command)
 
 
 def surrounding_options(command: Command) -> Command:
     """What `program_options` says of a program that another option names."""
-    return _with(_PROGRAM, command)
+    return with_options(_PROGRAM, command)
 
 
 def planning_options(command: Command) -> Command:
     """The options of every command whose planning the user can set."""
-    return _with(_PLANNING, command)
+    return with_options(_PLANNING, command)
 
 
-def spending_options(command: Command) -> Command:
-    """The options of every command that may ask models on servers for much: what they may take, and what is kept."""
-    return _with(_SPENDING, command)
-
-
-def _with(options: tuple[Command, ...], command: Command) -> Command:
+def with_options(options: tuple[Command, ...], command: Command) -> Command:
+    """The command with these options, which its help shows in this order."""
     for option in reversed(options):
         command = option(command)
     return command

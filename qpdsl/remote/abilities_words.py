@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from qpdsl.executor.remote.server.abilities import Abilities
-from qpdsl.executor.requests.request import ConstraintKind
+from qpdsl.executor.requests.request import CONSTRAINT_NAMES
 from qpdsl.grammar.suggest import enumerated
-
-_CONSTRAINTS: Mapping[ConstraintKind, str] = {
-    "json_schema": "JSON Schema",
-    "regex": "regex",
-    "grammar": "grammar",
-    "choice": "choice",
-}
 
 
 def in_words(abilities: Abilities) -> dict[str, str]:
     """What there is to say of each thing that programs need, by its name."""
-    held = [words for kind, words in _CONSTRAINTS.items() if kind in abilities.constraints]
+    held = [name.removeprefix("a ") for kind, name in CONSTRAINT_NAMES.items() if kind in abilities.constraints]
     filters = [name for name in ("top_k", "top_p", "min_p") if getattr(abilities, name)]
     return {
         "is sent": _sent(abilities),

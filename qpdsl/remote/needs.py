@@ -9,7 +9,7 @@ from typing import Any
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.requests.engine import Capabilities
-from qpdsl.executor.requests.request import ConstraintKind
+from qpdsl.executor.requests.request import CONSTRAINT_NAMES
 from qpdsl.executor.runtime.requirements import features_of
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
@@ -21,12 +21,6 @@ from qpdsl.planner.plan.reads import asks_for_logprobs, is_same_for_all
 
 # What a server can be asked for where it has the tokens of a model and log-probabilities of given ones.
 _BY_IDS = "a vLLM server, with `tokenizer=` and the folder of the model's tokenizer, does"
-_CONSTRAINTS: Mapping[ConstraintKind, str] = {
-    "json_schema": "a JSON Schema",
-    "regex": "a regex",
-    "grammar": "a grammar",
-    "choice": "a choice",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +192,9 @@ class _Walk:
             what = "is held to a constraint from the beginning of an answer alone, and `via filter` has it go on in it"
             yield what, "leave out `via filter` or the constraint, or use a large model of this machine"
         elif constraint.kind not in able.constraints:
-            held = [words for kind, words in _CONSTRAINTS.items() if kind in able.constraints]
+            held = [words for kind, words in CONSTRAINT_NAMES.items() if kind in able.constraints]
             instead = f"it does to {' or '.join(held)}" if held else "vLLM, SGLang and llama.cpp do"
-            yield f"does not hold what is written to {_CONSTRAINTS[constraint.kind]}", instead
+            yield f"does not hold what is written to {CONSTRAINT_NAMES[constraint.kind]}", instead
 
     def _number(self, expr: ast.Expr) -> float | None:
         """The value of an option that is the same for all rows; None where that is not known yet."""

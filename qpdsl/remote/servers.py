@@ -32,7 +32,7 @@ class Servers:
     """Finds out about servers, makes text models of what is on them, and keeps within what may be spent.
 
     `locate` says where the tokenizer of an address lies, None where only its server knows it. `tell` gets notes for the
-    user, and `changed` is called when requests to servers have come or gone.
+    user, and `changed` is called when requests to servers have come or gone. `outlives`: see `RemoteEngine`.
     """
 
     def __init__(
@@ -41,8 +41,11 @@ class Servers:
         locate: Callable[[Address], Path | str | None],
         tell: Callable[[str], None] | None = None,
         changed: Callable[[], None] = lambda: None,
+        *,
+        outlives: bool = False,
     ) -> None:
         self.spending = spending
+        self._outlives = outlives
         self._locate = locate
         self._tell = tell
         self._changed = changed
@@ -114,21 +117,8 @@ class Servers:
     @property
     def calls(self) -> dict[str, Calls]:
         """What was asked of servers by now, by the ids of the models."""
-        if self._engine is None:
-            return {}
-        found = {}
-        for model in self._addresses:
-            count = self._engine.counts(model)
-            found[model] = Calls(
-                count.requests,
-                count.retries,
-                count.replayed,
-                count.prompt_tokens,
-                count.cached_tokens,
-                count.sampled_tokens,
-                count.cost,
-            )
-        return found
+        engine = self._engine
+        return {} if engine is None else {model: engine.counts(model).calls for model in self._addresses}
 
     def _made_engine(self, model: str) -> RemoteEngine:
         from qpdsl.executor.remote.completion_store import CompletionStore, StoreError
@@ -150,7 +140,12 @@ class Servers:
         except ValueError as error:
             raise ModelError(model, str(error)) from error
         return RemoteEngine(
-            store, self._meter, patience=spending.server_timeout, tell=self._tell, changed=self._changed
+            store,
+            self._meter,
+            patience=spending.server_timeout,
+            outlives=self._outlives,
+            tell=self._tell,
+            changed=self._changed,
         )
 
 

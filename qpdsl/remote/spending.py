@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qpdsl.executor.checkpoint.cache_folder import cache_folder
+from qpdsl.executor.remote.server.retries import PATIENCE
 
 # In the place of a file: completions are not kept.
 NOWHERE = "none"
@@ -28,7 +29,7 @@ class Spending:
     max_tokens_total: int | None = None
     max_cost: float | None = None
     prices: str | Path | None = None
-    server_timeout: float = 600.0
+    server_timeout: float = PATIENCE
 
     def __post_init__(self) -> None:
         if self.max_tokens_total is not None and self.max_tokens_total < 1:

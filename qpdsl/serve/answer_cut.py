@@ -7,6 +7,13 @@ from collections.abc import Callable, Sequence
 from qpdsl.serve.served_model import FinishReason
 
 
+def held_back(text: str, stops: Sequence[str]) -> int:
+    """How many characters at the end are a stop text, or could be the beginning of one."""
+    longest = max(map(len, stops), default=0)
+    lengths = range(min(longest, len(text)), 0, -1)
+    return next((length for length in lengths if any(stop.startswith(text[-length:]) for stop in stops)), 0)
+
+
 class AnswerCut:
     """Cuts one answer, also while it comes in pieces.
 
@@ -38,7 +45,7 @@ class AnswerCut:
         self._text += piece
         cut, self._ended = self._stopped(self._text)
         if not self._ended:
-            cut = cut[: len(cut) - self._held(cut)]
+            cut = cut[: len(cut) - held_back(cut, self._stops)]
         cut, bounded = self._bounded(cut)
         self._ended |= bounded
         fresh = cut[self._shown :]
@@ -57,14 +64,6 @@ class AnswerCut:
     def _stopped(self, text: str) -> tuple[str, bool]:
         places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
         return (text[: min(places)], True) if places else (text, False)
-
-    def _held(self, text: str) -> int:
-        """How many characters at the end could be the beginning of a stop text."""
-        longest = max(map(len, self._stops), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
-                return length
-        return 0
 
     def _bounded(self, text: str) -> tuple[str, bool]:
         # A token has a byte at least.

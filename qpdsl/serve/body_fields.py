@@ -7,6 +7,7 @@ at the value that changes nothing, or it is refused. A field that nobody knows i
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -92,6 +93,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 # Which of the two endpoints has a field that the other has not.
 PROMPT_FIELD: Mapping[Endpoint, str] = {"chat": "messages", "text": "prompt"}
 _LARGEST = 2**63 - 1
+_MOST_CHOICES = 128
+_MOST_STOPS = 16
 
 
 class BodyFields:
@@ -133,7 +136,8 @@ class BodyFields:
         value = self.body.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        # A whole number of JSON may be larger than any float.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise Refusal(f"`{name}` is a number, not {_shown(value)}", name)
         if not least <= value <= most:
             bounds = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
@@ -160,6 +164,14 @@ class BodyFields:
         if value is not None and not isinstance(value, dict):
             raise Refusal(f"`{name}` is a JSON object, not {_shown(value)}", name)
         return value or {}
+
+    def choices(self) -> int:
+        """`n`, how many answers are asked for."""
+        return self.whole("n", 1, _MOST_CHOICES) or 1
+
+    def stops(self) -> tuple[str, ...]:
+        """`stop`, the texts at which an answer ends."""
+        return self.texts("stop", _MOST_STOPS)
 
     def bound(self) -> int | None:
         """The most tokens that an answer may have: `max_completion_tokens`, or `max_tokens`, its older name."""

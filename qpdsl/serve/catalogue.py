@@ -1,4 +1,4 @@
-"""The programs that a server offers: read, named, planned, and checked before any model is loaded."""
+"""The programs and models that a server offers: read, named, planned, and checked before any model is loaded."""
 
 from __future__ import annotations
 

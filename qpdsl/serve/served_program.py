@@ -48,8 +48,6 @@ _HONOURED = (
 )
 # What shapes a distribution: a program says it, or has a parameter for it.
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
-_MOST_CHOICES = 128
-_MOST_STOPS = 16
 # Seeds that nobody chose have so many bits: JSON numbers of any client hold them.
 _SEED_BITS = 52
 
@@ -102,7 +100,7 @@ class ServedProgram:
         arguments = self._arguments(asking, fields, [name for name in own if name not in greedy])
         logprobs = self._wants_logprobs(asking, fields, arguments)
         form = read_format(fields.get("response_format"), self.name, self.schema)
-        stops, bound, writer = fields.texts("stop", _MOST_STOPS), fields.bound(), self.writer
+        stops, bound, writer = fields.stops(), fields.bound(), self.writer
         if logprobs and form is not None:
             raise Refusal("a record in which nulls are filled in has no log-probabilities", "logprobs")
         if self.schema is not None and stops:
@@ -121,8 +119,8 @@ class ServedProgram:
             asking,
             arguments,
             seed,
-            fields.whole("n", 1, _MOST_CHOICES) or 1,
-            [AnswerCut(stops, bound, *_codec(writer)) for _ in range(fields.whole("n") or 1)],
+            fields.choices(),
+            [AnswerCut(stops, bound, *_codec(writer)) for _ in range(fields.choices())],
             form,
             logprobs=logprobs,
             progress=fields.flag("progress"),
@@ -214,19 +212,23 @@ class ProgramWork:
         """The answers of all runs. Raises Refusal where one of them fails."""
         if self.n == 1:
             return await self._answer([await self._run(0)])
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._run(index)) for index in range(self.n)]
-        return await self._answer([task.result() for task in tasks])
+        tasks = [asyncio.create_task(self._run(index)) for index in range(self.n)]
+        try:
+            return await self._answer(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stream(self, pause: Callable[[], float] = no_pause) -> AsyncGenerator[Piece | Progress | Answer, None]:
         """Pieces of the text where it is known while it is written, then the answer. Raises Refusal."""
         happened = _Happened()
         tasks = [asyncio.create_task(self._run(index, self._pieces(index, happened))) for index in range(self.n)]
-        everything = asyncio.gather(*tasks, return_exceptions=True)
-        everything.add_done_callback(lambda _: happened.changed.set())
+        runs = asyncio.gather(*tasks, return_exceptions=True)
+        runs.add_done_callback(lambda _: happened.changed.set())
         unsubscribe = self._tell(happened) if self.progress else lambda: None
         try:
-            while not everything.done():
+            while not runs.done():
                 await happened.changed.wait()
                 progress, texts = happened.take()
                 for step in progress:
@@ -234,8 +236,8 @@ class ProgramWork:
                 for index, text in texts.items():
                     if shown_now := self.cuts[index].feed(text):
                         yield Piece(index, shown_now)
-                if (seconds := pause()) > 0 and not everything.done():
-                    await asyncio.wait((everything,), timeout=seconds)
+                if (seconds := pause()) > 0 and not runs.done():
+                    await asyncio.wait((runs,), timeout=seconds)
             yield await self._answer([task.result() for task in tasks])
         finally:
             unsubscribe()

@@ -56,7 +56,7 @@ PARAMETERS = {
     "serve": {
         "targets": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER, "adapters": READS_FOLDER,
         "exit_heads": READS_FOLDER, "drafts": READS_TEXTS, "keys": REWRITES, "completions": REWRITES, "prices": READS,
-        "tls_cert": READS, "tls_key": READS, "tls_key_password": NO_FILE, "new_key": NO_FILE, "settings": NO_FILE,
+        "tls_cert": READS, "tls_key": READS, "new_key": NO_FILE, "settings": NO_FILE,
         "defaults": NO_FILE, "expose": READS_FOLDER, "ignore": NO_FILE, "host": NO_FILE, "device": NO_FILE,
         "kv_memory": NO_FILE, "disabled": NO_FILE,
     },

@@ -8,14 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from qpdsl.executor.remote.dialects.dialect import Answer, Ask, Asking, Messages
-from qpdsl.executor.remote.server.errors import Refused, Unreachable
+from qpdsl.executor.remote.server.errors import MOST_WORDS, PASSING, Refused, Unreachable
 from qpdsl.executor.requests.request import Constraint, ConstraintKind, SamplingParams
+
+# No request takes so many tokens.
+_MOST_TOKENS = 1 << 40
 
 
 class OpenAIDialect:
     """Only fields that api.openai.com knows: it refuses others. The base of the dialects that have more."""
 
     constraints: frozenset[ConstraintKind] = frozenset({"json_schema"})
+    # What else than usage at its end a stream is asked for.
+    _stream_options: Mapping[str, bool] = {}
 
     def ask(self, asking: Asking) -> Ask:
         able = asking.abilities
@@ -45,7 +50,7 @@ class OpenAIDialect:
         return Ask(path, body)
 
     def streamed(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return {**body, "stream": True, "stream_options": {"include_usage": True}}
+        return {**body, "stream": True, "stream_options": {"include_usage": True, **self._stream_options}}
 
     def read(self, answer: Any) -> Answer:
         if not isinstance(answer, dict):
@@ -54,7 +59,7 @@ class OpenAIDialect:
             raise _told(answer["error"])
         try:
             return self._answer(answer)
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise Refused(f"the server's answer cannot be read: {error!r}", 200) from error
 
     def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
@@ -130,9 +135,9 @@ class OpenAIDialect:
 
 
 def count_in(counts: Any, name: str) -> int | None:
-    """A number of tokens that a server tells; None where it tells none."""
+    """A number of tokens that a server tells; None where it tells none, or one that nothing has."""
     count = counts.get(name) if isinstance(counts, dict) else None
-    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= _MOST_TOKENS else None
 
 
 def given_ids(choice: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -189,7 +194,7 @@ def _told(error: Any) -> Refused | Unreachable:
     """An error in an answer of status 200, or in a stream."""
     message = error.get("message", error) if isinstance(error, dict) else error
     status = error.get("code") if isinstance(error, dict) else None
-    words = f"the server broke off: {' '.join(str(message).split())[:400]}"
-    if isinstance(status, int) and 400 <= status < 500 and status not in (408, 409, 425, 429):
+    words = f"the server broke off: {' '.join(str(message).split())[:MOST_WORDS]}"
+    if isinstance(status, int) and 400 <= status < 500 and status not in PASSING:
         return Refused(words, status)
     return Unreachable(words, status=status if isinstance(status, int) else None)

@@ -17,9 +17,8 @@ class SGLangDialect(OpenAIDialect):
     """Seeds hold where the server runs with `--enable-deterministic-inference`."""
 
     constraints: frozenset[ConstraintKind] = frozenset({"json_schema", "regex", "choice"})
-
-    def streamed(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return {**body, "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    # Usage in every event: of an answer that is cut off it is known too.
+    _stream_options: Mapping[str, bool] = {"continuous_usage_stats": True}
 
     def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
         return {**all_filters(sampling, -1), "repetition_penalty": 1.0}

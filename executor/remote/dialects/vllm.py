@@ -19,10 +19,8 @@ _FIELDS: Mapping[ConstraintKind, str] = {
 
 class VLLMDialect(OpenAIDialect):
     constraints: frozenset[ConstraintKind] = frozenset(_FIELDS)
-
-    def streamed(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        # Usage in every event: of an answer that is cut off it is known too.
-        return {**body, "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    # Usage in every event: of an answer that is cut off it is known too.
+    _stream_options: Mapping[str, bool] = {"continuous_usage_stats": True}
 
     def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
         return {**all_filters(sampling, 0), "repetition_penalty": 1.0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qpdsl.executor.remote.probe.asking import LENGTH, SEEDS, Way
 from qpdsl.executor.requests.request import SamplingParams
@@ -66,8 +66,7 @@ async def draws(way: Way, number: int, text: str) -> Drawn:
     seeds = temperature and texts[0] != texts[1] and [await drawn(free, seed) for seed in SEEDS] == texts
     other = next((seed for seed, one in zip(SEEDS, texts, strict=False) if one != text), None)
 
-    async def leaves_greedy(**filters: float) -> bool:
-        sampling = SamplingParams(free.temperature, **filters)  # type: ignore[arg-type]
+    async def leaves_greedy(sampling: SamplingParams) -> bool:
         return greedy and temperature and other is not None and await drawn(sampling, other) == text
 
     two = await _two(way, number, free)
@@ -85,9 +84,9 @@ async def draws(way: Way, number: int, text: str) -> Drawn:
         temperature,
         seeds,
         _LARGE if seeds and await _tells_large(way, number, free, texts[1]) else 2**31 - 1,
-        await leaves_greedy(top_k=1),
-        await leaves_greedy(top_p=1e-4),
-        await leaves_greedy(min_p=0.99),
+        await leaves_greedy(replace(free, top_k=1)),
+        await leaves_greedy(replace(free, top_p=1e-4)),
+        await leaves_greedy(replace(free, min_p=0.99)),
         two == 2,
         tuple(notes),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from qpdsl.executor.remote.dialects.dialect import Messages
 from qpdsl.executor.remote.probe.asking import SEEDS, Way
-from qpdsl.executor.requests.request import Constraint, ConstraintKind, SamplingParams
+from qpdsl.executor.requests.request import CONSTRAINT_NAMES, Constraint, ConstraintKind, SamplingParams
 
 _RECORD = {
     "type": "object",
@@ -23,12 +23,6 @@ _SOURCES: Mapping[ConstraintKind, str] = {
     "regex": "zq[0-9]{3}xj",
     "grammar": 'start: word " " NUMBER\nword: "zq" | "xj"\nNUMBER: /[0-9]{3}/',
     "choice": json.dumps(["zqxj", "jxqz"]),
-}
-_NAMES: Mapping[ConstraintKind, str] = {
-    "json_schema": "a JSON Schema",
-    "regex": "a regex",
-    "grammar": "a grammar",
-    "choice": "a choice",
 }
 # A record of bytes alone is some thirty tokens.
 _MOST = 64
@@ -54,7 +48,7 @@ async def holds(way: Way, number: int, text: str) -> Held:
         if seen:
             kept.add(kind)
         elif seen is not None:
-            notes.append(f"takes {_NAMES[kind]} and does not hold to it")
+            notes.append(f"takes {CONSTRAINT_NAMES[kind]} and does not hold to it")
     stops, names, stays = await _stops(way, number, text)
     if stays:
         notes.append("leaves a stop string in the text")

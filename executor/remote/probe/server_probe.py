@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-from typing import Literal as OneOf
+from typing import TYPE_CHECKING, Any, get_args
 
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.dialects.dialect import Messages
@@ -19,7 +18,7 @@ from qpdsl.executor.remote.probe.told import Told, stops_when_left, tells
 from qpdsl.executor.remote.probe.vocabulary import same_tokens
 from qpdsl.executor.remote.scoring.reading import Reading, Values
 from qpdsl.executor.remote.scoring.scoring_abilities import with_scoring
-from qpdsl.executor.remote.server.abilities import Abilities, Endpoint
+from qpdsl.executor.remote.server.abilities import Abilities, BoundName, Endpoint
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import Connection
 from qpdsl.executor.remote.server.errors import ServerError
@@ -44,7 +43,6 @@ _MESSAGES = (
     "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?",
 )
 _SCORED = "Mia has 3 boxes with 4 cards in each box."
-_BOUNDS: tuple[OneOf["max_tokens", "max_completion_tokens"], ...] = ("max_tokens", "max_completion_tokens")
 _WAYS: Mapping[Endpoint, str] = {"ids": "completions", "text": "completions", "chat": "chat completions"}
 # What is seen of a way to ask, but for the chat's own.
 _Seen = tuple[Way, Drawn, Held, Told]
@@ -120,7 +118,7 @@ async def _ways(
                 ways["ids"] = ids
     if written is not None:
         ways["text"] = text
-    for name in _BOUNDS:
+    for name in get_args(BoundName):
         bounded = replace(chat, shape=Abilities(max_tokens_name=name))
         answer = await bounded.ask(most=LENGTH // 2)
         if answer is not None and (answer.sampled_tokens is None or answer.sampled_tokens <= LENGTH // 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,9 +46,6 @@ def field(answer: Any, *names: str | int) -> Any:
 
 def number(value: Any) -> float:
     """A finite number of an answer. Raises BadAnswer."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value in (_MOST, -_MOST):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BadAnswer(f"answered {str(value)[:40]!r} in the place of a number")
     return float(value)
-
-
-_MOST = float("inf")

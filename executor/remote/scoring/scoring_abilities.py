@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from qpdsl.executor.remote.scoring.native_log_probabilities import native_readin
 from qpdsl.executor.remote.scoring.places import Tokens
 from qpdsl.executor.remote.scoring.reading import BadAnswer, Read, Reading, Values
 from qpdsl.executor.remote.scoring.reward_scores import last_row, native_last_row, token_rows
-from qpdsl.executor.remote.server.abilities import Abilities
+from qpdsl.executor.remote.server.abilities import Abilities, ScoreSource
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.errors import Refused
 from qpdsl.executor.requests.errors import EngineError
@@ -79,16 +79,17 @@ async def _rewards(abilities: Abilities, address: Address, tokens: Tokens, read:
         return abilities if rows is None else replace(abilities, scores="classify", score_width=len(rows[0]))
     if address.dialect != "vllm":
         return abilities
-    for scores, reading in (
-        ("pooling", token_rows(name, tokens, range(len(tokens)), (0,), are_shares=False)),
-        ("classify", last_row(name, tokens, (0,), are_shares=False)),
-    ):
+    readings: Mapping[ScoreSource, Reading] = {
+        "pooling": token_rows(name, tokens, range(len(tokens)), (0,), are_shares=False),
+        "classify": last_row(name, tokens, (0,), are_shares=False),
+    }
+    for scores, reading in readings.items():
         rows = await _values(_all_outputs(reading), read)
         if rows is None:
             continue
         activated = replace(reading, body={**reading.body, "use_activation": True})
         shares = len(rows[0]) > 1 and await _values(_all_outputs(activated), read) == rows
-        return replace(abilities, scores=scores, score_width=len(rows[0]), score_shares=shares)  # type: ignore[arg-type]
+        return replace(abilities, scores=scores, score_width=len(rows[0]), score_shares=shares)
     return abilities
 
 

@@ -10,6 +10,10 @@ from qpdsl.executor.requests.request import ConstraintKind, Feature, Repeats
 
 # How continued text is asked for: by token ids, by text, or by chat messages alone.
 Endpoint = OneOf["ids", "text", "chat"]
+# Where the numbers of a reward model come from.
+ScoreSource = OneOf["pooling", "classify"]
+# The field that bounds a chat completion.
+BoundName = OneOf["max_tokens", "max_completion_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,13 @@ class Abilities:
     prompt_logprobs: bool = False
     top_logprobs: int = 0
     named_logprobs: bool = False
-    scores: OneOf["pooling", "classify"] | None = None
+    scores: ScoreSource | None = None
     score_width: int = 0
     score_shares: bool = False
     constraints: frozenset[ConstraintKind] = frozenset()
     stops: bool = False
     names_stop: bool = False
-    max_tokens_name: OneOf["max_tokens", "max_completion_tokens"] = "max_tokens"
+    max_tokens_name: BoundName = "max_tokens"
     context: int | None = None
     cached_tokens: bool = False
     streams: bool = False

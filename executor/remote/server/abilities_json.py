@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_args
 
-from qpdsl.executor.remote.server.abilities import Abilities, Endpoint
+from qpdsl.executor.remote.server.abilities import Abilities, BoundName, Endpoint, ScoreSource
 from qpdsl.executor.requests.request import ConstraintKind
 
 # What may stand in a field beside values of its default's type.
 _VALUES: Mapping[str, tuple[object, ...]] = {
     "endpoint": get_args(Endpoint),
-    "scores": (None, "pooling", "classify"),
-    "max_tokens_name": ("max_tokens", "max_completion_tokens"),
+    "scores": (None, *get_args(ScoreSource)),
+    "max_tokens_name": get_args(BoundName),
 }
 # No server has a longer context, and no file of ours a larger number.
 _LARGEST = 2**63 - 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.grammar.model_id import DialectName, is_remote
+from qpdsl.grammar.model_id import DialectName, dialect_of
 
 _SIGN = " tokenizer="
 _EXAMPLE = "such as `vllm:http://127.0.0.1:8000/v1#name`"
@@ -31,9 +31,10 @@ class Address:
 
         Raises ModelError for one that begins as an address and is none.
         """
-        if not is_remote(model):
+        dialect = dialect_of(model)
+        if dialect is None:
             return None
-        dialect, _, rest = model.partition(":")
+        rest = model.partition(":")[2]
         place, _, tokenizer = rest.partition(_SIGN)
         url, _, name = place.strip().partition("#")
         try:
@@ -45,15 +46,11 @@ class Address:
             raise ModelError(model, f"`{url}` is no URL of a server, {_EXAMPLE}")
         if parts.username is not None or parts.password is not None or parts.query:
             raise ModelError(model, "a URL of a server has no password and no question; keys come from the environment")
+        if not place.isprintable():
+            raise ModelError(model, f"it has characters that no address has, {_EXAMPLE}")
         if not name:
             raise ModelError(model, f"it does not say which model of the server, {_EXAMPLE}")
-        return cls(dialect, url.rstrip("/"), name, tokenizer.strip() or None)  # type: ignore[arg-type]
-
-    @property
-    def origin(self) -> str:
-        """Scheme, host and port: what a key is for."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc}"
+        return cls(dialect, url.rstrip("/"), name, tokenizer.strip() or None)
 
     def __str__(self) -> str:
         sign = "" if self.tokenizer is None else f"{_SIGN}{self.tokenizer}"

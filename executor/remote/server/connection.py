@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from qpdsl.executor.remote.server.errors import Refused, ServerError, Unreachable
+from qpdsl.executor.remote.server.errors import MOST_WORDS, PASSING, Refused, ServerError, Unreachable
 from qpdsl.executor.remote.server.keys import key_of, variable_of
 from qpdsl.executor.remote.server.sse import ServerSentEvents
 
@@ -24,11 +24,7 @@ _IDLE = 4.0
 STALL = 300.0
 # No answer is longer, in bytes.
 _LONGEST = 64 << 20
-# So much of what a server says of an error is shown, in characters.
-_WORDS = 400
-# Asking again may help: too early, too many, the server's own trouble (and openai-python's list: 408, 409, 429, 5xx).
-_PASSING = frozenset({408, 409, 425, 429})
-# Never: it does not know the method, or this version of HTTP.
+# Of the server's own troubles, those that stay: it does not know the method, or this version of HTTP.
 _FOREVER = frozenset({501, 505})
 _SPENT = "insufficient_quota"
 
@@ -101,7 +97,7 @@ class Connection:
                 yield response
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise self._unreachable(error) from error
-        except httpx.InvalidURL as error:
+        except (httpx.InvalidURL, UnicodeError) as error:
             raise Refused(f"{self.url} is no URL of a server: {error}", 0) from error
 
     def _timeout(self, stall: float) -> httpx.Timeout:
@@ -155,7 +151,7 @@ class Connection:
         if status in (401, 403):
             why = "takes no request without a key" if self._key is None else "does not take the key"
             return Refused(f"{self.url} {why}: set {variable_of(self.url)} in the environment{words}", status)
-        if code != _SPENT and (status in _PASSING or (status >= 500 and status not in _FOREVER)):
+        if code != _SPENT and (status in PASSING or (status >= 500 and status not in _FOREVER)):
             after = _retry_after(response.headers)
             return Unreachable(f"{self.url} answers {status}{words}", retry_after=after, status=status)
         return Refused(f"{self.url} answers {status}{words}", status)
@@ -183,7 +179,7 @@ class Connection:
         if self._key is not None:
             text = text.replace(self._key, "…")
         text = " ".join(text.split())
-        return f": {text if len(text) <= _WORDS else text[:_WORDS] + '…'}" if text else ""
+        return f": {text if len(text) <= MOST_WORDS else text[:MOST_WORDS] + '…'}" if text else ""
 
     def _redirected(self, place: str) -> str:
         target = httpx.URL(self.url).join(place)

@@ -7,6 +7,11 @@ ServerError
 
 from __future__ import annotations
 
+# Asking again may help: too early, too many, in conflict with another (openai-python's list of 4xx, and 425).
+PASSING = frozenset({408, 409, 425, 429})
+# So much of what a server says of an error is shown, in characters.
+MOST_WORDS = 400
+
 
 class ServerError(Exception):
     """The message says what happened, in words for people, without keys."""

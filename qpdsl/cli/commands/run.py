@@ -12,8 +12,8 @@ import click
 
 from qpdsl.cli.console import say
 from qpdsl.cli.proposals import complete_data
-from qpdsl.cli.runs.computing_options import computing_options
 from qpdsl.cli.runs.run_options import RunOptions
+from qpdsl.cli.runs.session_options import computing_options, spending_options
 from qpdsl.cli.shared_options import (
     FileName,
     code_option,
@@ -21,7 +21,6 @@ from qpdsl.cli.shared_options import (
     program_options,
     router_option,
     shadow_option,
-    spending_options,
     statistics_option,
     within_option,
 )
@@ -136,10 +135,8 @@ def _check(options: RunOptions) -> None:
         raise UsageError("`--record-routes` needs `--router`, without which nothing is routed")
     if options.target == "-" and options.input == "-":
         raise UsageError("the program and `--input` cannot both come from standard input")
-    if options.max_cost is not None and options.prices is None:
-        raise UsageError("`--max-cost` needs `--prices`, which says what tokens cost")
+    options.check_spending()
     check_timeout(options.row_timeout)
-    check_timeout(options.server_timeout, "server_timeout")
     check_threads(options.threads)
     check_memory(options.kv_memory, options.device)
     if options.resume and options.overwrite:

@@ -7,23 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qpdsl.cli.console import say
 from qpdsl.cli.runs.load_notes import LoadNotes
-from qpdsl.cli.shared_options import ProgramOptions
+from qpdsl.cli.runs.session_options import SessionOptions
 from qpdsl.garbage_collector import collections_paused
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.sources.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from qpdsl.dataset.job import Job
-    from qpdsl.executor.engine.memory.kv_cache import KVType
     from qpdsl.executor.events.stream import EventStream
-    from qpdsl.grammar.words import WithinLevel
     from qpdsl.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions(ProgramOptions):
+class RunOptions(SessionOptions):
     """The options as the user set them; `cli.commands.run` says what each means."""
 
     target: str | None
@@ -34,13 +31,6 @@ class RunOptions(ProgramOptions):
     json: bool
     rows: bool
     timing: bool
-    device: str
-    dtype: str | None
-    kv_type: KVType | None
-    threads: int | None
-    kv_memory: str | None
-    deterministic: bool
-    compile: bool
     resume: bool
     overwrite: bool
     concurrency: int | None
@@ -52,14 +42,7 @@ class RunOptions(ProgramOptions):
     router: str | None
     record_routes: str | None
     shadow: float | None
-    allow_code: bool
     statistics: bool
-    within: WithinLevel | None
-    completions: str | None
-    max_tokens_total: int | None
-    max_cost: float | None
-    prices: str | None
-    server_timeout: float | None
 
 
 def open_session(options: RunOptions, job: Job, surroundings: Surroundings, events: EventStream) -> Session:
@@ -75,25 +58,12 @@ def open_session(options: RunOptions, job: Job, surroundings: Surroundings, even
         from qpdsl.session import Session
 
     session = Session(
-        options.device,
-        options.dtype,
-        options.kv_type or job.plan.kv_type,
-        options.kv_memory,
-        threads=options.threads,
+        **{**options.settings_of_session, "kv_type": options.kv_type or job.plan.kv_type},
         functions=surroundings.functions.values(),
         events=events,
-        deterministic=options.deterministic,
-        compile=options.compile,
         router=options.router,
         record_routes=options.record_routes is not None,
         shadow=options.shadow,
-        allow_code=options.allow_code,
-        completions=options.completions,
-        max_tokens_total=options.max_tokens_total,
-        max_cost=options.max_cost,
-        prices=options.prices,
-        server_timeout=options.server_timeout,
-        tell=lambda note: say(f"note: {note}"),
     )
     try:
         session.load(job.plan, notes.loaded, notes.slow)

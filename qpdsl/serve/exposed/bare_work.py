@@ -14,6 +14,7 @@ from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Completion, Request, Sample, Watch
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.text.stop import Stops, StopWatch
+from qpdsl.serve.answer_cut import held_back
 from qpdsl.serve.exposed.bare_request import BareRequest
 from qpdsl.serve.refusal import Refusal
 from qpdsl.serve.served_model import Answer, Chosen, Piece, Progress, Tally, no_pause
@@ -271,19 +272,13 @@ class _SampleText:
 
     def _grow(self, piece: str) -> None:
         self._text += piece
-        sure = len(self._text) - self._held()
+        # A stop text that is to be left out is no part of the answer.
+        stops = () if self._request.keeps_stop else self._request.stops
+        sure = len(self._text) - held_back(self._text, stops)
         if sure > self._told:
             tokens, self._tokens = self._tokens, []
             self._outlet.put(self._index, self._text[self._told : sure], tokens)
             self._told = sure
-
-    def _held(self) -> int:
-        """How many of the last characters could belong to a stop text."""
-        if self._request.keeps_stop or not self._request.stops:
-            return 0
-        text, stops = self._text, self._request.stops
-        lengths = range(min(max(map(len, stops)), len(text)), 0, -1)
-        return next((length for length in lengths if any(stop.startswith(text[-length:]) for stop in stops)), 0)
 
 
 def _end(choice: Chosen) -> Chosen:

@@ -41,9 +41,7 @@ _HONOURED_BY: Mapping[Endpoint, tuple[str, ...]] = {
 }
 _GUIDED = "say it as vLLM does now: `structured_outputs` with one of `json`, `regex`, `choice`, `grammar`"
 _INSTEAD = dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), _GUIDED)
-_MOST_CHOICES = 128
 _MOST_PROMPTS = 256
-_MOST_STOPS = 16
 # What OpenAI's API takes where a text completion does not say.
 _USUAL_TOKENS = 16
 # Seeds that nobody chose have so many bits.
@@ -98,26 +96,26 @@ class ExposedModel:
         seed = fields.whole("seed")
         stop_ids = _ids(fields, "stop_token_ids", self._model.width)
         request = BareRequest(
-            asking.endpoint,
-            prompts,
-            sampling,
-            bound,
-            secrets.randbits(_SEED_BITS) if seed is None else seed,
-            fields.whole("n", 1, _MOST_CHOICES) or 1,
-            (frozenset() if fields.flag("ignore_eos") else self._model.eos) | frozenset(stop_ids),
-            fields.texts("stop", _MOST_STOPS),
-            fields.flag("include_stop_str_in_output"),
-            None if constraint is None else self._masks(constraint),
-            constraint,
-            logprobs,
-            top > 0,
-            named,
-            reads,
-            echo,
-            fields.flag("return_token_ids"),
-            fields.flag("return_tokens_as_token_ids"),
-            bool(fields.mapping("stream_options").get("continuous_usage_stats")),
-            asking.owner,
+            endpoint=asking.endpoint,
+            prompts=prompts,
+            sampling=sampling,
+            max_tokens=bound,
+            seed=secrets.randbits(_SEED_BITS) if seed is None else seed,
+            count=fields.choices(),
+            eos=(frozenset() if fields.flag("ignore_eos") else self._model.eos) | frozenset(stop_ids),
+            stops=fields.stops(),
+            keeps_stop=fields.flag("include_stop_str_in_output"),
+            mask=None if constraint is None else self._masks(constraint),
+            constraint=constraint,
+            logprobs=logprobs,
+            greedy_top=top > 0,
+            named_ids=named,
+            prompt_logprobs=reads,
+            echo=echo,
+            token_ids=fields.flag("return_token_ids"),
+            ids_as_text=fields.flag("return_tokens_as_token_ids"),
+            tallies=bool(fields.mapping("stream_options").get("continuous_usage_stats")),
+            owner=asking.owner,
         )
         return BareWork(self._model, self._engine, request, self._fingerprint)
 

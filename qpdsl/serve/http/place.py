@@ -34,7 +34,10 @@ class Place:
         self._check_tls()
         try:
             family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
-            return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+            bound = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+            # Connections inherit it. Without it what follows a first packet waits for the client's acknowledgement.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return bound
         except (OSError, OverflowError, UnicodeError) as error:
             busy = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             help = "`--port 0` takes any port that is free" if busy else None

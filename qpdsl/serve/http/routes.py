@@ -13,12 +13,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from qpdsl import __version__
 from qpdsl.errors import unknown
-from qpdsl.executor.requests.errors import BudgetReached, EngineError
+from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
 from qpdsl.executor.requests.request import Owner
 from qpdsl.serve.body_fields import BodyFields
 from qpdsl.serve.http.client_keys import ClientKeys
@@ -38,6 +38,8 @@ _STREAM_OPTIONS = ("include_usage", "include_obfuscation", "continuous_usage_sta
 # All streams together are written to so often at most: a thousand times a second, but ten times each.
 _SECONDS_A_SEND = 0.001
 _LONGEST_PAUSE = 0.1
+# When to ask again for a model whose server was given up.
+_SECONDS_TO_RETURN = 30
 Handler = Callable[[Request], Awaitable[Any]]
 
 
@@ -124,6 +126,8 @@ class ServerApp:
                 return await handler(request)
             except Refusal as refusal:
                 return refused(refusal)
+            except ClientDisconnect:
+                return Response(status_code=_GONE)
             except Exception as error:
                 self.report(error)
                 return refused(Refusal(_FAULT, status=500, code="internal"))
@@ -189,9 +193,12 @@ class ServerApp:
             fields = BodyFields(body, endpoint)
             streams, (usage, always) = fields.flag("stream"), _wants_usage(fields)
             asking = Asking(endpoint, body, _new_id(endpoint), _owner(fields, came))
-            work = model.read(asking)
+            work = _read(model, asking)
         except Refusal:
             self.figures.ended(name, "refused", time.monotonic() - came)
+            raise
+        except ClientDisconnect:
+            self.figures.ended(name, "cancelled", time.monotonic() - came)
             raise
         one = _OneRequest(self, name, asking, work, Replies(asking, name, usage=usage, always=always), came)
         headers = {"x-request-id": asking.id}
@@ -221,9 +228,14 @@ class ServerApp:
         if size > most:
             raise Refusal(f"the body has more than {most:,} bytes", status=413, code="body_too_large")
         try:
-            body = json.loads(b"".join(parts), parse_constant=_no_number)
+            text = b"".join(parts).decode("utf-8-sig")
+            body = json.loads(text, parse_constant=_no_number)
+            if "\\u" in text:
+                json.dumps(body, ensure_ascii=False).encode()
         except RecursionError:
-            raise Refusal("the body nests too deep") from None
+            raise _too_deep() from None
+        except UnicodeEncodeError:
+            raise Refusal("a text in the body has half of a surrogate pair, which is no character") from None
         except ValueError as error:
             raise Refusal(f"the body is no JSON: {error}") from error
         if not isinstance(body, dict):
@@ -324,6 +336,9 @@ class _OneRequest:
         except BudgetReached as error:
             outcome = "failed"
             raise Refusal(str(error), status=429, code="insufficient_quota") from error
+        except ServerGone as error:
+            outcome = "failed"
+            raise Refusal(str(error), status=503, code="server_gone", retry_after=_SECONDS_TO_RETURN) from error
         except EngineError as error:
             outcome = "failed"
             raise Refusal(str(error), status=422, code="model_failed") from error
@@ -360,6 +375,18 @@ async def _no_route(request: Request, error: Exception) -> Response:
             f"there is nothing at {request.url.path}; models are asked at /v1/chat/completions and /v1/completions"
         )
     return refused(Refusal(message, status=error.status_code, code="not_found"))
+
+
+def _read(model: ServedModel, asking: Asking) -> Work:
+    """See `ServedModel.read`. Raises Refusal also for values that nest too deep to be looked at."""
+    try:
+        return model.read(asking)
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> Refusal:
+    return Refusal("the body nests too deep")
 
 
 def _new_id(endpoint: Endpoint) -> str:

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qpdsl.executor.remote.dialects.dialect import Messages
 from qpdsl.executor.remote.text_tokenizer import (
     BYTES,
     EOS,
     WIDTH,
-    Conversation,
-    conversation_of,
     is_text,
+    messages_of,
     text_of,
     text_tokenizer,
     tokens_of,
@@ -36,10 +36,10 @@ def test_a_conversation_is_found_again_whatever_is_said_in_it(system: str, asked
     # A name of a mark in a message is text like any other.
     turns = (("system", system), ("user", f"<|qpdsl user|>{asked}"), ("assistant", "1"), ("user", asked))
     ids = encode(text_tokenizer(), Context(turns=turns))
-    assert conversation_of(ids) == Conversation(turns)
-    assert conversation_of(ids + tokens_of(begun)) == Conversation(turns, begun)
+    assert messages_of(ids) == Messages(turns)
+    assert messages_of(ids + tokens_of(begun)) == Messages(turns, begun)
     plain = encode(text_tokenizer(), Context(prompt=((f"x{asked}", False),)))
-    assert conversation_of(plain) is None and text_of(plain) == f"x{asked}"
+    assert messages_of(plain) is None and text_of(plain) == f"x{asked}"
 
 
 def test_a_role_that_no_server_knows_is_refused() -> None:

@@ -154,7 +154,16 @@ def test_what_rules_once_overlooked(overlooked: str) -> None:
 
 
 # What they decide no program of these meets often enough: their own tests are `test_rules.py`, `test_decode_plans.py`.
-_OTHER_TESTS = {"in_flight", "jump_forward", "draft_tokens", "sparse_logits", "defer_layers", "filter_in_runs"}
+_OTHER_TESTS = {
+    "prefix_first",
+    "speculative_calls",
+    "in_flight",
+    "jump_forward",
+    "draft_tokens",
+    "sparse_logits",
+    "defer_layers",
+    "filter_in_runs",
+}
 
 
 def test_the_random_programs_meet_every_rule() -> None:

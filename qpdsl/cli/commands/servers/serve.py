@@ -14,15 +14,13 @@ import click
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_programs
-from qpdsl.cli.runs.computing_options import computing_options
 from qpdsl.cli.runs.load_notes import LoadNotes
+from qpdsl.cli.runs.session_options import SessionOptions, computing_options, spending_options
 from qpdsl.cli.shared_options import (
     FileName,
-    ProgramOptions,
     code_option,
     planning_options,
     reading_options,
-    spending_options,
     within_option,
 )
 from qpdsl.cli.signals import interruptible, leave_signals_alone
@@ -31,8 +29,6 @@ from qpdsl.garbage_collector import collections_paused
 from qpdsl.grammar.suggest import listed
 
 if TYPE_CHECKING:
-    from qpdsl.executor.engine.memory.kv_cache import KVType
-    from qpdsl.grammar.words import WithinLevel
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.serve.served_model import ServedModel
     from qpdsl.session import Session
@@ -40,10 +36,12 @@ if TYPE_CHECKING:
 
 # What the event stream keeps: nobody asks a server for its history.
 _HISTORY = 256
+# Holds what the key of TLS is locked with: who lists processes sees their arguments.
+_PASSWORD = "QPDSL_TLS_KEY_PASSWORD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions(ProgramOptions):
+class ServeOptions(SessionOptions):
     """The options as the user set them; `command` says what each means."""
 
     targets: tuple[str, ...]
@@ -63,21 +61,6 @@ class ServeOptions(ProgramOptions):
     keep_alive_seconds: float
     tls_cert: str | None
     tls_key: str | None
-    tls_key_password: str | None
-    device: str
-    dtype: str | None
-    kv_type: KVType | None
-    kv_memory: str | None
-    threads: int | None
-    deterministic: bool
-    compile: bool
-    allow_code: bool
-    within: WithinLevel | None
-    completions: str | None
-    max_tokens_total: int | None
-    max_cost: float | None
-    prices: str | None
-    server_timeout: float | None
 
 
 @click.command(short_help="Serve programs, and models, behind OpenAI's HTTP API.")
@@ -166,9 +149,11 @@ class ServeOptions(ProgramOptions):
     help="A stream that is silent for so long gets a comment.",
 )
 @click.option("--tls-cert", metavar="FILE", type=FileName(dash="a certificate is a file"), help="A certificate in PEM.")
-@click.option("--tls-key", metavar="FILE", type=FileName(dash="a key is a file"), help="The certificate's key in PEM.")
 @click.option(
-    "--tls-key-password", metavar="TEXT", envvar="QPDSL_TLS_KEY_PASSWORD", help="What the key is locked with."
+    "--tls-key",
+    metavar="FILE",
+    type=FileName(dash="a key is a file"),
+    help=f"The certificate's key in PEM; {_PASSWORD} in the environment unlocks it.",
 )
 @within_option
 @spending_options
@@ -195,8 +180,7 @@ def command(**values: Any) -> Exit:
         raise UsageError("`--tls-key` needs `--tls-cert`")
     if not options.targets and not any("=" in setting for setting in options.expose):
         raise UsageError("give programs to serve, or a model: `--expose NAME=ID`")
-    if options.max_cost is not None and options.prices is None:
-        raise UsageError("`--max-cost` needs `--prices`, which says what tokens cost")
+    options.check_spending()
     with interruptible():
         return _serve(options)
 
@@ -246,7 +230,7 @@ def _serve(options: ServeOptions) -> Exit:
             raise UsageError(f"`--expose`: `{name}` is a program here, and cannot be a model too", help)
     check_models([*exposed.values(), *(id for plan in plans.values() for id in plan.models.values())])
     # What is wrong here is told before models are loaded, which takes its time.
-    place = Place(options.host, options.port, options.tls_cert, options.tls_key, options.tls_key_password)
+    place = Place(options.host, options.port, options.tls_cert, options.tls_key, os.environ.get(_PASSWORD))
     keys = None if options.keys is None else ClientKeys(Path(options.keys))
     bound = place.bound()
     if not place.local and keys is None:
@@ -303,22 +287,10 @@ def _session(options: ServeOptions, surroundings: Surroundings, plans: Sequence[
         from qpdsl.session import Session
 
     session = Session(
-        options.device,
-        options.dtype,
-        options.kv_type,
-        options.kv_memory,
-        threads=options.threads,
+        **options.settings_of_session,
         functions=surroundings.functions.values(),
         events=EventStream(_HISTORY, _HISTORY),
-        deterministic=options.deterministic,
-        compile=options.compile,
-        allow_code=options.allow_code,
-        completions=options.completions,
-        max_tokens_total=options.max_tokens_total,
-        max_cost=options.max_cost,
-        prices=options.prices,
-        server_timeout=options.server_timeout,
-        tell=lambda note: say(f"note: {note}"),
+        outlive_servers=True,
     )
     for plan in plans:
         session.load(plan, notes.loaded, notes.slow)
