@@ -130,7 +130,8 @@ LAYERS: dict[str, str] = {
     "qpdsl/lsp": "grammar* planner/plan planner/values planner/names planner/check qpdsl qpdsl/zoo",
     "qpdsl/serve": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
     "qpdsl/serve/http": "executor/requests executor/events qpdsl qpdsl/serve",
-    "qpdsl/serve/exposed": "executor/requests executor/models executor/text executor/runtime/instance qpdsl/serve",
+    "qpdsl/serve/exposed": "executor/requests executor/models executor/text executor/runtime/instance executor/remote "
+    "qpdsl/serve",
     "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/requests executor/events qpdsl "
     "qpdsl/zoo qpdsl/sources",
     "qpdsl/cli/runs": "grammar planner/plan planner/values planner/explain executor* tui tui/widgets qpdsl/zoo "

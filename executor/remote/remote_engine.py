@@ -23,7 +23,7 @@ from qpdsl.executor.remote.scoring.reading import Reading, Values
 from qpdsl.executor.remote.scoring.scored import scored
 from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.address import Address
-from qpdsl.executor.remote.server.connection import Connection
+from qpdsl.executor.remote.server.connection import STALL, Connection
 from qpdsl.executor.remote.server.errors import Refused, Unreachable
 from qpdsl.executor.remote.server.retries import PATIENCE, Retries
 from qpdsl.executor.remote.server_call import ModelAtServer, ReadingCall, SampleCall, ServerCall
@@ -114,7 +114,7 @@ class RemoteEngine:
     def add(self, model_id: str, address: Address, abilities: Abilities, text_model: TextModel) -> None:
         """Makes a model ready for requests under `model_id`. Raises ModelError where the keys cannot be read."""
         if address.url not in self._servers:
-            connection = Connection(address.url, self._transport)
+            connection = Connection(address.url, self._transport, min(STALL, self._patience))
             self._servers[address.url] = _Server(connection, Retries(self._patience))
         self._models[model_id] = ModelAtServer(model_id, address, abilities, text_model, named(address.dialect))
         self._spent.setdefault(model_id, Calls())
@@ -244,11 +244,11 @@ class RemoteEngine:
             raise
         except Unreachable as error:
             self._note(call, requests=1)
-            self._again(server, call, error, epoch)
+            self._again(server, call, error, epoch, begun)
         except (Refused, EngineError) as error:
             self._note(call, requests=1)
             self._answered(server)
-            self._fail(call, EngineError(str(error)))
+            self._fail(call, EngineError(server.connection.without_key(str(error))))
         except Exception as error:
             self._failure = error
         return 0.0, 0
@@ -261,8 +261,8 @@ class RemoteEngine:
             del self._running[call]
         self._wake()
 
-    def _again(self, server: _Server, call: ServerCall, error: Unreachable, epoch: int) -> None:
-        """The request goes again after a while, if it may."""
+    def _again(self, server: _Server, call: ServerCall, error: Unreachable, epoch: int, sent: float) -> None:
+        """The request, which was sent at `sent`, goes again after a while, if it may."""
         if error.overloaded:
             server.concurrency.overloaded(epoch)
         elif error.status is None:
@@ -271,15 +271,16 @@ class RemoteEngine:
             call.answers = server.retries.answers
         call.attempts += 1
         try:
-            wait = server.retries.wait(error, call.attempts, call.answers)
-        except ServerGone as gone:
+            wait = server.retries.wait(error, call.attempts, call.answers, sent)
+        except ServerGone as last:
+            gone = ServerGone(server.connection.without_key(str(last)))
             if self._outlives:
                 self._give_up(server, call, gone)
             else:
                 self._failure = gone
             return
         except EngineError as reason:
-            self._fail(call, reason)
+            self._fail(call, EngineError(server.connection.without_key(str(reason))))
             return
         if error.retry_after is not None:
             server.not_before = max(server.not_before, time.monotonic() + error.retry_after)

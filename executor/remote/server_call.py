@@ -15,7 +15,7 @@ from qpdsl.executor.remote.dialects.openai import count_in
 from qpdsl.executor.remote.scoring.reading import BadAnswer, Reading, Values
 from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.address import Address
-from qpdsl.executor.remote.server.connection import STALL, Connection
+from qpdsl.executor.remote.server.connection import Connection
 from qpdsl.executor.remote.server.errors import Unreachable
 from qpdsl.executor.remote.text_tokenizer import is_text
 from qpdsl.executor.remote.waiting_line import Place
@@ -122,8 +122,8 @@ class SampleCall(ServerCall):
                     if ended and written.answer.finish is None and (ended_before or not written.ended_by_model):
                         break
         else:
-            most = self.request.max_tokens
-            answer = await connection.post(self.ask.path, body, stall=STALL + _SLOWEST_TOKEN * min(most, 1 << 16))
+            slowest = _SLOWEST_TOKEN * min(self.request.max_tokens, 1 << 16)
+            answer = await connection.post(self.ask.path, body, stall=connection.stall + slowest)
             written.push(dialect.read(answer))
         if not self._settle(written):
             raise Unreachable(f"{self.model.address.url} gives half an answer")

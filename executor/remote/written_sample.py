@@ -205,5 +205,10 @@ def answer_of(record: Any) -> Answer | None:
         case [str(), None | list(), list(), list(), None | "stop" | "length", None | str(), prompt, cached, sampled]:
             text, ids, logprobs, sizes, finish, named = record[:6]
             own = None if ids is None else tuple(ids)
+            counts = [count for count in (prompt, cached, sampled) if count is not None]
+            if not all(isinstance(number, int) for number in (*(ids or ()), *sizes, *counts)):
+                return None
+            if not all(isinstance(logprob, int | float) for logprob in logprobs):
+                return None
             return Answer(text, own, tuple(logprobs), tuple(sizes), finish, named, prompt, cached, sampled)
     return None

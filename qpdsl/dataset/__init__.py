@@ -6,6 +6,6 @@ before the row counts as done; the ordered output is written at the end, whole o
 its fingerprint (`fingerprint.py`) agrees: program, arguments, model files, seed, input, device, types and version. A
 line of the journal that was damaged is not believed, and its row runs again. Fields of the input that mean nothing are
 said, not passed over. The keys of a record and their order are part of the format. `summary.py` says what a run came
-to, `token_waits.py` how long its samples waited for tokens, and `lossy_figures.py` what filters and early exits did.
-Nothing here prints, but for the progress bar on stderr.
+to, `token_waits.py` how long its samples waited for tokens, `server_totals.py` what it took of servers, and
+`lossy_figures.py` what filters and early exits did. Nothing here prints, but for the progress bar on stderr.
 """

@@ -208,5 +208,5 @@ def _instead(op: ops.Operator, able: Abilities) -> str:
         return _BY_IDS
     held = op.constraint is not None and op.constraint.kind == "choice" and "regex" in able.constraints
     # It draws another option than a choice does: that one is drawn by the options' own probabilities.
-    like = ', and with `as regex("A|B")` this one writes one of the texts token by token' if held else ""
+    like = ', and with `as /A|B/` this one writes one of the texts token by token' if held else ""
     return f"{_BY_IDS}, or a model of this machine{like}"

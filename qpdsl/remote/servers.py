@@ -92,7 +92,7 @@ class Servers:
             raise ModelError(model, "models on servers need httpx, which `pip install 'qpdsl[remote]'` installs")
         from qpdsl.executor.remote.probe.known_servers import known_or_probed
 
-        return _finished(known_or_probed(address, self._locate(address)))
+        return _finished(known_or_probed(address, self._locate(address), patience=self.spending.server_timeout))
 
     def check(self, plan: PhysicalPlan) -> None:
         """Raises UnmetNeeds where a plan needs what the servers of its models were not seen to do."""

@@ -299,7 +299,7 @@ class ProgramWork:
         tally = Tally(
             sum(result.prompt_tokens for result in results),
             sampled,
-            sum(result.cached_tokens for result in results),
+            sum(result.cached_tokens + result.counts.get("server_cached", 0) for result in results),
             min(sum(tokens for _, tokens in made), sampled),
         )
         return Answer(tuple(choices), tally, self.program.fingerprint, {"seed": self.seed})

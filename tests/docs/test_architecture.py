@@ -15,7 +15,7 @@ ROWS = re.findall(r"^\| an? [^|]*\*\*([a-z ]+)\*\*[^|]*\| `(\w+)` \| (.*) \|$", 
 
 
 def test_each_kind_of_addition_has_its_row() -> None:
-    assert [kind for kind, _, _ in ROWS] == ["rule", "decode plan", "engine", "verifier kind", "stage"]
+    assert [kind for kind, _, _ in ROWS] == ["rule", "decode plan", "engine", "dialect", "verifier kind", "stage"]
 
 
 @pytest.mark.parametrize(("kind", "example", "touched"), ROWS, ids=[kind for kind, _, _ in ROWS])

@@ -89,7 +89,7 @@ async def posted(connection: Connection, path: str, body: Mapping[str, Any]) -> 
             # 500 is what some servers answer to a field that they do not know.
             if failed.status == 500:
                 return None
-            if number == _TRIES - 1:
+            if failed.stalled or number == _TRIES - 1:
                 raise
             await asyncio.sleep(min(failed.retry_after or _PAUSE * 2**number, _LONGEST_PAUSE))
     return None

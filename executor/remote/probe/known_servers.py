@@ -23,6 +23,7 @@ from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.abilities_json import abilities_from_json, abilities_json
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.errors import Refused, Unreachable
+from qpdsl.executor.remote.server.retries import PATIENCE
 
 _FILE = "servers.json"
 # What is asked, and how it is judged: another number where either changes.
@@ -37,17 +38,20 @@ def cached_abilities(address: Address) -> Abilities | None:
     return None if kept is None else kept[1]
 
 
-async def known_or_probed(address: Address, location: Path | str | None, *, again: bool = False) -> Abilities:
+async def known_or_probed(
+    address: Address, location: Path | str | None, *, again: bool = False, patience: float = PATIENCE
+) -> Abilities:
     """What the server of a model can do: as it was found out today, or as it answers now, and always with `again`.
 
-    `location` is where the tokenizer of the address lies, None where it has none. Needs httpx. Raises ModelError.
+    `location` is where the tokenizer of the address lies, None where it has none; `patience`: seconds in which a
+    request is answered. Needs httpx. Raises ModelError.
     """
     from qpdsl.executor.remote.probe.identity import identify
     from qpdsl.executor.remote.probe.server_probe import probe
-    from qpdsl.executor.remote.server.connection import Connection
+    from qpdsl.executor.remote.server.connection import STALL, Connection
 
     kept = None if again else _read().get(_key(address))
-    connection = Connection(address.url)
+    connection = Connection(address.url, stall=min(STALL, patience))
     try:
         if kept is not None:
             when, abilities = kept

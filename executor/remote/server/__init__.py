@@ -1,2 +1,4 @@
-"""A server as such: where it is (`address.py`), what it was seen to do (`abilities.py`), and the connection to it
-(`connection.py`), with keys, time limits and retries."""
+"""A server as such: where it is (`address.py`), what it was seen to do (`abilities.py`, as JSON `abilities_json.py`),
+and the connection to it (`connection.py`), with keys (`keys.py`), streams (`sse.py`), time limits and retries
+(`retries.py`). How asking it fails is in `errors.py`.
+"""

@@ -41,7 +41,7 @@ class Connection:
         self.url = url.rstrip("/")
         self.root = self.url.removesuffix("/v1")
         self._transport = transport
-        self._stall = stall
+        self.stall = stall
         self._key = key_of(url)
         self._client: httpx.AsyncClient | None = None
 
@@ -83,6 +83,10 @@ class Connection:
         if client is not None:
             await client.aclose()
 
+    def without_key(self, text: str) -> str:
+        """What is to be shown of a text that the server may have put the key into."""
+        return text if self._key is None else text.replace(self._key, "…")
+
     @asynccontextmanager
     async def _answer(
         self, method: str, path: str, body: Mapping[str, Any] | None, stall: float | None = None
@@ -90,7 +94,7 @@ class Connection:
         url = f"{self.root}{path}" if path.startswith("/") else f"{self.url}/{path}"
         content = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         try:
-            timeout = self._timeout(stall or self._stall)
+            timeout = self._timeout(stall or self.stall)
             async with self._open().stream(method, url, content=content, timeout=timeout) as response:
                 if response.status_code != 200:
                     raise await self._failure(response)
@@ -176,9 +180,7 @@ class Connection:
         return self._shown(text), code
 
     def _shown(self, text: str) -> str:
-        if self._key is not None:
-            text = text.replace(self._key, "…")
-        text = " ".join(text.split())
+        text = " ".join(self.without_key(text).split())
         return f": {text if len(text) <= MOST_WORDS else text[:MOST_WORDS] + '…'}" if text else ""
 
     def _redirected(self, place: str) -> str:

@@ -7,6 +7,7 @@ when to come again is heeded, and waits begin there.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ class Retries:
         self._clock = clock
         self._chance = chance or random.Random()
         self._failing_since: float | None = None
+        self._answered_at = -math.inf
         self._answers = 0
 
     @property
@@ -45,17 +47,19 @@ class Retries:
     def answered(self) -> None:
         """The server gave a whole answer, be it a refusal."""
         self._answers += 1
+        self._answered_at = self._clock()
         self._failing_since = None
 
-    def wait(self, error: Unreachable, attempts: int, answers: int) -> float:
+    def wait(self, error: Unreachable, attempts: int, answers: int, sent: float | None = None) -> float:
         """Seconds after which a request that failed for the `attempts`-th time is sent again.
 
-        `answers`: what `answers` was when it failed first. Raises EngineError for one that alone fails, ServerGone
+        `answers`: what `answers` was when it failed first; `sent`: when it was sent, on the clock: a server that takes
+        a request and gives nothing has been silent since then. Raises EngineError for one that alone fails, ServerGone
         where nothing has been answered for longer than the patience.
         """
         now = self._clock()
         if self._failing_since is None:
-            self._failing_since = now
+            self._failing_since = max(now if sent is None else sent, self._answered_at)
         if attempts >= _MOST_ATTEMPTS and self._answers > answers and not error.overloaded:
             raise EngineError(f"{error}; it was asked {attempts} times, and answered others meanwhile")
         failing = now - self._failing_since

@@ -4,7 +4,8 @@ Start with `instance`: one run of a program over one problem, its services, opti
 rows between operators, `noise` the keys of the random numbers, `operator_events` what an operator reports, `functions`
 the Python functions that a caller registered, `user_code` how they are called so that whatever they do stays their own
 affair, `row_clock` how long a run may take, `mathematics` the process that compares answers, `request_cache` the
-requests of all instances that go to a large model in batches.
+requests of all instances that go to a large model in batches, `owned_engine` puts an instance's name on its requests,
+`written_ahead` keeps what samples wrote past their stop.
 
 A row has a context (chat turns, or a prompt), its path of indices through the fan-outs, its columns, and what was
 generated since the context was set. A program may assign columns, so the runtime never reads its own state from them. A

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from qpdsl.executor.remote.server.abilities import Abilities
 
 
-def ask_servers(models: Mapping[str, str], *, quiet: bool) -> dict[str, Abilities]:
+def ask_servers(models: Mapping[str, str], patience: float | None, *, quiet: bool) -> dict[str, Abilities]:
     """What the servers of these models can do, by the models' ids: those that are not known yet are asked.
 
-    `models` are the ids by name; without `quiet` it is said on a terminal who is asked. Raises ModelError.
+    `models` are the ids by name; a server that answers nothing for `patience` seconds is given up, None for as long as
+    runs wait. Without `quiet` it is said on a terminal who is asked. Raises ModelError.
     """
     remote = [id for id in dict.fromkeys(models.values()) if is_remote(id)]
     if not remote:
@@ -31,7 +32,8 @@ def ask_servers(models: Mapping[str, str], *, quiet: bool) -> dict[str, Abilitie
     check_models(remote)
     from qpdsl.remote.servers import Servers
 
-    servers, found = Servers(Spending(), locate_tokenizer), {}
+    spending = Spending() if patience is None else Spending(server_timeout=patience)
+    servers, found = Servers(spending, locate_tokenizer), {}
     for model in remote:
         if not quiet and is_terminal(sys.stderr):
             say(f"{model}: asking its server what it can do …")

@@ -41,10 +41,22 @@ class SessionOptions(ProgramOptions):
     @property
     def settings_of_session(self) -> Mapping[str, Any]:
         """These as keywords of `Session`, which tells its notes on stderr."""
-        names = ("device", "dtype", "kv_type", "kv_memory", "threads", "deterministic", "compile", "allow_code")
-        spending = ("completions", "max_tokens_total", "max_cost", "prices", "server_timeout")
-        settings = {name: getattr(self, name) for name in (*names, *spending)}
-        return {**settings, "tell": lambda note: say(f"note: {note}")}
+        return {
+            "device": self.device,
+            "dtype": self.dtype,
+            "kv_type": self.kv_type,
+            "kv_bytes": self.kv_memory,
+            "threads": self.threads,
+            "deterministic": self.deterministic,
+            "compile": self.compile,
+            "allow_code": self.allow_code,
+            "completions": self.completions,
+            "max_tokens_total": self.max_tokens_total,
+            "max_cost": self.max_cost,
+            "prices": self.prices,
+            "server_timeout": self.server_timeout,
+            "tell": lambda note: say(f"note: {note}"),
+        }
 
     def check_spending(self) -> None:
         """Raises UsageError and ArgumentError for bounds that are none."""

@@ -51,7 +51,7 @@ class BareWork:
         """
         request = self._request
         outlet = _Outlet()
-        asked = self._ask(None if request.logprobs else outlet)
+        asked = self._ask(outlet if request.stops or not request.logprobs else None)
         everything = asyncio.gather(*asked.tickets)
 
         def ended(done: asyncio.Future[Any]) -> None:
@@ -65,7 +65,8 @@ class BareWork:
         try:
             while not everything.done():
                 await outlet.changed.wait()
-                for index, grown in outlet.take():
+                grew = outlet.take()
+                for index, grown in () if request.logprobs else grew:
                     if index not in told and request.echo:
                         grown.text = self._model.decode(request.prompts[index // request.count]) + grown.text
                     yield self._piece(index, grown, told)
@@ -187,6 +188,11 @@ class BareWork:
         request = self._request
         sampled = sum(sample.size for completion in samples for sample in completion.samples)
         cached = sum(completion.cached for completion in samples)
+        calls = [completion.calls for completion in (*samples, *read) if completion.calls is not None]
+        if any(call.prompt_tokens is not None for call in calls):
+            # Another server counted them, in tokens of its own.
+            prompt = sum(call.prompt_tokens or 0 for call in calls)
+            return Tally(prompt, sampled, sum(call.cached_tokens for call in calls))
         return Tally(sum(map(len, request.prompts)), sampled, cached)
 
 

@@ -7,7 +7,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.models.text_model import PagedTextModel, TextModel
+from qpdsl.executor.remote.text_tokenizer import is_text
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.request import Constraint, Mask, SamplingParams
 from qpdsl.executor.text.constraint import ConstraintError
@@ -41,6 +42,11 @@ _HONOURED_BY: Mapping[Endpoint, tuple[str, ...]] = {
 }
 _GUIDED = "say it as vLLM does now: `structured_outputs` with one of `json`, `regex`, `choice`, `grammar`"
 _INSTEAD = dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), _GUIDED)
+# Fields that name tokens, or tell of single ones.
+_OF_TOKENS = (
+    *("logprobs", "prompt_logprobs", "logprob_token_ids", "stop_token_ids"),
+    *("return_token_ids", "return_tokens_as_token_ids"),
+)
 _MOST_PROMPTS = 256
 # What OpenAI's API takes where a text completion does not say.
 _USUAL_TOKENS = 16
@@ -73,6 +79,7 @@ class ExposedModel:
         """See `ServedModel`."""
         fields = BodyFields(asking.body, asking.endpoint)
         fields.refuse_others(_HONOURED_BY[asking.endpoint], _INSTEAD, self._ignored)
+        self._refuse_beyond_server(fields)
         prompts = (self._chat(fields),) if asking.endpoint == "chat" else self._prompts(fields)
         sampling = _sampling(fields)
         echo = fields.flag("echo")
@@ -119,8 +126,25 @@ class ExposedModel:
         )
         return BareWork(self._model, self._engine, request, self._fingerprint)
 
+    def _refuse_beyond_server(self, fields: BodyFields) -> None:
+        """Raises Refusal for what another server does not do for us, where it has the model."""
+        if isinstance(self._model, PagedTextModel):
+            return
+        if fields.flag("ignore_eos"):
+            raise Refusal(f"`{self.name}` is on another server, which ends an answer itself", "ignore_eos")
+        if is_text(self._model.tokenizer):
+            for name in _OF_TOKENS:
+                # 0 is not false: it asks for the log-probabilities of the tokens themselves.
+                if not any(fields.get(name) is nothing for nothing in (None, False)) and fields.get(name) != []:
+                    raise Refusal(self._unknown_tokens(), name, code="unsupported_parameter")
+
+    def _unknown_tokens(self) -> str:
+        return f"only the server that has `{self.name}` knows its tokens: say `tokenizer=` with its id at `--expose`"
+
     async def tokenize(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of vLLM's `/tokenize`: the token ids of `prompt` or of `messages`. Raises Refusal."""
+        if is_text(self._model.tokenizer):
+            raise Refusal(self._unknown_tokens(), "model")
         fields = BodyFields(body, "chat" if "messages" in body else "text")
         fields.refuse_others(
             ("add_special_tokens", "return_token_strs", "add_generation_prompt", "continue_final_message"), {}
@@ -144,6 +168,8 @@ class ExposedModel:
 
     async def detokenize(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of vLLM's `/detokenize`: the text of `tokens`. Raises Refusal."""
+        if is_text(self._model.tokenizer):
+            raise Refusal(self._unknown_tokens(), "model")
         tokens = _ids(BodyFields(body, "text"), "tokens", self._model.width)
         return {"prompt": self._model.backend.decode(list(tokens), skip_special_tokens=False)}
 
@@ -177,6 +203,8 @@ class ExposedModel:
         for prompt in prompts:
             if isinstance(prompt, str):
                 tokens = self._encoded(prompt, fields)
+            elif is_text(self._model.tokenizer):
+                raise Refusal(self._unknown_tokens(), "prompt")
             else:
                 tokens = _checked_ids(prompt, "prompt", self._model.width)
             if not tokens:

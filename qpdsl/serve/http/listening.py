@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
 
-from qpdsl.serve.http.place import Place
+from qpdsl.serve.http.bind_address import BindAddress
 from qpdsl.serve.http.routes import ServerApp
 from qpdsl.session import Session
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# What connections that have nothing to say any more are given to close.
+# What connections are given to close where no time to drain is left.
 _SECONDS_TO_CLOSE = 1
 
 
@@ -26,7 +28,7 @@ class Listening:
     """Serves `app` from a bound socket. A signal lets it drain for `drain_seconds`; a second one ends it at once."""
 
     def __init__(
-        self, app: ServerApp, session: Session, place: Place, bound: socket.socket, drain_seconds: float
+        self, app: ServerApp, session: Session, address: BindAddress, bound: socket.socket, drain_seconds: float
     ) -> None:
         self._app = app
         self._session = session
@@ -42,10 +44,9 @@ class Listening:
             log_level="critical",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=_SECONDS_TO_CLOSE,
-            ssl_certfile=place.certificate,
-            ssl_keyfile=place.key,
-            ssl_keyfile_password=place.key_password,
+            ssl_certfile=address.certificate,
+            ssl_keyfile=address.key,
+            ssl_keyfile_password=address.key_password,
         )
         self._server = _Uvicorn(config)
 
@@ -77,7 +78,7 @@ class Listening:
             if not serving.done():
                 ready()
             await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
-            drained = True
+            drained, told = True, time.monotonic()
             if not serving.done():
                 try:
                     await asyncio.wait_for(self._app.gate.drained(), self._drain_seconds)
@@ -86,6 +87,9 @@ class Listening:
                     self._app.give_up()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._app.gate.drained(), _SECONDS_TO_CLOSE)
+                # Answers that are known go out as fast as their clients read.
+                left = self._drain_seconds - (time.monotonic() - told)
+                self._server.config.timeout_graceful_shutdown = math.ceil(max(left, _SECONDS_TO_CLOSE))
                 self._server.should_exit = True
             await serving
             return drained

@@ -52,12 +52,20 @@ def test_money_is_bounded_only_where_prices_are_known(tmp_path: Path) -> None:
         ({"a": {"input": 1}}, "the price of `a` is to have `input` and `output`"),
         ({"a": {"input": 1, "output": -1}}, "`output` of `a` is to be a number of at least 0, not -1"),
         ({"a": {"input": 1, "output": True}}, "not True"),
+        ({"a": {"input": 1, "output": float("nan")}}, "not nan"),
+        ({"a": {"input": 1, "output": 10**400}}, "not 1000"),
         ({"a": {"input": 1, "output": 1, "per": "day"}}, "has `per`"),
     ],
 )
 def test_a_table_that_is_none_is_refused(tmp_path: Path, table: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         prices(tmp_path, table)
+
+
+def test_a_table_without_end(tmp_path: Path) -> None:
+    (tmp_path / "prices.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="is no JSON"):
+        Prices.read(tmp_path / "prices.json")
 
 
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:

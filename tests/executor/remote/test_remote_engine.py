@@ -31,6 +31,7 @@ from qpdsl.executor.requests.request import (
     ReadRequest,
     SamplingParams,
 )
+from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.text.stop import Stops, StopWatch
 from tests.support.remote.scripted_server import (
     ABILITIES,
@@ -224,6 +225,39 @@ def test_a_server_that_is_gone_ends_the_engine() -> None:
     assert len(server.bodies) >= 8
 
 
+def test_an_engine_that_outlives_a_server_fails_what_waits_for_it() -> None:
+    there = False
+    server = ScriptedServer(lambda body, number: answer("back") if there else httpx.ConnectError("refused"))
+
+    async def use(engine: RemoteEngine) -> None:
+        nonlocal there
+        tickets = [engine.submit("llm", wanted(keys=(number, number + 100))) for number in range(8)]
+        ended = await asyncio.gather(*map(_awaited, tickets), return_exceptions=True)
+        assert {type(end) for end in ended} == {ServerGone} and engine.busy("llm") == 0
+        # Those that come later learn of it at once, and of its return.
+        asked = len(server.bodies)
+        with pytest.raises(ServerGone):
+            await engine.submit("llm", wanted())
+        assert len(server.bodies) == asked + 1
+        there = True
+        await engine.submit("llm", wanted())
+
+    driven(server, use, patience=0.2, outlives=True)
+
+
+async def _awaited(ticket: Ticket) -> Completion:
+    return await ticket
+
+
+def test_no_error_shows_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QPDSL_API_KEYS", f"{ADDRESS.url}=sk-secret")
+    for error in ({"message": "no sk-secret", "code": 400}, {"message": "later, sk-secret"}):
+        server = ScriptedServer(lambda _, number, error=error: {"error": error})
+        with pytest.raises(EngineError) as raised:
+            driven(server, one(wanted()), patience=0.1)
+        assert "…" in str(raised.value) and "sk-secret" not in str(raised.value)
+
+
 def test_a_server_that_comes_back_is_gone_on_with() -> None:
     begun = time.monotonic()
 
@@ -381,6 +415,26 @@ def test_an_answer_that_was_cut_serves_where_it_is_cut_again(store: CompletionSt
     # The same stops in the request, and a watch that goes on: what was kept does not reach.
     on = wanted(watch=lambda index: StopWatch(model_of().detokenizer, None), stops=(";",))
     assert text_of(driven(server, one(on), store=store)) == [" one; two;"] and len(server.bodies) == 2
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"\0\0",
+        b"{}",
+        b'["a", null, ["x"], [1], "stop", null, 1, 0, 1]',
+        b'["a", ["x"], [], [], "stop", null, 1, 0, 1]',
+        b'["a", null, [], [null], "stop", null, 1, 0, 1]',
+        b'["a", null, [], [], "stop", null, "1", 0, 1]',
+    ],
+)
+def test_what_is_kept_and_no_answer_is_asked_again(
+    store: CompletionStore, damaged: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "find", lambda key: damaged)
+    server = ScriptedServer(by_seed)
+    assert driven(server, one(wanted()), store=store).calls.replayed == 0 and len(server.bodies) == 1
 
 
 def test_only_whole_answers_are_kept(store: CompletionStore) -> None:
@@ -580,6 +634,8 @@ def test_what_was_cut_is_paid_for_too() -> None:
         {"choices": [{"text": "a", "finish_reason": "stop", "token_ids": [1 << 40]}]},
         {"choices": [{"text": "a", "finish_reason": "stop", "token_ids": [-1]}]},
         {"choices": [{"text": "a", "finish_reason": "stop", "token_ids": "x"}]},
+        {"choices": [{"text": "a", "finish_reason": "stop", "token_ids": [float("inf")]}]},
+        {"choices": [{"text": "a", "finish_reason": "stop", "logprobs": {"token_logprobs": [10**400]}}]},
     ],
 )
 def test_strange_answers_end_a_row_and_not_the_engine(strange: Any) -> None:
@@ -591,7 +647,10 @@ def test_strange_answers_end_a_row_and_not_the_engine(strange: Any) -> None:
         driven(server, one(replace(wanted(), prompt=(1, 2))), abilities=able, address=IDS, place=place)
 
 
-@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": "7"}, {"completion_tokens": -1}, {"prompt_tokens": None}])
+@pytest.mark.parametrize(
+    "usage",
+    [{}, {"prompt_tokens": "7"}, {"completion_tokens": -1}, {"prompt_tokens": None}, {"prompt_tokens": 10**400}],
+)
 def test_strange_counts_are_none(usage: Any) -> None:
     server = ScriptedServer(lambda _, number: {**answer(" It is 4."), "usage": usage})
     calls = driven(server, one(wanted())).calls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -242,3 +243,21 @@ def test_masks_are_the_same_side_by_side() -> None:
         mask.fill([mask], single[row : row + 1])
     assert many.size * 32 > 1 << 19
     assert (many == single).all()
+
+
+def test_constraints_of_many_clients_do_not_pile_up() -> None:
+    held = Constrainer(tokenizer(), len(tokenizer()), [])
+    tracemalloc.start()
+    sizes = []
+    for number in range(3 * 300):
+        held.masks("regex", f"a{number}" + "b" * 2000)
+        if number % 300 == 299:
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert sizes[2] < sizes[0] * 1.2
+
+
+@pytest.mark.parametrize("kind", ["regex", "grammar", "json_schema"])
+def test_what_is_no_text_is_no_constraint(kind: str) -> None:
+    with pytest.raises(ConstraintError):
+        Constrainer(tokenizer(), len(tokenizer()), []).masks(kind, '{"const": "\ud800')

@@ -191,6 +191,8 @@ def test_explain_and_check_ask_no_server(program: Path, qpdsl: Run) -> None:
     [
         ("vllm:127.0.0.1/v1#name", "is no URL of a server"),
         ("vllm:http://127.0.0.1:9/v1", "does not say which model"),
+        ("vllm:http://127.0.0.1:9/v1#na\udcffme", "has characters that no address has"),
+        ("vllm:http://xn--/v1#name", "is no URL of a server"),
         ("vllm:http://127.0.0.1:9/v1#name tokenizer=./none", "there is no folder `none`"),
         ("vllm:http://127.0.0.1:9/v1#name adapter=./lora", "has to have the adapter itself"),
     ],
@@ -248,6 +250,20 @@ def test_a_server_that_is_gone_ends_a_run_that_keeps_its_rows(tmp_path: Path, pr
         server.start()
         assert qpdsl(*command, "--resume").code == 0
     assert len(out.read_text().splitlines()) == 4
+
+
+def test_a_server_that_takes_requests_and_answers_none_is_given_up(program: Path, qpdsl: Run) -> None:
+    program.write_text(SAMPLED, "utf-8")
+    with stub("vllm", writes=says) as server:
+        command = ("run", program, "--set", f"problem={PROBLEM}", "--model", address(server), "--no-greedy")
+        server.fail("stall", times=None, path="models")
+        ran = qpdsl(*command, "--server-timeout", 0.5)
+        assert ran.code == 4 and "it sent nothing for too long" in ran.err
+        server.mend()
+        assert qpdsl(*command).code == 0
+        server.fail("stall_stream", times=None)
+        ran = qpdsl(*command, "--server-timeout", 0.5, "--completions", "none")
+        assert ran.code == 6 and "it sent nothing for too long" in ran.err
 
 
 def test_a_run_that_is_killed_goes_on(tmp_path: Path, program: Path, qpdsl: Run, cache: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +19,11 @@ pytest.importorskip("fastapi", reason="serving needs qpdsl[serve]")
 pytest.importorskip("uvicorn", reason="serving needs qpdsl[serve]")
 pytest.importorskip("prometheus_client", reason="serving needs qpdsl[serve]")
 
+from qpdsl.executor.requests.errors import BudgetReached
+from qpdsl.serve.http.bind_address import BindAddress
 from qpdsl.serve.http.client_keys import add_key
 from qpdsl.serve.http.routes import Limits
+from tests.support.remote.stub_server import stub
 from tests.support.serving.running_server import Running, events, running
 
 QUESTION = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
@@ -384,7 +388,45 @@ def test_bodies_that_are_none(server: Running, body: bytes) -> None:
     error(server.client.post(f"{server.url}/chat/completions", content=body))
 
 
-ODD: list[Any] = [None, True, 0, -1, 2**70, 1e300, "", "\ud800", "x" * 500, [], [[]], [None], {}, {"a": {"\ud800": 1}}]
+def test_a_client_that_leaves_before_it_has_said_all(server: Running) -> None:
+    host, port = server.root.removeprefix("http://").split(":")
+    cancelled = 'qpdsl_requests_total{model="unknown",outcome="cancelled"} 1.0'
+    with socket.create_connection((host, int(port))) as connection:
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+        connection.sendall(head + b'{"model":')
+    until(lambda: cancelled in metrics(server))
+    assert server.faults == []
+
+
+@pytest.mark.parametrize("field", ["parameters", "response_format", "metadata"])
+def test_values_that_nest_deep(server: Running, field: str) -> None:
+    for depth in (300, 900, 5000):
+        deep = '{"a": ' * depth + "[]" + "}" * depth
+        for inner in (deep, f'{{"width": {deep}}}'):
+            turns = json.dumps([{"role": "user", "content": QUESTION}])
+            body = f'{{"model": "beam_search", "messages": {turns}, "{field}": {inner}}}'
+            response = server.client.post(f"{server.url}/chat/completions", content=body)
+            assert response.status_code in (200, 400), response.text
+    assert server.faults == []
+
+
+ODD: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    2**70,
+    10**400,
+    1e300,
+    "",
+    "\ud800",
+    "x" * 500,
+    [],
+    [[]],
+    [None],
+    {},
+    {"a": {"\ud800": 1}},
+]
 READ = [
     *("model", "messages", "stream", "stream_options", "n", "seed", "stop", "max_tokens", "response_format"),
     *("parameters", "priority", "deadline", "temperature", "logprobs", "top_logprobs", "progress", "\ud800"),
@@ -427,6 +469,17 @@ def test_a_fault_of_the_server_itself(server: Running, monkeypatch: pytest.Monke
         assert [type(fault) for fault in server.faults] == [ZeroDivisionError]
         server.faults.clear()
     assert content(server.chat("greedy", QUESTION)) == "12"
+
+
+def test_several_answers_where_nothing_more_may_be_spent(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def spent(*given: Any, **named: Any) -> Any:
+        raise BudgetReached("all is spent")
+
+    monkeypatch.setattr(server.session, "run", spent)
+    for stream in (False, True):
+        response = server.chat("greedy", QUESTION, n=2, stream=stream)
+        told = json.loads(events(response)[0])["error"] if stream else error(response, 429)
+        assert told["message"] == "all is spent" and told["code"] == "insufficient_quota"
 
 
 def test_the_same_tokens_alone_and_among_others(server: Running) -> None:
@@ -512,6 +565,14 @@ def test_figures(server: Running) -> None:
     assert "no such model" not in after
 
 
+def test_nothing_waits_for_acknowledgements() -> None:
+    """A second packet on a connection that is kept would wait 40 ms for the client's acknowledgement of the first."""
+    with BindAddress(port=0).bound() as bound, socket.create_connection(bound.getsockname()):
+        accepted, _ = bound.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
 def test_limits_and_keys(programs: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     key = add_key(file, "ann")
@@ -573,3 +634,46 @@ def test_what_does_not_end_in_time_is_given_up(programs: Path, stream: bool) -> 
         else:
             assert error(response, 503)["code"] == "draining"
         until(lambda: server.session.busy == 0)
+
+
+FAR = """\
+model far = "vllm:{url}#stub"
+model llm = "zoo/counting"
+
+program from_afar(problem: text) -> text {{
+  chat user=problem
+  generate far temperature=0.8 max_tokens=16
+}}
+
+program from_here(problem: text) -> text {{
+  chat user=problem
+  generate llm temperature=0 max_tokens=64
+}}
+"""
+
+
+def test_a_model_on_a_server_that_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with stub("vllm") as far:
+        (tmp_path / "far.qp").write_text(FAR.format(url=far.url))
+        with running([str(tmp_path / "far.qp")], expose=["far"], server_timeout=0.3) as server:
+            programs = [("from_afar", {}), ("from_afar", {"n": 3}), ("far", {"max_tokens": 4, "temperature": 1})]
+            there = [server.chat(model, QUESTION, seed=1, **more).json() for model, more in programs]
+            # The server's own count, which is not that of our bytes.
+            assert 0 < there[-1]["usage"]["prompt_tokens"] < len(QUESTION)
+            here = content(server.chat("from_here", QUESTION))
+            # Its tokens are none that we know, and where they end is not for us to say.
+            for name, value in (("logprobs", 0), ("return_token_ids", True), ("prompt", [1, 2]), ("ignore_eos", True)):
+                body = {"model": "far", "prompt": QUESTION, name: value}
+                assert error(server.post("completions", **body))["param"] == name
+            assert error(server.client.post(f"{server.root}/tokenize", json={"model": "far", "prompt": "a"}))
+            far.stop()
+            for model, more in programs:
+                gone = server.chat(model, QUESTION, seed=1, **more)
+                assert error(gone, 503)["code"] == "server_gone" and int(gone.headers["retry-after"]) > 0
+                *_, told, done = events(server.chat(model, QUESTION, stream=True, **more))
+                assert json.loads(told)["error"]["code"] == "server_gone" and done == "[DONE]"
+            assert content(server.chat("from_here", QUESTION)) == here
+            far.start()
+            back = [server.chat(model, QUESTION, seed=1, **more).json() for model, more in programs]
+            assert [one["choices"] for one in back] == [one["choices"] for one in there]

@@ -125,10 +125,12 @@ def driven(
     store: CompletionStore | None = None,
     meter: Meter | None = None,
     patience: float = PATIENCE,
+    outlives: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Any:
     """What `use` of an engine gives that has the server's model as `llm`. What stops the engine is raised."""
-    engine = RemoteEngine(store, meter, transport=server.transport, patience=patience, tell=tell)
+    how: dict[str, Any] = {"patience": patience, "outlives": outlives, "tell": tell}
+    engine = RemoteEngine(store, meter, transport=server.transport, **how)
     engine.add("llm", address, abilities, model_of(abilities, address, place))
 
     async def main() -> Any:

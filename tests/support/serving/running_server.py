@@ -15,9 +15,9 @@ from qpdsl.planning.planning import Planning
 from qpdsl.planning.target import Target
 from qpdsl.serve.catalogue import bare_plan, exposed_models, fingerprint_of, offered_programs
 from qpdsl.serve.exposed.exposed_model import ExposedModel
+from qpdsl.serve.http.bind_address import BindAddress
 from qpdsl.serve.http.client_keys import ClientKeys
 from qpdsl.serve.http.listening import Listening
-from qpdsl.serve.http.place import Place
 from qpdsl.serve.http.routes import Limits, ServerApp
 from qpdsl.serve.served_model import ServedModel
 from qpdsl.serve.served_program import ServedProgram
@@ -62,11 +62,12 @@ def running(
     limits: Limits = _LIMITS,
     keys: Path | None = None,
     drain_seconds: float = 5.0,
+    server_timeout: float | None = None,
 ) -> Iterator[Running]:
     offered = offered_programs(targets, Surroundings(), fixed, defaults)
     plans = {one.name: one.plan(Planning(), Target()) for one in offered}
     exposed = exposed_models(expose, plans.values())
-    session = Session()
+    session = Session(completions="none", server_timeout=server_timeout, outlive_servers=True)
     for plan in [*plans.values(), *map(bare_plan, exposed.values())]:
         session.load(plan)
     models: list[ServedModel] = [
@@ -77,13 +78,13 @@ def running(
     ]
     faults: list[Exception] = []
     app = ServerApp(models, limits, None if keys is None else ClientKeys(keys), faults.append)
-    place = Place(port=0)
-    bound = place.bound()
-    listening, started = Listening(app, session, place, bound, drain_seconds), threading.Event()
+    address = BindAddress(port=0)
+    bound = address.bound()
+    listening, started = Listening(app, session, address, bound, drain_seconds), threading.Event()
     thread = threading.Thread(target=listening.run, args=(started.set,), daemon=True)
     thread.start()
     assert started.wait(20)
-    url = place.url(bound)
+    url = address.url(bound)
     try:
         with httpx.Client(timeout=60, trust_env=False) as client:
             yield Running(url, client, session, app, listening, faults)

@@ -205,8 +205,8 @@ def _serve(options: ServeOptions) -> Exit:
     from qpdsl.planning.planning import Planning
     from qpdsl.planning.target import Target
     from qpdsl.serve.catalogue import bare_plan, check_offered, exposed_models, fingerprint_of, offered_programs
+    from qpdsl.serve.http.bind_address import BindAddress
     from qpdsl.serve.http.client_keys import ClientKeys
-    from qpdsl.serve.http.place import Place
     from qpdsl.sources.programs import permitting
 
     planning = Planning.of(options.plan_kind, options.disabled)
@@ -217,7 +217,8 @@ def _serve(options: ServeOptions) -> Exit:
     ]
     for one in offered:
         show(one.program.warnings)
-    ask_servers({id: id for one in offered for id in one.program.models.values()}, quiet=False)
+    asked = {id: id for one in offered for id in one.program.models.values()}
+    ask_servers(asked, options.server_timeout, quiet=False)
     heads = tuple(exit_heads_of(options.exit_heads).items())
     target = Target(options.device, options.dtype, options.threads, None, heads)
     plans = {one.name: one.plan(planning, target) for one in offered}
@@ -230,10 +231,10 @@ def _serve(options: ServeOptions) -> Exit:
             raise UsageError(f"`--expose`: `{name}` is a program here, and cannot be a model too", help)
     check_models([*exposed.values(), *(id for plan in plans.values() for id in plan.models.values())])
     # What is wrong here is told before models are loaded, which takes its time.
-    place = Place(options.host, options.port, options.tls_cert, options.tls_key, os.environ.get(_PASSWORD))
+    address = BindAddress(options.host, options.port, options.tls_cert, options.tls_key, os.environ.get(_PASSWORD))
     keys = None if options.keys is None else ClientKeys(Path(options.keys))
-    bound = place.bound()
-    if not place.local and keys is None:
+    bound = address.bound()
+    if not address.local and keys is None:
         say(f"warning: whoever reaches {options.host} can use this server, as there are no `--keys`")
     session = _session(options, surroundings, [*plans.values(), *map(bare_plan, dict.fromkeys(exposed.values()))])
     from qpdsl.serve.exposed.exposed_model import ExposedModel
@@ -256,9 +257,9 @@ def _serve(options: ServeOptions) -> Exit:
         options.keep_alive_seconds,
     )
     app = ServerApp(models, limits, keys, _report)
-    listening = Listening(app, session, place, bound, options.drain_seconds)
+    listening = Listening(app, session, address, bound, options.drain_seconds)
     leave_signals_alone()
-    drained = listening.run(lambda: say(f"serving {listed(app.models, last='and')} at {place.url(bound)}"))
+    drained = listening.run(lambda: say(f"serving {listed(app.models, last='and')} at {address.url(bound)}"))
     if not drained:
         say(f"note: what still ran after {options.drain_seconds:g} s was given up")
     return Exit.OK if drained else Exit.INTERRUPTED

@@ -45,6 +45,18 @@ def test_a_server_that_is_gone_is_given_up() -> None:
         retries.wait(Unreachable("no"), 11, 1)
 
 
+def test_a_server_that_takes_requests_and_says_nothing_is_silent_since_then() -> None:
+    clock = Clock()
+    retries = Retries(patience=60.0, clock=clock)
+    clock.now = 20.0
+    retries.answered()
+    clock.now = 60.0
+    retries.wait(Unreachable("no", stalled=True), 1, 1, 0.0)
+    clock.now = 90.0
+    with pytest.raises(ServerGone, match="it has answered nothing for 70 s"):
+        retries.wait(Unreachable("no", stalled=True), 2, 1, 60.5)
+
+
 def test_a_day_is_too_long_to_wait() -> None:
     with pytest.raises(ServerGone, match="asked again after 86400 s"):
         Retries().wait(Unreachable("no", retry_after=86400.0, status=429), 1, 0)

@@ -1,4 +1,4 @@
-"""Where a server listens."""
+"""The address that a server is bound to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BACKLOG = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BindAddress:
     """Where the server listens: a port of 0 is any that is free. `certificate` and `key` are PEM files, for TLS."""
 
     host: str = "127.0.0.1"
