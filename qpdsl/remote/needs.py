@@ -147,6 +147,10 @@ class _Walk:
     def _lacks(self, op: ops.Operator, able: Abilities, context: _Context) -> Iterator[tuple[str, str]]:
         match op:
             case ops.Generate():
+                own = self._plan.models[op.model]
+                if isinstance(op.via, ops.Filter) and able is self._abilities.get(own) and able.endpoint != "ids":
+                    yield "is not sent token ids, and both models of `via filter` write with the same tokens", _BY_IDS
+                    return
                 yield from self._continuing(able, context)
                 yield from self._sampling(op, able)
             case ops.Judge() | ops.Prob() | ops.Tournament() if able.endpoint != "ids" and not able.chat:
@@ -208,5 +212,5 @@ def _instead(op: ops.Operator, able: Abilities) -> str:
         return _BY_IDS
     held = op.constraint is not None and op.constraint.kind == "choice" and "regex" in able.constraints
     # It draws another option than a choice does: that one is drawn by the options' own probabilities.
-    like = ', and with `as /A|B/` this one writes one of the texts token by token' if held else ""
+    like = ", and with `as /A|B/` this one writes one of the texts token by token" if held else ""
     return f"{_BY_IDS}, or a model of this machine{like}"

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 
 from qpdsl.serve.served_model import FinishReason
 
+# So many tokens at the end of a text may become others where it goes on.
+_UNSURE = 4
+
 
 def held_back(text: str, stops: Sequence[str]) -> int:
     """How many characters at the end are a stop text, or could be the beginning of one."""
@@ -37,17 +40,20 @@ class AnswerCut:
         self._ended = False
 
     def feed(self, piece: str) -> str:
-        """What may be shown now that one more piece is known: all but what a stop text could begin with."""
+        """What may be shown now that one more piece is known.
+
+        That is all but what a stop text could begin with, and tokens that more text could part otherwise.
+        """
         if not self._stops and self._bound is None:
             return piece
         if self._ended:
             return ""
         self._text += piece
         cut, self._ended = self._stopped(self._text)
-        if not self._ended:
-            cut = cut[: len(cut) - held_back(cut, self._stops)]
-        cut, bounded = self._bounded(cut)
-        self._ended |= bounded
+        if self._ended:
+            cut, _ = self._bounded(cut)
+        else:
+            cut, self._ended = self._sure(cut[: len(cut) - held_back(cut, self._stops)])
         fresh = cut[self._shown :]
         self._shown = max(self._shown, len(cut))
         return fresh
@@ -64,6 +70,17 @@ class AnswerCut:
     def _stopped(self, text: str) -> tuple[str, bool]:
         places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
         return (text[: min(places)], True) if places else (text, False)
+
+    def _sure(self, text: str) -> tuple[str, bool]:
+        """What the bound leaves of a text whatever comes after it, and whether it has been reached."""
+        if self._bound is None or len(text.encode()) <= self._bound:
+            return text, False
+        ids = self._encode(text)[:-_UNSURE]
+        cut = self._decode(ids[: self._bound])
+        if len(ids) > self._bound:
+            return cut, True
+        # Half of a character is none yet.
+        return (cut if text.startswith(cut) else ""), False
 
     def _bounded(self, text: str) -> tuple[str, bool]:
         # A token has a byte at least.

@@ -198,6 +198,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     surroundings.read.update(file.absolute() for file in settings_files(program.params, options.settings))
     # The plan depends on the values of the parameters.
     program = with_defaults(program, values)
+    options.check_used(program.models.values())
     abilities = ask_servers(program.models, options.server_timeout, quiet=options.json)
     baseline = greedy_of(program) if options.greedy and not options.analyze else None
     text = options.input is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import click
 from qpdsl.cli.console import say
 from qpdsl.cli.shared_options import Command, FileName, ProgramOptions, device_option, with_options
 from qpdsl.errors import UsageError
+from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.plan.physical import KV_TYPES
 from qpdsl.settings import DTYPES, check_timeout
 
@@ -57,6 +58,30 @@ class SessionOptions(ProgramOptions):
             "server_timeout": self.server_timeout,
             "tell": lambda note: say(f"note: {note}"),
         }
+
+    def check_used(self, models: Collection[str]) -> None:
+        """Raises UsageError for an option about models in this process, or on servers, where none of `models` is so."""
+        remote = [is_remote(model) for model in models]
+        here: dict[str, object] = {
+            "device": self.device != "cpu",
+            "dtype": self.dtype,
+            "kv-type": self.kv_type,
+            "kv-memory": self.kv_memory,
+            "threads": self.threads,
+            "deterministic": self.deterministic,
+            "compile": self.compile,
+        }
+        there: dict[str, object] = {
+            "max-tokens-total": self.max_tokens_total,
+            "max-cost": self.max_cost,
+            "server-timeout": self.server_timeout,
+        }
+        for name, given in here.items():
+            if given and remote and all(remote):
+                raise UsageError(f"`--{name}` is about models in this process, and all models here are on servers")
+        for name, given in there.items():
+            if given and not any(remote):
+                raise UsageError(f"`--{name}` is about models on servers, and no model here is on one")
 
     def check_spending(self) -> None:
         """Raises UsageError and ArgumentError for bounds that are none."""

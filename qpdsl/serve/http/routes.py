@@ -214,6 +214,10 @@ class ServerApp:
 
     async def _body(self, request: Request) -> Mapping[str, Any]:
         """The JSON object in a request. Raises Refusal."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        # A page in a browser can send anything else to this machine without asking first.
+        if kind != "application/json":
+            raise Refusal("the content type of a request is `application/json`", status=415, code="not_json")
         most = self.limits.body
         told = request.headers.get("content-length", "")
         parts: list[bytes] = []

@@ -93,7 +93,7 @@ class _EngineFigures(Collector):
         sums[0] += 1
         sums[1] += report.prefill_tokens
         sums[2] += report.decode_tokens
-        sums[3] += getattr(report, "seconds", 0.0)
+        sums[3] += report.seconds
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -109,12 +109,12 @@ class _EngineFigures(Collector):
         for name, field, help in _STEP_GAUGES:
             gauge = GaugeMetricFamily(name, help, labels=["model"])
             for model, event in self._latest.items():
-                gauge.add_metric([model], getattr(event.report, field, 0))
+                gauge.add_metric([model], getattr(event.report, field))
             yield gauge
         for name, field, help in _STEP_COUNTERS:
             counter = CounterMetricFamily(name, help, labels=["model"])
             for model, event in self._latest.items():
-                counter.add_metric([model], getattr(event.report, field, 0))
+                counter.add_metric([model], getattr(event.report, field))
             yield counter
 
 
@@ -127,8 +127,8 @@ _STEP_SUMS = (
 )
 # Fields of `StepReport`: how things stand after the latest step, and what it counts itself.
 _STEP_GAUGES = (
-    ("qpdsl_engine_running_sequences", "running", "Sequences at work."),
-    ("qpdsl_engine_waiting_sequences", "waiting", "Sequences that wait for room."),
+    ("qpdsl_engine_running_sequences", "running", "Sequences at work after the latest forward pass."),
+    ("qpdsl_engine_waiting_sequences", "waiting", "Sequences that waited for room then."),
     ("qpdsl_kv_pages_used", "pages_held", "Pages of keys and values that sequences or the prefix cache hold."),
     ("qpdsl_kv_pages", "pages", "Pages of keys and values that there is memory for."),
     ("qpdsl_kv_leased_bytes", "leased_bytes", "Bytes of memory that the model's keys and values take."),

@@ -222,7 +222,7 @@ program p(problem: text) -> float {{
     ("kind", "stages", "words"),
     [
         ("llama-server", 'generate llm as choice("a", "b")', "does not tell the log-probabilities of given tokens"),
-        ("blind vllm", 'generate llm as choice("a", "b")', r"with `as regex\(\"A\|B\"\)` this one writes"),
+        ("blind vllm", 'generate llm as choice("a", "b")', r"with `as /A\|B/` this one writes"),
         ("llama-server", 'generate llm\n score prob(llm, "Is it?", "yes") into sure', "log-probabilities of given"),
         ("llama-server", "generate llm\n score prm", "does not tell the logits of given tokens"),
         ("vllm", "generate llm as /a+/ via filter(slm, 0.9)", "from the beginning of an answer alone"),

@@ -51,6 +51,13 @@ def test_a_stage_needs_what_it_does(body: str, abilities: Abilities, words: str 
     assert (len(found) == 1 and words in found[0]) if words else not found
 
 
+def test_both_models_of_a_filter_need_token_ids() -> None:
+    body = "chat user=q\ngenerate llm via filter(slm, 0.9)"
+    text = f'{HEADER}model slm = "zoo/counting-mini"\nprogram p(q: text) -> text {{\n{body}\n}}'
+    (need,) = unmet(compiled(text), {MODEL: CHAT})
+    assert "is not sent token ids" in need.lacks and "`tokenizer=`" in need.instead
+
+
 def test_seeds_are_needed_unless_the_program_permits_that_nothing_comes_again() -> None:
     body = "chat user=q\ngenerate llm temperature=0.8"
     without = Abilities(endpoint="chat", chat=True, greedy=True, temperature=True)

@@ -202,6 +202,19 @@ def test_a_wrong_address_is_refused_at_once(model: str, words: str, program: Pat
     assert ran.code == 4 and words in ran.err and len(ran.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("option", ["--dtype bfloat16", "--kv-memory 1GiB", "--compile", "--threads 1"])
+def test_what_is_about_models_here_is_refused_where_none_is(option: str, program: Path, qpdsl: Run) -> None:
+    model = "llm=vllm:http://127.0.0.1:9/v1#name"
+    ran = qpdsl("run", program, "--set", f"problem={PROBLEM}", "--model", model, *option.split())
+    assert ran.code == 2 and f"`{option.split()[0]}` is about models in this process" in ran.err
+
+
+@pytest.mark.parametrize("option", ["--max-tokens-total 9", "--server-timeout 9"])
+def test_what_is_about_servers_is_refused_where_there_is_none(option: str, program: Path, qpdsl: Run) -> None:
+    ran = qpdsl("run", program, "--set", f"problem={PROBLEM}", *option.split())
+    assert ran.code == 2 and f"`{option.split()[0]}` is about models on servers" in ran.err
+
+
 def rows(path: Path, count: int) -> Path:
     problems = [{"problem": PROBLEM.replace("3", str(number))} for number in range(3, 3 + count)]
     return write_rows(path, problems)

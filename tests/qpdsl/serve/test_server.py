@@ -26,6 +26,7 @@ from qpdsl.serve.http.routes import Limits
 from tests.support.remote.stub_server import stub
 from tests.support.serving.running_server import Running, events, running
 
+JSON = {"content-type": "application/json"}
 QUESTION = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
 NOTE = "Order: 3 pens and 2 cups for Ann, express."
 PROGRAMS = """\
@@ -381,18 +382,27 @@ def test_what_asks_for_nothing_is_taken(server: Running) -> None:
     assert content(server.chat("greedy", QUESTION, **neutral)) == "12"
 
 
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_what_a_page_of_another_site_could_send_is_refused(server: Running, kind: str | None) -> None:
+    body = json.dumps({"model": "greedy", "messages": [{"role": "user", "content": QUESTION}]}).encode()
+    headers = {} if kind is None else {"content-type": kind}
+    response = server.client.post(f"{server.url}/chat/completions", content=body, headers=headers)
+    assert (response.status_code, response.json()["error"]["code"]) == (415, "not_json")
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'{"model": NaN}', b"[" * 100_000, b"\xff\xfe", b'{"model": "greedy"}']
 )
 def test_bodies_that_are_none(server: Running, body: bytes) -> None:
-    error(server.client.post(f"{server.url}/chat/completions", content=body))
+    error(server.client.post(f"{server.url}/chat/completions", content=body, headers=JSON))
 
 
 def test_a_client_that_leaves_before_it_has_said_all(server: Running) -> None:
     host, port = server.root.removeprefix("http://").split(":")
     cancelled = 'qpdsl_requests_total{model="unknown",outcome="cancelled"} 1.0'
     with socket.create_connection((host, int(port))) as connection:
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        head += b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
         connection.sendall(head + b'{"model":')
     until(lambda: cancelled in metrics(server))
     assert server.faults == []
@@ -405,7 +415,7 @@ def test_values_that_nest_deep(server: Running, field: str) -> None:
         for inner in (deep, f'{{"width": {deep}}}'):
             turns = json.dumps([{"role": "user", "content": QUESTION}])
             body = f'{{"model": "beam_search", "messages": {turns}, "{field}": {inner}}}'
-            response = server.client.post(f"{server.url}/chat/completions", content=body)
+            response = server.client.post(f"{server.url}/chat/completions", content=body, headers=JSON)
             assert response.status_code in (200, 400), response.text
     assert server.faults == []
 
@@ -438,7 +448,7 @@ def test_odd_values_are_refused_or_taken_but_never_a_fault(server: Running, name
     for value in ODD:
         turns = [{"role": "user", "content": QUESTION}]
         body = json.dumps({"model": "cut_short", "messages": turns, name: value})
-        response = server.client.post(f"{server.url}/chat/completions", content=body)
+        response = server.client.post(f"{server.url}/chat/completions", content=body, headers=JSON)
         assert response.status_code in (200, 400, 404, 422), (value, response.text)
         if response.status_code != 200:
             error(response, response.status_code)
@@ -448,7 +458,10 @@ def test_odd_values_are_refused_or_taken_but_never_a_fault(server: Running, name
 def test_odd_turns(server: Running, name: str) -> None:
     for value in ODD:
         body = json.dumps({"model": "cut_short", "messages": [{"role": "user", "content": QUESTION, name: value}]})
-        assert server.client.post(f"{server.url}/chat/completions", content=body).status_code in (200, 400)
+        assert server.client.post(f"{server.url}/chat/completions", content=body, headers=JSON).status_code in (
+            200,
+            400,
+        )
 
 
 def test_a_program_without_an_answer(server: Running) -> None:

@@ -229,6 +229,7 @@ def _serve(options: ServeOptions) -> Exit:
         if name in plans:
             help = f"`--expose OTHER={exposed[name]}` gives it another name"
             raise UsageError(f"`--expose`: `{name}` is a program here, and cannot be a model too", help)
+    options.check_used({*asked, *exposed.values()})
     check_models([*exposed.values(), *(id for plan in plans.values() for id in plan.models.values())])
     # What is wrong here is told before models are loaded, which takes its time.
     address = BindAddress(options.host, options.port, options.tls_cert, options.tls_key, os.environ.get(_PASSWORD))
