@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from qpdsl.executor.events.events import EngineStepped, Event
+from qpdsl.executor.events.events import EngineFigures, EngineStepped, Event
 from qpdsl.serve.served_model import Tally
 
 # How a request ended: answered; not what the server does; the program or the model gave no answer; it took too long;
@@ -88,6 +88,8 @@ class _EngineFigures(Collector):
 
     def stepped(self, event: EngineStepped) -> None:
         report = event.report
+        # Those are of a trace that is read back.
+        assert not isinstance(report, EngineFigures)
         self._latest[report.model] = event
         sums = self._sums.setdefault(report.model, [0, 0, 0, 0.0])
         sums[0] += 1
