@@ -250,17 +250,23 @@ def bench(arguments: argparse.Namespace, scratch: Path) -> None:
     if arguments.llama_server is not None:
         peers.append(llama_server(arguments.llama_server, arguments.gguf, max(_LEVELS), _CONTEXT // 4, threads))
     load.ours(own)
-    for server in peers:
+    report(load, [own], arguments.output)
+    for number, server in enumerate(peers, start=1):
         load.peer(server)
+        report(load, [own, *peers[:number]], arguments.output)
+
+
+def report(load: Load, servers: list[Server], output: Path) -> None:
+    """Writes what was found so far, of these servers: a run may be broken off."""
     kept = load.kept(max(_LEVELS))
     goals = [Goal(f"throughput at {max(_LEVELS)} clients over that without HTTP", 1 - _LOSS, kept.median)]
-    commands = "\n".join(f"    {server.shown()}" for server in [own, *peers])
+    commands = "\n".join(f"    {server.shown()}" for server in servers)
     text = (
         f"# Servers under load: `{load.model.name}`, {load.dtype}, prompts of {load.prompt} ids, "
         f"{load.tokens} tokens\n\n"
         + "\n".join(table(load))
-        + f"\n\n{goal_table(goals)}\n\nWith HTTP over without, round by round: {kept}. Servers on {threads} core(s), "
-        f"the client on another; {load.rounds} round(s) after one to warm up.\n{absent_line(load.absent)}\n"
+        + f"\n\n{goal_table(goals)}\n\nWith HTTP over without, round by round: {kept}. Servers on {len(load.cores)} "
+        f"core(s), the client on another; {load.rounds} round(s) after one to warm up.\n{absent_line(load.absent)}\n"
         f"The servers were started so:\n\n{commands}\n\n{machine_line()}\n"
     )
     record = {
@@ -269,14 +275,14 @@ def bench(arguments: argparse.Namespace, scratch: Path) -> None:
         "prompt": load.prompt,
         "tokens": load.tokens,
         "rounds": load.rounds,
-        "commands": {server.name: server.shown() for server in [own, *peers]},
+        "commands": {server.name: server.shown() for server in servers},
         "absent": load.absent,
         "runs": {
             side: {str(clients): figures(found) for clients, found in levels.items()}
             for side, levels in load.found.items()
         },
     }
-    write(arguments.output, "serving_load", text, record, goals)
+    write(output, "serving_load", text, record, goals)
 
 
 def main() -> None:
