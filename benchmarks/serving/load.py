@@ -158,6 +158,7 @@ class Load:
     """The measurement: its sizes, and what was found, by side and number of clients."""
 
     def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
+        self.levels: tuple[int, ...] = tuple(arguments.clients)
         self.rounds = 1 if arguments.quick else arguments.repeats
         self.counts = _QUICK_REQUESTS if arguments.quick else _REQUESTS
         self.prompt, self.tokens = (16, 16) if arguments.quick else (arguments.prompt, arguments.tokens)
@@ -186,7 +187,7 @@ class Load:
             started(server, self.cores, self.scratch / "ours.log") as url,
             direct(self.model, self.cores, self.scratch / "direct.log") as side,
         ):
-            for clients in _LEVELS:
+            for clients in self.levels:
                 for turn in range(-1, self.rounds):
                     requests = self.requests(clients)
                     over_http = asked(url, "/v1/completions", requests, clients, self.client_core)
@@ -203,7 +204,7 @@ class Load:
         """Another server, alone."""
         try:
             with started(server, self.cores, self.scratch / "peer.log") as url:
-                for clients in _LEVELS:
+                for clients in self.levels:
                     for turn in range(-1, self.rounds):
                         requests = self.requests(clients)
                         found = asked(url, "/v1/completions", requests, clients, self.client_core)
@@ -258,8 +259,9 @@ def bench(arguments: argparse.Namespace, scratch: Path) -> None:
 
 def report(load: Load, servers: list[Server], output: Path) -> None:
     """Writes what was found so far, of these servers: a run may be broken off."""
-    kept = load.kept(max(_LEVELS))
-    goals = [Goal(f"throughput at {max(_LEVELS)} clients over that without HTTP", 1 - _LOSS, kept.median)]
+    most = max(load.levels)
+    kept = load.kept(most)
+    goals = [Goal(f"throughput at {most} clients over that without HTTP", 1 - _LOSS, kept.median)]
     commands = "\n".join(f"    {server.shown()}" for server in servers)
     text = (
         f"# Servers under load: `{load.model.name}`, {load.dtype}, prompts of {load.prompt} ids, "
@@ -295,6 +297,7 @@ def main() -> None:
     options.add_argument("--gguf", type=Path, help="the same weights for llama-server")
     options.add_argument("--prompt", type=int, default=64)
     options.add_argument("--tokens", type=int, default=64)
+    options.add_argument("--clients", type=int, nargs="+", choices=_LEVELS, default=_LEVELS)
     options.add_argument("--threads", type=int, help="cores of the server; all but the client's by default")
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--quick", action="store_true", help="reduced sizes: does it work?")
