@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -44,8 +45,8 @@ class Server:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def shown(self) -> str:
-        """The command line, for a result file."""
-        return shlex.join(self.command(8000))
+        """The command line, for a result file: of paths the last part."""
+        return shlex.join(re.sub(r"[^\s=]*/", "", word) for word in self.command(8000))
 
 
 def ours(model: Path, clients: int) -> Server:
