@@ -22,7 +22,6 @@ from typing import Any
 from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe
 from qpdsl.dataset.job import Job, run_rows
-from qpdsl.dataset.rows import InputRow
 from qpdsl.executor.events.feed import Feed
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.events.trace import TraceWriter
@@ -30,6 +29,7 @@ from qpdsl.executor.runtime import run
 from qpdsl.executor.runtime.generate import generate
 from qpdsl.executor.runtime.instance import operator_events
 from qpdsl.family.tasks.counting import problems
+from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.plan.naive import plan
 from qpdsl.session import Session
 from qpdsl.sources.programs import load_program

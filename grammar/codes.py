@@ -76,6 +76,10 @@ CODES: dict[str, CodeInfo] = {
     "QP126": CodeInfo("unknown comparison", "`equal` is one of `text`, `number` and `math`."),
     "QP127": CodeInfo("unknown kind of verifier", "A model that scores may be declared to be of a kind."),
     "QP140": CodeInfo("unfit scale", "The numbers that a judge may answer stand in its brackets, or after `as`."),
+    "QP142": CodeInfo(
+        "not a budget", "A budget is one amount of tokens, seconds or cost, as in `within budget(tokens=2000)`."
+    ),
+    "QP143": CodeInfo("not a width", "`auto` stands for a whole number, and may name those to choose among."),
     "QP150": CodeInfo(
         "unfit search", "A `search` names a method, `puct` or `ab_mcts`, and says how many `simulations` it takes."
     ),
@@ -157,6 +161,11 @@ CODES: dict[str, CodeInfo] = {
     "QP253": CodeInfo(
         "figures that nobody has", "Of a text that was filtered, left early or chosen, no draws are told of."
     ),
+    "QP254": CodeInfo("misplaced `strategy`", "A program has one `strategy`, among its own stages."),
+    "QP255": CodeInfo(
+        "open program called", "A program that leaves its ways to a budget is called with all of them given."
+    ),
+    "QP256": CodeInfo("nothing to budget", "A budget chooses what a program leaves open by `strategy` or `auto`."),
     "QP260": CodeInfo("unknown built-in model", "An id that begins with `zoo/` names a model that ships with qpdsl."),
     "QP261": CodeInfo("verifier that is to write", "A verifier scores text; what writes it is a language model."),
     "QP262": CodeInfo("no verifier of this kind", "`score` takes a reward model, of the kind that it was trained as."),

@@ -102,7 +102,7 @@ CLAUSE_FORMS = {
     'amortized(MARGIN, layer= rerank= head="folder" certify=)',
     "draft": 'draft MODEL, ngram, ngram("texts.txt"), early_exit, early_exit("folder"), eagle("folder") or none; '
     "each with tokens= branches=",
-    "within": "within exact, epsilon(1e-3), loss(0.02), replayable or recorded",
+    "within": "within exact, epsilon(1e-3), loss(0.02), replayable or recorded; within budget(tokens=2000)",
     "prefer": "prefer latency=0.8",
     "like": "like search_and_learn",
     "given": "given PROBLEM, which is a parameter, a column or a string",
@@ -136,6 +136,14 @@ CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 WithinLevel = OneOf["exact", "epsilon", "loss", "replayable", "recorded"]
 LEVELS: tuple[WithinLevel, ...] = get_args(WithinLevel)
 BOUNDED_LEVELS = ("epsilon", "loss")
+# What a budget counts: the mean of these over problems.
+BudgetUnit = OneOf["tokens", "seconds", "cost"]
+BUDGET_UNITS: tuple[BudgetUnit, ...] = get_args(BudgetUnit)
+BUDGET_FORM = "budget(tokens=2000), budget(seconds=1.5) or budget(cost=0.002)"
+# What stands in the place of a width that a budget decides about, and the widths that it then chooses from.
+AUTO = "auto"
+AUTO_WIDTHS = (4, 16, 64)
+AUTO_FORM = "auto or auto(4, 16, 64)"
 # The kinds of verifiers that a model may be declared as; `executor/verifiers/registry.py` has the same ones.
 VerifierKind = OneOf["rlhflow", "math_shepherd", "skywork", "qwen", "outcome"]
 VERIFIER_KINDS: tuple[VerifierKind, ...] = get_args(VerifierKind)
@@ -222,6 +230,7 @@ STAGES = {
         ("simulations", "c", "per_round"),
     ),
     "branch": StageForm("branch { { … } { … } }", "`{`"),
+    "strategy": StageForm("strategy { { … } or { … } }", "`{`"),
     "if": StageForm("if COND { … } else { … }", "a condition"),
     "each": StageForm(
         "each NAME in LIST { … } or each NAME in .json.path { … }, with no block too", "the name of a column"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.expressions import abs as abs
     from qpdsl.api.compose.expressions import all as all
     from qpdsl.api.compose.expressions import any as any
+    from qpdsl.api.compose.expressions import auto as auto
     from qpdsl.api.compose.expressions import col as col
     from qpdsl.api.compose.expressions import contains as contains
     from qpdsl.api.compose.expressions import count as count
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import replayable as replayable
     from qpdsl.api.compose.targets import schema as schema
     from qpdsl.api.compose.targets import valid_json as valid_json
+    from qpdsl.api.data_rows import read_rows as read_rows
     from qpdsl.api.loading import load as load
     from qpdsl.api.loading import parse as parse
     from qpdsl.api.program import Plan as Plan
@@ -110,6 +112,7 @@ _HOMES = {
         "abs",
         "all",
         "any",
+        "auto",
         "col",
         "contains",
         "count",
@@ -174,6 +177,7 @@ _HOMES = {
         "replayable",
         "schema",
     ),
+    "api.data_rows": ("read_rows",),
     "api.loading": (
         "load",
         "parse",

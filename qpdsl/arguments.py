@@ -20,6 +20,7 @@ from qpdsl.planner.plan.logical import LogicalProgram, Parameter
 from qpdsl.planner.plan.options import LARGEST, spelt
 from qpdsl.planner.values.value import NUMBER, Record, Value, thawed
 from qpdsl.planner.values.value_types import fields_of, is_list, is_record, item_of
+from qpdsl.planner.ways.open_program import settled
 
 KINDS = {
     "text": "text",
@@ -128,12 +129,13 @@ def parse_settings(
 
 def with_defaults(program: LogicalProgram, values: Mapping[str, Value]) -> LogicalProgram:
     """The program with values in place of its parameters' defaults."""
-
+    program = settled(program, values)
     params = (
         replace(param, default=spelt(values[param.name], _NOWHERE)) if param.name in values else param
         for param in program.params
     )
-    return replace(program, params=tuple(params))
+    ways = tuple(replace(way, program=with_defaults(way.program, values)) for way in program.ways)
+    return replace(program, params=tuple(params), ways=ways)
 
 
 def bind(params: Iterable[Parameter], values: Mapping[str, Value]) -> dict[str, Value]:

@@ -32,7 +32,7 @@ from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.engine_group import EngineGroup
-from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.errors import BudgetReached, EngineError
 from qpdsl.executor.requests.request import Calls, Owner
 from qpdsl.executor.requests.routing import ExitRouting, Routing
 from qpdsl.executor.requests.shadow import Shadowing
@@ -43,6 +43,8 @@ from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.owned_engine import OwnedEngine
 from qpdsl.executor.runtime.instance.request_cache import RequestCache
 from qpdsl.executor.runtime.run import InstanceResult, run
+from qpdsl.executor.sample_memory.sample_memory import SampleMemory
+from qpdsl.executor.sample_memory.sharing_engine import SharingEngine
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.garbage_collector import collections_paused, collections_seldom
 from qpdsl.grammar.model_id import is_remote
@@ -68,6 +70,7 @@ from qpdsl.settings import (
     check_memory,
     check_router,
     check_shadow,
+    check_sharing,
     check_spending,
     check_threads,
     check_types,
@@ -101,6 +104,11 @@ class Session:
     default it is 2% where a plan under `within loss(x)` chose the exit or the filter, and else nothing. With
     `allow_code`, `score passes(…)` may run code that a model wrote.
 
+    With `share_samples` no sample is drawn twice: whatever programs, widths and rows ask for a sample with the same
+    noise after the same prompt get the one that was drawn first (see `executor/sample_memory`). Results and counted
+    tokens are those of a session without. It needs float32 on a CPU, or `deterministic`. Models on servers take no
+    part.
+
     Of models on servers (`docs/engines.md`): `completions` is the file that keeps what they write, so that nothing is
     asked for twice, by default one in the user's cache folder, and "none" for no file. `max_tokens_total` bounds the
     tokens that are sent and written, and `max_cost` what they cost by `prices`, a file with a price table; where one of
@@ -128,6 +136,7 @@ class Session:
         exit_heads: Mapping[str, str | Path] | None = None,
         shadow: float | None = None,
         allow_code: bool = False,
+        share_samples: bool = False,
         completions: str | Path | None = None,
         max_tokens_total: int | None = None,
         max_cost: float | None = None,
@@ -163,6 +172,8 @@ class Session:
             compiled=compile or config.compiled,
             record_routes=record_routes or config.record_routes,
         )
+        if share_samples:
+            check_sharing(device, dtype, deterministic=config.deterministic)
         self.router = router
         self.exit_heads = {name: str(folder) for name, folder in (exit_heads or {}).items()}
         self.shadow = shadow
@@ -171,6 +182,9 @@ class Session:
         self._routing = (None if router is None else Routing.named(router)) or Routing()
         self._local = PagedEngine(config, self._stepped, kv_bytes)
         self._engine = EngineGroup(self._local)
+        self.sample_memory = SampleMemory() if share_samples else None
+        memory = self.sample_memory
+        self._shared: Engine = self._engine if memory is None else SharingEngine(self._engine, memory, self._repeats)
         self._request_cache = RequestCache(self._engine)
         self._running = False
         self._models: dict[str, TextModel] = {}
@@ -272,8 +286,17 @@ class Session:
     async def running(self) -> AsyncIterator[None]:
         """Keeps the engine stepping while the block runs; `run` needs it. An error of the engine ends the block.
 
-        Raises RuntimeError where such a block runs already.
+        BudgetReached leaves the block with the total, since what was under way until then is paid for too. Raises
+        RuntimeError where such a block runs already.
         """
+        try:
+            async with self._driven():
+                yield
+        except BudgetReached as error:
+            raise BudgetReached(self._servers.reached or str(error)) from error
+
+    @contextlib.asynccontextmanager
+    async def _driven(self) -> AsyncIterator[None]:
         if self._running:
             raise RuntimeError("the session is running already")
         self._running = True
@@ -443,15 +466,17 @@ class Session:
         baseline: bool = False,
         timeout: float | None = None,
         owner: Owner | None = None,
+        candidates: bool = False,
     ) -> InstanceResult:
         """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events.
 
         `on_token` is called with each piece of text as it is generated (see `Services`). `functions` are those of the
         program, by the names that it has for them; they go before the session's own. `baseline` marks the instance as
         greedy decoding that is run to compare with. After `timeout` seconds the instance fails. `owner` says who asks,
-        by default the instance by its name, for which nothing is urgent.
+        by default the instance by its name, for which nothing is urgent. With `candidates`, those of its last choice
+        are told (see `last_choice.py`).
         """
-        engine = OwnedEngine(self._engine, owner or Owner(name))
+        engine = OwnedEngine(self._shared, owner or Owner(name))
         models = {name: self._models[model] for name, model in plan.models.items() if model in self._models}
         verifiers = {name: model.verifier for name, model in models.items() if model.verifier is not None}
         known = {**self._functions, **(functions or {})}
@@ -469,8 +494,19 @@ class Session:
             exit_routing=self.exit_routing(plan),
             exit_state=self.exit_state,
             shadowing=Shadowing(self.shadow, frozenset(plan.ways if plan.within.level == "loss" else ())),
+            candidates=candidates,
         )
         return await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
+
+    def forget_samples(self) -> None:
+        """Forgets the samples that are remembered where the session shares samples."""
+        if self.sample_memory is not None:
+            self.sample_memory.forget()
+
+    def _repeats(self, model: str) -> bool:
+        """Whether a model's samples are the same whatever is computed beside them, where the session computes so."""
+        here = self._models.get(model)
+        return isinstance(here, PagedTextModel) and not here.paged.mixes_rows
 
     def _set_threads(self) -> None:
         largest = max((model.paged.parameters for model in self._here.values()), default=0)

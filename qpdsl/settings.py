@@ -32,6 +32,17 @@ def check_types(dtype: str | None, kv_type: str | None) -> None:
             raise ArgumentError(f"`{name}` is one of {listed(known)}, not `{shorten(str(value))}`")
 
 
+def check_sharing(device: str, dtype: str | None, *, deterministic: bool) -> None:
+    """Raises ArgumentError where a sample may depend on what is computed beside it, so that none can be shared."""
+    if deterministic or (device == "cpu" and dtype in (None, "float32")):
+        return
+    place = f"`{device}`" if device != "cpu" else f"`{device}` in `{dtype}`"
+    help = "compute in float32 on the CPU, or with `deterministic`"
+    raise ArgumentError(
+        f"`share_samples` needs samples that are the same in any batch, and on {place} they are not; {help}"
+    )
+
+
 def check_memory(kv_bytes: int | str | None, device: str = "cpu") -> None:
     """Raises ArgumentError unless the value is an amount of memory, in bytes or as text, that the machine has, or None.
 

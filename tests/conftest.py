@@ -11,7 +11,9 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 # What the user's own runs left behind must not change what tests see.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="qpdsl-tests-")
+# Nor may tests leave runs with the user's.
+os.environ["QPDSL_RUNS"] = tempfile.mkdtemp(prefix="qpdsl-runs-")
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
 
-pytest_plugins = ("tests.support.cli", "tests.support.api.problems", "tests.support.forked")
+pytest_plugins = ("tests.support.cli", "tests.support.api.problems", "tests.support.forked", "tests.support.kept_runs")

@@ -24,7 +24,7 @@ TOP = ("grammar", "planner", "executor", "qpdsl", "tui")
 FACES = ("qpdsl", "qpdsl.__main__")
 HEAVY = {"torch", "transformers", "triton", "tokenizers", "numpy", "rich"}
 # Folders whose files may import what is heavy when they are imported themselves.
-HEAVY_FOLDERS = ("executor", "qpdsl/calibration", "qpdsl/family")
+HEAVY_FOLDERS = ("executor", "qpdsl/budgets", "qpdsl/calibration", "qpdsl/family", "qpdsl/measures/statistics")
 HEAVY_MODULES = ("qpdsl.session", "qpdsl.planning.analysis", "qpdsl.planning.profile")
 MOST_FILES = 12
 
@@ -36,24 +36,31 @@ LAYERS: dict[str, str] = {
     "grammar/parse": "grammar grammar/ast grammar/literals grammar/builders",
     "grammar/format": "grammar grammar/ast grammar/literals grammar/parse",
     "qpdsl/zoo": "grammar",
+    "qpdsl/plots": "",
     "planner": "",
     "planner/values": "grammar",
-    "planner/plan": "grammar grammar/ast grammar/literals planner/values",
+    "planner/budget": "",
+    "planner/plan": "grammar grammar/ast grammar/literals planner/values planner/budget",
     "planner/names": "grammar grammar/ast grammar/literals grammar/parse grammar/format planner/plan planner/values "
     "qpdsl/zoo",
-    "planner/check": "grammar grammar/ast grammar/literals grammar/format planner/plan planner/values planner/names",
+    "planner/ways": "grammar grammar/ast planner/budget planner/plan planner/names",
+    "planner/check": "grammar grammar/ast grammar/literals grammar/format planner/plan planner/values planner/names "
+    "planner/ways",
     "planner/rules/decode": "planner/plan",
     "planner/rules/remote": "grammar/ast planner/plan planner/values",
     "planner/rules": "grammar/ast grammar/literals planner/plan planner/values planner/rules/decode "
     "planner/rules/remote",
     "planner/cost": "grammar grammar/ast planner/plan planner/values",
     "planner/capacity": "",
-    "planner/optimize": "grammar/ast planner/plan planner/values planner/rules planner/cost",
-    "planner/explain": "grammar grammar/ast grammar/format planner/plan planner/values planner/rules planner/cost "
+    "planner/optimize": "grammar/ast planner/budget planner/ways planner/plan planner/values planner/rules "
+    "planner/cost",
+    "planner/explain": "grammar grammar/ast grammar/format planner/budget planner/plan planner/values planner/rules "
+    "planner/cost "
     "planner/optimize "
     "planner/capacity",
     "executor": "",
     "executor/requests": "",
+    "executor/sample_memory": "executor/requests",
     "executor/routing": "",
     "executor/checkpoint": "",
     "executor/kernels/data": "",
@@ -101,7 +108,8 @@ LAYERS: dict[str, str] = {
     "executor/models "
     "executor/events executor/engine/step executor/runtime/instance executor/runtime/operators",
     "executor/runtime/tree_search": "planner/plan planner/values executor/verifiers executor/runtime/instance",
-    "executor/runtime": "planner/plan planner/values executor/requests executor/events executor/runtime/*",
+    "executor/runtime": "planner/plan planner/values executor/requests executor/events executor/sample_memory "
+    "executor/runtime/*",
     "executor/measure": "planner/cost planner/capacity executor/checkpoint executor/requests executor/text "
     "executor/models executor/events executor/engine executor/engine/*",
     "qpdsl/remote": "grammar grammar/ast planner/plan executor/checkpoint executor/requests executor/models "
@@ -111,37 +119,78 @@ LAYERS: dict[str, str] = {
     "tui/screens": "grammar tui/state tui/widgets",
     "tui/report": "grammar executor/events tui/state tui/widgets tui/screens",
     "tui": "tui/*",
-    "qpdsl": "grammar* planner/plan planner/values executor* qpdsl/zoo qpdsl/remote",
+    "qpdsl": "grammar* planner/plan planner/values planner/ways executor* qpdsl/zoo qpdsl/remote",
     "qpdsl/sources": "grammar* planner/plan planner/values planner/names planner/check executor/runtime/instance qpdsl",
     "qpdsl/planning": "grammar grammar/ast grammar/format planner* executor/checkpoint executor/remote/server "
     "executor/remote/probe executor/engine/memory "
     "executor/models executor/measure executor/engine/step executor/requests executor/routing qpdsl qpdsl/zoo",
-    "qpdsl/dataset": "grammar planner/plan planner/values planner/cost executor/checkpoint executor/requests "
-    "executor/events executor/runtime "
-    "executor/runtime/instance qpdsl",
+    "qpdsl/inputs/formats": "grammar qpdsl",
+    "qpdsl/inputs/mapping": "grammar grammar/literals executor/runtime/operators qpdsl qpdsl/inputs/formats",
+    "qpdsl/inputs/known": "qpdsl qpdsl/inputs/mapping",
+    "qpdsl/inputs": "grammar grammar/ast grammar/parse planner/plan planner/values qpdsl qpdsl/sources qpdsl/inputs/*",
+    "qpdsl/measures/statistics": "",
+    "qpdsl/measures": "grammar planner/plan planner/values qpdsl qpdsl/inputs qpdsl/measures/statistics",
+    "qpdsl/measures/graders": "planner/plan planner/values executor/runtime/instance executor/runtime/operators "
+    "executor/runtime/scoring qpdsl qpdsl/inputs qpdsl/measures",
+    "qpdsl/dataset": "grammar planner/plan planner/values planner/cost planner/explain executor/checkpoint "
+    "executor/requests executor/events executor/runtime "
+    "executor/runtime/instance qpdsl qpdsl/inputs qpdsl/measures",
+    "qpdsl/run_store": "grammar planner/plan planner/values planner/cost planner/explain executor/runtime/instance "
+    "qpdsl "
+    "qpdsl/planning qpdsl/inputs qpdsl/measures qpdsl/dataset",
+    "qpdsl/budgets": "grammar grammar/ast planner/budget planner/plan planner/values planner/ways planner/cost qpdsl "
+    "qpdsl/inputs qpdsl/measures qpdsl/measures/statistics qpdsl/dataset qpdsl/run_store",
+    "qpdsl/evaluation": "grammar planner/budget planner/plan planner/values planner/ways qpdsl qpdsl/sources "
+    "qpdsl/planning qpdsl/inputs qpdsl/measures qpdsl/measures/statistics qpdsl/dataset qpdsl/run_store qpdsl/plots",
+    "qpdsl/cluster/replica": "grammar executor/requests executor/events executor/models executor/runtime/instance "
+    "qpdsl qpdsl/sources qpdsl/inputs qpdsl/measures qpdsl/measures/graders "
+    "qpdsl/dataset qpdsl/run_store",
+    "qpdsl/cluster/backends": "executor/engine/memory qpdsl qpdsl/cluster/replica",
+    "qpdsl/cluster": "executor/requests executor/events qpdsl qpdsl/inputs qpdsl/measures qpdsl/dataset "
+    "qpdsl/run_store "
+    "qpdsl/cluster/*",
+    "qpdsl/comparison": "planner/values qpdsl qpdsl/measures/statistics qpdsl/run_store",
+    "qpdsl/comparison/page": "grammar planner/values tui/report qpdsl qpdsl/measures/statistics qpdsl/plots "
+    "qpdsl/comparison",
     "qpdsl/calibration": "executor/checkpoint executor/requests executor/models executor/engine/model qpdsl",
     "qpdsl/family/tasks": "",
     "qpdsl/family/training": "executor/engine/draft executor/models qpdsl/family/tasks",
-    "qpdsl/family/measure": "planner/plan planner/values planner/optimize qpdsl qpdsl/sources qpdsl/dataset "
+    "qpdsl/family/measure": "planner/plan planner/values planner/optimize qpdsl qpdsl/sources qpdsl/inputs "
+    "qpdsl/dataset "
     "qpdsl/family/*",
     "qpdsl/family": "qpdsl/family/*",
-    "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
+    "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/inputs qpdsl/dataset "
+    "qpdsl/run_store "
+    "qpdsl/budgets",
     "qpdsl/api/compose": "grammar* planner/plan planner/values executor/runtime/instance qpdsl qpdsl/api qpdsl/sources",
     "qpdsl/lsp": "grammar* planner/plan planner/values planner/names planner/check qpdsl qpdsl/zoo",
-    "qpdsl/serve": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset",
+    "qpdsl/serve": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/run_store",
     "qpdsl/serve/http": "executor/requests executor/events qpdsl qpdsl/serve",
     "qpdsl/serve/exposed": "executor/requests executor/models executor/text executor/runtime/instance executor/remote "
     "qpdsl/serve",
     "qpdsl/cli": "grammar* planner/rules planner/optimize executor/checkpoint executor/requests executor/events qpdsl "
-    "qpdsl/zoo qpdsl/sources",
+    "qpdsl/zoo qpdsl/sources qpdsl/run_store",
+    "qpdsl/cli/options": "grammar grammar/ast planner/budget planner/optimize planner/plan planner/values "
+    "executor/checkpoint executor/engine/memory executor/remote executor/remote/server "
+    "qpdsl qpdsl/budgets qpdsl/cluster qpdsl/sources "
+    "qpdsl/planning qpdsl/inputs qpdsl/inputs/known qpdsl/measures qpdsl/measures/graders qpdsl/run_store qpdsl/cli",
     "qpdsl/cli/runs": "grammar planner/plan planner/values planner/explain executor* tui tui/widgets qpdsl/zoo "
-    "qpdsl qpdsl/sources qpdsl/planning qpdsl/dataset qpdsl/cli qpdsl/remote",
-    "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/cli qpdsl/cli/runs",
+    "qpdsl qpdsl/sources qpdsl/planning qpdsl/inputs qpdsl/measures qpdsl/measures/graders qpdsl/cli/options "
+    "qpdsl/dataset qpdsl/run_store qpdsl/cluster qpdsl/cluster/replica qpdsl/cli "
+    "qpdsl/remote",
+    "qpdsl/cli/sweeps": "grammar planner/budget planner/plan planner/values executor/requests executor/events qpdsl "
+    "qpdsl/sources qpdsl/planning qpdsl/inputs qpdsl/measures qpdsl/measures/graders qpdsl/dataset qpdsl/run_store "
+    "qpdsl/plots planner/ways qpdsl/budgets qpdsl/evaluation qpdsl/cluster/replica qpdsl/cli qpdsl/cli/options "
+    "qpdsl/cli/runs",
+    "qpdsl/cli/commands/viewers": "executor/events tui* qpdsl qpdsl/run_store qpdsl/comparison* qpdsl/cli "
+    "qpdsl/cli/runs",
     "qpdsl/cli/commands/profiling": "grammar planner* executor/checkpoint qpdsl qpdsl/zoo qpdsl/sources qpdsl/planning "
     "qpdsl/cli",
     "qpdsl/cli/commands/servers": "grammar planner/plan executor/checkpoint executor/engine/memory executor/events "
     "executor/remote executor/remote/* qpdsl qpdsl/lsp qpdsl/serve* "
-    "qpdsl/sources qpdsl/planning qpdsl/cli qpdsl/cli/runs",
+    "qpdsl/sources qpdsl/planning qpdsl/cli qpdsl/cli/options qpdsl/cli/runs",
+    "qpdsl/cli/commands/records": "planner/values planner/explain qpdsl qpdsl/dataset qpdsl/measures/statistics "
+    "qpdsl/run_store qpdsl/comparison qpdsl/cli",
     "qpdsl/cli/commands": "grammar* planner* executor* qpdsl qpdsl/*",
 }
 

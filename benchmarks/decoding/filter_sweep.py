@@ -27,7 +27,7 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.decoding.filter_tables import draw, goals_of, page
 from benchmarks.search.planned import DATA, Run, problems, run
 from qpdsl.dataset.lossy_figures import FilterFigures
-from qpdsl.dataset.rows import InputRow
+from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planning.planning import reads_of

@@ -27,7 +27,6 @@ import torch
 from benchmarks.common.folders import RESULTS
 from benchmarks.common.results import Goal, goal_table, machine_line, write
 from benchmarks.search.planned import plan_of, problems, run
-from qpdsl.dataset.rows import InputRow
 from qpdsl.executor.engine.memory.budget import amount_text, parse
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.measure.device import measure_device, measure_model
@@ -37,6 +36,7 @@ from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Request
 from qpdsl.executor.requests.ticket import Ticket
+from qpdsl.inputs.input_row import InputRow
 from qpdsl.model_location import locate
 from qpdsl.planner.cost.cardinality import cardinalities
 from qpdsl.planner.cost.demand import Demand, demands

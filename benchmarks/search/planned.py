@@ -17,8 +17,11 @@ import torch
 from benchmarks.peers.peer import Found, Room
 from qpdsl.dataset.job import Job, run_rows
 from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.dataset.rows import InputRow, read_rows
 from qpdsl.executor.measure.run_meter import RunMeter
+from qpdsl.inputs.input_row import InputRow
+from qpdsl.inputs.rows import read_rows
+from qpdsl.measures.equal_answer import EqualAnswer
+from qpdsl.measures.grader import Grader
 from qpdsl.planner.cost.run_figures import RunFigures, total
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.logical import LogicalProgram
@@ -94,16 +97,23 @@ def problems(plan: PhysicalPlan, count: int, data: str = DATA) -> list[InputRow]
 
 
 def run(
-    plan: PhysicalPlan, rows: Sequence[InputRow], in_flight: int | None = None, session: Session | None = None
+    plan: PhysicalPlan,
+    rows: Sequence[InputRow],
+    in_flight: int | None = None,
+    session: Session | None = None,
+    grader: Grader | None = None,
 ) -> Run:
-    """Runs a plan over rows in a session of its own, so that every cache is empty, or in the one given."""
+    """Runs a plan over rows in a session of its own, so that every cache is empty, or in the one given.
+
+    Answers are right where they equal the reference, or by the `grader`.
+    """
     session = session or Session()
     session.load(plan)
     measuring = RunMeter(session.kv_page_bytes, session.kv_budget)
     session.events.subscribe(measuring.see)
     outcomes: dict[int, Outcome] = {}
     start, cpu = time.perf_counter(), time.process_time()
-    job = Job(plan, None, 0)
+    job = Job(plan, None, 0, grader=grader or EqualAnswer())
     asyncio.run(run_rows(session, job, list(enumerate(rows)), in_flight, outcomes.__setitem__))
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     return Run(seconds, cpu, measuring.figures(), plan, tuple(outcomes[number] for number in range(len(rows))))

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
-from qpdsl.serve.catalogue import bare_plan
+from qpdsl.serve.offered_models import bare_plan
 from qpdsl.session import Session
 
 

@@ -34,9 +34,9 @@ from qpdsl.executor.requests.request import GenerateRequest, Request, Sample
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.planning.planning import Planning
 from qpdsl.planning.target import Target
-from qpdsl.serve.catalogue import bare_plan, offered_programs
 from qpdsl.serve.exposed.exposed_model import ExposedModel
 from qpdsl.serve.http.routes import Limits, ServerApp
+from qpdsl.serve.offered_models import bare_plan, offered_programs
 from qpdsl.serve.served_program import ServedProgram
 from qpdsl.session import Session
 from qpdsl.sources.surroundings import Surroundings

@@ -323,7 +323,9 @@ class PagedEngine:
             self._retire_cancelled()
         if not runner.scheduler.has_work:
             work.idle()
-        self._report(runner, chunks, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        _charge(chunks, seconds)
+        self._report(runner, chunks, seconds)
         runner.spent, runner.waits = StepSeconds(), Waits()
 
     async def drive(self) -> None:
@@ -403,3 +405,16 @@ class PagedEngine:
             self._weights[runner.name] = int(runner.model.weight_bytes)
         activations = rows * runner.model.row_bytes
         return Footprint(self._weights[runner.name], activations, self._resident.bytes())
+
+
+def _charge(chunks: list[Chunk], seconds: float) -> None:
+    """Divides the seconds of a step over the requests in it, by the tokens that it computed for them."""
+    rows = [chunk.count if chunk.proposal is None else chunk.rows for chunk in chunks]
+    each = seconds / sum(rows)
+    for chunk, count in zip(chunks, rows, strict=True):
+        sequence = chunk.sequence
+        # Its first round draws after its prompt.
+        if sequence.rounds > 1:
+            sequence.ticket.charged.drawn += each * count
+        else:
+            sequence.ticket.charged.prompt += each * count

@@ -114,6 +114,10 @@ class Routed(Event):
     regret: float | None = None
 
 
+# Between the name of a model and that of the replica that steps it, in the reports of a run over several.
+REPLICA_SIGN = " @ "
+
+
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
     """An engine's report of a step as it is read back from a trace, by a process that loads no engine.

@@ -13,7 +13,7 @@ completion is kept by its request key before anyone reads it, so a run that is r
 nothing twice.
 
 `server_call.py` is one such request, and `written_sample.py` the sample that its answer comes to: where it ends is said
-here, whatever the server did. `waiting_line.py` says who goes next, `concurrency_limit.py` how many go at once,
+here, whatever the server did. `request_queue.py` says which goes next, `concurrency_limit.py` how many go at once,
 `server/retries.py` what follows when one fails, `request_key.py` under which key an answer is kept,
 `completion_store.py` where, `meter.py` what may be spent.
 

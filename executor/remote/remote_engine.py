@@ -15,10 +15,11 @@ import httpx
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.completion_store import CompletionStore
 from qpdsl.executor.remote.concurrency_limit import ConcurrencyLimit
-from qpdsl.executor.remote.dialects.dialect import Ask, Asking, Prompt
+from qpdsl.executor.remote.dialects.dialect import HTTPRequest, Prompt, SampleRequest
 from qpdsl.executor.remote.dialects.known_dialects import named
 from qpdsl.executor.remote.meter import Meter
 from qpdsl.executor.remote.request_key import request_key, seed_of
+from qpdsl.executor.remote.request_queue import RequestQueue, prefix_of
 from qpdsl.executor.remote.scoring.reading import Reading, Values
 from qpdsl.executor.remote.scoring.scored import scored
 from qpdsl.executor.remote.server.abilities import Abilities
@@ -28,7 +29,6 @@ from qpdsl.executor.remote.server.errors import Refused, Unreachable
 from qpdsl.executor.remote.server.retries import PATIENCE, Retries
 from qpdsl.executor.remote.server_call import ModelAtServer, ReadingCall, SampleCall, ServerCall
 from qpdsl.executor.remote.text_tokenizer import UNBOUNDED, is_text, messages_of, text_of
-from qpdsl.executor.remote.waiting_line import WaitingLine, prefix_of
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
 from qpdsl.executor.requests.request import Calls, GenerateRequest, Priority, Request
@@ -59,7 +59,7 @@ class _Server:
     connection: Connection
     retries: Retries
     concurrency: ConcurrencyLimit = field(default_factory=ConcurrencyLimit)
-    line: WaitingLine[ServerCall] = field(default_factory=WaitingLine)
+    queue: RequestQueue[ServerCall] = field(default_factory=RequestQueue)
     not_before: float = 0.0
 
 
@@ -199,13 +199,13 @@ class RemoteEngine:
             calls, followers = calls[:1], calls[1:]
             calls[0].begun = partial(self._follow, calls[0], followers)
         for call in calls:
-            self._server(call.model).line.put(call)
+            self._server(call.model).queue.put(call)
 
     def _follow(self, leader: SampleCall, followers: list[SampleCall]) -> None:
         leader.begun = _nothing
         for call in followers:
             if self._wanted(call):
-                self._server(call.model).line.put(call)
+                self._server(call.model).queue.put(call)
         self._wake()
 
     def _dispatch(self) -> None:
@@ -213,10 +213,10 @@ class RemoteEngine:
         now = time.monotonic()
         for server in self._servers.values():
             while server.concurrency.open and now >= server.not_before and self._failure is None:
-                if (call := server.line.take()) is None:
+                if (call := server.queue.take()) is None:
                     break
                 if (reached := self._meter.reached) is not None:
-                    server.line.returned(call)
+                    server.queue.returned(call)
                     self._fail(call, BudgetReached(reached))
                     continue
                 epoch = server.concurrency.enter()
@@ -256,7 +256,7 @@ class RemoteEngine:
     def _back(self, server: _Server, call: ServerCall, epoch: int, task: asyncio.Task[tuple[float, int]]) -> None:
         """A request is back, or was given up."""
         server.concurrency.leave(epoch, *((0.0, 0) if task.cancelled() else task.result()))
-        server.line.returned(call)
+        server.queue.returned(call)
         if self._running.get(call) is task:
             del self._running[call]
         self._wake()
@@ -286,13 +286,13 @@ class RemoteEngine:
             server.not_before = max(server.not_before, time.monotonic() + error.retry_after)
         call.not_before = time.monotonic() + wait
         if self._wanted(call):
-            server.line.put(call)
+            server.queue.put(call)
             asyncio.get_running_loop().call_later(wait, self._wake)
 
     def _give_up(self, server: _Server, call: ServerCall, gone: ServerGone) -> None:
         """Fails a request, and all that wait for the same server."""
-        for waiting in (call, *list(server.line)):
-            server.line.remove(waiting)
+        for waiting in (call, *list(server.queue)):
+            server.queue.remove(waiting)
             self._fail(waiting, gone)
 
     def _answered(self, server: _Server) -> None:
@@ -360,7 +360,7 @@ class RemoteEngine:
         call = ReadingCall(*place, model=model, key=key, reading=reading, result=result)
         if not self._replayed(call):
             asked.calls[call] = None
-            self._server(model).line.put(call)
+            self._server(model).queue.put(call)
             self._wake()
         try:
             return await result
@@ -379,7 +379,7 @@ class RemoteEngine:
             greedy = request.sampling.greedy
             seed = seed_of(0 if greedy else key, 0 if greedy else request.drawn, model.abilities.largest_seed)
             own = blake2b(whole + seed.to_bytes(8, "big"), digest_size=32).digest()
-            one = Ask(ask.path, {**ask.body, "seed": seed})
+            one = HTTPRequest(ask.path, {**ask.body, "seed": seed})
             place = (request.owner, request.priority, prefix)
             calls.append(SampleCall(*place, model=model, key=own, ticket=ticket, index=index, ask=one, streams=streams))
         return calls
@@ -424,7 +424,7 @@ class RemoteEngine:
             self._drop(call)
 
     def _drop(self, call: ServerCall) -> None:
-        self._server(call.model).line.remove(call)
+        self._server(call.model).queue.remove(call)
         task = self._running.get(call)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -433,7 +433,7 @@ class RemoteEngine:
         if (asked := self._asked.get(ticket)) is not None:
             asked.priority = 0
             for call in asked.calls:
-                self._server(call.model).line.promote(call)
+                self._server(call.model).queue.promote(call)
 
     def _wake(self) -> None:
         if self._woken is not None:
@@ -448,8 +448,8 @@ class RemoteEngine:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._running.clear()
         for server in self._servers.values():
-            for call in list(server.line):
-                server.line.remove(call)
+            for call in list(server.queue):
+                server.queue.remove(call)
             await server.connection.close()
         for asked in self._asked.values():
             asked.task = None
@@ -460,15 +460,15 @@ def _nothing() -> None:
     return None
 
 
-def _ask(model: ModelAtServer, request: GenerateRequest) -> Ask:
+def _ask(model: ModelAtServer, request: GenerateRequest) -> HTTPRequest:
     """What is sent for each sample of a request, but for the seed. Raises EngineError."""
     able, prompt = model.abilities, _prompt(model, request.prompt)
     stops = request.stops if able.names_stop else ()
     most = None if request.max_tokens >= UNBOUNDED // 2 else request.max_tokens
     constraint = None if request.mask is None else request.constraint
-    asking = Asking(model.address.name, prompt, request.sampling, most, 0, able, stops, constraint)
+    wanted = SampleRequest(model.address.name, prompt, request.sampling, most, 0, able, stops, constraint)
     try:
-        return model.dialect.ask(asking)
+        return model.dialect.write(wanted)
     except ValueError as error:
         raise EngineError(f"{model.id} cannot be asked that: {error}") from error
 

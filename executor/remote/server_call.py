@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.remote.dialects.dialect import Answer, Ask, Dialect
+from qpdsl.executor.remote.dialects.dialect import CompletionChunk, Dialect, HTTPRequest
 from qpdsl.executor.remote.dialects.openai import count_in
+from qpdsl.executor.remote.request_queue import QueuedRequest
 from qpdsl.executor.remote.scoring.reading import BadAnswer, Reading, Values
 from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import Connection
-from qpdsl.executor.remote.server.errors import Unreachable
+from qpdsl.executor.remote.server.errors import ServerError, Unreachable
 from qpdsl.executor.remote.text_tokenizer import is_text
-from qpdsl.executor.remote.waiting_line import Place
 from qpdsl.executor.remote.written_sample import WrittenSample, answer_of, record_of
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Calls, GenerateRequest, Sample
@@ -51,8 +52,8 @@ class Billed:
 
 
 @dataclass(eq=False)
-class ServerCall(Place):
-    """A request with its place in the line. `key` is what its answer is kept under.
+class ServerCall(QueuedRequest, ABC):
+    """A request to a server, in its queue. `key` is what its answer is kept under.
 
     `attempts` failed before; `answers`: how many requests the server had answered when the first did.
     """
@@ -62,27 +63,27 @@ class ServerCall(Place):
     attempts: int = field(default=0, init=False)
     answers: int = field(default=0, init=False)
 
+    @abstractmethod
     async def send(self, connection: Connection) -> None:
         """Gets the answer. Raises Refused, Unreachable, EngineError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def replay(self, kept: bytes) -> bool:
         """Takes what was kept in the place of an answer; False where it does not do. Raises EngineError."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def record(self) -> Any:
         """The answer as JSON, to be kept."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def billed(self) -> Billed:
         """What the answer took; of one that broke off, as far as it came."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, taken: Calls) -> None:
         """The answer is there, and kept."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)
@@ -95,12 +96,12 @@ class SampleCall(ServerCall):
 
     ticket: Ticket = field(kw_only=True)
     index: int = field(kw_only=True)
-    ask: Ask = field(kw_only=True)
+    ask: HTTPRequest = field(kw_only=True)
     streams: bool = field(kw_only=True)
     begun: Callable[[], None] = field(default=lambda: None, kw_only=True)
     _written: WrittenSample | None = field(default=None, init=False)
     _sample: Sample | None = field(default=None, init=False)
-    _answer: Answer = field(default=Answer(), init=False)
+    _answer: CompletionChunk = field(default=CompletionChunk(), init=False)
 
     @property
     def request(self) -> GenerateRequest:
@@ -115,7 +116,7 @@ class SampleCall(ServerCall):
             async with aclosing(connection.stream(self.ask.path, dialect.streamed(body))) as events:
                 ended = False
                 async for event in events:
-                    ended_before, ended = ended, written.push(dialect.read(event))
+                    ended_before, ended = ended, self._push(written, event)
                     if written.begun:
                         self.begun()
                     # Where the server has ended too, or is about to, its last events only count.
@@ -124,7 +125,7 @@ class SampleCall(ServerCall):
         else:
             slowest = _SLOWEST_TOKEN * min(self.request.max_tokens, 1 << 16)
             answer = await connection.post(self.ask.path, body, stall=connection.stall + slowest)
-            written.push(dialect.read(answer))
+            self._push(written, answer)
         if not self._settle(written):
             raise Unreachable(f"{self.model.address.url} gives half an answer")
 
@@ -172,6 +173,15 @@ class SampleCall(ServerCall):
             self._written.restart()
         return self._written
 
+    def _push(self, written: WrittenSample, answer: Any) -> bool:
+        """Takes an answer, or an event of a stream; True where the sample ends in it. What is refused is paid for."""
+        dialect = self.model.dialect
+        try:
+            return written.push(dialect.read(answer))
+        except ServerError:
+            written.push(dialect.counts(answer))
+            raise
+
     def _settle(self, written: WrittenSample) -> bool:
         self._sample, self._answer = written.sample(), written.answer
         return self._sample is not None
@@ -188,11 +198,11 @@ class ReadingCall(ServerCall):
 
     async def send(self, connection: Connection) -> None:
         answer = await connection.post(self.reading.path, self.reading.body)
+        self._usage = _usage_of(answer)
         try:
             self._values = self.reading.read(answer)
         except BadAnswer as error:
             raise EngineError(f"{self.model.address.url} {error}") from error
-        self._usage = _usage_of(answer)
 
     def replay(self, kept: bytes) -> bool:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.remote.dialects.dialect import Answer, joined
+from qpdsl.executor.remote.dialects.dialect import CompletionChunk, joined
 from qpdsl.executor.remote.text_tokenizer import is_text, tokens_of
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
@@ -47,12 +47,12 @@ class WrittenSample:
 
     def restart(self) -> None:
         """The answer comes again from its beginning. Where it says the same, its watch has seen it already."""
-        self._pieces: list[Answer] = []
+        self._pieces: list[CompletionChunk] = []
         self._tokens: list[int] = []
         self._finish: Finish | None = None
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> CompletionChunk:
         """What has come. Where the server does not count its tokens, each piece is one."""
         answer = joined(self._pieces)
         if answer.sampled_tokens is not None:
@@ -69,7 +69,7 @@ class WrittenSample:
         """Whether the model ended it, so that the server says next what it took."""
         return self._finish == "eos"
 
-    def push(self, piece: Answer) -> bool:
+    def push(self, piece: CompletionChunk) -> bool:
         """Takes what comes next; True where the sample ends in it. Raises EngineError where a constraint is broken."""
         self._pieces.append(piece)
         if self._finish is not None:
@@ -103,7 +103,7 @@ class WrittenSample:
         steps = StepCounts(draws=draws, rounds=draws)
         return Sample(tokens, finish, float(sum(logprobs)), 0, self._watch, own, steps, billed=billed)
 
-    def _told_ids(self, piece: Answer) -> Sequence[int]:
+    def _told_ids(self, piece: CompletionChunk) -> Sequence[int]:
         if piece.ids is None and piece.text:
             raise EngineError("the server left the ids of its tokens out of its answer")
         for id in piece.ids or ():
@@ -164,7 +164,7 @@ class WrittenSample:
     def _broken(self) -> str:
         return f"the server was asked to hold its answer to {CONSTRAINT_NAMES[self._request.held_to]}, and did not"
 
-    def _counted(self, answer: Answer, whole: bool) -> tuple[tuple[float, ...], int]:
+    def _counted(self, answer: CompletionChunk, whole: bool) -> tuple[tuple[float, ...], int]:
         """The log-probabilities of the tokens that the sample has, and how many the server drew for it.
 
         Of an answer that was cut, what was kept alone counts: how far the server had got is chance. The model's mark of
@@ -184,7 +184,7 @@ class WrittenSample:
         return logprobs, size
 
 
-def record_of(answer: Answer) -> list[object]:
+def record_of(answer: CompletionChunk) -> list[object]:
     """An answer as JSON, to be kept."""
     return [
         answer.text,
@@ -199,7 +199,7 @@ def record_of(answer: Answer) -> list[object]:
     ]
 
 
-def answer_of(record: Any) -> Answer | None:
+def answer_of(record: Any) -> CompletionChunk | None:
     """An answer that was kept; None for what is none."""
     match record:
         case [str(), None | list(), list(), list(), None | "stop" | "length", None | str(), prompt, cached, sampled]:
@@ -210,5 +210,5 @@ def answer_of(record: Any) -> Answer | None:
                 return None
             if not all(isinstance(logprob, int | float) for logprob in logprobs):
                 return None
-            return Answer(text, own, tuple(logprobs), tuple(sizes), finish, named, prompt, cached, sampled)
+            return CompletionChunk(text, own, tuple(logprobs), tuple(sizes), finish, named, prompt, cached, sampled)
     return None

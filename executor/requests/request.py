@@ -12,7 +12,7 @@ All requests say the same of themselves, so that an engine need not ask for thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 from typing import Literal as OneOf
@@ -172,7 +172,9 @@ class GenerateRequest:
     With `figures`, each draw is told of (see `DrawFigures`), which takes the logits of all ids.
 
     `constraint` and `stops` say again what `mask` and `watch` do, as far as a server can be told: what the mask holds
-    to, and texts after which nothing is read any more.
+    to, and texts after which nothing is read any more. `ended_by` is what `watch` ends samples by: the watches of two
+    requests to a model for which it is equal end equal samples at the same token. It is () where they end none, and
+    None where that is not known.
     """
 
     prompt: tuple[int, ...]
@@ -198,6 +200,7 @@ class GenerateRequest:
     lead: bool = False
     since: float | None = field(default=None, compare=False)
     owner: Owner = field(default=Owner(), compare=False)
+    ended_by: Hashable = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.prompt:

@@ -4,16 +4,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Calls, Completion, GenerateRequest, Request, Sample
+
+
+class ForwardSeconds(Protocol):
+    """Seconds of an engine's forwards that are charged to one request.
+
+    `prompt` are those until its first token was drawn, or for all of a request that only reads; `drawn` those after.
+    """
+
+    @property
+    def prompt(self) -> float: ...
+
+    @property
+    def drawn(self) -> float: ...
+
+
+@dataclass(slots=True)
+class EngineSeconds:
+    """`ForwardSeconds` that an engine counts up, step by step."""
+
+    prompt: float = 0.0
+    drawn: float = 0.0
 
 
 class Ticket:
     """Resolves to a `Completion`, or raises `EngineError`. Cancelling a task that awaits it gives the request up.
 
     `cancel` and `promote` are the engine's: called where the request is given up, and where run-ahead work is needed
-    now. `on_sample`, where set, is called with the number of each sample and the sample, as soon as it has ended.
+    now. `on_sample`, where set, is called with the number of each sample and the sample, as soon as it has ended, and
+    `on_failure` with why the request cannot be served. `charged` is the engine's to count up: those of the step in
+    which the request ends are there before anyone who awaits it goes on. `cached`: how many of its prompt's tokens were
+    not computed for the sample that ended last.
     """
 
     def __init__(
@@ -24,7 +50,10 @@ class Ticket:
     ) -> None:
         self.request = request
         self.on_sample: Callable[[int, Sample], None] | None = None
+        self.on_failure: Callable[[EngineError], None] | None = None
         self.done = False
+        self.charged = EngineSeconds()
+        self.cached = 0
         self._cancel = cancel
         self._promote = promote
         self._samples: dict[int, Sample] = {}
@@ -34,9 +63,29 @@ class Ticket:
         self._waiter: asyncio.Future[None] | None = None
 
     @property
+    def forwards(self) -> ForwardSeconds:
+        """The engine's seconds for this request so far; 0 where an engine does not say."""
+        return self.charged
+
+    @property
+    def seconds(self) -> float:
+        """All of `forwards`."""
+        return self.forwards.prompt + self.forwards.drawn
+
+    @property
+    def shared(self) -> int:
+        """How many of its samples, by now, were drawn for other requests."""
+        return 0
+
+    @property
+    def saved_tokens(self) -> int:
+        """The tokens of these samples."""
+        return 0
+
+    @property
     def calls(self) -> Calls | None:
-        """What the samples that have ended took at a server elsewhere; None where none of them was from one."""
-        return self._calls
+        """What the request took at a server elsewhere, of samples those that have ended; None where it was at none."""
+        return self._calls if self._completion is None else self._completion.calls
 
     def result(self) -> Completion:
         """The completion; raises EngineError if the request failed, RuntimeError if it is not done."""
@@ -62,6 +111,7 @@ class Ticket:
         `calls`: what it took, where a server elsewhere gave it. The last sample to end resolves the ticket.
         """
         self._samples[index] = sample
+        self.cached = cached
         if calls is not None:
             self._calls = calls if self._calls is None else self._calls + calls
         if self.on_sample is not None:
@@ -83,6 +133,8 @@ class Ticket:
         """Engine side: the request cannot be served."""
         self._error = error
         self._wake()
+        if self.on_failure is not None:
+            self.on_failure(error)
 
     def _resolve(self, completion: Completion) -> None:
         self._completion = completion

@@ -22,6 +22,7 @@ from qpdsl.executor.runtime.instance.instance import Instance, RowError, Service
 from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_copies, emit_done, emit_started
 from qpdsl.executor.runtime.instance.row_clock import RowClock
 from qpdsl.executor.runtime.instance.tasks import together
+from qpdsl.executor.runtime.last_choice import Candidate, candidates_of, last_choice
 from qpdsl.executor.runtime.operators.context import say, set_context
 from qpdsl.executor.runtime.operators.extract import extract
 from qpdsl.executor.runtime.operators.json_documents import spelt_in
@@ -36,7 +37,9 @@ from qpdsl.executor.runtime.scoring.prob import prob
 from qpdsl.executor.runtime.scoring.python_functions import python_extract, python_score
 from qpdsl.executor.runtime.scoring.score import log_prob, score
 from qpdsl.executor.runtime.scoring.tournament import tournament
+from qpdsl.executor.runtime.support import support_of
 from qpdsl.executor.runtime.tree_search.growth import search
+from qpdsl.executor.runtime.ways import ProgramEnd, try_ways
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate_rows
 from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan
@@ -54,7 +57,10 @@ class InstanceResult:
     `error` says why there is no value. Tokens are counted as `Usage` counts them; seconds are wall time. `timed_out`:
     it took longer than it was given. `unscored`: rows without a score, as they were too long for a verifier or a judge.
     `counts`: those of its `Usage`. `cached_tokens` of the prompts' were found in a cache, how many may depend on what
-    else runs.
+    else runs. `engine_seconds` are the engine's for this instance, those of each forward divided by tokens; what was
+    drawn before, and remembered, counts as it did then. `support` is how sure the program is of its value, None where
+    nothing says so (see `support.py`). `candidates`: see `last_choice.py`, None where they are not wanted. `tried` are
+    the names of the ways by which a program under a budget tried its problem, in their order.
     """
 
     value: JsonValue
@@ -69,6 +75,10 @@ class InstanceResult:
     unscored: int = 0
     counts: Mapping[str, int] = field(default_factory=dict, compare=False)
     cached_tokens: int = field(default=0, compare=False)
+    support: float | None = None
+    candidates: tuple[Candidate, ...] | None = field(default=None, compare=False)
+    engine_seconds: float = field(default=0.0, compare=False)
+    tried: tuple[str, ...] = ()
 
 
 async def run(
@@ -90,16 +100,12 @@ async def run(
     instance = Instance(name, services, arguments, seed, baseline, floor=plan.floor, clock=clock)
     services.events.emit(InstanceStarted(instance=name, baseline=baseline))
     start = time.monotonic()
-    rows: Candidates = ()
-    value: JsonValue = None
-    error: str | None = None
-    timed_out = False
+    end, error, timed_out = ProgramEnd(()), None, False
     try:
         async with clock:
-            rows = await _run_chain(plan.ops, (Row(None, (), {}),), instance)
-        root = plan.ops[-1].op
-        assert isinstance(root, ops.Return)
-        value = return_value(root, rows, instance)
+            end = await _run_program(plan, instance)
+        if end.failure is not None:
+            raise end.failure
     except (BudgetReached, ServerGone):
         # Nothing is wrong with the instance, and another time there is more to spend, or the server is back.
         raise
@@ -111,8 +117,6 @@ async def run(
         error = str(failure)
     except OverflowError:
         error = "a number is too large to compute with"
-    column = rows[0].columns.get(plan.score_column) if rows and plan.score_column else None
-    score = column if isinstance(column, float) else None
     usage, seconds = instance.usage, time.monotonic() - start
     services.events.emit(
         InstanceDone(
@@ -121,16 +125,16 @@ async def run(
             sampled_tokens=usage.sampled_tokens,
             seconds=seconds,
             error=error,
-            answer=None if error is not None else _as_text(value),
-            score=score,
-            path=rows[0].path if rows and error is None else (),
+            answer=None if error is not None else _as_text(end.value),
+            score=end.score,
+            path=end.rows[0].path if end.rows and error is None else (),
             baseline=baseline,
         )
     )
     return InstanceResult(
-        value,
-        score,
-        rows,
+        end.value,
+        end.score,
+        end.rows,
         usage.prompt_tokens,
         usage.sampled_tokens,
         usage.near_ties,
@@ -140,11 +144,52 @@ async def run(
         usage.counts["unscored"],
         dict(usage.counts),
         usage.cached_tokens,
+        end.support if error is None else None,
+        end.candidates,
+        usage.engine_seconds,
+        end.tried,
     )
 
 
 def _as_text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+async def _run_program(plan: PhysicalPlan, instance: Instance) -> ProgramEnd:
+    """All operators of a plan; where it leaves ways to a budget, those of one way after another."""
+    root, start = plan.ops[-1], time.monotonic()
+    if not isinstance(root.op, ops.Strategy):
+        return await _run_operators(plan.ops, plan.score_column, instance)
+    own = replace(instance, usage=Usage(), operator=root.id)
+    try:
+        end = await try_ways(root, own, _run_operators)
+    finally:
+        instance.usage.add(own.usage)
+    emit_done(1, len(end.rows), time.monotonic() - start, own)
+    return end
+
+
+async def _run_operators(chain: tuple[PhysicalOp, ...], score_column: str | None, instance: Instance) -> ProgramEnd:
+    """The operators of a whole program, from its one row to its value. What leaves no row is the program's failure."""
+    candidates: tuple[Candidate, ...] | None = None
+    rows: Candidates = (Row(None, (), {}),)
+    choice = last_choice(chain) if instance.services.candidates else None
+    root = chain[-1].op
+    assert isinstance(root, ops.Return)
+    try:
+        if choice is not None:
+            rows = await _run_chain(chain[:choice], rows, instance)
+            candidates = await candidates_of(chain[choice:], rows, instance, score_column, _operate)
+        rows = await _run_chain(chain[choice or 0 :], rows, instance)
+    except (RowError, TooLarge, OverflowError) as failure:
+        return ProgramEnd((), failure=failure)
+    column = rows[0].columns.get(score_column) if rows and score_column else None
+    score = column if isinstance(column, float) else None
+    try:
+        value = return_value(root, rows, instance)
+    except (RowError, TooLarge, OverflowError) as failure:
+        return ProgramEnd(rows, failure=failure, score=score, candidates=candidates)
+    return ProgramEnd(rows, value, None, score, support_of(chain, instance.supports, score), candidates)
 
 
 async def _run_chain(chain: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance) -> Candidates:
@@ -203,6 +248,7 @@ async def _repeat(node: PhysicalOp, rows: Candidates, instance: Instance) -> Can
         if ahead is not None:
             ahead.close()
             instance.usage.counts.update(ahead.counts)
+            instance.usage.engine_seconds += ahead.usage.engine_seconds
     return rows
 
 

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 _MOST = 200_000
+
+
+class StoredScore(NamedTuple):
+    """A score, and the engine's seconds that it took to read it."""
+
+    score: float
+    seconds: float
 
 
 class ScoreStore:
@@ -15,17 +23,17 @@ class ScoreStore:
     """
 
     def __init__(self, most: int = _MOST) -> None:
-        self._scores: OrderedDict[bytes, float] = OrderedDict()
+        self._scores: OrderedDict[bytes, StoredScore] = OrderedDict()
         self._most = most
 
-    def get(self, content: bytes) -> float | None:
-        score = self._scores.get(content)
-        if score is not None:
+    def get(self, content: bytes) -> StoredScore | None:
+        stored = self._scores.get(content)
+        if stored is not None:
             self._scores.move_to_end(content)
-        return score
+        return stored
 
-    def put(self, content: bytes, score: float) -> None:
+    def put(self, content: bytes, score: float, seconds: float = 0.0) -> None:
         """Keeps a score; the first one of a content stays."""
-        self._scores.setdefault(content, score)
+        self._scores.setdefault(content, StoredScore(score, seconds))
         if len(self._scores) > self._most:
             self._scores.popitem(last=False)

@@ -20,9 +20,10 @@ from qpdsl.grammar.ast.clauses import (
     TypeTarget,
     Via,
 )
-from qpdsl.grammar.ast.declarations import File, Like, Model, Param, Prefer, Program, Use, Within
+from qpdsl.grammar.ast.declarations import Budget, File, Like, Model, Param, Prefer, Program, Use, Within
 from qpdsl.grammar.ast.expressions import (
     Apply,
+    Auto,
     Binary,
     Braced,
     Expr,
@@ -75,6 +76,7 @@ from qpdsl.grammar.ast.stages import (
     Search,
     Split,
     Stage,
+    Strategy,
     Turn,
     Vote,
     Where,
@@ -95,10 +97,12 @@ __all__ = [
     "Apply",
     "Argument",
     "Ask",
+    "Auto",
     "Best",
     "Binary",
     "Braced",
     "Branch",
+    "Budget",
     "Call",
     "Chat",
     "ChoiceTarget",
@@ -154,6 +158,7 @@ __all__ = [
     "Search",
     "Split",
     "Stage",
+    "Strategy",
     "Target",
     "Template",
     "TextType",

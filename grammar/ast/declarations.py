@@ -12,7 +12,7 @@ from qpdsl.grammar.ast.schemas import Schema, TypeExpr
 from qpdsl.grammar.ast.stages import Stage
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Source, Span
-from qpdsl.grammar.words import WithinLevel
+from qpdsl.grammar.words import BudgetUnit, WithinLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,17 @@ class Within(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Budget(Node):
+    """`within budget(tokens=2000)`: what a problem may take, on average over problems.
+
+    `amount` counts tokens that a model draws, seconds of the engine, or the currency of the price table.
+    """
+
+    unit: BudgetUnit
+    amount: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prefer(Node):
     """`prefer latency=0.8`: λ in λ·latency + (1−λ)·quality loss."""
 
@@ -87,6 +98,7 @@ class Program(Node):
     prefer: Prefer | None = None
     draft: Draft | None = None
     like: Like | None = None
+    budget: Budget | None = None
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 

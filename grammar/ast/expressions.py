@@ -123,7 +123,14 @@ class RecordLiteral(Node):
     fields: tuple[RecordEntry, ...]
 
 
-Expr = Literal | Name | Path | Template | Unary | Binary | Matches | Apply | ListLiteral | RecordLiteral | Regex
+@dataclass(frozen=True, slots=True)
+class Auto(Node):
+    """`auto`, or `auto(4, 16, 64)`: a width that a budget chooses, of these; `widths` is empty where none are named."""
+
+    widths: tuple[int, ...] = ()
+
+
+Expr = Literal | Name | Path | Template | Unary | Binary | Matches | Apply | ListLiteral | RecordLiteral | Regex | Auto
 
 
 def present(**values: Expr | None) -> tuple[tuple[str, Expr], ...]:

@@ -180,6 +180,13 @@ class Branch(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Strategy(Node):
+    """`strategy { {…} or {…} }`: blocks that aim at the same, of which a budget has one run for a problem."""
+
+    arms: tuple[tuple[Stage, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class If(Node):
     """`if COND { … } else { … }`: the rows for which it holds through one block, the others through another.
 
@@ -285,6 +292,7 @@ Stage = (
     | Repeat
     | Search
     | Branch
+    | Strategy
     | If
     | Each
     | Peek

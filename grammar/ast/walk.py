@@ -33,7 +33,7 @@ def blocks(stage: ast.Stage) -> tuple[tuple[ast.Stage, ...], ...]:
     match stage:
         case ast.Repeat(body=body) | ast.Search(body=body) | ast.Peek(body=body) | ast.Ask(body=body):
             return (body,)
-        case ast.Branch(arms=arms):
+        case ast.Branch(arms=arms) | ast.Strategy(arms=arms):
             return arms
         case ast.If(then=then, otherwise=otherwise):
             return (then, otherwise) if otherwise else (then,)

@@ -16,6 +16,9 @@ from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import CLAUSE_FORMS, SYSTEMS, TYPES
 
+# What clauses begin with, where that is not the field that takes their value.
+_WORDS = {"target": "as", "scale": "as", "budget": "within budget"}
+
 
 @dataclass(slots=True)
 class Clause:
@@ -85,7 +88,10 @@ class ClauseBuilder:
     # Of programs
 
     def within(self, meta: Any, children: list[Form | Token]) -> Clause:
-        return Clause("within", self.forms.within_of(children[0]), span_of(meta))
+        form = children[0]
+        if (form.name if isinstance(form, Form) else form) == "budget":
+            return Clause("budget", self.forms.budget_of(form), span_of(meta))
+        return Clause("within", self.forms.within_of(form), span_of(meta))
 
     def like(self, meta: Any, children: list[Token]) -> Clause:
         name, span = children[0], span_of(meta)
@@ -114,6 +120,6 @@ class ClauseBuilder:
                 continue
             first = firsts.setdefault(clause.word, clause)
             if first is not clause:
-                word = "as" if clause.word in ("target", "scale") else clause.word
+                word = _WORDS.get(clause.word, clause.word)
                 self.faults.report_repeated(f"`{word}`", clause.span, first.span)
         return {word: clause.value for word, clause in firsts.items()}

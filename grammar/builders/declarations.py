@@ -73,6 +73,7 @@ class DeclarationBuilder:
         name, type_, optional, default = children
         if default is not None and not self.blocks.is_shallow(default):
             default = None
+        default = None if default is None else self.leaves.width(default)
         return ast.Param(str(name), type_, default, optional is not None, span=span_of(meta), name_span=at(name))
 
     def _plain(self, token: Token, what: str) -> str:

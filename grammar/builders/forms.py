@@ -16,6 +16,8 @@ from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import (
     AMORTIZED_OPTIONS,
     BOUNDED_LEVELS,
+    BUDGET_FORM,
+    BUDGET_UNITS,
     CLAUSE_FORMS,
     CONFIDENCES,
     DRAFT_OPTIONS,
@@ -196,6 +198,25 @@ class FormBuilder:
 
     def _misfit(self, message: str, span: Span) -> None:
         self.faults.report("QP125", message, span, notes=(f"form: {CLAUSE_FORMS['draft']}",))
+
+    def budget_of(self, form: Form | Token) -> ast.Budget | None:
+        """`budget(tokens=2000)`: one amount, of a unit that is named, over 0."""
+        span, notes = form.span if isinstance(form, Form) else at(form), (f"form: within {BUDGET_FORM}",)
+        arguments = form.arguments if isinstance(form, Form) else ()
+        if len(arguments) != 1 or not isinstance(arguments[0], ast.Argument) or arguments[0].name is None:
+            message = "a budget is one amount, with the name of what it counts"
+            self.faults.report("QP142", message, span, "expected one amount", notes=notes)
+            return None
+        unit = next((unit for unit in BUDGET_UNITS if unit == arguments[0].name), None)
+        if unit is None:
+            key = Span(arguments[0].span.start, arguments[0].span.start + len(arguments[0].name))
+            message = f"a budget counts no `{arguments[0].name}`"
+            self.faults.report_unknown("QP142", message, key, arguments[0].name, BUDGET_UNITS, notes=notes)
+            return None
+        amount = self.leaves.number_between(arguments[0].value, f"the budget in {unit}", 0, None)
+        if amount == 0:
+            self.faults.report("QP301", "a budget is over 0", arguments[0].value.span, "nothing can be run with this")
+        return ast.Budget(unit, float(amount), span=span) if amount else None
 
     def within_of(self, form: Form | Token) -> ast.Within | None:
         """`exact`, `replayable`, `recorded`, `epsilon(1e-3)` or `loss(0.02)`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 from lark import Token
@@ -11,6 +12,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.builders.faults import Faults
 from qpdsl.grammar.literals import regex, strings
 from qpdsl.grammar.source import Span
+from qpdsl.grammar.words import AUTO_FORM
 
 
 class LeafBuilder:
@@ -100,6 +102,25 @@ class LeafBuilder:
             self.faults.report("QP301", f"{what} is {bounds}", value.span)
             return None
         return number
+
+    def width(self, value: ast.Expr) -> ast.Expr:
+        """The value of a width, which may be left open: `auto`, or `auto(4, 16)`, names no column and no function."""
+        match value:
+            case ast.Name(id="auto"):
+                return ast.Auto(span=value.span)
+            case ast.Apply(function="auto", args=args):
+                return ast.Auto(self._widths(args, value.span), span=value.span)
+        return value
+
+    def _widths(self, args: tuple[ast.Expr, ...], span: Span) -> tuple[int, ...]:
+        """The widths that an `auto` chooses from: two whole numbers at least, ascending. Else they are reported."""
+        widths = [constant(arg) for arg in args]
+        whole = tuple(width for width in widths if type(width) is int)
+        if len(whole) < max(2, len(widths)) or any(low >= high for low, high in pairwise(whole)):
+            message = "`auto` chooses among whole numbers that are written out: two at least, ascending"
+            self.faults.report("QP143", message, span, notes=(f"form: {AUTO_FORM}",))
+            return ()
+        return whole
 
 
 def constant(value: ast.Expr) -> int | float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lark import Token
@@ -15,6 +16,7 @@ from qpdsl.grammar.builders.forms import Form
 from qpdsl.grammar.builders.leaves import LeafBuilder, at, name_of, path_of, span_of
 from qpdsl.grammar.builders.options import Option, OptionBuilder
 from qpdsl.grammar.builders.verifier_forms import VerifierFormBuilder
+from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import EQUALITIES, JUDGE_REDUCES, REDUCES, SEARCH_METHODS, STAGES
@@ -57,6 +59,8 @@ class StageBuilder:
 
     def generate(self, meta: Any, children: list[Any]) -> ast.Generate:
         options = self.options.values("generate", _options_in(children))
+        if "n" in options:
+            options["n"] = self.leaves.width(options["n"])
         return ast.Generate(children[0], **options, **self.clauses.values(children), span=span_of(meta))  # type: ignore[arg-type]
 
     def score(self, meta: Any, children: list[Any]) -> ast.Score:
@@ -92,7 +96,7 @@ class StageBuilder:
 
     def keep(self, meta: Any, children: list[Any]) -> ast.Keep:
         count, by, per = children
-        return ast.Keep(count, by, None if per is None else name_of(per), span=span_of(meta))
+        return ast.Keep(self.leaves.width(count), by, None if per is None else name_of(per), span=span_of(meta))
 
     def best(self, meta: Any, children: list[Any]) -> ast.Best:
         by, per = children
@@ -120,7 +124,8 @@ class StageBuilder:
     def split(self, meta: Any, children: list[Any]) -> ast.Split:
         count, by, *rest = children
         options, clauses = self.options.values("split", _options_in(rest)), self.clauses.values(rest)
-        return ast.Split(count, by, options.get("temperature"), clauses.get("per"), span=span_of(meta))
+        groups, soft = self.leaves.width(count), options.get("temperature")
+        return ast.Split(groups, by, soft, clauses.get("per"), span=span_of(meta))
 
     # Stages that hold stages
 
@@ -144,7 +149,7 @@ class StageBuilder:
         if "simulations" not in options:
             message, notes = "`search` says how often it may expand a row", (f"form: {STAGES['search'].usage}",)
             self.faults.report("QP150", message, span, "no `simulations=`", notes=notes)
-        simulations = options.get("simulations") or ast.Literal(1, span=span)
+        simulations = self.leaves.width(options.get("simulations") or ast.Literal(1, span=span))
         c, most = options.get("c"), options.get("per_round")
         return ast.Search(str(method), by, simulations, c, most, body, span=span_of(meta))  # type: ignore[arg-type]
 
@@ -157,6 +162,27 @@ class StageBuilder:
             brace = Span(block.span.start, block.span.start + 1)
             arms.append(self.blocks.body(block, "this arm of `branch` has no stages", brace))
         return ast.Branch(tuple(arms), span=span)
+
+    def strategy(self, meta: Any, children: list[Any]) -> ast.Strategy:
+        span, blocks = span_of(meta), [child for child in children if isinstance(child, StageBlock)]
+        if len(blocks) < 2 and not self.blocks.in_gap(span):
+            help = "a `strategy` with one arm is that arm: leave the braces out" if blocks else None
+            message, notes = "`strategy` chooses among two arms at least", (f"form: {STAGES['strategy'].usage}",)
+            self.faults.report("QP121", message, _word_span(meta, "strategy"), notes=notes, help=help)
+        arms: list[tuple[ast.Stage, ...]] = []
+        for before, block in zip([None, *children], children, strict=False):
+            if not isinstance(block, StageBlock):
+                continue
+            brace = Span(block.span.start, block.span.start + 1)
+            if bool(arms) == (before is None or isinstance(before, StageBlock)):
+                message = "the arms of `strategy` are joined by `or`, of which one is used for a problem"
+                more: dict[str, Any] = {}
+                if arms:
+                    before_it = Span(brace.start, brace.start)
+                    more = {"help": "write `or` between them", "edit": Edit(before_it, "or ")}
+                self.faults.report("QP109", message, brace, "expected `or`" if arms else "", **more)
+            arms.append(self.blocks.body(block, "this arm of `strategy` has no stages", brace))
+        return ast.Strategy(tuple(arms), span=span)
 
     def if_(self, meta: Any, children: list[Any]) -> ast.If:
         condition, block, otherwise = children
@@ -192,7 +218,8 @@ class StageBuilder:
     def call(self, meta: Any, children: list[Any]) -> ast.Call:
         name, arguments, *intos = children
         clauses = self.clauses.values(intos)
-        return ast.Call(str(name), arguments or (), **clauses, span=span_of(meta), name_span=at(name))
+        given = tuple(replace(argument, value=self.leaves.width(argument.value)) for argument in arguments or ())
+        return ast.Call(str(name), given, **clauses, span=span_of(meta), name_span=at(name))
 
     def return_(self, meta: Any, children: list[ast.Expr]) -> ast.Return:
         return ast.Return(children[0], span=span_of(meta))

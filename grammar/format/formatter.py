@@ -55,8 +55,9 @@ def _entry(lines: LineWriter, entry: Entry, indent: int, *, opens: bool) -> None
         _reindent(nodes, indent)
         _head(lines, nodes, indent, "")
         lines.comment(last(nodes[-1]).after)
-    elif len(nodes) == 1:
-        _arm(lines, block, indent)
+    elif isinstance(nodes[0], BracketGroup) or first(nodes[0]).text == "or":
+        _comments_between(lines, nodes, indent)
+        _arm(lines, block, indent, "or " if len(nodes) == 2 else "")
         lines.comment(last(block).after)
     else:
         for part in _parts(nodes):
@@ -125,7 +126,7 @@ def _opening_comments(lines: LineWriter, comments: list[str | None], indent: int
 
 def _block(lines: LineWriter, block: BracketGroup, indent: int, *, word: str) -> None:
     """The entries of a block and its closing brace; the brace that opens it is written already."""
-    for index, entry in enumerate(_arms(block) if word == "branch" else block.entries):
+    for index, entry in enumerate(_arms(block) if word in ("branch", "strategy") else block.entries):
         if word in ("schema", "let", "return"):
             _field(lines, entry, indent + STEP, opens=index == 0)
         else:
@@ -146,22 +147,37 @@ def _field(lines: LineWriter, entry: Entry, indent: int, *, opens: bool) -> None
 
 
 def _arms(block: BracketGroup) -> list[Entry]:
-    """The arms of a `branch`, which need nothing between them."""
-    return [Entry([node]) for entry in block.entries for node in entry.nodes]
+    """The arms of a `branch`, which need nothing between them, or of a `strategy`, each with the `or` before it."""
+    nodes = [node for entry in block.entries for node in entry.nodes]
+    arms = []
+    for word, node in zip([None, *nodes], nodes, strict=False):
+        if isinstance(node, BracketGroup):
+            arms.append(Entry([word, node] if isinstance(word, Piece) else [node]))
+    return arms
 
 
-def _arm(lines: LineWriter, block: BracketGroup, indent: int) -> None:
-    """An arm: on one line where it is one stage that fits and has no block of its own."""
+def _comments_between(lines: LineWriter, nodes: list[PieceNode], indent: int) -> None:
+    """The comments between an `or` and the brace of the arm behind it, above both."""
+    if len(nodes) == 2:
+        if after := first(nodes[0]).after:
+            lines.begin(indent)
+            lines.put(after)
+            lines.end()
+        lines.above(first(nodes[1]), indent)
+
+
+def _arm(lines: LineWriter, block: BracketGroup, indent: int, lead: str) -> None:
+    """An arm behind its `lead`: on one line where it is one stage that fits and has no block of its own."""
     only = block.entries[0].nodes if len(block.entries) == 1 else []
     simple = only and not any(isinstance(node, BracketGroup) and node.opener.text == "{" for node in only)
     if simple and not has_comments([block]):
-        text = f"{{ {flat(only, head=True)} }}"
+        text = f"{lead}{{ {flat(only, head=True)} }}"
         if fits(text, indent) and "\n" not in text:
             lines.begin(indent)
             lines.put(text)
             return
     lines.begin(indent)
-    lines.put("{")
+    lines.put(f"{lead}{{")
     lines.comment(block.opener.after)
     lines.end()
     _block(lines, block, indent, word="")

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.strings import INSERTED
-from qpdsl.grammar.words import AMORTIZED_OPTIONS, DRAFT_OPTIONS, FILTER_OPTIONS, STAGES, TEXT_OPTIONS
+from qpdsl.grammar.words import AMORTIZED_OPTIONS, AUTO, DRAFT_OPTIONS, FILTER_OPTIONS, STAGES, TEXT_OPTIONS
 
 # How tightly operators bind: an operand that binds looser than its operator stands in parentheses.
 _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _NEGATION = range(1, 8)
@@ -82,6 +82,8 @@ def _expr(expr: ast.Expr, level: int, values: Mapping[str, ast.Expr]) -> str:
             return f"[{', '.join(_expr(item, 0, values) for item in items)}]"
         case ast.RecordLiteral(fields=fields):
             return "{" + ", ".join(f"{field.name}: {_expr(field.value, 0, values)}" for field in fields) + "}"
+        case ast.Auto(widths=widths):
+            return f"{AUTO}({', '.join(map(str, widths))})" if widths else AUTO
 
 
 def _steps(steps: tuple[str | int, ...]) -> str:
@@ -166,6 +168,8 @@ def _program(program: ast.Program) -> str:
     if program.within:
         bound = "" if program.within.bound is None else f"({program.within.bound!r})"
         head += f" within {program.within.level}{bound}"
+    if program.budget:
+        head += f" within {format_budget(program.budget)}"
     if program.prefer:
         head += f" prefer latency={program.prefer.latency!r}"
     if program.like:
@@ -173,6 +177,12 @@ def _program(program: ast.Program) -> str:
     if program.draft:
         head += f" draft {format_draft(program.draft)}"
     return f"{head} {_block(program.body)}"
+
+
+def format_budget(budget: ast.Budget) -> str:
+    """A budget as it stands after `within`."""
+    amount = int(budget.amount) if budget.amount == int(budget.amount) else budget.amount
+    return f"budget({budget.unit}={amount!r})"
 
 
 def _param(param: ast.Param) -> str:
@@ -238,6 +248,8 @@ def _stage(stage: ast.Stage) -> str:
             return f"search {method} by {format_expr(by)}{written} {_block(body)}"
         case ast.Branch(arms=arms):
             return "branch {\n" + "\n".join(map(_block, arms)) + "\n}"
+        case ast.Strategy(arms=arms):
+            return "strategy {\n" + "\nor ".join(map(_block, arms)) + "\n}"
         case ast.If(condition=condition, then=then, otherwise=otherwise):
             return f"if {format_expr(condition)} {_block(then)}{_else(otherwise)}"
         case ast.Each(column=column, source=source, body=body):

@@ -1,9 +1,9 @@
 """Which newlines end a stage, how brackets pair, and where each stage begins and ends.
 
 A stage ends at a newline or at `|`. It continues while `(` or `[` is open, where the next line starts with `key=`, a
-clause word, `->` or `{`, and behind its block where that starts with `else`. `lay_out` blanks every comment and every
-newline that ends nothing, so that the grammar can treat each newline that is left as a separator. Offsets stay those of
-the source.
+clause word, `->` or `{`, and behind its block where that starts with `else` or `or`. `lay_out` blanks every comment and
+every newline that ends nothing, so that the grammar can treat each newline that is left as a separator. Offsets stay
+those of the source.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _LayoutBuilder:
             if token.kind == "newline":
                 if self._in_brackets() and self._starts_stage(index + 1):
                     self._report_unclosed_brackets()
-                if self._in_brackets() or self._continues(index) or self._goes_on_with_else(index):
+                if self._in_brackets() or self._continues(index) or self._goes_on_with_block(index):
                     joined.append(token.span)
                 elif not self._embedded():
                     self._end_statement()
@@ -138,7 +138,7 @@ class _LayoutBuilder:
         head = self.current[0].text if self.current else ""
         self._end_statement()
         fields = inside == "fields" or (inside == "file" and head == "schema")
-        arms = inside in ("stages", "arms") and head == "branch"
+        arms = inside in ("stages", "arms") and head in ("branch", "strategy")
         self._push(_Opener(token, "fields" if fields else "arms" if arms else "stages"))
 
     def _begins_type(self) -> bool:
@@ -218,11 +218,11 @@ class _LayoutBuilder:
             return token.text in CLAUSES or (token.text in ("draft", "of") and named) or is_like or after.text == "="
         return token.text in ("->", "{") and token.start not in self.headless
 
-    def _goes_on_with_else(self, index: int) -> bool:
-        """Whether an `else` on the next line goes on with the `if` whose block ends here."""
+    def _goes_on_with_block(self, index: int) -> bool:
+        """Whether an `else` or `or` on the next line goes on with the `if` or `strategy` whose block ends here."""
         index = self.significant[index]
         ended = self.previous is not None and self.previous.text == "}"
-        return ended and index < len(self.tokens) and self.tokens[index].text == "else"
+        return ended and index < len(self.tokens) and self.tokens[index].text in ("else", "or")
 
     def _starts_stage(self, index: int) -> bool:
         """Whether the line here is surely a stage or declaration, so that an open bracket above it was forgotten."""

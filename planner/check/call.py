@@ -29,6 +29,7 @@ from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.logical import PlanBuilder
 from qpdsl.planner.plan.options import MOST_CALLS, spelt
 from qpdsl.planner.plan.reads import is_fixed, names, reads_all_rows
+from qpdsl.planner.ways.written_ways import is_open
 
 Report = Callable[[Diagnostic], None]
 # Faults of the call itself, wherever in the called program they are noticed.
@@ -254,6 +255,8 @@ def _parameter_values(
     arguments = _arguments(binder, call, program)
     if arguments is None:
         return None
+    if not _is_closed(binder, call, program, arguments):
+        return None
     in_strings = names_in_strings(program.body)
     values: dict[str, ast.Expr] = {}
     sound = True
@@ -295,6 +298,18 @@ def _parameter_values(
             value = replace(value, span=call.name_span)
         values[name] = value
     return values if sound else None
+
+
+def _is_closed(binder: Binder, call: ast.Call, program: ast.Program, arguments: Mapping[str, ast.Argument]) -> bool:
+    """Whether the called program leaves nothing open; else that is reported. Its open parameters may be given."""
+    given = [param for param in program.params if isinstance(param.default, ast.Auto) and param.name in arguments]
+    left = [param.name for param in program.params if isinstance(param.default, ast.Auto) and param not in given]
+    if not left and not is_open(replace(program, params=())):
+        return True
+    message = f"`{call.program}` leaves it to a budget how it runs, and a program that is called has none of its own"
+    help = f"give `{left[0]}`: a number, or `auto` for the budget of `{binder.program.name}`" if left else None
+    binder.scope.error("QP255", message, call.name_span, "left open", help=help)
+    return False
 
 
 def _folded(expr: ast.Expr) -> ast.Expr:

@@ -54,7 +54,8 @@ def lower_all(file: ast.File, environment: Environment) -> tuple[list[LogicalPro
     if any(diagnostic.severity == "error" for diagnostic in diagnostics):
         return lowered, diagnostics
     for logical in lowered:
-        verify_logical(logical.plan, {param.name for param in logical.params})
+        for one in (logical, *(way.program for way in logical.ways)):
+            verify_logical(one.plan, {param.name for param in one.params})
     declared = (*unused_declarations(file), *modules.main.schemas.warnings)
     callers = read_by_callers(modules.all())
     unused = [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import column_makers
@@ -19,8 +20,10 @@ from qpdsl.planner.names.parameters import parameters
 from qpdsl.planner.names.scope import Scope, word_span
 from qpdsl.planner.names.unknown import is_alias, unknown_type
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.logical import LogicalProgram, PlanBuilder
+from qpdsl.planner.plan.logical import LogicalProgram, OpenWay, PlanBuilder
 from qpdsl.planner.values.value_types import common_type, fits
+from qpdsl.planner.ways.open_faults import faults_of_ways, open_faults
+from qpdsl.planner.ways.written_ways import MOST_WAYS, is_open, written_ways
 
 Report = Callable[[Diagnostic], None]
 # How deep calls of programs that are not checked yet may nest while one is checked.
@@ -54,9 +57,48 @@ class Checker:
         if key not in self._checked:
             self._checked[key] = None
             self._depth += 1
-            self._checked[key] = _Lowering(self, module, program).run()
+            checking = self._checked_open if is_open(program) else self._checked_closed
+            checked = checking(module, program)
+            for diagnostic in checked.diagnostics:
+                module.report(diagnostic)
+            self._checked[key] = checked
             self._depth -= 1
         return self._checked[key]
+
+    def _lowered(self, module: Module, program: ast.Program) -> CheckedProgram:
+        return _Lowering(self, module, program).run()
+
+    def _checked_closed(self, module: Module, program: ast.Program) -> CheckedProgram:
+        """An ordinary program, which leaves nothing to a budget."""
+        checked = self._lowered(module, program)
+        if program.budget is None:
+            return checked
+        message = f"`{program.name}` has a budget, and leaves nothing open that it could decide about"
+        help = "write `auto` for a width, or `strategy { { … } or { … } }`"
+        fault = Diagnostic("QP256", message, program.budget.span, "nothing to choose", help=help)
+        return CheckedProgram(checked.program, (*checked.diagnostics, fault))
+
+    def _checked_open(self, module: Module, program: ast.Program) -> CheckedProgram:
+        """A program that leaves something open: each of its ways is checked as a program of its own."""
+        faults = tuple(open_faults(program))
+        called = {name: callee for name, (_, callee) in module.programs.items()}
+        ways = list(islice(written_ways(program, called.get), MOST_WAYS))
+        checked = [(way.arm, self._lowered_way(module, way.program)) for way in ways]
+        first = checked[0][1].program
+        opened = tuple(
+            OpenWay(way.arm, way.head, way.widths, own.program) for way, (_, own) in zip(ways, checked, strict=True)
+        )
+        found = (*faults, *faults_of_ways(program, [(arm, own.diagnostics) for arm, own in checked]))
+        models = {name: id for _, own in checked for name, id in own.program.models.items()}
+        lowered = replace(first, models=models, syntax=program, ways=opened, warnings=in_order(found))
+        return CheckedProgram(lowered, found)
+
+    def _lowered_way(self, module: Module, program: ast.Program) -> CheckedProgram:
+        """A way of a program. The stages that its calls add are counted for it alone."""
+        budget, self.budget = self.budget, InlineBudget()
+        checked = self._lowered(module, program)
+        self.budget = budget
+        return checked
 
     def failed(self, module: Module, program: ast.Program) -> bool:
         """Whether a called program has an error of its own. Each program in a cycle of calls has one."""
@@ -103,11 +145,10 @@ class _Lowering:
             score_column=binder.score_column,
             within=program.within,
             prefer=program.prefer.latency if program.prefer else None,
+            budget=program.budget,
             syntax=program,
             warnings=in_order(self.diagnostics),
         )
-        for diagnostic in self.diagnostics:
-            self.module.report(diagnostic)
         return CheckedProgram(lowered, tuple(self.diagnostics))
 
     def _binder(self) -> Binder:

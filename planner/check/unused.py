@@ -59,23 +59,33 @@ def unused_in(lowered: LogicalProgram, syntax: ast.Program, callers: Names) -> I
     """
     names = {node.id for node in walk(syntax.body) if isinstance(node, ast.Name)}
     names |= {node.name for node in walk((syntax.body, syntax.draft)) if isinstance(node, ast.ModelRef)}
-    asks = _asks(lowered.plan)
+    plans = (lowered.plan, *(way.program.plan for way in lowered.ways))
+    asks = {name: own for plan in plans for name, own in _asks(plan).items()}
     names |= frozenset().union(*asks.values())
     for param in syntax.params:
         if param.name not in names:
             yield _warning("QP234", f"parameter `{param.name}` is not used", param.name_span)
-    last = syntax.body[-1] if syntax.body else None
-    value = last.column.id if isinstance(last, ast.Vote) else "text"
+    lasts = _last_stages(syntax.body)
+    values = {last.column.id if isinstance(last, ast.Vote) else "text" for last in lasts}
     score = frozenset({lowered.score_column}) if lowered.score_column else frozenset()
     plain = syntax.returns is None or (isinstance(syntax.returns, ast.TypeRef) and syntax.returns.name in TYPES)
     liveness = _Liveness(asks=asks)
-    liveness.before(syntax.body, callers | score | {value})
+    liveness.before(syntax.body, callers | score | values)
     for column in liveness.unread:
         message = f"column `{column.name}` is never read"
         label = "a later stage puts another in its place" if column.replaced else "only `--rows` would show it"
-        returnable = column.is_answer and not column.replaced and plain and not isinstance(last, ast.Return | ast.Vote)
+        ends = isinstance(lasts[0], ast.Return | ast.Vote)
+        returnable = column.is_answer and not column.replaced and plain and not ends
         help = f"`return {column.name}` at the end gives it back" if returnable else None
         yield Diagnostic("QP232", message, column.span, label, help=help, severity="warning")
+
+
+def _last_stages(stages: tuple[ast.Stage, ...]) -> list[ast.Stage | None]:
+    """The stage that a program ends with, or those with which the arms of its `strategy` do."""
+    last = stages[-1] if stages else None
+    if not isinstance(last, ast.Strategy):
+        return [last]
+    return [end for arm in last.arms for end in _last_stages(arm)] or [None]
 
 
 def _asks(plan: LogicalPlan) -> dict[str, Names]:
@@ -150,7 +160,7 @@ class _Liveness:
                 return self._rounds(body, after | _names(by)).union(*map(_names, options))
             case ast.Peek(body=body) | ast.Ask(body=body):
                 return self.before(body, after)
-            case ast.Branch(arms=arms):
+            case ast.Branch(arms=arms) | ast.Strategy(arms=arms):
                 return self._arms(arms, after)
             case ast.If(condition=condition, then=then, otherwise=otherwise):
                 # Without `else` the other rows go on as they are, which an empty block does.

@@ -208,6 +208,11 @@ class _Prior:
                 blocks = [self.chain(arm, rows / 2, runs, problem, text) for arm in node.arms]
                 out = sum(block[0] for block in blocks) + (rows / 2 if len(blocks) == 1 else 0.0)
                 text = max(text, *(block[2] for block in blocks))
+            case ops.Strategy():
+                # What each way would come to, for a problem that is tried by it.
+                for arm in node.arms:
+                    self.chain(arm, rows, runs, problem, text)
+                out = 1.0
             case ops.Branch():
                 arms = [self.chain(arm, rows, runs, problem, text) for arm in node.arms]
                 out, text = sum(arm[0] for arm in arms), max(arm[2] for arm in arms)

@@ -65,6 +65,11 @@ class ServerTimes:
         level = _level(in_flight)
         return ServerTimes({**self.levels, level: self.levels.get(level, ServerWaits()).plus(waits)})
 
+    def joined(self, later: ServerTimes) -> ServerTimes:
+        """Both together, the later ones whole."""
+        levels = {level: self.levels.get(level, ServerWaits()).plus(waits) for level, waits in later.levels.items()}
+        return ServerTimes({**self.levels, **levels})
+
     def at(self, in_flight: float) -> ServerWaits | None:
         """Those at the nearest number of problems that was seen; None where none was."""
         level = _level(int(in_flight))

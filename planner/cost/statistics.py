@@ -112,30 +112,46 @@ class Statistics:
         problems = figures.problems - figures.failed
         if problems < 1:
             return
-        key = _key(plan)
-        before = self.programs.pop(key, None)
         most = {node.id: node.rows for node in everything(plan.ops)}
         shown = words or {}
-        new = {
+        means = {
             id: _means(total, figures.problems, most.get(id), shown.get(id, ""))
             for id, total in figures.operators.items()
         }
-        weight = 1.0 if before is None else problems / (problems + min(before.problems, _MOST_WEIGHT))
-        old = {} if before is None else before.operators
-        merged = {**old, **{id: _weighted(old.get(id), means, weight) for id, means in new.items()}}
-        self.programs[key] = ProgramStatistics(
-            plan.name,
-            dict(plan.models),
-            _numbers(plan),
-            problems + (0 if before is None else before.problems),
-            figures.longest if before is None else before.longest + (figures.longest - before.longest) * weight,
-            merged,
-            {} if before is None else before.clock,
-        )
-        for oldest in list(self.programs)[:-MOST_PROGRAMS]:
-            del self.programs[oldest]
+        models, values = dict(plan.models), _numbers(plan)
+        self._join(_key(plan), ProgramStatistics(plan.name, models, values, problems, figures.longest, means))
         self._add_losses(plan, figures)
         self._add_waits(plan, figures)
+
+    def join(self, later: Statistics) -> None:
+        """Adds the statistics of later runs, as if each of them had been added here."""
+        for key, entry in later.programs.items():
+            self._join(key, entry)
+            for device, ratio in entry.clock.items():
+                self._add_clock(key, device, ratio)
+        for key, loss in later.losses.items():
+            self._add_loss(key, loss)
+        for model, times in later.servers.items():
+            self._add_times(model, self.servers.get(model, ServerTimes()).joined(times))
+
+    def _join(self, key: str, new: ProgramStatistics) -> None:
+        """Adds the means of later problems of a program, whose clock does not count."""
+        before = self.programs.pop(key, None)
+        if before is None:
+            self.programs[key] = replace(new, clock={})
+        else:
+            weight = new.problems / (new.problems + min(before.problems, _MOST_WEIGHT))
+            old = before.operators
+            merged = {**old, **{id: _weighted(old.get(id), means, weight) for id, means in new.operators.items()}}
+            self.programs[key] = replace(
+                new,
+                problems=new.problems + before.problems,
+                longest=before.longest + (new.longest - before.longest) * weight,
+                operators=merged,
+                clock=before.clock,
+            )
+        for oldest in list(self.programs)[:-MOST_PROGRAMS]:
+            del self.programs[oldest]
 
     def loss(self, plan: PhysicalPlan, operator: str, way: str | None) -> WayLoss | None:
         """What earlier runs saw of a way to decode at an operator of a program, by its id; None where nobody looked."""
@@ -145,27 +161,35 @@ class Statistics:
         for node in everything(plan.ops):
             if isinstance(node.op, ops.Generate) and (own := figures.operators.get(node.id)) is not None:
                 for way, loss in losses_of(node.op, own, plan):
-                    key = _loss_key(plan, node.id, way)
-                    before = self.losses.pop(key, None)
-                    self.losses[key] = loss if before is None else before.plus(loss)
+                    self._add_loss(_loss_key(plan, node.id, way), loss)
+
+    def _add_loss(self, key: str, loss: WayLoss) -> None:
+        before = self.losses.pop(key, None)
+        self.losses[key] = loss if before is None else before.plus(loss)
         for oldest in list(self.losses)[:-_MOST_LOSSES]:
             del self.losses[oldest]
 
     def _add_waits(self, plan: PhysicalPlan, figures: RunFigures) -> None:
         for model, waits in waits_of(plan, figures).items():
-            self.servers[model] = self.servers.pop(model, ServerTimes()).plus(figures.in_flight, waits)
+            self._add_times(model, self.servers.get(model, ServerTimes()).plus(figures.in_flight, waits))
+
+    def _add_times(self, model: str, times: ServerTimes) -> None:
+        self.servers.pop(model, None)
+        self.servers[model] = times
         for oldest in list(self.servers)[:-_MOST_SERVERS]:
             del self.servers[oldest]
 
     def add_clock(self, plan: PhysicalPlan, device: str, ratio: float) -> None:
         """Adds the ratio of a run's seconds to the predicted ones: the clock becomes the geometric mean with it."""
-        entry = self.of(plan)
-        if entry is None or not ratio > 0:
-            return
+        if self.of(plan) is not None and ratio > 0:
+            self._add_clock(_key(plan), device, ratio)
+
+    def _add_clock(self, key: str, device: str, ratio: float) -> None:
+        entry = self.programs[key]
         clock = dict(entry.clock)
         before = clock.pop(device, ratio)
         clock[device] = (before * ratio) ** 0.5
-        self.programs[_key(plan)] = replace(entry, clock=dict(list(clock.items())[-_MOST_CLOCKS:]))
+        self.programs[key] = replace(entry, clock=dict(list(clock.items())[-_MOST_CLOCKS:]))
 
     def forget_clock(self, device: str) -> None:
         """Drops the clocks of a device, which is being measured anew."""

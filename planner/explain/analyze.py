@@ -19,12 +19,12 @@ from qpdsl.planner.cost.run_figures import (
     operator_seconds,
     total,
 )
-from qpdsl.planner.cost.server_calls import calls_json, calls_words
+from qpdsl.planner.cost.server_calls import calls_json
 from qpdsl.planner.cost.server_times import server_of, waits_of
 from qpdsl.planner.cost.way_losses import shadow_words
 from qpdsl.planner.explain.implementation import shown_implementation
 from qpdsl.planner.explain.plan import decided, explain_json, kept, permitted, tree
-from qpdsl.planner.explain.quantities import byte_count, count, per_cent, plural, seconds
+from qpdsl.planner.explain.quantities import byte_count, calls_words, count, per_cent, plural, seconds
 from qpdsl.planner.explain.router import exit_router_words, router_json, router_words
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops

@@ -18,6 +18,7 @@ _PLAINEST: dict[type[ops.Operator], str] = {
     ops.PythonExtract: "python",
     ops.Branch: "arms",
     ops.If: "arms",
+    ops.Strategy: "by the budget",
     ops.Each: "loop",
     ops.Repeat: "loop",
     ops.Search: "tree search",

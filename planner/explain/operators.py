@@ -90,6 +90,8 @@ def describe(op: ops.Operator, values: Values) -> str:
             return f"split {show(count)}" + (f" by {show(by)}{soft}{_per(per)}" if by is not None else "")
         case ops.Branch(arms=arms):
             return f"branch of {len(arms)}"
+        case ops.Strategy(ways=ways):
+            return f"strategy of {len(ways)} way{'' if len(ways) == 1 else 's'}"
         case ops.If(condition=condition):
             return f"if {show(condition)}"
         case ops.Each(column=column, source=source):

@@ -16,12 +16,20 @@ from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.model_id import adapter_of, is_remote
 from qpdsl.grammar.printable import printable
 from qpdsl.grammar.width import shorten
+from qpdsl.planner.budget.policy_words import policy_lines
 from qpdsl.planner.explain.implementation import implementation, shown_implementation
 from qpdsl.planner.explain.operators import Values, describe
 from qpdsl.planner.explain.quantities import count, seconds
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, everything, repeats_of
+from qpdsl.planner.plan.physical import (
+    BudgetStrategy,
+    GenerateStrategy,
+    PhysicalOp,
+    PhysicalPlan,
+    everything,
+    repeats_of,
+)
 
 Line = tuple[str, PhysicalOp | None]
 Cells = tuple[str, str, str]
@@ -31,7 +39,7 @@ _WIDEST = 100
 def explain(plan: PhysicalPlan, width: int | None = None) -> str:
     """The plan as a tree, a summary first, without a trailing newline; lines take at most `width` terminal cells."""
     lines = [line for entry in laid_out(table(plan, costed=True), width=width, right=(1,)) for line in entry]
-    ends = [line for note in notes(plan) if note for line in folded(note, width)]
+    ends = [line for note in notes(plan) if note for part in note.split("\n") for line in folded(part, width)]
     return "\n".join([*folded(summary(plan), width), *lines, *ends])
 
 
@@ -55,8 +63,8 @@ def tree(plan: PhysicalPlan) -> list[Line]:
     return list(_tree(plan.ops, _defaults(plan), "", ""))
 
 
-def notes(plan: PhysicalPlan) -> tuple[str, str, str]:
-    """What stands under the tree; the second note is empty where there is nothing to say of how the plan runs."""
+def notes(plan: PhysicalPlan) -> tuple[str, str, str, str]:
+    """What stands under the tree; of the first, about a budget, and the third, about how the plan runs, may be none."""
     running = []
     if plan.in_flight is not None:
         at_work = f"one more while fewer than {plan.floor} sequences are at work"
@@ -67,7 +75,8 @@ def notes(plan: PhysicalPlan) -> tuple[str, str, str]:
     long = [id for id in plan.models.values() if adapter_of(id) is not None or is_remote(id)]
     running += [f"{name}: {id}" for name, id in plan.models.items() if name != id and id in long]
     columns = f"columns: {', '.join(plan.ops[-1].columns)}"
-    return printable(columns), printable("; ".join(running)), printable(_footnote(plan))
+    budget = "" if plan.policy is None else "\n".join(policy_lines(plan.policy))
+    return printable(budget), printable(columns), printable("; ".join(running)), printable(_footnote(plan))
 
 
 def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
@@ -92,6 +101,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "floor": plan.floor,
         "kv_type": plan.kv_type,
         "measured_ways": dict(plan.ways),
+        "policy": None if plan.policy is None else plan.policy.to_json(),
         **{word: _whole(total) for word, total in _totals(plan).items()},
         "parameters": [
             {
@@ -110,6 +120,8 @@ def _heads(node: PhysicalOp) -> list[str]:
     """What the arms of an operator are called."""
     if isinstance(node.op, ops.If):
         return ["where it holds", "else"][: len(node.arms)]
+    if isinstance(node.op, ops.Strategy):
+        return [way.name for way in node.op.ways]
     return [f"arm {number}" for number in range(1, len(node.arms) + 1)]
 
 
@@ -222,6 +234,8 @@ def _strategy_json(op: PhysicalOp) -> dict[str, Any] | None:
     if op.strategy is None:
         return None
     strategy = {part.name: getattr(op.strategy, part.name) for part in fields(op.strategy)}
+    if isinstance(op.strategy, BudgetStrategy):
+        return {"policy": None if op.strategy.policy is None else op.strategy.policy.to_json()}
     if isinstance(op.strategy, GenerateStrategy):
         strategy["decode"] = asdict(op.strategy.decode)
     return {name: value.pattern if isinstance(value, ast.Regex) else value for name, value in strategy.items()}

@@ -1,6 +1,10 @@
-"""Numbers as people read them in plans: counts, bytes, seconds, shares."""
+"""Numbers as people read them in plans: counts, bytes, seconds, shares, and what calls to servers came to."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from qpdsl.planner.cost.server_calls import has_calls, wasted_tokens
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -18,6 +22,11 @@ def count(value: float) -> str:
 
 def plural(value: float, noun: str) -> str:
     return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def exact_plural(value: int, noun: str) -> str:
+    """As `plural`, with all digits: what is paid for is not rounded."""
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"
 
 
 def byte_count(value: float) -> str:
@@ -39,3 +48,27 @@ def seconds(value: float) -> str:
 
 def per_cent(share: float) -> str:
     return f"{share:.0%}"
+
+
+def calls_words(counts: Mapping[str, int], *, of_operator: bool = False) -> Iterator[str]:
+    """For people: what was sent, what was not sent again, and what of it was for nothing. Nothing without a call.
+
+    What one operator wrote past its stop others take, so only of a whole run it is known what was wasted.
+    """
+    if not has_calls(counts):
+        return
+    yield exact_plural(counts.get("requests", 0), "request")
+    if retries := counts.get("retries", 0):
+        yield f"{retries:,} of them again"
+    if replayed := counts.get("replayed", 0):
+        yield f"{replayed:,} replayed"
+    if cached := counts.get("server_cached", 0):
+        yield f"{exact_plural(cached, 'token')} cached there"
+    if saved := counts.get("saved_calls", 0):
+        yield f"{exact_plural(saved, 'call')} saved"
+    if of_operator and (beyond := counts.get("beyond_tokens", 0)):
+        yield f"{exact_plural(beyond, 'token')} past its stop"
+    if not of_operator and (wasted := wasted_tokens(counts)):
+        yield f"{exact_plural(wasted, 'token')} wasted"
+    if cost := counts.get("cost_millionths", 0):
+        yield f"cost {cost / 1e6:,.6f}".rstrip("0")

@@ -69,11 +69,11 @@ def _notes(before: str, after: str, width: int | None) -> Iterator[str]:
     """A note that is the same in both plans, or each that has it by itself."""
     sides = [(" ", after)] if before == after else [("-", before), ("+", after)]
     for side, note in sides:
-        if note:
-            yield from folded(note, width, f"{side} ", f"{side}   ")
+        for line in note.split("\n") if note else ():
+            yield from folded(line, width, f"{side} ", f"{side}   ")
 
 
-_DESCRIPTIONS = {rule.name: rule.description for rule in RULES}
+_DESCRIPTIONS = {**{rule.name: rule.description for rule in RULES}, by_cost.NAME: by_cost.DESCRIPTION}
 _NOT_CHOSEN = "nothing was chosen by cost, as no device was measured: `qpdsl profile` does that"
 _NOT_CHOSEN_OF_SERVERS = "nothing was chosen by cost, as the device of a server cannot be measured"
 

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
+import networkx as nx
+
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import walk
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import COMPARED
 from qpdsl.planner.plan.evaluate import evaluate
+from qpdsl.planner.plan.ops import LogicalPlan
 from qpdsl.planner.plan.options import spelt
 from qpdsl.planner.values.value import format_value, value_at
 
@@ -18,13 +21,21 @@ from qpdsl.planner.values.value import format_value, value_at
 _Piece = str | ast.Name | ast.Path
 
 
-def substitute(stage: ast.Stage, values: Mapping[str, ast.Expr], span: Span) -> ast.Stage:
-    """The stage with every name in `values` replaced. Values keep their spans; every other node gets `span`.
+def substitute(stage: ast.Stage, values: Mapping[str, ast.Expr], span: Span | None) -> ast.Stage:
+    """The stage with every name in `values` replaced. Values keep their spans; every other node gets `span`, if given.
 
     A value whose name stands in a string or begins a path must be a name, a path, a string, or known now.
     """
     substituted: ast.Stage = _node(stage, values, span)
     return substituted
+
+
+def substituted_plan(plan: LogicalPlan, values: Mapping[str, ast.Expr]) -> LogicalPlan:
+    """The plan with every name in `values` replaced in the expressions of its operators, under the same conditions."""
+    graph = plan.graph.copy()
+    for node in graph:
+        graph.nodes[node]["op"] = _node(plan.op(node), values, None)
+    return LogicalPlan(nx.freeze(graph), plan.root)
 
 
 def names_in_strings(stages: tuple[ast.Stage, ...]) -> set[str]:
@@ -34,16 +45,18 @@ def names_in_strings(stages: tuple[ast.Stage, ...]) -> set[str]:
     return inserted | {node.base.id for node in walk(stages) if isinstance(node, ast.Path)}
 
 
-def _node(value: Any, values: Mapping[str, ast.Expr], span: Span) -> Any:
+def _node(value: Any, values: Mapping[str, ast.Expr], span: Span | None) -> Any:
     if isinstance(value, tuple):
         return tuple(_node(item, values, span) for item in value)
+    if isinstance(value, LogicalPlan):
+        return substituted_plan(value, values)
     if isinstance(value, ast.Compare):
         # There these are the rows, whatever the program calls its parameters.
         values = {name: given for name, given in values.items() if name not in COMPARED}
     if isinstance(value, ast.Template):
-        return ast.Template(tuple(_parts(value, values, span)), span=span)
+        return ast.Template(tuple(_parts(value, values, span)), span=span or value.span)
     if isinstance(value, Span):
-        return span
+        return span or value
     if isinstance(value, ast.Name) and value.id in values:
         return values[value.id]
     if isinstance(value, ast.Path) and value.base.id in values:
@@ -51,21 +64,21 @@ def _node(value: Any, values: Mapping[str, ast.Expr], span: Span) -> Any:
     return _rebuilt(value, values, span) if is_dataclass(value) else value
 
 
-def _rebuilt(node: Any, values: Mapping[str, ast.Expr], span: Span) -> Any:
+def _rebuilt(node: Any, values: Mapping[str, ast.Expr], span: Span | None) -> Any:
     return type(node)(**{name: _node(getattr(node, name), values, span) for name in node.__dataclass_fields__})
 
 
-def _at_path(value: ast.Expr, steps: tuple[str | int, ...], span: Span) -> ast.Expr:
+def _at_path(value: ast.Expr, steps: tuple[str | int, ...], span: Span | None) -> ast.Expr:
     """What stands at a path of a value."""
     match value:
         case ast.Name():
-            return ast.Path(value, steps, span=span)
+            return ast.Path(value, steps, span=span or value.span)
         case ast.Path(base=base, steps=before):
-            return ast.Path(base, (*before, *steps), span=span)
+            return ast.Path(base, (*before, *steps), span=span or base.span)
     return spelt(value_at(evaluate(value, {}), steps), value.span)
 
 
-def _parts(template: ast.Template, values: Mapping[str, ast.Expr], span: Span) -> Iterator[_Piece]:
+def _parts(template: ast.Template, values: Mapping[str, ast.Expr], span: Span | None) -> Iterator[_Piece]:
     """The parts with strings and literals spelt out; adjacent texts become one part."""
     text = ""
     for part in template.parts:
@@ -81,7 +94,7 @@ def _parts(template: ast.Template, values: Mapping[str, ast.Expr], span: Span) -
         yield text
 
 
-def _pieces(part: _Piece, values: Mapping[str, ast.Expr], span: Span) -> tuple[_Piece, ...]:
+def _pieces(part: _Piece, values: Mapping[str, ast.Expr], span: Span | None) -> tuple[_Piece, ...]:
     if isinstance(part, str):
         return (part,)
     match _node(part, values, span):

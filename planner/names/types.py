@@ -137,6 +137,10 @@ class Typer:
                 help = 'a text is in quotes: `"…"`'
                 self.scope.error("QP332", message, expr.span, "no value", help=help)
                 return "unknown"
+            case ast.Auto():
+                message = "`auto` is no value: it stands in the place of a width, which a budget chooses"
+                self.scope.error("QP143", message, expr.span, "no width")
+                return "unknown"
             case ast.RecordLiteral(fields=fields):
                 return record_of({field.name: self.type(field.value) for field in fields})
             case ast.Matches(subject=subject):

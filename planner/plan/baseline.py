@@ -51,7 +51,7 @@ def greedy_of(program: LogicalProgram) -> LogicalProgram | None:
         chain.add(kept, columns)
     plan = chain.done()
     verify_logical(plan, params)
-    return replace(program, plan=plan, models=models, score_column=None, warnings=())
+    return replace(program, plan=plan, models=models, score_column=None, warnings=(), budget=None, ways=())
 
 
 _Step = tuple[ops.Operator, int, Mapping[str, str]]

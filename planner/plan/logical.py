@@ -41,13 +41,37 @@ def default_values(params: Iterable[Parameter]) -> dict[str, Value]:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenWidth:
+    """A width of a way: its name, its value, and whether it is that of a parameter."""
+
+    name: str
+    number: int
+    parameter: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWay:
+    """One way of a program that leaves its arm or widths to a budget: an arm by its number and name, and widths.
+
+    `program` is the ordinary program that it makes, in which parameters among the widths are parameters still.
+    """
+
+    arm: int
+    head: str
+    widths: tuple[OpenWidth, ...]
+    program: LogicalProgram
+
+
+@dataclass(frozen=True, slots=True)
 class LogicalProgram:
     """One program, lowered and checked: what `planner.plan.naive.plan` takes.
 
     `models` maps the names used in the program to model ids, in order of first use; the id of a model that is a
     parameter is empty until the caller gives one. `model_params` are these names. `score_column` names the column
     that a row's score is reported from (the last `score` stage's), None without one. `within` and `prefer` (λ) say how
-    far a plan may go, and for what. `warnings` is what the checker would have said otherwise.
+    far a plan may go, and for what. `ways` are those that it leaves open, for `budget` to choose among; it is then the
+    first of them itself (see `planner/ways`). `warnings` is what the checker would have said otherwise. `text` is the
+    file that the program stands in, empty where it was not read from one.
     """
 
     name: str
@@ -60,8 +84,11 @@ class LogicalProgram:
     score_column: str | None = None
     within: ast.Within | None = None
     prefer: float | None = None
+    budget: ast.Budget | None = None
+    ways: tuple[OpenWay, ...] = ()
     syntax: ast.Program | None = field(default=None, repr=False, compare=False)
     warnings: tuple[Diagnostic, ...] = field(default=(), repr=False, compare=False)
+    text: str = field(default="", repr=False, compare=False)
 
 
 class PlanBuilder:

@@ -32,10 +32,10 @@ _LIMIT = 1e15
 _ROUNDS = 64
 
 
-def plan(program: LogicalProgram, reads: tuple[str, ...] | None = None) -> PhysicalPlan:
+def plan(program: LogicalProgram, reads: tuple[str, ...] | None = None, *, support: bool = False) -> PhysicalPlan:
     """The naive plan: it runs the program as it is written, and shares, keeps and merges nothing.
 
-    `reads`: see `PhysicalPlan`.
+    `reads`, `support`: see `PhysicalPlan`.
     """
     rows = _estimate(program.plan, 1.0, 1.0, default_values(program.params))
     physical = _with_figures(_operators(program.plan, rows, ""))
@@ -53,6 +53,7 @@ def plan(program: LogicalProgram, reads: tuple[str, ...] | None = None) -> Physi
         within=_tolerance(program.within, lossy=lossy),
         prefer=program.prefer,
         reads=reads,
+        support=support,
     )
 
 

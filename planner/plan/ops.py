@@ -31,6 +31,7 @@ from qpdsl.grammar.words import (
     SearchMethod,
     Which,
 )
+from qpdsl.planner.budget.budget_policy import Way
 
 LogProbReduce = OneOf["sum", "mean", "min"]
 DrawReduce = OneOf["mean", "min", "last"]
@@ -640,6 +641,22 @@ class Branch(Operator):
 
     def _check(self) -> None:
         require(bool(self.arms), "a branch has arms")
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy(Operator):
+    """The whole of a program that leaves its ways to a budget: one of `ways`, or several one after another.
+
+    Each way is a chain of operators with a return of its own, as if the program had been written so. The last one that
+    is tried gives the program's rows and its value, and the column of `scores` that its score is reported from. Only a
+    physical plan has this operator (`planner/ways/strategy_plan.py`).
+    """
+
+    ways: tuple[Way, ...]
+    scores: tuple[str | None, ...]
+
+    def _check(self) -> None:
+        require(bool(self.ways) and len(self.ways) == len(self.scores), "a strategy has ways, each with its score")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from typing import get_args
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.model_id import is_remote
+from qpdsl.planner.budget.budget_policy import BudgetPolicy
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DecodePlan, Equivalence
 from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.logical import Parameter, default_values
-from qpdsl.planner.plan.ops import Operator, require
+from qpdsl.planner.plan.ops import Operator, Return, require
 from qpdsl.planner.values.value import Value
 
 
@@ -84,11 +85,13 @@ class ScoreStrategy:
 class VoteStrategy:
     """How a `vote` runs. `decided`: samples that can no longer change the winner are given up.
 
-    `waves`: samples are begun only as many at a time as the vote must at least look at before it can end.
+    `waves`: samples are begun only as many at a time as the vote must at least look at before it can end. `whole`:
+    somebody reads the winner's share, so no row that counts is given up.
     """
 
     decided: bool = False
     waves: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,14 @@ class BranchStrategy:
         require(earlier, "an arm can be the same only as one before it")
 
 
-Strategy = GenerateStrategy | ScoreStrategy | VoteStrategy | BranchStrategy
+@dataclass(frozen=True, slots=True)
+class BudgetStrategy:
+    """How a `strategy` runs: by which of its ways a problem is tried, and when it ends. None tries the first way."""
+
+    policy: BudgetPolicy | None = None
+
+
+Strategy = GenerateStrategy | ScoreStrategy | VoteStrategy | BranchStrategy | BudgetStrategy
 
 
 def plainest(op: ops.Operator) -> Strategy | None:
@@ -116,6 +126,8 @@ def plainest(op: ops.Operator) -> Strategy | None:
             return VoteStrategy()
         case ops.Branch(arms=arms):
             return BranchStrategy((None,) * len(arms))
+        case ops.Strategy():
+            return BudgetStrategy()
     return None
 
 
@@ -197,9 +209,9 @@ class PhysicalOp:
     It reads the rows of the operator before it in its chain. `id` is stable for a program ("0", "1", "3.0" for the
     first operator of operator 3's body, "3.1.0" for that of its second arm). `rows` estimates the rows it makes in all,
     over the rounds of an enclosing `repeat`, None where that depends on a parameter without a default, or on the rows.
-    `body` is what a `repeat`, a `search`, an `each`, a `peek`, an `ask` or a `call` runs; `arms` what a `branch` or an
-    `if` does, where an arm without operators passes the rows as they are. `strategy` is what was decided about it by
-    `rules`; `cost` is an estimate.
+    `body` is what a `repeat`, a `search`, an `each`, a `peek`, an `ask` or a `call` runs; `arms` what a `branch`, an
+    `if` or a `strategy` does, where an arm without operators passes the rows as they are. `strategy` is what was
+    decided about it by `rules`; `cost` is an estimate.
     """
 
     id: str
@@ -218,7 +230,8 @@ class PhysicalOp:
         has_body = isinstance(op, ops.Repeat | ops.Search | ops.Each | ops.Peek | ops.Ask | ops.Call)
         may_be_empty = isinstance(op, ops.Each)
         require(has_body == bool(self.body) or may_be_empty, f"{where} has no body, or one too many")
-        require(isinstance(op, ops.Branch | ops.If) == bool(self.arms), f"{where} has no arms, or some too many")
+        has_arms = isinstance(op, ops.Branch | ops.If | ops.Strategy)
+        require(has_arms == bool(self.arms), f"{where} has no arms, or some too many")
         plain = plainest(op)
         require(type(strategy) is type(plain), f"{where} is to run in a way of another operator's")
         if isinstance(strategy, GenerateStrategy):
@@ -226,6 +239,8 @@ class PhysicalOp:
             require(strategy.decode.applies(op), f"{where} has a decode plan of another operator's")
         if isinstance(strategy, BranchStrategy):
             require(len(strategy.same_as) == len(self.arms), f"{where} does not say of each arm how it runs")
+        if isinstance(op, ops.Strategy):
+            require(len(op.ways) == len(self.arms), f"{where} does not have a chain of operators for each way")
 
     @property
     def inside(self) -> tuple[tuple[PhysicalOp, ...], ...]:
@@ -240,13 +255,14 @@ class PhysicalPlan:
     A parameter's `default` is the value that the estimates go by; `declared` holds the defaults of the program's text.
     `models` maps the program's names to model ids. `equivalence` is what the plan keeps to, `within` what the program
     permits; `prefer` is its λ, if it has one. `reads` are the columns of the last rows that whoever runs the plan looks
-    at, besides the value that it returns; None means all. `in_flight` is how many problems run at once, None where
-    nothing was decided; `floor` the fewest sequences that the engine should have to work at: below it another problem
-    starts, and samples run ahead. `rules` are the names of the rules that made the plan what it is, those that a choice
-    by cost turned back left out; `chosen` is true where such a choice changed it, and `ways` says by id of which
-    operators the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept, None for the
-    models' own type. `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed
-    ids alone, where that was measured. `remote`: what is known of models on servers, by their ids.
+    at, besides the value that it returns; None means all. `support`: they look at how sure it was of its answer too
+    (see `executor/runtime/support.py`). `in_flight` is how many problems run at once, None where nothing was decided;
+    `floor` the fewest sequences that the engine should have to work at: below it another problem starts, and samples
+    run ahead. `rules` are the names of the rules that made the plan what it is, those that a choice by cost turned back
+    left out; `chosen` is true where such a choice changed it, and `ways` says by id of which operators the `via` is
+    its, and what was measured of that. `kv_type` is how keys and values are kept, None for the models' own type.
+    `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed ids alone, where
+    that was measured. `remote`: what is known of models on servers, by their ids.
     """
 
     name: str
@@ -261,6 +277,7 @@ class PhysicalPlan:
     within: Tolerance = Tolerance()
     prefer: float | None = None
     reads: tuple[str, ...] | None = None
+    support: bool = False
     in_flight: int | None = None
     floor: int = 0
     rules: tuple[str, ...] = ()
@@ -271,9 +288,23 @@ class PhysicalPlan:
     remote: Mapping[str, RemoteModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require(bool(self.ops) and isinstance(self.ops[-1].op, ops.Return), "the plan does not end in a return")
+        ends = bool(self.ops) and isinstance(self.ops[-1].op, ops.Return | ops.Strategy)
+        require(ends, "the plan does not end in a return")
         require(self.in_flight is None or self.in_flight >= 1, "no problem is in flight")
         require(self.floor >= 0, "the floor is below nothing")
+
+    @property
+    def policy(self) -> BudgetPolicy | None:
+        """What the plan of a program under a budget decides by; None for any other plan."""
+        strategy = self.ops[-1].strategy
+        return strategy.policy if isinstance(strategy, BudgetStrategy) else None
+
+    @property
+    def returning(self) -> Return:
+        """What gives the program's value; of ways the first one's."""
+        last = self.ops[-1].arms[0][-1] if isinstance(self.ops[-1].op, ops.Strategy) else self.ops[-1]
+        assert isinstance(last.op, ops.Return)
+        return last.op
 
     def values(self) -> dict[str, Value]:
         """The values that the estimates go by, of the parameters that have one."""

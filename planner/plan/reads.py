@@ -100,7 +100,7 @@ def state_access(op: ops.Operator) -> StateAccess:
             return StateAccess(frozenset({"incomplete", "invalid"}))
         case ops.Start() | ops.Let() | ops.Where() | ops.TopK() | ops.Vote() | ops.Repeat() | ops.Peek() | ops.Return():
             return StateAccess()
-        case ops.Distinct() | ops.Order() | ops.Join() | ops.If():
+        case ops.Distinct() | ops.Order() | ops.Join() | ops.If() | ops.Strategy():
             return StateAccess()
     raise TypeError(f"nothing is said of what {type(op).__name__} does to rows")
 

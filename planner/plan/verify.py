@@ -61,6 +61,10 @@ class _Link:
 
 
 def _verify_program(chain: tuple[_Link, ...], params: Collection[str]) -> None:
+    if len(chain) == 1 and isinstance(chain[0].op, ops.Strategy):
+        for way in chain[0].inside:
+            _verify_program(way, params)
+        return
     require(bool(chain) and isinstance(chain[-1].op, ops.Return), "the plan does not end in a return")
     _verify_chain(chain, {}, params)
     returns = sum(isinstance(link.op, ops.Return) for link in _everything(chain))

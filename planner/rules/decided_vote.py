@@ -3,7 +3,8 @@
 The `generate` that feeds the vote is run sample by sample, through the operators between, which must look at one row at
 a time. Votes are counted, or weighted by a verifier's score in [0, 1]. The runtime knows the verifiers whose scores are
 not in that range, and never decides such a vote early. Answers are compared as texts or as numbers: whether two are
-equal as mathematics can depend on the order in which they come.
+equal as mathematics can depend on the order in which they come. Where somebody reads how sure the program is of its
+answer, every row that counts must be known, so that only a vote `decided=` ends early.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
         first = _feeding(chain, index)
         if first is None or not _is_bounded(node, chain[first:index]) or not _reads_allow(plan, index):
             continue
-        if _are_read_again(chain[first:index], chain[index:]):
+        if _are_read_again(chain[first:index], chain[index:]) or (plan.support and not _in_waves(node)):
             continue
         feeding, vote = chain[first], node
         assert isinstance(feeding.strategy, GenerateStrategy)
         changed = {
             first: decide(feeding, replace(feeding.strategy, vote=vote.id), NAME),
-            index: decide(vote, VoteStrategy(decided=True, waves=_in_waves(vote)), NAME),
+            index: decide(vote, VoteStrategy(decided=True, waves=_in_waves(vote), whole=plan.support), NAME),
         }
         chain = tuple(changed.get(at, same) for at, same in enumerate(chain))
     return with_ops(plan, chain)
@@ -126,13 +127,11 @@ def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternati
         match decided.strategy, feeding.strategy:
             case GenerateStrategy(vote=str(vote)), GenerateStrategy() as strategy:
                 knob = Knob(stage="vote", operator=vote)
-                early: dict[str, Strategy] = {
-                    feeding.id: replace(strategy, vote=vote),
-                    vote: VoteStrategy(decided=True),
-                }
+                ends = VoteStrategy(decided=True, whole=plan.support)
+                early: dict[str, Strategy] = {feeding.id: replace(strategy, vote=vote), vote: ends}
                 late: dict[str, Strategy] = {feeding.id: replace(strategy, vote=None), vote: VoteStrategy()}
                 if _in_waves(decided):
-                    waves = {**early, vote: VoteStrategy(decided=True, waves=True)}
+                    waves = {**early, vote: replace(ends, waves=True)}
                     yield Alternative(knob, "samples in waves until decided", with_strategies(plan, waves))
                 yield Alternative(knob, "stops when decided", with_strategies(plan, early))
                 yield Alternative(knob, "waits for all samples", with_strategies(plan, late))

@@ -28,10 +28,11 @@ from qpdsl.planner.plan.logical import LogicalProgram, Parameter
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.values.value import Value
-from qpdsl.planning.planning import with_choice
+from qpdsl.planning.planning import Planning, with_choice
 from qpdsl.planning.remote_models import with_servers
 from qpdsl.planning.routed import routed
 from qpdsl.planning.target import Target
+from qpdsl.run_store.fingerprint import Computing
 from qpdsl.settings import check_whole
 from qpdsl.stage_options import check_code, check_options
 
@@ -106,7 +107,7 @@ class Program(Generic[P, R]):
         self.__name__ = self.name
         self._composed = composed
         self._specialized: dict[tuple[tuple[str, ModelArgument], ...], Program[P, R]] = {}
-        self._plans: dict[tuple[Target, tuple[tuple[str, str], ...]], PhysicalPlan] = {}
+        self._plans: dict[tuple[Any, ...], PhysicalPlan] = {}
         for diagnostic in self.logical.warnings:
             _warn(diagnostic, file)
 
@@ -248,7 +249,7 @@ class Program(Generic[P, R]):
             seed = given.pop("seed")
             check_whole("seed", seed)
         values, models = self._arguments(tuple(args), given)
-        physical = self._with_models(models)._physical(run_binding)
+        physical = self._with_models(models)._physical(run_binding, values)
         arguments = bind(physical.params, values)
         check_options(physical, arguments)
         session = run_binding.session or default_session()
@@ -338,13 +339,16 @@ class Program(Generic[P, R]):
     def _bound_logical(self) -> LogicalProgram:
         return replace(self.logical, models=self._models(self._binding.over(bound())))
 
-    def _physical(self, binding: Binding) -> PhysicalPlan:
-        """The plan on the models of a binding."""
+    def _physical(self, binding: Binding, values: Mapping[str, Value] | None = None) -> PhysicalPlan:
+        """The plan on the models of a binding. Values of open parameters leave less to a budget."""
         models = self._models(binding)
         target = _target(binding)
-        key = (target, tuple(models.items()))
+        widths = {width.name for way in self.logical.ways for width in way.widths if width.parameter}
+        given = {name: value for name, value in (values or {}).items() if name in widths}
+        key = (target, tuple(models.items()), tuple(given.items()))
         if key not in self._plans:
-            self._plans[key] = _physical_plan(replace(self.logical, models=models), target)
+            logical = replace(self.logical, models=models)
+            self._plans[key] = _physical_plan(with_defaults(logical, given) if given else logical, target)
         return self._plans[key]
 
     def _models(self, binding: Binding) -> dict[str, str]:
@@ -370,7 +374,15 @@ def _target(binding: Binding) -> Target:
 
 
 def _physical_plan(logical: LogicalProgram, target: Target) -> PhysicalPlan:
-    """The plan by all rules, with what they left open chosen by cost, but for the KV type, which the session sets."""
+    """The plan by all rules, with what they left open chosen by cost, but for the KV type, which the session sets.
+
+    A program under a budget gets its policy from the runs that are kept. Raises UsageError where it has no budget.
+    """
+    if logical.ways:
+        from qpdsl.budgets.program_policy import program_policy
+
+        policy = program_policy(logical, {}, Computing(device=target.kind, dtype=target.dtype))
+        return Planning().optimized(logical, None, target, kv_types=False, policy=policy).plan
     return routed(with_choice(optimize(with_servers(plan(logical))), target, kv_types=False).plan, target.router)
 
 

@@ -22,9 +22,12 @@ from qpdsl.errors import DataError, UserError, is_out_of_memory, reason
 # Each command and where in `qpdsl.cli.commands` it is, in the order of `--help`.
 _COMMANDS = {
     "run": "run",
+    "eval": "eval",
+    "diff": "records.diff",
     "top": "viewers.top",
     "replay": "viewers.replay",
     "report": "viewers.report",
+    "runs": "records.runs",
     "check": "check",
     "fmt": "fmt",
     "explain": "explain",
@@ -170,7 +173,7 @@ def _fail(error: Exception) -> int:
         return Exit.USAGE
     if is_out_of_memory(error):
         say("error: out of memory: the system gives no more of it to this process")
-        say("help: `--kv-memory`, `--concurrency` or a smaller model takes less; finished rows of `--output` are kept")
+        say("help: `--kv-memory`, `--concurrency` or a smaller model takes less; finished rows of `--input` are kept")
         return Exit.MEMORY
     if os.environ.get("QPDSL_DEBUG"):
         say("".join(traceback.format_exception(error)).rstrip())

@@ -27,7 +27,8 @@ class Exit(IntEnum):
 
 _MEANINGS = {
     Exit.OK: "ok",
-    Exit.ROW_FAILED: "a row failed, the others are done; `fmt --check`: a file would change",
+    Exit.ROW_FAILED: "a row failed, the others are done; `fmt --check`: a file would change; "
+    "`diff --fail-if worse`: the second run is worse",
     Exit.USAGE: "bad usage, a bad program, or a file that cannot be written",
     Exit.DATA: "bad input data",
     Exit.MODEL: "a model cannot be loaded",

@@ -48,6 +48,19 @@ def complete_data(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [*names, CompletionItem(incomplete, type="file")]
 
 
+def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
+    """The ids of the runs that are kept, newest first; after a comma too, where several are named."""
+    from qpdsl.errors import UserError
+    from qpdsl.run_store.run_folder import RunFolder
+
+    head, comma, start = incomplete.rpartition(",")
+    try:
+        ids = RunFolder().ids()
+    except UserError:
+        return []
+    return [CompletionItem(f"{head}{comma}{id}") for id in reversed(ids) if id.startswith(start)]
+
+
 def complete_settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """`NAME=` for the parameters of the program on the line that have no value yet."""
     if "=" in incomplete:

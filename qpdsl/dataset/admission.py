@@ -20,13 +20,17 @@ class Admission:
     loop.
     """
 
-    def __init__(self, floor: int, in_flight: int | None = None) -> None:
+    def __init__(self, floor: int = 0, in_flight: int | None = None) -> None:
         self._floor = floor
         self._in_flight = in_flight
         self._turn = asyncio.Lock()
         self._running = 0
         self._ended: asyncio.Future[None] | None = None
         self._release: asyncio.Task[None] | None = None
+
+    def limit(self, floor: int, in_flight: int | None) -> None:
+        """Sets both limits anew, for the rows that start from now on; not while somebody waits."""
+        self._floor, self._in_flight = floor, in_flight
 
     async def run(self, session: Session, row: Coroutine[Any, Any, T]) -> T:
         """Runs a row once it may start, while the session's engine steps."""
@@ -58,10 +62,10 @@ class Admission:
         every turn of the event loop, so a row is to start without a turn in between.
         """
         async with session.below(self._floor) as below:
-            while self._running and (self._running == self._in_flight or not below.is_set()):
+            while self._running and (self._is_full() or not below.is_set()):
                 ended = self._ended = asyncio.get_running_loop().create_future()
                 changes = [ended]
-                if self._running != self._in_flight:
+                if not self._is_full():
                     changes.append(asyncio.ensure_future(below.wait()))
                 try:
                     await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
@@ -69,6 +73,9 @@ class Admission:
                     for change in changes:
                         change.cancel()
         self._running += 1
+
+    def _is_full(self) -> bool:
+        return self._in_flight is not None and self._running >= self._in_flight
 
     async def _pass_on(self, session: Session) -> None:
         await session.settled()

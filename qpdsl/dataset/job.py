@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from qpdsl.dataset.admission import Admission
 from qpdsl.dataset.row_outcome import Outcome, outcome
-from qpdsl.dataset.rows import InputRow
+from qpdsl.inputs.input_row import InputRow
+from qpdsl.measures.equal_answer import EqualAnswer
+from qpdsl.measures.grader import Grader
 from qpdsl.planner.plan.physical import PhysicalPlan
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session import Session
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,8 @@ class Job:
     """What is run for each row: a plan and, to compare with, the plan that decodes the same problem greedily.
 
     `written` is the plan before any rule changed it, and `planned` says in words which rules did: both identify a run
-    that is resumed. A row fails after `row_timeout` seconds.
+    that is resumed. A row fails after `row_timeout` seconds. `grader` says whether answers are right. `source` is the
+    program's text, for the record of the run. `with_candidates`: what came to the last choice is recorded too.
     """
 
     plan: PhysicalPlan
@@ -32,6 +37,9 @@ class Job:
     written: PhysicalPlan | None = None
     planned: str = "optimized"
     row_timeout: float | None = None
+    grader: Grader = field(default_factory=EqualAnswer)
+    source: str = ""
+    with_candidates: bool = False
 
     @property
     def models(self) -> dict[str, str]:
@@ -42,17 +50,33 @@ class Job:
 async def run_one(session: Session, job: Job, row: InputRow) -> tuple[InstanceResult, InstanceResult | None]:
     """What the program and greedy decoding give for one row, run side by side inside `session.running()`."""
     timeout = job.row_timeout
-    program = session.run(job.plan, row.arguments, job.seed, row.id, timeout=timeout)
+    program = session.run(job.plan, row.arguments, job.seed, row.id, timeout=timeout, candidates=job.with_candidates)
     if job.greedy is None:
         return await program, None
     greedy = session.run(job.greedy, row.arguments, job.seed, f"{row.id} greedy", baseline=True, timeout=timeout)
     return await asyncio.gather(program, greedy)
 
 
+async def run_row(session: Session, job: Job, row: InputRow) -> Outcome:
+    """The outcome of one row, run inside `session.running()`. Greedy decoding is left out where it cannot be graded.
+
+    A row's own failure is part of its outcome. Raises RuntimeError where the row was cancelled, and nobody asked for
+    that: a task group takes no notice of tasks that are cancelled, so the row would be missing.
+    """
+    compared = job if job.grader.applies(row) else replace(job, greedy=None)
+    try:
+        result, greedy = await run_one(session, compared, row)
+        return await outcome(row, result, greedy, job.grader, with_rows=job.with_rows)
+    except asyncio.CancelledError as error:
+        if not _is_cancelled():
+            raise RuntimeError(f"row `{row.id}` was cancelled from within") from error
+        raise
+
+
 async def run_rows(
     session: Session,
     job: Job,
-    rows: Sequence[tuple[int, InputRow]],
+    rows: Iterable[tuple[int, InputRow]],
     concurrency: int | None,
     done: Callable[[int, Outcome], None],
 ) -> None:
@@ -63,28 +87,35 @@ async def run_rows(
     error of `done` ends the run; a row's own failure is part of its outcome. `done` is called once for every row, or
     else this raises.
     """
-    in_flight, floor = (job.plan.in_flight or 1, job.plan.floor) if concurrency is None else (concurrency, 0)
-    admission = Admission(floor, in_flight)
+    await run_tasks(session, ((number, job, row) for number, row in rows), concurrency, done)
 
-    async def run(number: int, row: InputRow) -> None:
-        compared = job if row.reference is not None else replace(job, greedy=None)
+
+async def run_tasks(
+    session: Session,
+    tasks: Iterable[tuple[K, Job, InputRow]],
+    concurrency: int | None,
+    done: Callable[[K, Outcome], None],
+) -> None:
+    """`run_rows` for rows of several jobs, each under a key of its own.
+
+    They start in this order, a row as the plan of its own job says. `tasks` is read as they start.
+    """
+    admission = Admission()
+
+    async def run(key: K, job: Job, row: InputRow) -> None:
         try:
-            result, greedy = await run_one(session, compared, row)
-            done(number, outcome(row, result, greedy, with_rows=job.with_rows))
-        except asyncio.CancelledError as error:
-            if not _is_cancelled():
-                # A task group takes no notice of tasks that are cancelled, so the row would be missing.
-                raise RuntimeError(f"row `{row.id}` was cancelled from within") from error
-            raise
+            done(key, await run_row(session, job, row))
         finally:
             admission.leave()
 
     async with session.running():
         try:
             async with asyncio.TaskGroup() as group:
-                for number, row in rows:
+                for key, job, row in tasks:
+                    in_flight = job.plan.in_flight or 1 if concurrency is None else concurrency
+                    admission.limit(job.plan.floor if concurrency is None else 0, in_flight)
                     await admission.wait(session)
-                    group.create_task(run(number, row))
+                    group.create_task(run(key, job, row))
                     await session.settled()
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from decimal import Decimal, InvalidOperation
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from qpdsl.dataset.json_values import plain, plain_rows, shown
 from qpdsl.dataset.lossy_figures import lossy_counts
-from qpdsl.planner.values.value import NUMBER
+from qpdsl.planner.values.json_values import dumps, plain
 
 if TYPE_CHECKING:
-    from qpdsl.dataset.rows import InputRow, Reference
+    from qpdsl.executor.runtime.instance.candidates import Row
+    from qpdsl.executor.runtime.last_choice import Candidate
     from qpdsl.executor.runtime.run import InstanceResult
+    from qpdsl.inputs.input_row import InputRow
+    from qpdsl.measures.grader import Grader
 
 # The keys that every record of the output begins with.
 _FIRST_KEYS = ("id", "answer", "score", "tokens_in", "tokens_out")
@@ -24,8 +25,10 @@ _FIRST_KEYS = ("id", "answer", "score", "tokens_in", "tokens_out")
 class Outcome:
     """`correct` and `greedy_correct` are None where the row has no reference, `greedy` also where greedy was not run.
 
-    Greedy's tokens are not in `tokens_in` and `tokens_out`. `filtered`: see `lossy_counts`. `rows` is None unless the
-    rows were asked for.
+    `points`: see `Grade`. `support`, `engine_seconds`: see `InstanceResult`. `cost`: what servers take for it, by the
+    price table. Greedy's tokens are not in `tokens_in` and `tokens_out`; `saved_tokens` of `tokens_out` were drawn
+    before, for another program or width, and shared. `filtered`: see `lossy_counts`. `rows` is None unless the rows
+    were asked for, and so are `candidates`, each with whether it is right.
     """
 
     id: str
@@ -36,12 +39,18 @@ class Outcome:
     near_ties: int
     seconds: float
     correct: bool | None = None
+    points: float | None = None
     greedy: Any = None
     greedy_correct: bool | None = None
     error: str | None = None
     unscored: int = 0
     filtered: Mapping[str, int] = field(default_factory=dict)
     rows: list[dict[str, Any]] | None = None
+    support: float | None = None
+    cost: float = 0.0
+    engine_seconds: float = 0.0
+    saved_tokens: int = 0
+    candidates: list[dict[str, Any]] | None = None
 
     def record(self, *, timing: bool) -> dict[str, Any]:
         """The output record; the keys' order is part of the format."""
@@ -65,20 +74,26 @@ class Outcome:
             record["seconds"] = round(self.seconds, 3)
         if self.rows is not None:
             record["rows"] = self.rows
+        if self.candidates is not None:
+            record["candidates"] = self.candidates
         return record
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for the journal."""
+        """All of it, for the file of the run."""
         return {**asdict(self), "answer": plain(self.answer), "greedy": plain(self.greedy)}
 
 
-def outcome(row: InputRow, result: InstanceResult, greedy: InstanceResult | None, *, with_rows: bool) -> Outcome:
-    """The outcome of a row from what the program gave and, where it was run, greedy decoding."""
-    reference = row.reference
+async def outcome(
+    row: InputRow, result: InstanceResult, greedy: InstanceResult | None, grader: Grader, *, with_rows: bool
+) -> Outcome:
+    """The outcome of a row from what the program gave and, where it was run, greedy decoding, both graded."""
+    applies = grader.applies(row)
     error = result.error
     if greedy is not None and greedy.timed_out:
         # It has no answer to compare with, which must not count as a wrong one.
         error, greedy = error or f"greedy decoding {greedy.error}", None
+    grade = await grader.grade(result.value, row) if applies else None
+    greedy_grade = await grader.grade(greedy.value, row) if applies and greedy is not None else None
     return Outcome(
         id=row.id,
         answer=result.value,
@@ -89,11 +104,49 @@ def outcome(row: InputRow, result: InstanceResult, greedy: InstanceResult | None
         unscored=result.unscored,
         filtered=lossy_counts(result.counts),
         seconds=result.seconds,
-        correct=None if reference is None else same_answer(result.value, reference),
+        correct=None if grade is None else grade.correct,
+        points=None if grade is None else grade.points,
         greedy=None if greedy is None else greedy.value,
-        greedy_correct=None if reference is None or greedy is None else same_answer(greedy.value, reference),
+        greedy_correct=None if greedy_grade is None else greedy_grade.correct,
         error=error,
         rows=plain_rows(result.rows) if with_rows else None,
+        support=result.support,
+        cost=result.counts.get("cost_millionths", 0) / 1e6,
+        engine_seconds=result.engine_seconds,
+        saved_tokens=result.counts.get("saved_tokens", 0),
+        candidates=None if result.candidates is None else await _graded(result.candidates, row, grader),
+    )
+
+
+async def _graded(candidates: Iterable[Candidate], row: InputRow, grader: Grader) -> list[dict[str, Any]]:
+    """Candidates as JSON, each with whether its answer is right. Equal answers are graded once."""
+    found = [{**asdict(candidate), "answer": plain(candidate.answer)} for candidate in candidates]
+    return await _with_grades(found, row, grader)
+
+
+async def _with_grades(candidates: list[dict[str, Any]], row: InputRow, grader: Grader) -> list[dict[str, Any]]:
+    if not grader.applies(row):
+        return [{**candidate, "correct": None} for candidate in candidates]
+    grades: dict[str, bool | None] = {}
+    for candidate in candidates:
+        key = dumps(candidate["answer"])
+        if key not in grades:
+            grades[key] = (await grader.grade(candidate["answer"], row)).correct
+    return [{**candidate, "correct": grades[dumps(candidate["answer"])]} for candidate in candidates]
+
+
+async def graded_anew(outcome: Outcome, row: InputRow, grader: Grader) -> Outcome:
+    """A row's outcome with its answers graded by `grader`, whatever they were graded by before."""
+    applies = grader.applies(row)
+    compared = applies and (outcome.greedy is not None or outcome.greedy_correct is not None)
+    grade = await grader.grade(outcome.answer, row) if applies else None
+    greedy_grade = await grader.grade(outcome.greedy, row) if compared else None
+    return replace(
+        outcome,
+        correct=None if grade is None else grade.correct,
+        points=None if grade is None else grade.points,
+        greedy_correct=None if greedy_grade is None else greedy_grade.correct,
+        candidates=None if outcome.candidates is None else await _with_grades(outcome.candidates, row, grader),
     )
 
 
@@ -106,38 +159,6 @@ def begins_results(file: BinaryIO) -> bool:
     return isinstance(first, dict) and tuple(first)[: len(_FIRST_KEYS)] == _FIRST_KEYS
 
 
-def same_answer(value: Any, reference: Reference) -> bool:
-    """Whether an answer is the reference: equal as text without the space around it, as decimal numbers, or as JSON."""
-    if value is None:
-        return False
-    if isinstance(reference, dict):
-        return _same_json(_parsed(value), reference)
-    answer, right = shown(value).strip(), reference.strip()
-    if answer == right:
-        return True
-    if not NUMBER.fullmatch(answer) or not NUMBER.fullmatch(right):
-        return False
-    try:
-        return Decimal(answer) == Decimal(right)
-    except InvalidOperation:
-        return False
-
-
-def _parsed(value: Any) -> Any:
-    """The record in a text, where it holds one."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-
-
-def _same_json(value: Any, other: Any) -> bool:
-    """Equal as JSON: `true` is no number, `1` and `1.0` are one, the order of keys does not count."""
-    match value, other:
-        case dict(), dict():
-            return value.keys() == other.keys() and all(_same_json(value[key], other[key]) for key in value)
-        case list(), list():
-            return len(value) == len(other) and all(map(_same_json, value, other))
-    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+def plain_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """The columns of each row, in the order in which the program made them."""
+    return [{name: plain(value) for name, value in row.columns.items()} for row in rows]

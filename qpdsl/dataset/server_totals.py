@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from qpdsl.executor.requests.request import Calls
-from qpdsl.planner.cost.server_calls import SAVED_COUNTS, calls_json, calls_words
+from qpdsl.planner.cost.server_calls import SAVED_COUNTS, calls_json
+from qpdsl.planner.explain.quantities import calls_words
 
 
 def total_calls(calls: Mapping[str, Calls]) -> Calls | None:

@@ -12,6 +12,16 @@ from qpdsl.dataset.server_totals import call_facts, calls_record
 from qpdsl.dataset.token_waits import wait_facts, waits_json
 from qpdsl.executor.requests.latencies import Waits
 from qpdsl.executor.requests.request import Calls
+from qpdsl.measures.accuracy_words import (
+    calibration_json,
+    calibration_words,
+    choice_facts,
+    choice_json,
+    share_json,
+    share_words,
+)
+from qpdsl.measures.calibration import Calibration, calibration
+from qpdsl.measures.sample_metrics import ChoiceAccuracy, accuracies, sampled_answers
 
 if TYPE_CHECKING:
     from qpdsl.dataset.row_outcome import Outcome
@@ -26,7 +36,8 @@ class Summary:
     """`seconds` is the wall time of this run alone, in which `sampled` tokens were drawn for the rows it finished.
 
     A row that failed counts as wrong. Greedy's tokens are not counted. `waits`: how long this run's samples waited for
-    their tokens, by model. `calls`: what this run took of servers, None where it asked none.
+    their tokens, by model. `calls`: what this run took of servers, None where it asked none. `groups`: of each outcome
+    the group that it belongs to, None where nobody asked.
     """
 
     outcomes: Sequence[Outcome]
@@ -34,6 +45,7 @@ class Summary:
     sampled: int
     waits: Mapping[str, Waits] = field(default_factory=dict)
     calls: Calls | None = None
+    groups: Sequence[str] | None = None
 
     @property
     def failed(self) -> list[Outcome]:
@@ -47,8 +59,14 @@ class Summary:
             facts.append(("failed", f"{len(self.failed)} (row `{first.id}`: {first.error})"))
         if self._accuracy:
             facts.append(("accuracy", _share(self._accuracy)))
+            facts += [(group, _share(verdicts)) for group, verdicts in self._by_group.items()]
         if self._greedy_accuracy:
             facts.append(("greedy", _share(self._greedy_accuracy)))
+        if self._accuracy and (ungraded := len(self.outcomes) - len(self._accuracy)):
+            facts.append(("not graded", f"{ungraded:,}"))
+        facts += choice_facts(self._choices)
+        if self._choices and (calibrated := self._calibration) is not None:
+            facts.append(("calibration", calibration_words(calibrated)))
         facts.append(("tokens", f"{self._tokens_in:,} in, {self._tokens_out:,} out"))
         facts.append(("near ties", f"{self._near_ties:,}"))
         if self._unscored:
@@ -67,7 +85,14 @@ class Summary:
         summary: dict[str, Any] = {"rows": len(self.outcomes), "failed": len(self.failed)}
         for name, verdicts in (("", self._accuracy), ("greedy_", self._greedy_accuracy)):
             if verdicts:
-                summary |= {f"{name}correct": sum(verdicts), f"{name}compared": len(verdicts)}
+                share = share_json(sum(verdicts), len(verdicts))
+                summary |= {f"{name}{key}": value for key, value in share.items()}
+        if self._by_group:
+            summary["groups"] = {name: share_json(sum(own), len(own)) for name, own in self._by_group.items()}
+        if self._choices:
+            summary["at_k"] = choice_json(self._choices)
+        if (calibrated := self._calibration) is not None:
+            summary["calibration"] = calibration_json(calibrated)
         summary |= {"tokens_in": self._tokens_in, "tokens_out": self._tokens_out, "near_ties": self._near_ties}
         if self._unscored:
             summary |= {"unscored": self._unscored}
@@ -78,6 +103,28 @@ class Summary:
         if timing:
             summary |= {"seconds": round(self.seconds, 3), "waits": waits_json(self.waits)}
         return summary
+
+    @property
+    def _by_group(self) -> dict[str, list[bool]]:
+        """The verdicts of each group; groups that are numbers in their order, others in that of the alphabet."""
+        found: dict[str, list[bool]] = {}
+        if self.groups is not None:
+            for group, outcome in zip(self.groups, self.outcomes, strict=True):
+                if outcome.correct is not None:
+                    found.setdefault(group, []).append(outcome.correct)
+        return {name: found[name] for name in sorted(found, key=_order)}
+
+    @property
+    def _choices(self) -> list[ChoiceAccuracy]:
+        problems = [outcome.candidates for outcome in self.outcomes if outcome.correct is not None]
+        if not problems or any(candidates is None for candidates in problems):
+            return []
+        return accuracies([sampled_answers(candidates or ()) for candidates in problems])
+
+    @property
+    def _calibration(self) -> Calibration | None:
+        known = [outcome for outcome in self.outcomes if outcome.score is not None and outcome.correct is not None]
+        return calibration([outcome.score or 0.0 for outcome in known], [outcome.correct is True for outcome in known])
 
     @property
     def _accuracy(self) -> list[bool]:
@@ -123,6 +170,12 @@ def aligned(facts: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{name:<{width}}  {value}" for name, value in pairs]
 
 
-def _share(verdicts: list[bool]) -> str:
-    right, total = sum(verdicts), len(verdicts)
-    return f"{right}/{total} ({right / total:.1%})"
+def _share(verdicts: Sequence[bool]) -> str:
+    return share_words(sum(verdicts), len(verdicts))
+
+
+def _order(group: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(group.rpartition(" ")[2]), group
+    except ValueError:
+        return 1, 0.0, group

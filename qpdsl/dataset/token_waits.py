@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qpdsl.executor.events.events import EngineStepped, Event
+from qpdsl.executor.events.events import REPLICA_SIGN, EngineStepped, Event
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.latencies import PERCENTILES, Waits, percentiles
 
@@ -19,7 +19,9 @@ def count_waits(stream: EventStream) -> Mapping[str, Waits]:
     def see(event: Event) -> None:
         if isinstance(event, EngineStepped):
             report = event.report
-            waits.setdefault(report.model, Waits()).add(report.first_waits, report.waits)
+            # The replicas of a cluster are counted together.
+            model = report.model.partition(REPLICA_SIGN)[0]
+            waits.setdefault(model, Waits()).add(report.first_waits, report.waits)
 
     stream.subscribe(see)
     return waits

@@ -23,8 +23,10 @@ def check_columns(
     lowered, diagnostics = lower_all(file, environment)
     columns: dict[Span, ColumnTypes] = {}
     for program in lowered:
-        if program.syntax is not None:
-            columns.update(_columns_after(program.syntax.body, program.plan))
+        # Of a program that leaves ways open, the stages of each arm are those of its ways.
+        for one in [way.program for way in program.ways] or [program]:
+            if one.syntax is not None:
+                columns.update(_columns_after(one.syntax.body, one.plan))
     return in_order(diagnostics), columns
 
 

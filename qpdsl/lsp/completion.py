@@ -17,7 +17,10 @@ from qpdsl.grammar.format.unparse import format_param_type
 from qpdsl.grammar.parse.tokens import Token, scan
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.words import (
+    AUTO,
+    AUTO_FORM,
     BOXED,
+    BUDGET_FORM,
     CLAUSE_FORMS,
     CONFIDENCES,
     DECLARATIONS,
@@ -121,6 +124,7 @@ def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
             yield from _types(document)
         elif point.last == "within":
             yield from (_item(word, Kind.Keyword) for word in LEVELS)
+            yield _item("budget", Kind.Function, BUDGET_FORM)
         elif point.last == "like":
             yield from (_item(word, Kind.EnumMember) for word in SYSTEMS)
         elif point.last == "draft":
@@ -180,6 +184,8 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
             yield from (_item(name, Kind.Function) for name in FUNCTIONS)
     elif last == "=" or point.open[-1:] in "([" or (last in _COUNTED and len(point.words) == 1):
         yield from (_item(name, Kind.Variable, detail) for name, detail in _params(prefix, point))
+        if last in _COUNTED or before in ("n", "simulations"):
+            yield _item(AUTO, Kind.Keyword, AUTO_FORM)
     else:
         form = STAGES.get(point.head)
         present = {token.text for token in point.words}

@@ -57,14 +57,24 @@ class RunAnalysis:
         that the user asked for an analysis, so that the seconds of few problems count too. Raises UserError where the
         statistics cannot be written.
         """
-        analysis = self.done()
-        figures = analysis.figures
+        figures = self._measuring.figures()
         if figures.problems > figures.failed:
-            whole = figures.problems == self._load.problems and (wanted or figures.problems >= _CLOCKED)
             with changing_statistics() as statistics:
-                load = replace(self._load, problems=figures.problems)
-                learn(statistics, analysis, self._device, load, clocked=alone and whole)
+                self._learn(statistics, alone=alone, wanted=wanted)
             self._routers.keep()
+
+    def own_statistics(self, *, alone: bool, wanted: bool = False) -> Statistics:
+        """The statistics of the problems that have ended, by themselves; see `remember`."""
+        statistics = Statistics()
+        self._learn(statistics, alone=alone, wanted=wanted)
+        return statistics
+
+    def _learn(self, statistics: Statistics, *, alone: bool, wanted: bool) -> None:
+        analysis = self.done()
+        problems = analysis.figures.problems
+        whole = problems == self._load.problems and (wanted or problems >= _CLOCKED)
+        load = replace(self._load, problems=problems)
+        learn(statistics, analysis, self._device, load, clocked=alone and whole)
 
 
 def learn(statistics: Statistics, analysis: Analysis, device: Device, load: Load, *, clocked: bool = True) -> None:

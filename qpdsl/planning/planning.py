@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from qpdsl.errors import UsageError, unknown
+from qpdsl.planner.budget.budget_policy import BudgetPolicy
 from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.optimize.budgeted_plan import budgeted
 from qpdsl.planner.optimize.by_cost import NAME, choice_of
 from qpdsl.planner.optimize.optimizer import Optimized, optimize
 from qpdsl.planner.plan.logical import LogicalProgram
@@ -36,6 +38,10 @@ class Planning:
             raise UsageError("`--plan naive` uses no rule, so that `--disable-rule` has none to switch off")
         return cls(kind, tuple(name for name in names if name in disabled))
 
+    def without_choice(self) -> Planning:
+        """The same without the choice by cost."""
+        return self if self.kind == "naive" or NAME in self.disabled else replace(self, disabled=(*self.disabled, NAME))
+
     def __str__(self) -> str:
         return self.kind + (f" without {', '.join(self.disabled)}" if self.disabled else "")
 
@@ -47,18 +53,37 @@ class Planning:
         load: Load | None = None,
         *,
         kv_types: bool = True,
+        support: bool = False,
+        policy: BudgetPolicy | None = None,
     ) -> Optimized:
         """The plan of a program, with the plans on the way to it.
 
-        `reads` is explained at `PhysicalPlan`, `load` and `kv_types` at `choice_of`.
+        `reads` and `support` are explained at `PhysicalPlan`, `load` and `kv_types` at `choice_of`. `policy` is that
+        of a program that leaves ways to a budget. Raises UsageError for one without.
         """
-        naive = with_servers(plan(program, reads))
+        if program.ways:
+            if policy is None:
+                raise without_budget(program)
+
+            def plan_way(way: LogicalProgram, own: tuple[str, ...] | None, sure: bool) -> Optimized:
+                return self.optimized(way, own, target, load, kv_types=False, support=sure or support)
+
+            return budgeted(program, reads, policy, plan_way)
+        naive = with_servers(plan(program, reads, support=support))
         if self.kind == "naive":
             return Optimized(naive, (), {})
         ruled = optimize(naive, [name for name in self.disabled if name != NAME])
         if NAME in self.disabled:
             return with_router(replace(ruled, disabled=self.disabled), target.router)
         return with_router(with_choice(ruled, target, load, kv_types=kv_types), target.router)
+
+
+def without_budget(program: LogicalProgram) -> UsageError:
+    """That a program leaves its ways open, and nothing chooses one."""
+    return UsageError(
+        f"`{program.name}` leaves it to a budget how it runs, and has none",
+        "`--budget tokens=2000` gives one, and so does `within budget(tokens=2000)` in the program",
+    )
 
 
 def with_choice(optimized: Optimized, target: Target, load: Load | None = None, *, kv_types: bool = True) -> Optimized:

@@ -112,7 +112,7 @@ class _Walk:
                 self.chain(node.body, _Context())
             case ops.Call():
                 self._inside_call(node)
-            case ops.Branch() | ops.If():
+            case ops.Branch() | ops.If() | ops.Strategy():
                 ends = [self.chain(arm, context) for arm in node.arms]
                 known = [end.turns for end in ends if end.turns is not None]
                 return _Context(known[0] if known else context.turns, any(end.grown for end in (context, *ends)))

@@ -68,11 +68,10 @@ class Servers:
         """
         address = Address.of(model)
         assert address is not None
+        _check_library(model)
         from qpdsl.executor.remote.remote_model import text_model
 
-        place = self._locate(address)
-        abilities = self.abilities_of(model)
-        text = text_model(model, address, abilities, place, slow)
+        # What is wrong with the files and bounds is told before anything is sent.
         if self._engine is None:
             self._engine = self._made_engine(model)
         if self._meter is not None:
@@ -80,6 +79,9 @@ class Servers:
                 self._meter.check((*(other.name for other in self._addresses.values()), address.name))
             except ValueError as error:
                 raise ModelError(model, str(error)) from error
+        place = self._locate(address)
+        abilities = self.abilities_of(model)
+        text = text_model(model, address, abilities, place, slow)
         self._engine.add(model, address, abilities, text)
         self._addresses[model], self._abilities[model], self._models[model] = address, abilities, text
         return text
@@ -88,8 +90,7 @@ class Servers:
         """What the server of a model can do: as it is known, or else as it answers now. Raises ModelError."""
         address = Address.of(model)
         assert address is not None
-        if find_spec("httpx") is None:
-            raise ModelError(model, "models on servers need httpx, which `pip install 'qpdsl[remote]'` installs")
+        _check_library(model)
         from qpdsl.executor.remote.probe.known_servers import known_or_probed
 
         return _finished(known_or_probed(address, self._locate(address), patience=self.spending.server_timeout))
@@ -120,6 +121,11 @@ class Servers:
         engine = self._engine
         return {} if engine is None else {model: engine.counts(model).calls for model in self._addresses}
 
+    @property
+    def reached(self) -> str | None:
+        """Which bound is reached, with all that was spent by now, in words; None where none is."""
+        return None if self._meter is None else self._meter.reached
+
     def _made_engine(self, model: str) -> RemoteEngine:
         from qpdsl.executor.remote.completion_store import CompletionStore, StoreError
         from qpdsl.executor.remote.meter import Meter, Prices
@@ -147,6 +153,12 @@ class Servers:
             tell=self._tell,
             changed=self._changed,
         )
+
+
+def _check_library(model: str) -> None:
+    """Raises ModelError where the library of the extra is not installed."""
+    if find_spec("httpx") is None:
+        raise ModelError(model, "models on servers need httpx, which `pip install 'qpdsl[remote]'` installs")
 
 
 def _finished(work: Coroutine[Any, Any, T]) -> T:

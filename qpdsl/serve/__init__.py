@@ -1,8 +1,8 @@
 """`qpdsl serve`: programs, and bare models, behind OpenAI's HTTP API.
 
 Open `served_model.py` first: what a request is, what an answer is, and the protocol between the HTTP side (`http/`) and
-what answers. `served_program.py` runs a program for a request, `exposed/` asks a bare model. `catalogue.py` finds the
-programs and models that a command line names, and their plans.
+what answers. `served_program.py` runs a program for a request, `exposed/` asks a bare model. `offered_models.py` finds
+the programs and models that a command line names, and their plans.
 
 A request's body is read by `body_fields.py`, which knows the fields of OpenAI's API and the values that ask for
 nothing; `conversation.py` makes arguments of messages; `record_format.py` compares schemas for `response_format`.

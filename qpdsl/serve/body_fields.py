@@ -15,7 +15,7 @@ from qpdsl.errors import shorten, unknown
 from qpdsl.serve.refusal import Refusal
 from qpdsl.serve.served_model import Endpoint
 
-# What the HTTP side itself reads (see `Asking`).
+# What the HTTP side itself reads (see `CompletionRequest`).
 SHARED = ("model", "stream", "stream_options", "priority", "deadline")
 # What labels a request, and says nothing of its answer.
 LABELS = (

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qpdsl.dataset.json_values import dumps
+from qpdsl.planner.values.json_values import dumps
 from qpdsl.serve.refusal import Refusal
 
 _FORMATS = ("text", "json_object", "json_schema")

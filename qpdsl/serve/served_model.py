@@ -20,7 +20,7 @@ FinishReason = OneOf["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class CompletionRequest:
     """One HTTP request for an answer.
 
     `body` is the JSON object as it came, with all its fields: the model says which of them it takes. The HTTP side
@@ -39,7 +39,7 @@ class Piece:
     """A piece of the text of choice `index` as it is generated.
 
     `logprobs` are in the form of the endpoint, None where they were not asked for. `extra`: further fields of the
-    choice in this chunk, such as `token_ids`. `tally`: what the request has cost up to here, for clients that ask for
+    choice in this chunk, such as `token_ids`. `usage`: what the request has cost up to here, for clients that ask for
     that in every chunk.
     """
 
@@ -47,7 +47,7 @@ class Piece:
     text: str
     logprobs: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    tally: Tally | None = None
+    usage: TokenUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class TokenUsage:
     """The tokens of a request: of all prompts, of them those found in the cache, and all that were sampled.
 
     `answer_tokens` of the sampled ones are those of the answers that were given back; None where all are.
@@ -81,11 +81,11 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CompletionResponse:
     """The whole answer: its choices by their index, what it cost, and fields to stand beside `choices`."""
 
     choices: tuple[Chosen, ...]
-    tally: Tally
+    usage: TokenUsage
     fingerprint: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -101,11 +101,13 @@ class Work(Protocol):
     Where the task that awaits is cancelled, everything that was begun is given up and what it held is free.
     """
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> CompletionResponse:
         """Raises Refusal where there is no answer."""
         ...
 
-    def stream(self, pause: Callable[[], float] = no_pause) -> AsyncGenerator[Piece | Progress | Answer, None]:
+    def stream(
+        self, pause: Callable[[], float] = no_pause
+    ) -> AsyncGenerator[Piece | Progress | CompletionResponse, None]:
         """Pieces as they come, then the whole answer, last and once. Raises Refusal where there is none.
 
         The pieces of a choice, one behind the other, are its text; what no piece has said yet follows from the answer.
@@ -126,6 +128,6 @@ class ServedModel(Protocol):
         """What `/v1/models` says of it besides `id`, `object`, `created` and `owned_by`."""
         ...
 
-    def read(self, asking: Asking) -> Work:
+    def read(self, request: CompletionRequest) -> Work:
         """What the request asks for. Raises Refusal for a field that is not honoured, and for an unknown one."""
         ...

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from qpdsl.arguments import ArgumentError, bind, from_json
-from qpdsl.dataset.fingerprint import build, digest, operators
-from qpdsl.dataset.json_values import plain, shown
 from qpdsl.errors import unknown
 from qpdsl.executor.events.events import Event, OperatorDone
 from qpdsl.executor.requests.request import LogProbRequest
@@ -18,13 +16,24 @@ from qpdsl.executor.text.context import encode as encode_context
 from qpdsl.planner.explain.operators import in_words
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.planner.values.json_values import plain, shown
 from qpdsl.planner.values.value import Value
+from qpdsl.run_store.fingerprint import build, digest, operators
 from qpdsl.serve.answer_cut import AnswerCut
 from qpdsl.serve.body_fields import BodyFields
 from qpdsl.serve.conversation import arguments_of, read_messages, read_prompt
 from qpdsl.serve.record_format import RecordFormat, read_format
 from qpdsl.serve.refusal import Refusal
-from qpdsl.serve.served_model import Answer, Asking, Chosen, FinishReason, Piece, Progress, Tally, no_pause
+from qpdsl.serve.served_model import (
+    Chosen,
+    CompletionRequest,
+    CompletionResponse,
+    FinishReason,
+    Piece,
+    Progress,
+    TokenUsage,
+    no_pause,
+)
 from qpdsl.serve.streamable import text_stage
 from qpdsl.serve.token_forms import TokenForms
 from qpdsl.stage_options import check_options
@@ -90,15 +99,15 @@ class ServedProgram:
         names = [node.op.model for node in everything(self.plan.ops) if isinstance(node.op, ops.Generate)]
         return self.session.text_model(self.plan.models[names[-1]]) if names else None
 
-    def read(self, asking: Asking) -> ProgramWork:
+    def read(self, request: CompletionRequest) -> ProgramWork:
         """The runs that a request asks for. Raises Refusal."""
-        fields = BodyFields(asking.body, asking.endpoint)
+        fields = BodyFields(request.body, request.endpoint)
         own = [name for name in _SAMPLING if name in self.params and name not in self.fixed]
         # At temperature 0 a client asks for one answer, always the same, and a program gives that for a seed.
         greedy = ["temperature"] if fields.get("temperature") == 0 else []
         fields.refuse_others((*_HONOURED, *own, *greedy), self._instead(), self.ignored)
-        arguments = self._arguments(asking, fields, [name for name in own if name not in greedy])
-        logprobs = self._wants_logprobs(asking, fields, arguments)
+        arguments = self._arguments(request, fields, [name for name in own if name not in greedy])
+        logprobs = self._wants_logprobs(request, fields, arguments)
         form = read_format(fields.get("response_format"), self.name, self.schema)
         stops, bound, writer = fields.stops(), fields.bound(), self.writer
         if logprobs and form is not None:
@@ -116,7 +125,7 @@ class ServedProgram:
             seed = self.seed if self.seed is not None else 0 if greedy else secrets.randbits(_SEED_BITS)
         return ProgramWork(
             self,
-            asking,
+            request,
             arguments,
             seed,
             fields.choices(),
@@ -126,10 +135,10 @@ class ServedProgram:
             progress=fields.flag("progress"),
         )
 
-    def _wants_logprobs(self, asking: Asking, fields: BodyFields, arguments: Mapping[str, Value]) -> bool:
+    def _wants_logprobs(self, request: CompletionRequest, fields: BodyFields, arguments: Mapping[str, Value]) -> bool:
         """Whether log-probabilities of the answer's tokens are asked for. Raises Refusal where they are not known."""
-        count = None if asking.endpoint == "chat" else fields.whole("logprobs", 0, 0)
-        if count is None and (asking.endpoint == "text" or not fields.flag("logprobs")):
+        count = None if request.endpoint == "chat" else fields.whole("logprobs", 0, 0)
+        if count is None and (request.endpoint == "text" or not fields.flag("logprobs")):
             return False
         message = None
         if text_stage(self.plan, arguments) is None:
@@ -154,7 +163,7 @@ class ServedProgram:
         words["top_logprobs"] = "the log-probabilities of the answer's own tokens are told, and no others"
         return words
 
-    def _arguments(self, asking: Asking, fields: BodyFields, own: Sequence[str]) -> dict[str, Value]:
+    def _arguments(self, request: CompletionRequest, fields: BodyFields, own: Sequence[str]) -> dict[str, Value]:
         given = dict(fields.mapping("parameters"))
         for name in given:
             if name not in self.params:
@@ -165,8 +174,8 @@ class ServedProgram:
         for name in own:
             if (value := fields.get(name)) is not None and given.setdefault(name, value) != value:
                 raise Refusal(f"`{name}` is given twice, once among the parameters", name)
-        where = "messages" if asking.endpoint == "chat" else "prompt"
-        said = self._said(asking)
+        where = "messages" if request.endpoint == "chat" else "prompt"
+        said = self._said(request)
         for name, value in said.items():
             if name in self.fixed:
                 raise Refusal(f"`{name}` of `{self.name}`, which the conversation gives, is set by the server", where)
@@ -181,11 +190,11 @@ class ServedProgram:
             raise Refusal(str(error), "parameters") from error
         return arguments
 
-    def _said(self, asking: Asking) -> dict[str, Any]:
+    def _said(self, request: CompletionRequest) -> dict[str, Any]:
         """What the conversation says of the arguments."""
-        if asking.endpoint == "chat":
-            return arguments_of(self.name, self.plan.params, read_messages(asking.body.get("messages")))
-        turn = {"role": "user", "content": read_prompt(asking.body.get("prompt"))}
+        if request.endpoint == "chat":
+            return arguments_of(self.name, self.plan.params, read_messages(request.body.get("messages")))
+        turn = {"role": "user", "content": read_prompt(request.body.get("prompt"))}
         return arguments_of(self.name, self.plan.params, [turn])
 
 
@@ -199,7 +208,7 @@ class ProgramWork:
     """
 
     program: ServedProgram
-    asking: Asking
+    request: CompletionRequest
     arguments: Mapping[str, Value]
     seed: int
     n: int
@@ -208,7 +217,7 @@ class ProgramWork:
     logprobs: bool = False
     progress: bool = False
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> CompletionResponse:
         """The answers of all runs. Raises Refusal where one of them fails."""
         if self.n == 1:
             return await self._answer([await self._run(0)])
@@ -220,17 +229,19 @@ class ProgramWork:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def stream(self, pause: Callable[[], float] = no_pause) -> AsyncGenerator[Piece | Progress | Answer, None]:
+    async def stream(
+        self, pause: Callable[[], float] = no_pause
+    ) -> AsyncGenerator[Piece | Progress | CompletionResponse, None]:
         """Pieces of the text where it is known while it is written, then the answer. Raises Refusal."""
-        happened = _Happened()
-        tasks = [asyncio.create_task(self._run(index, self._pieces(index, happened))) for index in range(self.n)]
+        pending = _PendingUpdates()
+        tasks = [asyncio.create_task(self._run(index, self._pieces(index, pending))) for index in range(self.n)]
         runs = asyncio.gather(*tasks, return_exceptions=True)
-        runs.add_done_callback(lambda _: happened.changed.set())
-        unsubscribe = self._tell(happened) if self.progress else lambda: None
+        runs.add_done_callback(lambda _: pending.changed.set())
+        unsubscribe = self._tell(pending) if self.progress else lambda: None
         try:
             while not runs.done():
-                await happened.changed.wait()
-                progress, texts = happened.take()
+                await pending.changed.wait()
+                progress, texts = pending.take()
                 for step in progress:
                     yield step
                 for index, text in texts.items():
@@ -250,13 +261,13 @@ class ProgramWork:
     ) -> Coroutine[Any, Any, InstanceResult]:
         program, name = self.program, self._name(index)
         return program.session.run(
-            program.plan, self.arguments, self.seed + index, name, on_token, owner=self.asking.owner
+            program.plan, self.arguments, self.seed + index, name, on_token, owner=self.request.owner
         )
 
     def _name(self, index: int) -> str:
-        return f"{self.asking.id} {index}"
+        return f"{self.request.id} {index}"
 
-    def _pieces(self, index: int, happened: _Happened) -> Callable[[Any, int, str], None] | None:
+    def _pieces(self, index: int, pending: _PendingUpdates) -> Callable[[Any, int, str], None] | None:
         """What takes the pieces of a run's text; None where they are not those of the answer."""
         stage = text_stage(self.program.plan, self.arguments)
         if stage is None or self.form is not None or self.logprobs:
@@ -264,12 +275,12 @@ class ProgramWork:
 
         def take(path: object, at: int, text: str) -> None:
             if at == stage:
-                happened.grow(index, text)
+                pending.grow(index, text)
 
         return take
 
-    def _tell(self, happened: _Happened) -> Callable[[], None]:
-        """Puts what the runs have done among what happened; the function that is returned ends that."""
+    def _tell(self, pending: _PendingUpdates) -> Callable[[], None]:
+        """Puts what the runs have done among the updates; the function that is returned ends that."""
         names = {self._name(index): index for index in range(self.n)}
         kinds = {node.id: in_words(node.op) for node in everything(self.program.plan.ops)}
 
@@ -280,11 +291,11 @@ class ProgramWork:
                 rows = f"{event.rows_out} row{'' if event.rows_out == 1 else 's'}"
                 tokens = f", {event.sampled_tokens} tokens" if event.sampled_tokens else ""
                 what = kinds.get(event.operator, event.operator)
-                happened.tell(Progress(f"{whose}{place}{what}: {rows}{tokens}"))
+                pending.tell(Progress(f"{whose}{place}{what}: {rows}{tokens}"))
 
         return self.program.session.events.subscribe(see)
 
-    async def _answer(self, results: Sequence[InstanceResult]) -> Answer:
+    async def _answer(self, results: Sequence[InstanceResult]) -> CompletionResponse:
         for result in results:
             if result.error is not None:
                 raise Refusal(f"`{self.program.name}` has no answer: {result.error}", status=422, code="program_failed")
@@ -296,13 +307,13 @@ class ProgramWork:
             ]
             choices = await asyncio.gather(*read)
         sampled = sum(result.sampled_tokens for result in results)
-        tally = Tally(
+        usage = TokenUsage(
             sum(result.prompt_tokens for result in results),
             sampled,
             sum(result.cached_tokens + result.counts.get("server_cached", 0) for result in results),
             min(sum(tokens for _, tokens in made), sampled),
         )
-        return Answer(tuple(choices), tally, self.program.fingerprint, {"seed": self.seed})
+        return CompletionResponse(tuple(choices), usage, self.program.fingerprint, {"seed": self.seed})
 
     def _chosen(self, result: InstanceResult, cut: AnswerCut) -> tuple[Chosen, int]:
         """The answer of a run, and how many tokens it has."""
@@ -330,16 +341,16 @@ class ProgramWork:
         if shortest:
             assert row.context is not None
             prompt = encode_context(model.tokenizer, row.context)
-            request = LogProbRequest(prompt, tokens[:shortest], owner=self.asking.owner)
-            logprobs = (await self.program.session.engine.submit(model.name, request)).logprobs
-        told = TokenForms(model).logprobs(self.asking.endpoint, tokens[:shortest], logprobs, "none")
+            reading = LogProbRequest(prompt, tokens[:shortest], owner=self.request.owner)
+            logprobs = (await self.program.session.engine.submit(model.name, reading)).logprobs
+        told = TokenForms(model).logprobs(self.request.endpoint, tokens[:shortest], logprobs, "none")
         return replace(chosen, logprobs=told)
 
     def _form(self, text: str) -> str:
         return text if self.form is None else self.form.filled(text)
 
 
-class _Happened:
+class _PendingUpdates:
     """What runs have told since it was last taken: steps that are done, and the text of each choice."""
 
     def __init__(self) -> None:
@@ -371,8 +382,7 @@ def _codec(model: TextModel | None) -> tuple[Callable[[str], Sequence[int]], Cal
 
 def _schema(plan: PhysicalPlan) -> str | None:
     """The JSON Schema of the record that a plan returns, as text; None where it returns none."""
-    root = plan.ops[-1].op
-    assert isinstance(root, ops.Return)
+    root = plan.returning
     if root.schema is not None:
         return root.schema
     if not root.parse:

@@ -69,7 +69,7 @@ def load_program(
             raise UsageError(f"no model for `{name}`, which is a parameter of `{lowered.name}`", help)
     check_drafts(lowered, tuple(surroundings.drafts))
     warnings = (replace(warning, source=warning.source or file.source) for warning in lowered.warnings)
-    return replace(lowered, warnings=tuple(warnings))
+    return replace(lowered, warnings=tuple(warnings), text=file.source.text)
 
 
 def permitting(program: LogicalProgram, level: WithinLevel | None) -> LogicalProgram:

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from qpdsl.cli.exits import Exit
+from qpdsl.run_store.run_folder import RunFolder
 from tests.live.servers import KINDS, Server, vllm
 from tests.support.cli import write_rows
+from tests.support.kept_runs import rows_of_last
 
 pytestmark = pytest.mark.live
 
@@ -149,15 +151,17 @@ def test_a_program_runs_and_is_replayed_or_is_refused_in_words(
         assert again.servers["replayed"] == ran.servers["requests"]
 
 
-def test_a_run_waits_for_a_server_that_was_killed_and_loses_no_row(place: Place, tmp_path: Path) -> None:
+def test_a_run_waits_for_a_server_that_was_killed_and_loses_no_row(
+    place: Place, tmp_path: Path, runs: RunFolder
+) -> None:
     problem = "Mia has {} boxes with 4 cards in each box. How many cards does Mia have?"
     rows: list[dict[str, object]] = [{"id": f"row-{n}", "problem": problem.format(n)} for n in range(2, 14)]
-    output, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+    output = tmp_path / "out.jsonl"
     line = [*place.command("greedy", rows, (), output), "--concurrency", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     with subprocess.Popen(line, env=place.environment, text=True, **pipes) as run:
         until = time.monotonic() + 120
-        while lines_of(journal) < 4:
+        while rows_of_last(runs) < 3:
             assert run.poll() is None, run.communicate()
             assert time.monotonic() < until
             time.sleep(0.02)
@@ -207,7 +211,3 @@ def is_settled(row: dict[str, Any]) -> bool:
 def answers(ran: Ran) -> dict[str, tuple[object, object]]:
     """What the rows came to. How many tokens a vote took that was decided early depends on the clock."""
     return {id: (row["answer"], row["score"]) for id, row in ran.rows.items()}
-
-
-def lines_of(file: Path) -> int:
-    return len(file.read_bytes().splitlines()) if file.exists() else 0

@@ -20,15 +20,19 @@ import torch
 
 from qpdsl import zoo
 from qpdsl.cli.app import cli
+from qpdsl.cli.commands.records.run_export import begins_export, exported
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard
-from qpdsl.cli.runs.run_files import COMPLETIONS, JOURNAL, RESULTS, TRACE
+from qpdsl.cli.runs.run_files import COMPLETIONS, RESULTS, TRACE
 from qpdsl.cli.shared_options import FileName
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.remote.completion_store import CompletionStore
+from qpdsl.run_store.run_file import SUFFIX, RunFile
+from qpdsl.run_store.run_folder import RunFolder
 from qpdsl.tui.report.chrome import begins_chrome_trace, chrome_trace
 from qpdsl.tui.report.page import begins_page, page
+from tests.support import kept_runs
 from tests.support.cli import Run
 from tests.support.executor.adapters import RANK, write_adapter
 from tests.support.tui.traces import BEAM, recorded
@@ -42,12 +46,23 @@ PARAMETERS = {
         "adapters": READS_FOLDER, "output": WRITES, "trace": WRITES, "pipeline": NO_FILE, "program": NO_FILE,
         "settings": NO_FILE, "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "record_routes": WRITES, "prices": READS, "completions": WRITES,
+        "maps": NO_FILE, "id_field": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
+        "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE,
     },
     "explain": {
         "target": READS, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
         "models": READS_FOLDER, "adapters": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE,
         "settings": NO_FILE, "disabled": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
-        "exit_heads": READS_FOLDER,
+        "exit_heads": READS_FOLDER, "budget": NO_FILE, "maps": NO_FILE, "id_field": NO_FILE, "split": NO_FILE,
+        "where": NO_FILE, "spread": NO_FILE,
+    },
+    "eval": {
+        "targets": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
+        "adapters": READS_FOLDER, "output": WRITES, "plot": WRITES, "program": NO_FILE, "settings": NO_FILE,
+        "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
+        "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES, "baseline": NO_FILE,
+        "maps": NO_FILE, "id_field": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
+        "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE,
     },
     "check": {"targets": READS, "python": READS, "allow_read": READS_FOLDER},
     "lsp": {"python": READS, "allow_read": READS_FOLDER},
@@ -61,8 +76,13 @@ PARAMETERS = {
         "kv_memory": NO_FILE, "disabled": NO_FILE,
     },
     "fmt": {"targets": REWRITES},
-    "report": {"trace": READS, "output": WRITES},
+    "report": {"runs": READS, "output": WRITES},
+    "diff": {"first": NO_FILE, "second": NO_FILE, "field": NO_FILE},
     "replay": {"trace": READS},
+    "runs list": {"program": NO_FILE},
+    "runs show": {"run": READS},
+    "runs export": {"run": READS, "output": WRITES},
+    "runs rm": {"runs": NO_FILE, "older_than": NO_FILE},
     "profile": {
         "measured": READS_FOLDER, "roofline": READS_FOLDER, "surface": READS, "device": NO_FILE, "hardware": NO_FILE,
         "contexts": NO_FILE, "batches": NO_FILE, "weights": NO_FILE, "kv_memory": NO_FILE, "python": READS,
@@ -101,15 +121,15 @@ CHROME = Contents("a run for a trace viewer", begins_chrome_trace)
 KINDS = {
     "results": RESULTS,
     "trace": TRACE,
-    "journal": JOURNAL,
     "page": PAGE,
     "chrome": CHROME,
     "completions": COMPLETIONS,
+    "exported": Contents("an exported run", begins_export),
 }
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: RunFolder) -> Path:
     """The working folder: a file of each kind that a command reads or has written."""
     folder = tmp_path / "work"
     folder.mkdir()
@@ -129,7 +149,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8")
     CompletionStore(folder / "completions.sqlite").close()
-    (folder / "run.jsonl.journal").write_text('{"qpdsl_journal": 2, "fingerprint": {}}\n')
+    kept_runs.recorded(runs, 2)
+    shutil.copyfile(runs.find("last"), folder / f"kept{SUFFIX}")
+    (folder / "exported.csv").write_text("\n".join(exported(RunFile.reading(runs.find("last")), "csv")))
     shutil.copytree(zoo.path("zoo/counting-mini"), folder / "model")
     layer = "model.layers.0.self_attn.q_proj"
     height, width = ModelFolder.of("m", folder / "model").shapes[f"{layer}.weight"]
@@ -166,21 +188,35 @@ def aliases(path: Path, folder: Path) -> Iterator[str]:
 def usual(command: str) -> dict[str, str]:
     """A value for every parameter of a command that names a file."""
     if command == "report":
-        return {"trace": "trace.jsonl", "output": "new.html"}
+        return {"runs": "trace.jsonl", "output": "new.html"}
     if command == "calibrate":
         return {"model": "model", "text": "notes.txt", "output": "heads"}
+    if command == "runs export":
+        return {"run": f"kept{SUFFIX}", "output": "new.jsonl"}
     return {
         "target": "p.qp", "input": "in.jsonl", "python": "scorers.py", "allow_read": ".", "models": "llm=model",
         "adapters": "llm=adapter", "output": "new.jsonl", "trace": "new-trace.jsonl", "drafts": "ngram(notes.txt)",
         "exit_heads": "exits", "record_routes": "new-routes.jsonl", "router": "lin_ucb", "prices": "prices.json",
-        "completions": "new.sqlite",
+        "completions": "new.sqlite", "targets": "p.qp", "plot": "new.svg",
     }  # fmt: skip
+
+
+def commands(group: click.Group = cli, lead: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command by its name; those of a group have the group's name before theirs."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{lead}{name} ")
+        else:
+            yield f"{lead}{name}", command
 
 
 def line(command: str, values: Mapping[str, str]) -> list[str]:
     """The command line that gives parameters these values."""
-    words = [command, "--overwrite"]
-    for param in cli.get_command(click.Context(cli), command).params:  # type: ignore[union-attr]
+    words = [*command.split(), "--overwrite"]
+    for param in dict(commands())[command].params:
         if param.name in values:
             words += ([] if isinstance(param, click.Argument) else [param.opts[0]]) + [values[param.name]]
     return words
@@ -188,11 +224,9 @@ def line(command: str, values: Mapping[str, str]) -> list[str]:
 
 def test_every_parameter_has_its_place() -> None:
     closed = (click.Choice, click.types.BoolParamType, click.types.IntParamType, click.types.FloatParamType)
-    context = click.Context(cli)
     found = {}
-    for command in cli.list_commands(context):
-        params = cli.get_command(context, command).params  # type: ignore[union-attr]
-        taken = {param.name: param for param in params if not isinstance(param.type, closed)}
+    for command, known in commands():
+        taken = {param.name: param for param in known.params if not isinstance(param.type, closed)}
         if taken:
             found[command] = set(taken)
         for name, param in taken.items():
@@ -213,8 +247,8 @@ def colliding(command: str, world: Path) -> Iterator[tuple[str, Path, str]]:
             yield writer, world / "box.schema.json", "a schema"
             yield writer, world / "notes.txt", "texts to draft from"
             yield writer, world / "exits" / "new.jsonl", "the folder of exit heads"
-        if command == "run" and writer != "output":
-            yield writer, world / "new.jsonl.journal", "the journal"
+        if command in ("run", "eval", "runs export"):
+            yield writer, RunFolder().path / "new.jsonl", "the folder of the kept runs"
         if command == "calibrate":
             yield writer, world / "model" / "heads", "the folder of the model"
             yield writer, zoo.path("zoo/counting") / "heads", "the folder of a built-in model"
@@ -247,7 +281,7 @@ def test_no_file_is_read_and_written_or_written_twice(qpdsl: Run, world: Path, c
 def test_a_file_is_replaced_by_its_own_kind_and_on_request_only(world: Path, kind: str, overwrite: bool) -> None:
     (world / "empty").write_text("")
     for path in sorted(path for path in world.iterdir() if path.is_file()):
-        ours = path.name.startswith(kind) or (kind == "journal" and path.suffix == ".journal")
+        ours = path.name.startswith(kind)
         guard = FileGuard()
         if path.name == "empty" or (ours and overwrite):
             assert guard.writes(path, "the option", KINDS[kind], overwrite=overwrite).path == path
@@ -271,7 +305,6 @@ def test_nor_the_file_that_a_stream_goes_to(world: Path, stream: str) -> None:
 
 
 def test_a_run_that_does_not_start_changes_no_file(qpdsl: Run, world: Path) -> None:
-    (world / "results.jsonl.journal").write_bytes((world / "run.jsonl.journal").read_bytes())
     values = {**usual("run"), "output": "results.jsonl", "trace": "trace.jsonl"}
     before = contents(world)
     for fault, more, code in (
@@ -330,6 +363,9 @@ def test_other_commands_change_no_file(qpdsl: Run, world: Path) -> None:
         ["fmt", "notes.txt"],
         ["replay", "trace.jsonl"],
         ["analyze"],
+        ["runs"],
+        ["runs", "show", f"kept{SUFFIX}", "--rows"],
+        ["runs", "export", f"kept{SUFFIX}"],
     ):
         qpdsl(*words)
         assert contents(world) == before, words

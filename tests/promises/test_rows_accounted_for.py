@@ -18,10 +18,11 @@ import torch
 import qpdsl as qp
 from qpdsl.dataset.job import Job, run_rows
 from qpdsl.dataset.row_outcome import Outcome, outcome
-from qpdsl.dataset.rows import InputRow
 from qpdsl.executor.runtime.instance import user_code
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.run import InstanceResult
+from qpdsl.inputs.input_row import InputRow
+from qpdsl.measures.equal_answer import EqualAnswer
 from qpdsl.planner.names.modules import Environment
 from qpdsl.session import Session
 from tests.support.cli import Run, write_rows
@@ -273,7 +274,7 @@ def test_greedy_decoding_that_times_out_is_the_rows_error() -> None:
     row = InputRow("7", {}, "12")
     fine = InstanceResult("12", None, (), 1, 2, 0, 0.1)
     slow = InstanceResult(None, None, (), 1, 2, 0, 0.1, "timed out: it took more than 1 s", timed_out=True)
-    told = outcome(row, fine, slow, with_rows=False)
+    told = asyncio.run(outcome(row, fine, slow, EqualAnswer(), with_rows=False))
     assert (told.answer, told.correct, told.greedy_correct) == ("12", True, None)
     assert told.error == "greedy decoding timed out: it took more than 1 s"
 

@@ -76,7 +76,8 @@ class Forks:
     def start(self, folder: Path, code: str, *argv: object) -> Forked:
         """Runs Python code in a folder of its own, which is made, with `argv` as the arguments of `qpdsl`."""
         folder.mkdir()
-        pid = self._ask({"folder": str(folder), "code": _PRELUDE + code, "argv": ["qpdsl", *map(str, argv)]})
+        question = {"folder": str(folder), "code": _PRELUDE + code, "argv": ["qpdsl", *map(str, argv)]}
+        pid = self._ask({**question, "runs": os.environ["QPDSL_RUNS"]})
         return Forked(pid, folder)
 
     def ended(self, processes: Sequence[Forked]) -> list[tuple[int, float]]:
@@ -131,6 +132,7 @@ def _become(question: Any) -> None:
         opened = os.open(file, flags, 0o600)
         os.dup2(opened, handle)
         os.close(opened)
+    os.environ["QPDSL_RUNS"] = question["runs"]
     sys.argv = question["argv"]
     exec(compile(question["code"], "code", "exec"), {"__name__": "__main__"})
 

@@ -14,7 +14,9 @@ import pexpect
 import pytest
 
 from qpdsl.cli.exits import Exit
+from qpdsl.run_store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
+from tests.support.kept_runs import rows_of_last
 from tests.support.paths import ROOT
 from tests.support.tui.traces import BEAM
 
@@ -95,7 +97,7 @@ def test_showing_loads_no_torch(statement: str) -> None:
     assert done.stdout.split() == []
 
 
-def test_a_run_is_watched_left_behind_and_seen_again(tmp_path: Path) -> None:
+def test_a_run_is_watched_left_behind_and_seen_again(tmp_path: Path, runs: RunFolder) -> None:
     rows = [
         {"problem": f"Mia has {number} boxes with 4 cards in each box. Mia loses 3. How many cards does Mia have?"}
         for number in range(10, 90)
@@ -139,7 +141,7 @@ def test_a_run_is_watched_left_behind_and_seen_again(tmp_path: Path) -> None:
         timeout=PATIENCE,
     )
     deadline.expect(pexpect.EOF)
-    assert not out.exists() and out.with_name("out.jsonl.journal").exists()
+    assert not out.exists() and 0 < rows_of_last(runs) < len(rows)
 
 
 def test_what_a_watched_run_prints_comes_when_the_screen_is_free(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ Prompt = tuple[int, ...] | str | Messages
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class SampleRequest:
     """One sample of a model.
 
     `max_tokens`: None for as many as there is room for. `stops`: texts that the server is to stop after; what it wrote
@@ -42,7 +42,7 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class HTTPRequest:
     """A POST: `path` below the URL of the model's server, and its body, without the fields that ask for a stream."""
 
     path: str
@@ -50,7 +50,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CompletionChunk:
     """What was written, or the next piece of it.
 
     `ids` are the tokens' own, with the model's end among them where the server tells it; None where it tells none.
@@ -70,12 +70,12 @@ class Answer:
     sampled_tokens: int | None = None
 
 
-def joined(pieces: Iterable[Answer]) -> Answer:
+def joined(pieces: Iterable[CompletionChunk]) -> CompletionChunk:
     """The answer that came in these pieces."""
     parts = list(pieces)
     written = [piece for piece in parts if piece.text or piece.ids]
     told = all(piece.ids is not None for piece in written) and bool(written)
-    return Answer(
+    return CompletionChunk(
         "".join(piece.text for piece in parts),
         tuple(id for piece in written for id in piece.ids or ()) if told else None,
         tuple(logprob for piece in parts for logprob in piece.logprobs),
@@ -84,7 +84,7 @@ def joined(pieces: Iterable[Answer]) -> Answer:
     )
 
 
-def _last(parts: list[Answer], name: str) -> Any:
+def _last(parts: list[CompletionChunk], name: str) -> Any:
     return next((value for piece in reversed(parts) if (value := getattr(piece, name)) is not None), None)
 
 
@@ -95,11 +95,14 @@ class Dialect(Protocol):
     def constraints(self) -> frozenset[ConstraintKind]:
         """The kinds of constraint that it has a field for; whether a server heeds it is for a probe to see."""
 
-    def ask(self, asking: Asking) -> Ask:
+    def write(self, request: SampleRequest) -> HTTPRequest:
         """The request for one sample. Raises ValueError, in words, for what it has no field for."""
 
     def streamed(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The same request, with its answer as it is written."""
 
-    def read(self, answer: Any) -> Answer:
+    def read(self, answer: Any) -> CompletionChunk:
         """What an answer, or an event of a stream, says. Raises Refused and Unreachable."""
+
+    def counts(self, answer: Any) -> CompletionChunk:
+        """The server's counts of tokens alone, also of an answer that `read` raises for."""

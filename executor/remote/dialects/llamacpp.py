@@ -35,8 +35,8 @@ class LlamaCppDialect(OpenAIDialect):
             return None
         return tuple(int(token["id"]) for token in told) if all("id" in token for token in told) else None
 
-    def _cached(self, answer: Mapping[str, Any], usage: Mapping[str, Any]) -> int | None:
-        cached = super()._cached(answer, usage)
+    def _cached(self, answer: Mapping[str, Any]) -> int | None:
+        cached = super()._cached(answer)
         return count_in(answer.get("timings"), "cache_n") if cached is None else cached
 
 

@@ -7,12 +7,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from qpdsl.executor.remote.dialects.dialect import Answer, Ask, Asking, Messages
+from qpdsl.executor.remote.dialects.dialect import CompletionChunk, HTTPRequest, Messages, SampleRequest
 from qpdsl.executor.remote.server.errors import MOST_WORDS, PASSING, Refused, Unreachable
 from qpdsl.executor.requests.request import Constraint, ConstraintKind, SamplingParams
 
 # No request takes so many tokens.
 _MOST_TOKENS = 1 << 40
+# Characters of an answer that are shown where it cannot be read.
+_SHOWN = 120
+
+
+class _Unreadable(ValueError):
+    """An answer has the fields that it should have, but in one of them what makes no sense: this says what."""
 
 
 class OpenAIDialect:
@@ -22,45 +28,59 @@ class OpenAIDialect:
     # What else than usage at its end a stream is asked for.
     _stream_options: Mapping[str, bool] = {}
 
-    def ask(self, asking: Asking) -> Ask:
-        able = asking.abilities
-        body: dict[str, Any] = {"model": asking.model, **self._sampling(asking.sampling), "seed": asking.seed}
-        if isinstance(asking.prompt, Messages):
+    def write(self, request: SampleRequest) -> HTTPRequest:
+        able = request.abilities
+        body: dict[str, Any] = {"model": request.model, **self._sampling(request.sampling), "seed": request.seed}
+        if isinstance(request.prompt, Messages):
             path, most = "chat/completions", able.max_tokens_name
-            body["messages"] = self._messages(asking.prompt)
-            if asking.prompt.begun:
+            body["messages"] = self._messages(request.prompt)
+            if request.prompt.begun:
                 body |= self._prefill()
             if able.logprobs:
                 body["logprobs"] = True
         else:
             path, most = "completions", "max_tokens"
-            body["prompt"] = list(asking.prompt) if isinstance(asking.prompt, tuple) else asking.prompt
+            body["prompt"] = list(request.prompt) if isinstance(request.prompt, tuple) else request.prompt
             if able.logprobs:
                 body |= self._logprobs()
-        if asking.max_tokens is not None:
-            body[most] = asking.max_tokens
+        if request.max_tokens is not None:
+            body[most] = request.max_tokens
         elif path == "completions":
             body |= self._unbounded()
-        if able.token_ids and isinstance(asking.prompt, tuple):
+        if able.token_ids and isinstance(request.prompt, tuple):
             body |= self._ids()
-        if asking.stops:
-            body |= self._stops(asking.stops)
-        if asking.constraint is not None:
-            body |= self._held(asking.constraint, chat=path == "chat/completions")
-        return Ask(path, body)
+        if request.stops:
+            body |= self._stops(request.stops)
+        if request.constraint is not None:
+            body |= self._held(request.constraint, chat=path == "chat/completions")
+        return HTTPRequest(path, body)
 
     def streamed(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {**body, "stream": True, "stream_options": {"include_usage": True, **self._stream_options}}
 
-    def read(self, answer: Any) -> Answer:
+    def read(self, answer: Any) -> CompletionChunk:
         if not isinstance(answer, dict):
             raise Refused("the server answers with something else than an answer", 200)
         if answer.get("error"):
             raise _told(answer["error"])
         try:
             return self._answer(answer)
+        except _Unreadable as error:
+            raise Refused(f"the server's answer cannot be read: {error}", 200) from error
         except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            raise Refused(f"the server's answer cannot be read: {error!r}", 200) from error
+            beginning = json.dumps(answer)[:_SHOWN]
+            message = f"the server's answer does not have the fields of OpenAI's API; it begins with {beginning}"
+            raise Refused(message, 200) from error
+
+    def counts(self, answer: Any) -> CompletionChunk:
+        if not isinstance(answer, dict):
+            return CompletionChunk()
+        usage = answer.get("usage")
+        return CompletionChunk(
+            prompt_tokens=count_in(usage, "prompt_tokens"),
+            cached_tokens=self._cached(answer),
+            sampled_tokens=count_in(usage, "completion_tokens"),
+        )
 
     def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
         """What is neutral is sent too: the defaults of servers are others, those of their models often."""
@@ -94,33 +114,31 @@ class OpenAIDialect:
         schema = {"name": "record", "schema": json.loads(constraint.source), "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
-    def _answer(self, answer: Mapping[str, Any]) -> Answer:
-        usage = answer.get("usage") or {}
-        prompt, sampled = count_in(usage, "prompt_tokens"), count_in(usage, "completion_tokens")
-        cached = self._cached(answer, usage)
+    def _answer(self, answer: Mapping[str, Any]) -> CompletionChunk:
+        counts = self.counts(answer)
         choices = answer.get("choices")
         if not choices:
-            if choices is None and not usage:
-                raise ValueError("it has no choices")
-            return Answer(prompt_tokens=prompt, cached_tokens=cached, sampled_tokens=sampled)
+            if choices is None and not answer.get("usage"):
+                raise _Unreadable("it has no choices")
+            return counts
         choice = choices[0]
         message = choice.get("message", choice.get("delta"))
         text = choice.get("text") if message is None else message.get("content")
         if not isinstance(text, str | None):
-            raise ValueError("its text is none")
+            raise _Unreadable("its text is no text")
         logprobs, sizes = _logprobs(choice.get("logprobs"))
         if not all(map(math.isfinite, logprobs)):
-            raise ValueError("a log-probability is no number")
-        return Answer(
+            raise _Unreadable("a log-probability is no number")
+        return CompletionChunk(
             text or "",
             self._token_ids(choice),
             logprobs,
             sizes,
             _finish(choice.get("finish_reason")),
             self._stopped_by(choice),
-            prompt,
-            cached,
-            sampled,
+            counts.prompt_tokens,
+            counts.cached_tokens,
+            counts.sampled_tokens,
         )
 
     def _token_ids(self, choice: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -130,8 +148,9 @@ class OpenAIDialect:
         """The text that ended it, where it is told."""
         return None
 
-    def _cached(self, answer: Mapping[str, Any], usage: Mapping[str, Any]) -> int | None:
-        return count_in(usage.get("prompt_tokens_details"), "cached_tokens")
+    def _cached(self, answer: Mapping[str, Any]) -> int | None:
+        usage = answer.get("usage")
+        return count_in(usage.get("prompt_tokens_details") if isinstance(usage, dict) else None, "cached_tokens")
 
 
 def count_in(counts: Any, name: str) -> int | None:

@@ -5,7 +5,7 @@ otherwise: two seeds, each of them twice, a regex that the model would not write
 200 shows nothing. What is asked is written by the dialect, in the very form in which the engine will ask.
 
 `identity.py` finds out which server it is and what models it has, `vocabulary.py` whether its token ids are those of a
-tokenizer here. Of each way to ask (`asking.py`: ids, text, messages) `drawn.py` sees what decides the draws, `held.py`
-what the output is held to and where it ends, `told.py` what is told of it. An ability counts where all ways have it.
-`known_servers.py` keeps what was found.
+tokenizer here. For each form of prompts (ids, text, messages) there is a client (`probe_client.py`), by which
+`drawn.py` sees what decides the draws, `held.py` what the output is held to and where it ends, `told.py` what is told
+of it. An ability counts where all forms have it. `known_servers.py` keeps what was found.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from qpdsl.executor.remote.probe.asking import LENGTH, SEEDS, Way
+from qpdsl.executor.remote.probe.probe_client import LENGTH, SEEDS, ProbeClient, ProbeRequest
 from qpdsl.executor.requests.request import SamplingParams
 
 _FREE = (SamplingParams(temperature=1.0), SamplingParams(temperature=2.0))
@@ -15,7 +15,7 @@ _WORDS, _TOKENS = 4, 8
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What was seen of one way. `text` is the greedy text of `prompt`, the number of one of the way's prompts."""
+    """What was seen of one form of prompts. `text` is the greedy text after `prompt`, the number of one of them."""
 
     prompt: int
     text: str
@@ -30,11 +30,11 @@ class Drawn:
     notes: tuple[str, ...]
 
 
-async def greedy_text(way: Way) -> tuple[int, str] | None:
-    """The number of a prompt and its greedy text, the longest where none is long; None where the way is refused."""
+async def greedy_text(client: ProbeClient) -> tuple[int, str] | None:
+    """The number of a prompt and its greedy text, the longest where none is long; None where the form is refused."""
     found: list[tuple[int, str]] = []
-    for number, prompt in enumerate(way.prompts):
-        answer = await way.ask(prompt)
+    for number, prompt in enumerate(client.prompts):
+        answer = await client.ask(ProbeRequest(prompt))
         if answer is None:
             return max(found, key=lambda one: len(one[1]), default=None)
         found.append((number, answer.text))
@@ -43,16 +43,16 @@ async def greedy_text(way: Way) -> tuple[int, str] | None:
     return max(found, key=lambda one: len(one[1]))
 
 
-async def draws(way: Way, number: int, text: str) -> Drawn:
+async def draws(client: ProbeClient, number: int, text: str) -> Drawn:
     """Sees what decides the draws after a prompt whose greedy text is known.
 
     Seeds count where each of two gives its own text twice. Where they did nothing, two free texts would have to be the
     same twice over. A filter counts where it leaves the greedy text alone, out of a draw that was another.
     """
-    prompt = way.prompts[number]
+    prompt = client.prompts[number]
 
     async def drawn(sampling: SamplingParams, seed: int) -> str | None:
-        answer = await way.ask(prompt, sampling, seed)
+        answer = await client.ask(ProbeRequest(prompt, sampling, seed))
         return None if answer is None else answer.text
 
     again = await drawn(SamplingParams(temperature=0.0), SEEDS[1])
@@ -69,7 +69,7 @@ async def draws(way: Way, number: int, text: str) -> Drawn:
     async def leaves_greedy(sampling: SamplingParams) -> bool:
         return greedy and temperature and other is not None and await drawn(sampling, other) == text
 
-    two = await _two(way, number, free)
+    two = await _two(client, number, free)
     notes = []
     if two == 1:
         notes.append("takes `n` and gives one answer all the same")
@@ -83,7 +83,7 @@ async def draws(way: Way, number: int, text: str) -> Drawn:
         greedy,
         temperature,
         seeds,
-        _LARGE if seeds and await _tells_large(way, number, free, texts[1]) else 2**31 - 1,
+        _LARGE if seeds and await _tells_large(client, number, free, texts[1]) else 2**31 - 1,
         await leaves_greedy(replace(free, top_k=1)),
         await leaves_greedy(replace(free, top_p=1e-4)),
         await leaves_greedy(replace(free, min_p=0.99)),
@@ -92,17 +92,17 @@ async def draws(way: Way, number: int, text: str) -> Drawn:
     )
 
 
-async def _tells_large(way: Way, number: int, free: SamplingParams, text: str) -> bool:
+async def _tells_large(client: ProbeClient, number: int, free: SamplingParams, text: str) -> bool:
     """Whether a seed of more than 32 bits is told from the one that its lower bits are."""
     large = SEEDS[1] + 2**32
-    answers = [await way.ask(way.prompts[number], free, large) for _ in range(2)]
+    answers = [await client.ask(ProbeRequest(client.prompts[number], free, large)) for _ in range(2)]
     texts = {answer.text if answer is not None else text for answer in answers}
     return len(texts) == 1 and text not in texts
 
 
-async def _two(way: Way, number: int, free: SamplingParams) -> int | None:
+async def _two(client: ProbeClient, number: int, free: SamplingParams) -> int | None:
     """How many answers a request for two gives, None where it is refused."""
-    written = way.written(way.prompts[number], free, most=4)
-    answer = None if written is None else await way.post(written.path, {**written.body, "n": 2})
+    written = client.written(ProbeRequest(client.prompts[number], free, most=4))
+    answer = None if written is None else await client.post(written.path, {**written.body, "n": 2})
     choices = answer.get("choices") if isinstance(answer, dict) else None
     return len(choices) if isinstance(choices, list) else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from qpdsl.executor.remote.dialects.dialect import Messages
-from qpdsl.executor.remote.probe.asking import SEEDS, Way
+from qpdsl.executor.remote.probe.probe_client import SEEDS, ProbeClient, ProbeRequest
 from qpdsl.executor.requests.request import CONSTRAINT_NAMES, Constraint, ConstraintKind, SamplingParams
 
 _RECORD = {
@@ -32,7 +32,7 @@ _LEAST = 8
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What was seen of one way."""
+    """What was seen of one form of prompts."""
 
     constraints: frozenset[ConstraintKind]
     stops: bool
@@ -40,44 +40,44 @@ class Held:
     notes: tuple[str, ...]
 
 
-async def holds(way: Way, number: int, text: str) -> Held:
+async def holds(client: ProbeClient, number: int, text: str) -> Held:
     """Sees what the output after a prompt, whose greedy text is known, is held to."""
     kept, notes = set(), []
-    for kind in sorted(way.dialect.constraints):
-        seen = await _keeps(way, number, kind)
+    for kind in sorted(client.dialect.constraints):
+        seen = await _keeps(client, number, kind)
         if seen:
             kept.add(kind)
         elif seen is not None:
             notes.append(f"takes {CONSTRAINT_NAMES[kind]} and does not hold to it")
-    stops, names, stays = await _stops(way, number, text)
+    stops, names, stays = await _stops(client, number, text)
     if stays:
         notes.append("leaves a stop string in the text")
     return Held(frozenset(kept), stops, names, tuple(notes))
 
 
-async def goes_on(way: Way, number: int, text: str) -> bool:
-    """Whether an answer whose beginning is given goes on as it did by itself. `way` asks by messages.
+async def goes_on(client: ProbeClient, number: int, text: str) -> bool:
+    """Whether an answer whose beginning is given goes on as it did by itself. `client` asks by messages.
 
     Where a text is cut it may have been one token, which is two now; so it is cut at several places.
     """
-    prompt = way.prompts[number]
+    prompt = client.prompts[number]
     spaces = [place for place, character in enumerate(text) if character == " " and text[:place].strip()]
     for place in [spaces[len(spaces) * part // 4] for part in (1, 2, 3) if spaces]:
         rest = text[place:].strip()[:_LEAST]
         if not isinstance(prompt, Messages) or len(rest) < _LEAST or text.strip().startswith(rest):
             continue
-        answer = await way.ask(replace(prompt, begun=text[:place]))
+        answer = await client.ask(ProbeRequest(replace(prompt, begun=text[:place])))
         if answer is not None and answer.text.strip().startswith(rest):
             return True
     return False
 
 
-async def _keeps(way: Way, number: int, kind: ConstraintKind) -> bool | None:
+async def _keeps(client: ProbeClient, number: int, kind: ConstraintKind) -> bool | None:
     """Whether output is held to a constraint of the kind, None where the request is refused."""
     constraint, free = Constraint(kind, _SOURCES[kind]), SamplingParams(temperature=1.0)
     seen = None
     for seed in SEEDS:
-        answer = await way.ask(way.prompts[number], free, seed, _MOST, constraint=constraint)
+        answer = await client.ask(ProbeRequest(client.prompts[number], free, seed, _MOST, constraint=constraint))
         if answer is not None:
             seen = _RIGHT[kind](answer.text.strip())
         if seen or answer is None:
@@ -103,13 +103,13 @@ _RIGHT: Mapping[ConstraintKind, Callable[[str], bool]] = {
 }
 
 
-async def _stops(way: Way, number: int, text: str) -> tuple[bool, bool, bool]:
+async def _stops(client: ProbeClient, number: int, text: str) -> tuple[bool, bool, bool]:
     """Whether a piece out of the middle of the greedy text ends it, is named, and stays unasked."""
     place = next((at for at in range(len(text) // 3, len(text) - 4) if text.find(text[at : at + 3]) == at), None)
     if place is None:
         return False, False, False
     stop = text[place : place + 3]
-    answer = await way.ask(way.prompts[number], stops=(stop,))
+    answer = await client.ask(ProbeRequest(client.prompts[number], stops=(stop,)))
     if answer is None or answer.finish != "stop":
         return False, False, False
     stopped = answer.text.startswith(text[:place]) and len(answer.text) < len(text)

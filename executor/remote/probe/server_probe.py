@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.dialects.dialect import Messages
 from qpdsl.executor.remote.dialects.known_dialects import named
-from qpdsl.executor.remote.probe.asking import LENGTH, Way, posted
 from qpdsl.executor.remote.probe.drawn import Drawn, draws, greedy_text
 from qpdsl.executor.remote.probe.held import Held, goes_on, holds
 from qpdsl.executor.remote.probe.identity import Identity, identify
+from qpdsl.executor.remote.probe.probe_client import LENGTH, ProbeClient, ProbeRequest, posted
 from qpdsl.executor.remote.probe.told import Told, stops_when_left, tells
 from qpdsl.executor.remote.probe.vocabulary import same_tokens
 from qpdsl.executor.remote.scoring.reading import Reading, Values
@@ -44,8 +44,8 @@ _MESSAGES = (
 )
 _SCORED = "Mia has 3 boxes with 4 cards in each box."
 _WAYS: Mapping[Endpoint, str] = {"ids": "completions", "text": "completions", "chat": "chat completions"}
-# What is seen of a way to ask, but for the chat's own.
-_Seen = tuple[Way, Drawn, Held, Told]
+# What is seen of one form of prompts, but for the chat's own.
+_Seen = tuple[ProbeClient, Drawn, Held, Told]
 
 
 async def probe(
@@ -70,67 +70,72 @@ async def _probed(
     connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast | None, identity: Identity
 ) -> Abilities:
     known = Abilities(context=identity.context_of(address.name), version=identity.named)
-    ways = await _ways(connection, address, tokenizer)
-    own = tokenizer if "ids" in ways else None
+    clients = await _clients(connection, address, tokenizer)
+    own = tokenizer if "ids" in clients else None
     seen: dict[Endpoint, _Seen] = {}
     prefill = False
-    for endpoint, way in ways.items():
+    for endpoint, client in clients.items():
         # Where token ids are sent, nothing else is.
-        if "ids" in ways and endpoint != "ids":
+        if "ids" in clients and endpoint != "ids":
             continue
-        found = await greedy_text(way)
+        found = await greedy_text(client)
         if found is None or not found[1]:
             continue
-        seen[endpoint] = (way, await draws(way, *found), await holds(way, *found), await tells(way, *found, own))
-        prefill = prefill or (endpoint == "chat" and await goes_on(way, *found))
+        seen[endpoint] = (
+            client,
+            await draws(client, *found),
+            await holds(client, *found),
+            await tells(client, *found, own),
+        )
+        prefill = prefill or (endpoint == "chat" and await goes_on(client, *found))
     if not seen:
         scored = known if tokenizer is None else await _scores(connection, address, tokenizer, known)
         if scored.scores is not None:
             return replace(scored, endpoint="ids", notes=_notes(address, identity, scored.scores, {}))
         raise ModelError(str(address), await _no_answer(connection, address, identity))
-    abilities = _together(known, seen, prefill, ways)
+    abilities = _together(known, seen, prefill, clients)
     notes = _notes(address, identity, None, seen)
-    if "ids" not in ways and tokenizer is not None:
+    if "ids" not in clients and tokenizer is not None:
         notes = (*notes, f"does not go on from token ids of `{address.tokenizer}`")
     first = next(iter(seen.values()))
     abilities = replace(abilities, cancels=await stops_when_left(first[0], first[1].prompt), notes=notes)
     return abilities if own is None else await _scores(connection, address, own, abilities)
 
 
-async def _ways(
+async def _clients(
     connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast | None
-) -> Mapping[Endpoint, Way]:
-    """The ways in which the server answers, the best first."""
+) -> Mapping[Endpoint, ProbeClient]:
+    """A client for each form of prompts that the server answers, the best first."""
     dialect = named(address.dialect)
-    text = Way(connection, dialect, address.name, _TEXTS)
-    chat = Way(connection, dialect, address.name, [Messages((("user", message),)) for message in _MESSAGES])
-    ways: dict[Endpoint, Way] = {}
-    written = await text.ask()
+    text = ProbeClient(connection, dialect, address.name, _TEXTS)
+    chat = ProbeClient(connection, dialect, address.name, [Messages((("user", message),)) for message in _MESSAGES])
+    clients: dict[Endpoint, ProbeClient] = {}
+    written = await text.ask(ProbeRequest())
     if tokenizer is not None:
         prompts = [tuple(tokenizer.encode(prompt)) for prompt in _TEXTS]
-        ids = Way(connection, dialect, address.name, prompts)
+        ids = ProbeClient(connection, dialect, address.name, prompts)
         agree = await same_tokens(connection, address.name, tokenizer)
-        counted = await ids.ask() if agree is not False else None
+        counted = await ids.ask(ProbeRequest()) if agree is not False else None
         if counted is not None and counted.prompt_tokens == len(prompts[0]):
             # Where nothing is told of ids, that text and ids are continued alike shows that they are read.
             alike = written is not None and (written.text, written.prompt_tokens) == (counted.text, len(prompts[0]))
             if agree or alike:
-                ways["ids"] = ids
+                clients["ids"] = ids
     if written is not None:
-        ways["text"] = text
+        clients["text"] = text
     for name in get_args(BoundName):
         bounded = replace(chat, shape=Abilities(max_tokens_name=name))
-        answer = await bounded.ask(most=LENGTH // 2)
+        answer = await bounded.ask(ProbeRequest(most=LENGTH // 2))
         if answer is not None and (answer.sampled_tokens is None or answer.sampled_tokens <= LENGTH // 2):
-            ways["chat"] = bounded
+            clients["chat"] = bounded
             break
-    return ways
+    return clients
 
 
 def _together(
-    known: Abilities, seen: Mapping[Endpoint, _Seen], prefill: bool, ways: Mapping[Endpoint, Way]
+    known: Abilities, seen: Mapping[Endpoint, _Seen], prefill: bool, clients: Mapping[Endpoint, ProbeClient]
 ) -> Abilities:
-    """What all ways have that will be used."""
+    """What all forms have that will be used."""
     drawn = [found for _, found, _, _ in seen.values()]
     held = [found for _, _, found, _ in seen.values()]
     told = [found for _, _, _, found in seen.values()]
@@ -140,7 +145,7 @@ def _together(
     return replace(
         known,
         endpoint=next(iter(seen)),
-        chat="chat" in ways,
+        chat="chat" in clients,
         prefill=prefill,
         seeds=all(found.seeds for found in drawn),
         largest_seed=min(found.largest_seed for found in drawn),
@@ -155,7 +160,7 @@ def _together(
         constraints=constraints,
         stops=all(found.stops for found in held),
         names_stop=all(found.names_stop for found in held),
-        max_tokens_name=ways["chat"].shape.max_tokens_name if "chat" in ways else "max_tokens",
+        max_tokens_name=clients["chat"].shape.max_tokens_name if "chat" in clients else "max_tokens",
         cached_tokens=all(found.cached_tokens for found in told),
         streams=all(found.streams for found in told),
     )

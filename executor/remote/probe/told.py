@@ -10,8 +10,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from qpdsl.executor.remote.dialects.dialect import Answer, Messages, Prompt, joined
-from qpdsl.executor.remote.probe.asking import LENGTH, Way
+from qpdsl.executor.remote.dialects.dialect import CompletionChunk, Messages, Prompt, joined
+from qpdsl.executor.remote.probe.probe_client import ProbeClient, ProbeRequest
 from qpdsl.executor.remote.server.connection import Connection
 from qpdsl.executor.remote.server.errors import Refused, Unreachable
 
@@ -30,7 +30,7 @@ _RUNNING = re.compile(rf"^(?:{_GAUGES})(?:\{{.*\}})? ([0-9.]+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was seen of one way."""
+    """What was seen of one form of prompts."""
 
     logprobs: bool
     token_ids: bool
@@ -38,41 +38,41 @@ class Told:
     cached_tokens: bool
 
 
-async def tells(way: Way, number: int, text: str, tokenizer: PreTrainedTokenizerFast | None) -> Told:
+async def tells(client: ProbeClient, number: int, text: str, tokenizer: PreTrainedTokenizerFast | None) -> Told:
     """Sees what is told of the greedy text after a prompt. `tokenizer`: where the server's ids are its."""
-    shape = replace(way.shape, logprobs=True, token_ids=True)
-    answer = await way.ask(way.prompts[number], shape=shape)
+    shape = replace(client.shape, logprobs=True, token_ids=True)
+    answer = await client.ask(ProbeRequest(client.prompts[number], shape=shape))
     logprobs = answer is not None and _are_logprobs(answer)
     token_ids = answer is not None and _are_ids(answer, text, tokenizer)
-    return Told(logprobs, token_ids, await _streams(way, number, text), await _counts_cached(way, tokenizer))
+    return Told(logprobs, token_ids, await _streams(client, number, text), await _counts_cached(client, tokenizer))
 
 
-async def stops_when_left(way: Way, number: int) -> bool:
+async def stops_when_left(client: ProbeClient, number: int) -> bool:
     """Whether closing the connection ends the work, as far as the server tells of what it works at.
 
     Where others ask the same server at the same time it may be missed.
     """
-    before = await _running(way.connection)
-    written = way.written(way.prompts[number], most=_LONG_ANSWER)
+    before = await _running(client.connection)
+    written = client.written(ProbeRequest(client.prompts[number], most=_LONG_ANSWER))
     if before is None or written is None:
         return False
-    body = {**way.dialect.streamed(written.body), "ignore_eos": True}
+    body = {**client.dialect.streamed(written.body), "ignore_eos": True}
     try:
-        async with aclosing(way.connection.stream(written.path, body)) as events:
+        async with aclosing(client.connection.stream(written.path, body)) as events:
             await anext(events, None)
-            during = await _running(way.connection)
+            during = await _running(client.connection)
     except (Refused, Unreachable):
         return False
     if during is None or during <= before:
         return False
     for _ in range(int(_PATIENCE / _LOOKS)):
-        if await _running(way.connection) == before:
+        if await _running(client.connection) == before:
             return True
         await asyncio.sleep(_LOOKS)
     return False
 
 
-def _are_logprobs(answer: Answer) -> bool:
+def _are_logprobs(answer: CompletionChunk) -> bool:
     """As many as tokens, where these are counted; the end's may be missing."""
     values = answer.logprobs
     counts = answer.sampled_tokens is None or 0 <= answer.sampled_tokens - len(values) <= 1
@@ -80,7 +80,7 @@ def _are_logprobs(answer: Answer) -> bool:
     return counts and right and len(set(values)) > 1
 
 
-def _are_ids(answer: Answer, text: str, tokenizer: PreTrainedTokenizerFast | None) -> bool:
+def _are_ids(answer: CompletionChunk, text: str, tokenizer: PreTrainedTokenizerFast | None) -> bool:
     if not answer.ids:
         return False
     if tokenizer is not None:
@@ -88,34 +88,34 @@ def _are_ids(answer: Answer, text: str, tokenizer: PreTrainedTokenizerFast | Non
     return answer.sampled_tokens is None or 0 <= answer.sampled_tokens - len(answer.ids) <= 1
 
 
-async def _streams(way: Way, number: int, text: str) -> bool:
+async def _streams(client: ProbeClient, number: int, text: str) -> bool:
     """Whether the greedy text comes in pieces."""
-    written = way.written(way.prompts[number], most=LENGTH)
+    written = client.written(ProbeRequest(client.prompts[number]))
     if written is None:
         return False
     pieces = []
     try:
-        async with aclosing(way.connection.stream(written.path, way.dialect.streamed(written.body))) as events:
+        async with aclosing(client.connection.stream(written.path, client.dialect.streamed(written.body))) as events:
             async for event in events:
-                pieces.append(way.dialect.read(event))
+                pieces.append(client.dialect.read(event))
     except (Refused, Unreachable):
         return False
     return sum(bool(piece.text) for piece in pieces) > 2 and joined(pieces).text == text
 
 
-async def _counts_cached(way: Way, tokenizer: PreTrainedTokenizerFast | None) -> bool:
+async def _counts_cached(client: ProbeClient, tokenizer: PreTrainedTokenizerFast | None) -> bool:
     """Whether a long prompt that was just asked about is told to have been in the cache."""
-    prompt: Prompt = way.prompts[0]
+    prompt: Prompt = client.prompts[0]
     if isinstance(prompt, Messages):
         prompt = Messages((("user", _LONG),))
     elif isinstance(prompt, str):
         prompt = _LONG
     elif tokenizer is not None:
         prompt = tuple(tokenizer.encode(_LONG))
-    first = await way.ask(prompt, most=1)
+    first = await client.ask(ProbeRequest(prompt, most=1))
     if first is None or first.cached_tokens is None:
         return False
-    second = await way.ask(prompt, most=1)
+    second = await client.ask(ProbeRequest(prompt, most=1))
     return second is not None and (second.cached_tokens or 0) > 0
 
 

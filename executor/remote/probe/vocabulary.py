@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.executor.remote.probe.asking import posted
+from qpdsl.executor.remote.probe.probe_client import posted
 from qpdsl.executor.remote.server.connection import Connection
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qpdsl.executor.remote.scoring.places import Tokens
 from qpdsl.executor.remote.scoring.reading import BadAnswer, Reading, Values, field, number
+from qpdsl.executor.remote.scoring.scoring_positions import Tokens
 
 _PATH = "completions"
 # How vLLM writes an id in the place of a token.

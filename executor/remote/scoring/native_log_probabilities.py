@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from qpdsl.executor.remote.scoring.log_probabilities import Want
-from qpdsl.executor.remote.scoring.places import Tokens
 from qpdsl.executor.remote.scoring.reading import BadAnswer, Reading, Values, field, number
+from qpdsl.executor.remote.scoring.scoring_positions import Tokens
 
 
 def native_reading(tokens: Tokens, wants: Sequence[Want]) -> Reading:

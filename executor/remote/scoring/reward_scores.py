@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from qpdsl.executor.remote.scoring.places import Tokens
 from qpdsl.executor.remote.scoring.reading import BadAnswer, Reading, Values, field, number
+from qpdsl.executor.remote.scoring.scoring_positions import Tokens
 
 
 def token_rows(model: str, tokens: Tokens, positions: Sequence[int], outputs: Tokens, *, are_shares: bool) -> Reading:

@@ -1,7 +1,7 @@
 """Serves the requests that draw nothing, by questions to a server.
 
 Of a language model there are two ways to read the same log-probabilities. One question can be asked about a whole
-path of tokens; vLLM then computes all of it anew, as its prefix cache keeps no log-probabilities. Or each place is a
+path of tokens; vLLM then computes all of it anew, as its prefix cache keeps no log-probabilities. Or each position is a
 question of its own, about the token that would follow it; what stands before it comes out of the server's cache. The
 cheaper way is taken, by the tokens that are computed, which depends on the request alone.
 
@@ -17,22 +17,22 @@ from dataclasses import dataclass, replace
 
 from qpdsl.executor.remote.scoring.log_probabilities import Want, echo_reading, named_reading, prompt_reading
 from qpdsl.executor.remote.scoring.native_log_probabilities import native_reading
-from qpdsl.executor.remote.scoring.places import (
-    Place,
-    ReadingRequest,
-    Tokens,
-    paths_of,
-    places_of,
-    sequences_of,
-)
 from qpdsl.executor.remote.scoring.reading import Read, Reading, Values
 from qpdsl.executor.remote.scoring.reward_scores import last_row, native_last_row, token_rows
+from qpdsl.executor.remote.scoring.scoring_positions import (
+    ReadingRequest,
+    ScoringPosition,
+    Tokens,
+    paths_of,
+    positions_of,
+    sequences_of,
+)
 from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Calls, Completion, ReadRequest
 
-# What a question about one place costs with all that stands before it in the cache, in tokens: the rest of a page of
+# What a question about one position costs with all that stands before it in the cache, in tokens: the rest of a page of
 # KV, and what a request takes by itself.
 _PLACE_TOKENS = 32
 # vLLM takes no more ids in a question (`MAX_LOGPROB_TOKEN_IDS`).
@@ -60,9 +60,9 @@ async def scored(request: ReadingRequest, abilities: Abilities, address: Address
             for (context, ids), row in zip(rows, values, strict=True):
                 known.update({(context, id): value for id, value in zip(ids, row, strict=True) if value is not None})
 
-    places = places_of(request)
-    await ask(questions.first(places))
-    wanted = [(place.context, id) for place in places for id in place.ids]
+    positions = positions_of(request)
+    await ask(questions.first(positions))
+    wanted = [(position.context, id) for position in positions for id in position.ids]
     if missing := [pair for pair in wanted if pair not in known]:
         await ask(questions.forced(missing))
     if untold := [id for context, id in missing if (context, id) not in known]:
@@ -71,7 +71,8 @@ async def scored(request: ReadingRequest, abilities: Abilities, address: Address
             f"asked for it"
         )
     values = [
-        tuple(_together([known[place.context, id] for id in group]) for group in place.groups) for place in places
+        tuple(_together([known[position.context, id] for id in group]) for group in position.groups)
+        for position in positions
     ]
     return replace(request.completion(values, 0), calls=sum(calls, Calls()))
 
@@ -110,23 +111,28 @@ async def _rewards(request: ReadRequest, abilities: Abilities, address: Address,
 
 @dataclass(frozen=True, slots=True)
 class _Questions:
-    """The questions to one language model. `reads`: the same few ids are wanted at all places, which lie on one way."""
+    """The questions to one language model.
+
+    `reads`: the same few ids are wanted at all positions, which lie on one path.
+    """
 
     abilities: Abilities
     address: Address
     reads: bool
 
-    def first(self, places: Sequence[Place]) -> list[_Question]:
-        """Those about all places, in the cheaper of the two ways.
+    def first(self, positions: Sequence[ScoringPosition]) -> list[_Question]:
+        """Those about all positions, in the cheaper of the two ways.
 
         Of ids that need not be likely, few of a path are told, and a verifier reads a step anew in every round.
         """
         by_place = [
-            (self._next(place.context, ids), [(place.context, ids)]) for place in places for ids in _parts(place.ids)
+            (self._next(position.context, ids), [(position.context, ids)])
+            for position in positions
+            for ids in _parts(position.ids)
         ]
         if not self.abilities.prompt_logprobs or (self.abilities.named_logprobs and self.reads):
             return by_place
-        by_path = self._by_path(places)
+        by_path = self._by_path(positions)
         cost = sum(len(rows[-1][0]) for _, rows in by_path)
         is_cheaper = len(by_place) * _PLACE_TOKENS < cost
         return by_place if self.abilities.named_logprobs and is_cheaper else by_path
@@ -140,13 +146,13 @@ class _Questions:
             for sequences in sequences_of(missing)
         ]
 
-    def _by_path(self, places: Sequence[Place]) -> list[_Question]:
+    def _by_path(self, positions: Sequence[ScoringPosition]) -> list[_Question]:
         if self.address.dialect == "sglang":
-            return [self._path(path[-1].context, _wants(path)) for path in paths_of(places)]
+            return [self._path(path[-1].context, _wants(path)) for path in paths_of(positions)]
         if self.reads:
             # What follows all of the tokens is told of none, so one of the ids is put there.
-            return [self._path((*path[-1].context, path[-1].ids[0]), _wants(path)) for path in paths_of(places)]
-        return self.forced((place.context, id) for place in places for id in place.ids)
+            return [self._path((*path[-1].context, path[-1].ids[0]), _wants(path)) for path in paths_of(positions)]
+        return self.forced((position.context, id) for position in positions for id in position.ids)
 
     def _path(self, tokens: Tokens, wants: Sequence[Want]) -> _Question:
         rows = [(tokens[:length], ids) for length, ids in wants]
@@ -162,8 +168,8 @@ class _Questions:
         return named_reading(self.address.name, tokens, ids)
 
 
-def _wants(path: Sequence[Place]) -> list[Want]:
-    return [(len(place.context), place.ids) for place in path]
+def _wants(path: Sequence[ScoringPosition]) -> list[Want]:
+    return [(len(position.context), position.ids) for position in path]
 
 
 def _parts(ids: Tokens) -> list[Tokens]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from qpdsl.executor.remote.scoring.log_probabilities import echo_reading, named_reading, prompt_reading
 from qpdsl.executor.remote.scoring.native_log_probabilities import native_reading
-from qpdsl.executor.remote.scoring.places import Tokens
 from qpdsl.executor.remote.scoring.reading import BadAnswer, Read, Reading, Values
 from qpdsl.executor.remote.scoring.reward_scores import last_row, native_last_row, token_rows
+from qpdsl.executor.remote.scoring.scoring_positions import Tokens
 from qpdsl.executor.remote.server.abilities import Abilities, ScoreSource
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.errors import Refused

@@ -86,7 +86,8 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
     known: dict[int, Row] = {}
     out = set(range(feeding.slots))
     bound, sure = _bound(nodes, instance), instance.number("decided", vote.op.decided)
-    waves = sure is not None and isinstance(vote.strategy, VoteStrategy) and vote.strategy.waves
+    assert isinstance(vote.strategy, VoteStrategy)
+    waves, whole = sure is not None and vote.strategy.waves, vote.strategy.whole
     start = time.monotonic()
     try:
         feeding.begin(votes_to_decide(0, 0, sure) if waves and sure is not None else feeding.slots)
@@ -104,7 +105,7 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
                 if _tally(vote.op, known, out).is_decided(bound, weighted=vote.op.weight is not None):
                     break
                 continue
-            if _is_sure(vote.op, known, out, sure):
+            if _is_sure(vote.op, known, out, sure, whole=whole):
                 break
             if feeding.idle:
                 feeding.begin(_missing_votes(vote.op, known, sure))
@@ -118,6 +119,9 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
     between = zip(nodes, accounts, strict=True)
     instance.emptied += [why_none(node.op) for node, account in between if account.rows_in and not account.rows_out][:1]
     winners = await run(vote, voters, own)
+    if not whole:
+        # How many rows came to the vote depends on which ended first.
+        instance.supports.pop(vote.id, None)
     if instance.watched:
         emit_changes(vote.op, voters, winners, own)
     accounts[-1].rows_in, accounts[-1].rows_out = len(voters), len(winners)
@@ -199,9 +203,9 @@ class _SampleQueue:
         completions = await asyncio.gather(*self._waiting, return_exceptions=True)
         for ticket, completion in zip(self._waiting.values(), completions, strict=True):
             if isinstance(completion, Completion):
-                usage.took(ticket.request, completion)
+                usage.took(ticket)
             else:
-                usage.called(ticket.request, ticket.calls)
+                usage.spent(ticket)
         usage.sampled_tokens += self._counter.rest(self._samples)
         usage.counts["given_up"] += self._drawn - len(self._samples)
 
@@ -225,7 +229,7 @@ class _SampleQueue:
         alone = self._sampling.distinct(continuation) == 1
         copies = self._sampling.with_copies(continuation, (sample,)) if alone else (sample,)
         usage = self._sampling.instance.usage
-        usage.sampled_tokens += sample.size
+        usage.sampled_tokens += sample.size - self._sampling.drawn_before(continuation, (sample,), first + index)
         usage.counts["samples"] += 1
         self._sampling.count_steps(continuation, (sample,))
         usage.counts["longest"] = max(usage.counts["longest"], sample.size)
@@ -293,16 +297,18 @@ def votes_to_decide(leader: int, second: int, sure: float) -> int:
     return more
 
 
-def _is_sure(op: ops.Vote, known: dict[int, Row], out: set[int], sure: float) -> bool:
+def _is_sure(op: ops.Vote, known: dict[int, Row], out: set[int], sure: float, *, whole: bool) -> bool:
     """Whether the rows before the first open sample decide a vote that counts them in their order.
 
-    They do so too where all others together could not make up for the leader's votes.
+    They do so too where all others together could not make up for the leader's votes, unless the `whole` count is read.
     """
     frontier = min(out)
     slots = [slot for slot in sorted(known) if slot < frontier]
     answers = answers_of(op, [known[slot].columns.get(op.column) for slot in slots])
     if decided_after(answers, sure) is not None:
         return True
+    if whole:
+        return False
     before = {slot: known[slot] for slot in slots}
     later = out | {slot for slot in known if slot > frontier}
     return _tally(op, before, later).is_decided(1.0, weighted=False)

@@ -26,8 +26,9 @@ from dataclasses import dataclass, field, replace
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.confidence import Confidence
 from qpdsl.executor.requests.engine import Engine
-from qpdsl.executor.requests.request import Completion, Finish, GenerateRequest, LogProbRequest, Mask, Sample
+from qpdsl.executor.requests.request import Finish, GenerateRequest, LogProbRequest, Mask, Sample
 from qpdsl.executor.requests.shadow import shadowed
+from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.generate.continuation import Continuation
 from qpdsl.executor.runtime.generate.filter_shadows import count_shadow, small_draws
 from qpdsl.executor.runtime.generate.sampling import Sampling
@@ -167,11 +168,10 @@ class _Filtering:
         """Draws a sample, with a request for each token."""
         while sample.finish is None:
             request = self._small([sample], 1)
-            completion = await self.engine.submit(self.small.name, request)
-            self._sent(request, completion)
-            if self._took_piece(sample, completion.samples[0]):
-                request = self._large(sample)
-                self._took_large(sample, request, await self.engine.submit(self.large.name, request))
+            if self._took_piece(sample, await self._drawn_small(request)):
+                ticket = self.engine.submit(self.large.name, self._large(sample))
+                await ticket
+                self._took_large(sample, ticket)
         await self._shadow(sample)
         await self._read(sample)
 
@@ -190,7 +190,8 @@ class _Filtering:
             try:
                 ticket = self.engine.submit(self.small.name, request)
                 ticket.on_sample = ended
-                self._sent(request, await ticket)
+                await ticket
+                self._sent(ticket)
                 await asyncio.gather(*tasks)
             finally:
                 for task in tasks:
@@ -202,17 +203,15 @@ class _Filtering:
         working.close()
         unsure = self._took_piece(sample, piece)
         while unsure:
-            request = self._large(sample)
-            completion, size = await self.cache.completed(self.large.name, request, self.flush)
+            ticket, size = await self.cache.completed(self.large.name, self._large(sample), self.flush)
             self.usage.counts[f"flush_{size}"] += 1
-            self._took_large(sample, request, completion)
+            self._took_large(sample, ticket)
             if sample.finish is not None:
                 break
             with self.cache.working(self.large.name):
                 request = self._small([sample], sample.room)
-                completion = await self.engine.submit(self.small.name, request)
-            self._sent(request, completion)
-            unsure = self._took_piece(sample, completion.samples[0])
+                piece = await self._drawn_small(request)
+            unsure = self._took_piece(sample, piece)
         await self._shadow(sample)
         await self._read(sample)
 
@@ -246,9 +245,17 @@ class _Filtering:
             since=first.since,
         )
 
-    def _sent(self, request: GenerateRequest, completion: Completion) -> None:
-        self.usage.prompt_tokens += len(request.prompt)
-        self.usage.took(request, completion)
+    async def _drawn_small(self, request: GenerateRequest) -> Sample:
+        """What the small model draws for a request for one sample."""
+        ticket = self.engine.submit(self.small.name, request)
+        completion = await ticket
+        self._sent(ticket)
+        return completion.samples[0]
+
+    def _sent(self, ticket: Ticket) -> None:
+        """Counts a request that is answered."""
+        self.usage.prompt_tokens += len(ticket.request.tokens)
+        self.usage.took(ticket)
 
     def _took_piece(self, sample: _Sample, piece: Sample) -> bool:
         """The sample goes on by what the small model drew; True where it was unsure of what follows."""
@@ -258,12 +265,12 @@ class _Filtering:
         sample.take(piece)
         return unsure
 
-    def _took_large(self, sample: _Sample, request: GenerateRequest, completion: Completion) -> None:
+    def _took_large(self, sample: _Sample, ticket: Ticket) -> None:
         """The sample goes on by what the large model drew."""
-        self._sent(request, completion)
-        counts = self.usage.counts
+        self._sent(ticket)
+        completion, counts = ticket.result(), self.usage.counts
         counts["large_draws"] += 1
-        counts["large_tokens"] += len(request.prompt) - completion.cached
+        counts["large_tokens"] += len(ticket.request.tokens) - completion.cached
         sample.large.add(len(sample.tokens))
         sample.take(completion.samples[0])
         sample.called = True
@@ -287,8 +294,9 @@ class _Filtering:
                 jump=False,
                 logprobs=False,
             )
-            completion = await self.engine.submit(self.large.name, request)
-            self._sent(request, completion)
+            ticket = self.engine.submit(self.large.name, request)
+            completion = await ticket
+            self._sent(ticket)
             counts["large_tokens"] += len(request.prompt) - completion.cached
             told = self.confidence.by == "probability" and self.confidence.share is None
             probability = math.exp(sample.logprobs[place]) if told else None
@@ -299,7 +307,7 @@ class _Filtering:
         if not self.sampling.strategy.logprobs:
             return
         request = LogProbRequest(sample.continuation.prompt, sample.tokens, cached=self.sampling.strategy.share)
-        completion = await self.engine.submit(self.large.name, request)
-        self.usage.prompt_tokens += len(request.tokens)
-        self.usage.took(request, completion)
+        ticket = self.engine.submit(self.large.name, request)
+        completion = await ticket
+        self._sent(ticket)
         sample.logprobs = completion.logprobs

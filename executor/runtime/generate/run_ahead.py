@@ -159,3 +159,4 @@ class Expansion:
     def _drop(self, held: _Held) -> None:
         held.ticket.cancel()
         self.usage.sampled_tokens += held.counter.total
+        self.usage.engine_seconds += held.ticket.seconds

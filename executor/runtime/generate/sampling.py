@@ -133,7 +133,7 @@ class Sampling:
         """Counts the samples of a row: tokens where they were drawn, near ties as if each copy had been."""
         distinct = samples[: self.distinct(continuation)]
         usage, lengths = self.instance.usage, [sample.size for sample in distinct]
-        usage.sampled_tokens += sum(lengths)
+        usage.sampled_tokens += sum(lengths) - self.drawn_before(continuation, distinct)
         usage.near_ties += sum(sample.near_ties for sample in samples)
         counts = usage.counts
         self.count_steps(continuation, distinct)
@@ -141,6 +141,25 @@ class Sampling:
         counts["samples"] += len(lengths)
         counts["context"] += len(continuation.prompt)
         counts["longest"] = max(counts["longest"], *lengths)
+
+    def drawn_before(self, continuation: Continuation, samples: Sequence[Sample], first: int = 0) -> int:
+        """The tokens of those samples of a row, from a number on, that an earlier way of the program drew already."""
+        instance = self.instance
+        shared = self.strategy.share and self.strategy.decode.whole
+        if instance.drawn_before is None or not shared or not self._repeats():
+            return 0
+        options, tokens = continuation.options, 0
+        ends = (options.stop, continuation.limit, self.op.constraint, self.op.via, self.strategy.until)
+        for index, sample in enumerate(samples, first):
+            key = 0 if options.params.greedy and self.op.via is None else continuation.keys[index]
+            mark = (self.model.name, continuation.prompt, options.params, *ends, key)
+            instance.drawn.add(mark)
+            tokens += sample.size if mark in instance.drawn_before else 0
+        return tokens
+
+    def _repeats(self) -> bool:
+        """Whether the engine gives the same sample again, so that it need not draw it twice."""
+        return self.instance.services.engine.capabilities(self.model.name).repeats == "exact"
 
     def count_steps(self, continuation: Continuation, samples: Sequence[Sample]) -> None:
         """Counts how the tokens of distinct samples of a row came about."""
@@ -169,6 +188,13 @@ class Sampling:
         """For how many tokens a sample of a row is to go on past its stop; 0 where it ends there."""
         options = continuation.options
         return self.strategy.beyond if options.params.greedy and options.stop is not None else 0
+
+    def ended_by(self, continuation: Continuation) -> tuple[object, ...]:
+        """What the watches of a row's samples end them by."""
+        stop, until = continuation.options.stop, None if self.strategy.until is None else self.strategy.until.pattern
+        if beyond := self.beyond(continuation):
+            return stop, until, continuation.limit, beyond
+        return () if stop is None and until is None else (stop, until)
 
     def requests(
         self,
@@ -231,6 +257,7 @@ class Sampling:
             constraint=_constraint(self.op) if self.mask is not None else None,
             stops=() if stop is None or beyond else stop.texts,
             lead=self.strategy.lead and not first and len(keys) > 1,
+            ended_by=self.ended_by(continuation),
         )
 
     def _show(self, paths: Sequence[Path], piece: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -65,7 +65,7 @@ class Services:
     `routing`: who decides what a plan leaves to a router. `request_cache`: where requests to large models wait for each
     other; None where those of an operator do so alone. `exit_routing`: who decides which draws try an early exit, where
     the plan leaves it to a router, and `exit_state` names what that knows of a model; `shadowing`: of which draws it is
-    looked at whether the full model agrees.
+    looked at whether the full model agrees. `candidates`: those of the last choice are wanted too.
     """
 
     engine: Engine
@@ -82,13 +82,15 @@ class Services:
     exit_routing: ExitRouting | None = None
     exit_state: Callable[[str], str] = str
     shadowing: Shadowing = field(default_factory=Shadowing)
+    candidates: bool = False
 
 
 @dataclass
 class Usage:
     """Tokens as an API would bill them: the whole prompt of every request, and every token sampled.
 
-    `cached_tokens` are the prompt tokens whose KV was found. `counts` holds what the cost depends on, by name:
+    `cached_tokens` are the prompt tokens whose KV was found. `engine_seconds`: see `InstanceResult`. `counts` holds
+    what the cost depends on, by name:
 
     - `going`: rows that went on; `context`: their tokens; `samples`: samples drawn; `longest`: tokens of the longest
     - `texts`: texts shown to verifiers; `texts_known`: those of them that were scored before; `text_tokens`: all their
@@ -117,6 +119,8 @@ class Usage:
     - of models on servers: `requests` that were sent, `retries` of them again, `replayed` ones that an earlier run had
       kept; `server_cached`: prompt tokens that the server found in a cache; `cost_millionths` of the currency of the
       price table
+    - `shared_samples`: samples that were drawn for other requests, with `saved_tokens`, which count as sampled all the
+      same; `shared_scores`: scores of steps that other instances read. How many depends on what ran before
     - of calls that were asked to go on past their stop: `beyond_tokens` that they wrote there, `beyond_used`: those of
       them that later calls took, with what the program put between; `saved_calls`: samples that no request was made for
     """
@@ -126,13 +130,21 @@ class Usage:
     sampled_tokens: int = 0
     near_ties: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    engine_seconds: float = 0.0
 
-    def took(self, request: Request, completion: Completion) -> None:
-        """Counts what the completion of a request says of itself. The request's tokens have been counted as prompt."""
-        self.cached_tokens += completion.cached
-        self.called(request, completion.calls)
+    def took(self, ticket: Ticket) -> None:
+        """Counts what a request took that is answered. Its tokens have been counted as prompt."""
+        self.cached_tokens += ticket.result().cached
+        self.spent(ticket)
 
-    def called(self, request: Request, calls: Calls | None) -> None:
+    def spent(self, ticket: Ticket) -> None:
+        """Counts what a request took until it was answered or given up."""
+        self.engine_seconds += ticket.seconds
+        if ticket.shared:
+            self.counts.update(shared_samples=ticket.shared, saved_tokens=ticket.saved_tokens)
+        self._called(ticket.request, ticket.calls)
+
+    def _called(self, request: Request, calls: Calls | None) -> None:
         """Counts what a request took at a server elsewhere; None where it was at none.
 
         Prompt tokens are then those that the server billed, where it says so.
@@ -154,6 +166,7 @@ class Usage:
         self.cached_tokens += other.cached_tokens
         self.sampled_tokens += other.sampled_tokens
         self.near_ties += other.near_ties
+        self.engine_seconds += other.engine_seconds
         for name, count in other.counts.items():
             self.counts[name] += count
 
@@ -173,7 +186,9 @@ class Instance:
     which there are none where the text is too long.
 
     `written` is what samples wrote past their stop. `emptied` says of each operator that left no row why, in words that
-    follow a colon.
+    follow a colon. `supports` has, by the id of an operator that chooses one row of several, how sure it was (see
+    `support.py`). `drawn` are marks of the samples that were counted, and `drawn_before` of those that an earlier way
+    of the program drew, which are counted no more; None where it has no ways.
     """
 
     name: str
@@ -191,6 +206,9 @@ class Instance:
     scored: set[bytes] = field(default_factory=set)
     steps: dict[tuple[str, VerifierInput], tuple[float, ...]] = field(default_factory=dict)
     emptied: list[str] = field(default_factory=list)
+    supports: dict[str, float] = field(default_factory=dict)
+    drawn: set[Hashable] = field(default_factory=set)
+    drawn_before: frozenset[Hashable] | None = None
     contexts: dict[tuple[str, Context], tuple[int, ...]] = field(default_factory=dict)
     digests: dict[Context, bytes] = field(default_factory=dict)
     judged: dict[tuple[str, ...], Value] = field(default_factory=dict)
@@ -267,6 +285,7 @@ class Submissions:
         self._engine = instance.services.engine
         self._usage = instance.usage
         self._tickets: list[Ticket] = []
+        self._counted = False
 
     def __enter__(self) -> Submissions:
         return self
@@ -278,8 +297,9 @@ class Submissions:
     async def completions(self) -> list[Completion]:
         """The completions of all requests, in the order of submission. Raises EngineError."""
         completions = [await ticket for ticket in self._tickets]
-        for ticket, completion in zip(self._tickets, completions, strict=True):
-            self._usage.took(ticket.request, completion)
+        for ticket in self._tickets:
+            self._usage.took(ticket)
+        self._counted = True
         return completions
 
     def take(self, ticket: Ticket) -> None:
@@ -290,3 +310,4 @@ class Submissions:
         # Cancelling a ticket that is done does nothing.
         for ticket in self._tickets:
             ticket.cancel()
+            self._usage.engine_seconds += 0.0 if self._counted else ticket.seconds

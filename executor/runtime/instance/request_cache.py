@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Completion, Request
+from qpdsl.executor.requests.request import Request
 from qpdsl.executor.requests.ticket import Ticket
 
 
@@ -68,8 +68,8 @@ class RequestCache:
             queue.working -= 1
             self._look(model)
 
-    async def completed(self, model: str, request: Request, flush: Flush) -> tuple[Completion, int]:
-        """The completion of a request that may wait, and the size of the batch that it went in. Raises EngineError."""
+    async def completed(self, model: str, request: Request, flush: Flush) -> tuple[Ticket, int]:
+        """The ticket, resolved, of a request that may wait, and the size of its batch. Raises EngineError."""
         queue, loop = self._queue(model), asyncio.get_running_loop()
         waiting = _Waiting(self._engine, request, loop.create_future())
         queue.waiting.append(waiting)
@@ -83,7 +83,8 @@ class RequestCache:
         except asyncio.CancelledError:
             self._give_up(queue, waiting)
             raise
-        return await ticket, size
+        await ticket
+        return ticket, size
 
     def _queue(self, model: str) -> _Queue:
         return self._queues.setdefault(model, _Queue())

@@ -31,7 +31,7 @@ async def top_k(op: ops.TopK, rows: Candidates, instance: Instance) -> Candidate
     """The `k` best rows of each group, groups in the order first seen. Raises RowError.
 
     With `like`, as search-and-learn does it: the rows kept stay in their order, and a group whose best row is at its
-    end is kept whole and closed.
+    end is kept whole and closed. Where one row of all is kept, its value is left in `Instance.supports`.
     """
     k, values = instance.whole("keep", op.k), instance.values(op.by, rows)
     kept: list[Row] = []
@@ -44,6 +44,8 @@ async def top_k(op: ops.TopK, rows: Candidates, instance: Instance) -> Candidate
             kept += [_closed(rows[index]) for index in group]
         else:
             kept += [rows[index] for index in best]
+            if k == 1 and op.per is None and sort_key(values[best[0]])[0]:
+                instance.supports[instance.operator] = float(sort_key(values[best[0]])[1])
     return tuple(kept)
 
 

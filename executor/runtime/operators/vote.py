@@ -22,7 +22,8 @@ from qpdsl.planner.values.value import NUMBER, Value, format_value
 async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates:
     """The best row of the winning answer; a row whose answer or weight is None has no vote. No row where none has one.
 
-    Each group of rows votes by itself.
+    Each group of rows votes by itself. Without groups the winner's share of what could be cast is left in
+    `Instance.supports`.
 
     Raises RowError where a weight is below 0 or not finite, or where `equal=math` has nothing to compare with.
     """
@@ -50,7 +51,10 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
         if totals:
             # `max` takes the first of equals, and the dictionary is in the order values were first seen. Rounded, since
             # the rounding errors of a sum must not tell equal totals apart.
-            winners.append(best[max(totals, key=lambda answer: round(totals[answer], SCORE_DIGITS))][1])
+            winner = max(totals, key=lambda answer: round(totals[answer], SCORE_DIGITS))
+            winners.append(best[winner][1])
+            if op.per is None:
+                instance.supports[instance.operator] = round(totals[winner] / len(counted), SCORE_DIGITS)
     return tuple(rows[index] for index in winners)
 
 

@@ -70,13 +70,20 @@ async def passes(op: ops.Passes, rows: Candidates, instance: Instance) -> Candid
     ]
     async with instance.scoring("passes"):
         new = [key for key in dict.fromkeys(keys) if key is not None and key not in instance.judged]
-        loop = asyncio.get_running_loop()
         try:
-            runs = [loop.run_in_executor(_PROCESSES, passes_tests, code, test, limit) for _, code, test, _ in new]
+            runs = [in_sandbox(code, test, limit) for _, code, test, _ in new]
             instance.judged.update(zip(new, await asyncio.gather(*runs), strict=True))
         except NoSandbox as error:
             raise RowError(f"`score passes(…)`: {error}") from error
     return _with_scores(op.into, rows, [None if key is None else instance.judged[key] is True for key in keys])
+
+
+async def in_sandbox(code: str, tests: str, seconds: float) -> bool:
+    """Whether code passes tests in so many seconds of processor time. Raises NoSandbox.
+
+    As many run at once as there are processors.
+    """
+    return await asyncio.get_running_loop().run_in_executor(_PROCESSES, passes_tests, code, tests, seconds)
 
 
 def code_in(text: str) -> str:

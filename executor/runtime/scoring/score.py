@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from qpdsl.executor.requests.request import ReadRequest
+from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions, Usage, VerifierInput
 from qpdsl.executor.runtime.scoring.scored_texts import scored_texts
@@ -110,7 +111,7 @@ async def _read_scores(
     verifier: Verifier, model: str, layouts: Sequence[_Layout], instance: Instance, strategy: ScoreStrategy
 ) -> None:
     """Fills in `instance.scores` where they are not known; the first score of a digest stays."""
-    pending: list[tuple[_Layout, tuple[int, ...]]] = []
+    pending: list[tuple[_Layout, tuple[int, ...], Ticket]] = []
     claimed: set[bytes] = set()
     # What a server says of a text may change with what it computes beside it.
     exact = instance.services.engine.capabilities(model).repeats == "exact"
@@ -131,14 +132,15 @@ async def _read_scores(
             tokens = layout.reads.tokens[: positions[-1] + 1] if positions else ()
             usage.cached_tokens += tokens_needed - len(tokens)
             if positions:
-                submissions.submit(model, ReadRequest(tokens, positions, layout.reads.ids, cached=strategy.share))
-                pending.append((layout, missing))
+                request = ReadRequest(tokens, positions, layout.reads.ids, cached=strategy.share)
+                pending.append((layout, missing, submissions.submit(model, request)))
         completions = await submissions.completions()
-    for (layout, missing), completion in zip(pending, completions, strict=True):
+    for (layout, missing, ticket), completion in zip(pending, completions, strict=True):
+        seconds = ticket.seconds / len(missing)
         for step, logits in zip(missing, completion.logits, strict=True):
             step_score = instance.scores.setdefault(layout.digests[step], verifier.score(logits))
             if store is not None:
-                store.put(layout.digests[step], step_score)
+                store.put(layout.digests[step], step_score, seconds)
     instance.scored.update(layout.digests[-1] for layout in layouts)
 
 
@@ -170,11 +172,17 @@ def _missing_steps(
 def _take_stored(
     store: ScoreStore | None, layout: _Layout, missing: tuple[int, ...], instance: Instance
 ) -> tuple[int, ...]:
-    """Takes over the scores that other instances left in the store; the steps that are still missing."""
+    """Takes over the scores that other instances left in the store; the steps that are still missing.
+
+    They count the seconds that they took then.
+    """
     if store is None:
         return missing
     stored = {step: value for step in missing if (value := store.get(layout.digests[step])) is not None}
-    instance.scores.update({layout.digests[step]: value for step, value in stored.items()})
+    instance.scores.update({layout.digests[step]: value.score for step, value in stored.items()})
+    instance.usage.engine_seconds += sum(value.seconds for value in stored.values())
+    if stored:
+        instance.usage.counts["shared_scores"] += len(stored)
     return tuple(step for step in missing if step not in stored)
 
 

@@ -57,11 +57,14 @@ class EachBlock(WithBlock):
 
 @final
 class BranchBlock(WithBlock):
-    """The block of a `branch`, which holds its arms."""
+    """The block of a `branch` or a `strategy`, which holds its arms; `least` are how many there must be."""
 
-    def __init__(self, call: StageCall, done: Callable[[tuple[Stages, ...]], None]) -> None:
+    def __init__(
+        self, call: StageCall, done: Callable[[tuple[Stages, ...]], None], word: str = "branch", least: int = 1
+    ) -> None:
         self._arms: list[Stages] = []
-        super().__init__(call, "`branch`", lambda _: done(tuple(self._arms)))
+        self._word, self._least = word, least
+        super().__init__(call, f"`{word}`", lambda _: done(tuple(self._arms)))
 
     def arm(self) -> WithBlock:
         """One arm: the stages of its own `with` block."""
@@ -69,9 +72,10 @@ class BranchBlock(WithBlock):
 
     def _close(self) -> None:
         if self._stages:
-            help = "write `with branch.arm():` around it"
-            message, span = "a stage of a `branch` stands in one of its arms", self._stages[0].span
+            help = f"write `with {self._word}.arm():` around it"
+            message, span = f"a stage of a `{self._word}` stands in one of its arms", self._stages[0].span
             raise self._composition.refuse("QP504", message, span, help=help)
-        if not self._arms:
-            raise self._composition.refuse("QP121", "`branch` has no arms", self._span)
+        if len(self._arms) < self._least:
+            has = "has no arms" if self._least == 1 else "chooses among two arms at least"
+            raise self._composition.refuse("QP121", f"`{self._word}` {has}", self._span)
         self._done(())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import update_wrapper
 from types import FunctionType
@@ -23,7 +23,8 @@ from qpdsl.errors import naming_keywords
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import SYSTEMS
+from qpdsl.grammar.suggest import listed
+from qpdsl.grammar.words import BUDGET_UNITS, SYSTEMS, BudgetUnit
 from qpdsl.sources.surroundings import environment
 
 System = OneOf["search_and_learn"]
@@ -41,6 +42,7 @@ def program(
     latency: float | None = None,
     draft: Draft | Model | str | OneOf[False] | None = None,
     like: System | None = None,
+    budget: Mapping[BudgetUnit, float] | None = None,
 ) -> Callable[[Callable[P, R]], Program[P, R]]: ...
 @naming_keywords
 def program(
@@ -52,6 +54,7 @@ def program(
     latency: float | None = None,
     draft: Draft | Model | str | OneOf[False] | None = None,
     like: System | None = None,
+    budget: Mapping[BudgetUnit, float] | None = None,
 ) -> Any:
     """Turns a function that composes stages into a program; the function runs once, now.
 
@@ -59,9 +62,11 @@ def program(
     models, `qp.Messages` and `qp.Model`; with `| None` they may be None. What it returns is what the program gives
     back, as a value of its return annotation. `within` says how far a plan may go (`qp.exact`, `qp.epsilon(…)`,
     `qp.loss(…)`), `latency` how much time counts against quality, and `draft` says what proposes tokens, as at
-    `generate`. `like` takes over another system's conventions. Raises QpError.
+    `generate`. `like` takes over another system's conventions. `budget` is what a problem may take on average, of a
+    program that leaves arms or widths open: `{"tokens": 2000}`, `{"seconds": 1.5}` or `{"cost": 0.002}`. Raises
+    QpError.
     """
-    options = ProgramOptions(name, within, latency, draft, like)
+    options = ProgramOptions(name, within, latency, draft, like, budget)
     if function is None:
         return lambda function: _program(function, options)
     return _program(function, options)
@@ -76,6 +81,7 @@ class ProgramOptions:
     latency: float | None
     draft: Draft | Model | str | OneOf[False] | None
     like: System | None
+    budget: Mapping[BudgetUnit, float] | None
 
 
 def _program(function: Callable[..., Any], options: ProgramOptions) -> Program[..., Any]:
@@ -106,6 +112,19 @@ def _program(function: Callable[..., Any], options: ProgramOptions) -> Program[.
     return composed
 
 
+def _budget(call: StageCall, budget: Mapping[BudgetUnit, float]) -> ast.Budget:
+    """The budget of a program. Raises QpError."""
+    span = call.place("budget")
+    amounts = [(unit, budget[unit]) for unit in BUDGET_UNITS if unit in budget]
+    if len(budget) != 1 or not amounts:
+        message = f"a budget is one amount of {listed(BUDGET_UNITS)}"
+        raise call.composition.refuse("QP142", message, span, help='write `budget={"tokens": 2000}`')
+    ((unit, amount),) = amounts
+    if type(amount) not in (int, float) or not 0 < amount < float("inf"):
+        raise call.composition.refuse("QP301", "a budget is a number over 0", span)
+    return ast.Budget(unit, float(amount), span=span)
+
+
 def _syntax(
     function: Callable[..., Any], signature: Signature, composition: Composition, options: ProgramOptions
 ) -> ast.Program:
@@ -134,6 +153,7 @@ def _syntax(
         None if latency is None else ast.Prefer(latency, span=call.place("latency")),
         draft,
         None if options.like is None else _like(call, options.like),
+        None if options.budget is None else _budget(call, options.budget),
         span=signature.span,
         name_span=signature.name_span,
     )

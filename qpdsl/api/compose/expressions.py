@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast, final
 
 from qpdsl.api.compose.stage_call import StageCall
 from qpdsl.api.compose.symbols import Symbol, convert, unary
-from qpdsl.api.composition import current, needed
+from qpdsl.api.composition import current, misuse, needed
 from qpdsl.api.syntax_trees import NOWHERE
 from qpdsl.grammar import ast
 
@@ -224,3 +224,15 @@ def _apply(function: str, *values: object, per: object = None) -> Symbol:
     args = tuple(convert(value, site.argument(None, index)) for index, value in enumerate(values))
     group = None if per is None else StageCall(needed(f"qp.{function}"), site).column("per", per)
     return Symbol(ast.Apply(function, args, group, span=site.span, name_span=site.head))
+
+
+def auto(*widths: builtins.int) -> builtins.int:
+    """A width that a budget chooses, of these or, where none are named, of 4, 16 and 64.
+
+    It stands in the place of `n`, of the number of `keep` and `split`, of `simulations`, of an argument of a called
+    program, or as the default of a parameter. Raises QpError for fewer than two, or where they do not ascend.
+    """
+    whole = builtins.all(type(width) is builtins.int for width in widths)
+    if widths and (builtins.len(widths) < 2 or not whole or [*widths] != sorted({*widths})):
+        raise misuse("QP143", "`qp.auto` chooses among whole numbers: two at least, ascending")
+    return cast(builtins.int, Symbol(ast.Auto(widths, span=NOWHERE)))

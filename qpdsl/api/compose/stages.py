@@ -393,6 +393,15 @@ class Rows:
         call = self._stage_call("branch")
         return BranchBlock(call, lambda arms: self._add(ast.Branch(arms, span=call.span), call))
 
+    def strategy(self) -> BranchBlock:
+        """Arms that aim at the same: a budget has one of them run for a problem, or several one after another."""
+        call = self._stage_call("strategy")
+
+        def done(arms: tuple[Stages, ...]) -> None:
+            self._add(ast.Strategy(arms, span=call.span), call)
+
+        return BranchBlock(call, done, "strategy", 2)
+
     def if_(self, condition: bool) -> WithBlock:
         """Runs the stages of the `with` block on the rows for which a condition holds; the others pass.
 

@@ -14,13 +14,14 @@ from qpdsl.cli.shared_options import format_option
 @click.command(short_help="Show or drop the statistics of earlier runs.")
 @click.argument("name", metavar="[PROGRAM]", required=False)
 @click.option("--forget", is_flag=True, help="Drop them: those of PROGRAM, or all.")
+@click.option("--rebuild", is_flag=True, help="Make them anew from the runs that are kept, and drop all others.")
 @format_option
-def command(name: str | None, forget: bool, form: str) -> Exit:
+def command(name: str | None, forget: bool, rebuild: bool, form: str) -> Exit:
     """Show what programs came to when they ran: rounds, rows, lengths, for one problem on average.
 
     The planner estimates by them. They are counts and the words of the program's stages, nothing of inputs or answers,
     and lie in the user's cache folder. Every run adds to them, unless it is told `--no-statistics` or the environment
-    says `QPDSL_STATISTICS=0`.
+    says `QPDSL_STATISTICS=0`. Runs over rows keep theirs in their own files too (`qpdsl runs`).
     """
     import json
 
@@ -29,8 +30,12 @@ def command(name: str | None, forget: bool, form: str) -> Exit:
     from qpdsl.planner.explain.measurements import servers_text, statistics_text
     from qpdsl.planning.user_cache import changing_statistics, damaged_files, folder, read_statistics
 
+    if rebuild and (forget or name is not None):
+        raise UsageError("`--rebuild` makes the statistics of all programs anew; leave out the rest")
     for note in damaged_files():
         say(f"note: {note}")
+    if rebuild:
+        return _rebuild()
     statistics = read_statistics()
     if name is not None and not any(program.name == name for program in statistics.programs.values()):
         known = sorted({program.name for program in statistics.programs.values()})
@@ -56,4 +61,27 @@ def command(name: str | None, forget: bool, form: str) -> Exit:
         put("\n\n".join([*parts, servers_text(servers, width)] if servers else parts))
     else:
         say(f"there are no statistics yet in `{folder() / STATISTICS_FILE}`; every `qpdsl run` makes some")
+    return Exit.OK
+
+
+def _rebuild() -> Exit:
+    from qpdsl.planner.cost.statistics import Statistics
+    from qpdsl.planning.user_cache import changing_statistics
+    from qpdsl.run_store.measured import statistics_of
+    from qpdsl.run_store.run_file import RunFile, RunFileError
+    from qpdsl.run_store.run_folder import RunFolder
+
+    folder, rebuilt, runs = RunFolder(), Statistics(), 0
+    for id in folder.ids():
+        try:
+            with RunFile.reading(folder.file(id)) as run:
+                own = statistics_of(run)
+        except RunFileError as error:
+            say(f"warning: {error.message}")
+            continue
+        rebuilt.join(own)
+        runs += bool(own.programs)
+    with changing_statistics() as statistics:
+        statistics.programs, statistics.losses, statistics.servers = rebuilt.programs, rebuilt.losses, rebuilt.servers
+    say(f"the statistics are those of {runs} kept run{'s' * (runs != 1)}")
     return Exit.OK

@@ -22,11 +22,11 @@ def command(targets: tuple[str, ...], allow_read: tuple[str, ...], python: tuple
     as one list. Exits with 0 if no file has an error, else with 2.
     """
     from qpdsl.cli.diagnostics import show, show_error, show_more
-    from qpdsl.dataset.json_values import dumps
     from qpdsl.errors import UsageError
     from qpdsl.grammar.diagnostic import QpError, to_json
     from qpdsl.grammar.parse.parser import parse_file
     from qpdsl.planner.check.lower import check
+    from qpdsl.planner.values.json_values import dumps
     from qpdsl.sources.programs import folder_of, read_target
 
     surroundings = read_surroundings(allow_read, python)

@@ -9,9 +9,11 @@ import click
 
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.options.budget_options import BudgetOptions, budget_options, policy_of
 from qpdsl.cli.runs.analysis_run import AnalyzeOptions, analyze_options
 from qpdsl.cli.shared_options import format_option, planning_options, program_options, within_option
 from qpdsl.planning.target import Target
+from qpdsl.run_store.fingerprint import Computing
 from qpdsl.sources.surroundings import Surroundings, read_surroundings
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 @program_options
 @planning_options
 @within_option
+@budget_options
 @click.option("--rows", is_flag=True, help="The plan for `run --rows`, where all columns are read.")
 @click.option("--verbose", is_flag=True, help="The naive plan too, and the plan after each rule that changed it.")
 @click.option(
@@ -49,6 +52,7 @@ def command(
     disabled: tuple[str, ...],
     exit_heads: tuple[str, ...],
     within: WithinLevel | None,
+    budget: str | None,
     rows: bool,
     verbose: bool,
     against: str | None,
@@ -94,8 +98,10 @@ def command(
     for note in damaged_files():
         say(f"note: {note}")
     values = parse_settings(lowered.params, settings, lowered.name, lowered.model_params)
-    lowered = with_defaults(lowered, values)
-    optimized = planning.optimized(lowered, reads_of(lowered, rows=rows), runs_on)
+    lowered = BudgetOptions(budget=budget).budgeting(with_defaults(lowered, values))
+    computing = Computing(device=options.device, dtype=options.dtype, router=options.router)
+    policy = policy_of(lowered, values, computing, str(planning), surroundings.python)
+    optimized = planning.optimized(lowered, reads_of(lowered, rows=rows), runs_on, policy=policy)
     _check(optimized.plan)
     check_routed(optimized.plan, options.router)
     if options.analyze:

@@ -41,8 +41,8 @@ def command(code: str | None, form: str) -> Exit:
 
 
 def _list(form: str) -> None:
-    from qpdsl.dataset.json_values import dumps
     from qpdsl.grammar.codes import CODES
+    from qpdsl.planner.values.json_values import dumps
 
     if form == "json":
         put(dumps([{"code": n, "title": c.title, "summary": c.explanation} for n, c in CODES.items()]))
@@ -51,8 +51,8 @@ def _list(form: str) -> None:
 
 
 def _show(name: str, form: str) -> None:
-    from qpdsl.dataset.json_values import dumps
     from qpdsl.grammar.codes import page
+    from qpdsl.planner.values.json_values import dumps
 
     explanation = page(name)
     if form == "json":

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from qpdsl.cli.console import say
-from qpdsl.cli.proposals import complete_data
+from qpdsl.cli.options.budget_options import budget_options, policy_of
+from qpdsl.cli.options.cluster_options import cluster_options
+from qpdsl.cli.options.grading_options import grading_options
+from qpdsl.cli.options.input_options import input_options
+from qpdsl.cli.options.session_options import computing_options, spending_options
 from qpdsl.cli.runs.run_options import RunOptions
-from qpdsl.cli.runs.session_options import computing_options, spending_options
 from qpdsl.cli.shared_options import (
     FileName,
     code_option,
@@ -30,28 +32,25 @@ from qpdsl.planner.plan.physical import KV_TYPES
 from qpdsl.settings import check_memory, check_threads, check_timeout
 
 if TYPE_CHECKING:
+    from qpdsl.planner.budget.budget_policy import BudgetPolicy
     from qpdsl.planner.cost.timing import Load
+    from qpdsl.planner.optimize.optimizer import Optimized
+    from qpdsl.planner.plan.logical import LogicalProgram
+    from qpdsl.planner.values.value import Value
 
 
 @click.command(short_help="Run a program: one answer, or one for every row of a file.")
 @program_options
 @planning_options
 @within_option
-@click.option(
-    "--input",
-    metavar="FILE",
-    type=FileName(),
-    help="Run every line of a file of JSON objects, one row of parameters each. A line's own value goes before --set. "
-    "`id` names a row, else its line number does; `answer`, if it is no parameter, is what accuracy is measured "
-    "against (equal text, number or JSON value). `counting-500` means the problems shipped, `-` standard input.",
-    shell_complete=complete_data,
-)
+@budget_options
+@input_options
 @click.option(
     "--output",
     metavar="FILE",
     type=FileName(dash="without `--output` the results go to stdout"),
-    help="Where the results of --input go, whole or not at all; until then FILE.journal keeps every finished row. "
-    "Without it they go to stdout.",
+    help="Where the results of --input go, whole or not at all. Without it they go to stdout. Either way the run is "
+    "kept: `qpdsl runs`.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same tokens.")
 @click.option("--json", is_flag=True, help="Print JSON: with --input and --output the summary; records always are.")
@@ -75,12 +74,14 @@ if TYPE_CHECKING:
     "to FILE as JSON lines.",
 )
 @statistics_option
-@click.option("--resume", is_flag=True, help="Go on with the unfinished run of --output.")
+@click.option("--resume", is_flag=True, help="Go on with the unfinished run of the same program, values and rows.")
+@click.option(
+    "--reuse", is_flag=True, help="Take rows over that a kept run of the same program and values has computed."
+)
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace the results in --output, the trace in --trace and the steps in --record-routes, drop an unfinished "
-    "run, and start over.",
+    help="Replace the results in --output, the trace in --trace and the steps in --record-routes.",
 )
 @click.option(
     "--concurrency", type=click.IntRange(min=1), help="Rows of --input in flight.  [default: what the plan says]"
@@ -91,6 +92,8 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="A row that takes longer than this fails, and the others go on.  [default: as long as it takes]",
 )
+@cluster_options
+@grading_options
 @computing_options
 @click.option(
     "--trace",
@@ -119,28 +122,24 @@ def command(**values: Any) -> int:
 
 def _check(options: RunOptions) -> None:
     if options.input is None:
-        for name in ("output", "resume", "concurrency"):
+        for name in ("output", "resume", "reuse", "concurrency"):
             if getattr(options, name):
                 raise UsageError(f"`--{name}` needs `--input`")
-    elif options.output is None:
-        if options.resume:
-            raise UsageError("`--resume` needs `--output`")
-        if options.json:
-            raise UsageError(
-                "`--json` with `--input` needs `--output`", "without it, stdout has the records as JSON lines"
-            )
+    elif options.output is None and options.json:
+        raise UsageError("`--json` with `--input` needs `--output`", "without it, stdout has the records as JSON lines")
     if options.overwrite and options.output is None and options.trace is None and options.record_routes is None:
         raise UsageError("`--overwrite` needs `--output`, `--trace` or `--record-routes`")
     if options.record_routes is not None and options.router in (None, "none"):
         raise UsageError("`--record-routes` needs `--router`, without which nothing is routed")
     if options.target == "-" and options.input == "-":
         raise UsageError("the program and `--input` cannot both come from standard input")
+    options.check_input()
+    options.check_grading(has_input=options.input is not None)
+    options.check_cluster()
     options.check_spending()
     check_timeout(options.row_timeout)
     check_threads(options.threads)
     check_memory(options.kv_memory, options.device)
-    if options.resume and options.overwrite:
-        raise UsageError("`--resume` goes on with the unfinished run and `--overwrite` drops it; give one of them")
     if options.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "`--tui` needs a terminal", "`--trace FILE` records the run, for `qpdsl replay` and `qpdsl report`"
@@ -159,17 +158,38 @@ def _load(options: RunOptions) -> Load:
     return replace(load, kv_bytes=parse(options.kv_memory))
 
 
-def _with_kv_type_of_journal(options: RunOptions) -> tuple[RunOptions, bool]:
+def _with_kv_type_of_run(
+    options: RunOptions, program: LogicalProgram, values: Mapping[str, Value]
+) -> tuple[RunOptions, bool]:
     """The options with the KV type of the run to resume, and whether there is such a run.
 
     A plan made now could choose another type, by what was measured since that run began.
     """
-    from qpdsl.dataset.journal import fingerprint_in, journal_path
+    from qpdsl.run_store.resumption import probably_resumed
+    from qpdsl.run_store.run_folder import RunFolder
 
-    assert options.output is not None
-    fingerprint = fingerprint_in(journal_path(Path(options.output)))
-    kv_type = fingerprint.get("kv type")
-    return replace(options, kv_type=kv_type if kv_type in KV_TYPES else None), bool(fingerprint)
+    record = probably_resumed(RunFolder(), program.name, options.seed, values)
+    kv_type = None if record is None else record.fingerprint.get("kv type")
+    return replace(options, kv_type=kv_type if kv_type in KV_TYPES else None), record is not None
+
+
+def _policy_of_run(options: RunOptions, program: LogicalProgram, values: Mapping[str, Value]) -> BudgetPolicy | None:
+    """What the run to resume decides by under the same budget; None where there is none.
+
+    What is learned now could be another policy, by the runs that were kept since that run began.
+    """
+    from qpdsl.planner.budget.budget_policy import BudgetPolicy
+    from qpdsl.planner.ways.open_program import ways_of
+    from qpdsl.planner.ways.strategy_plan import reached_ways
+    from qpdsl.run_store.resumption import probably_resumed
+    from qpdsl.run_store.run_folder import RunFolder
+
+    record = probably_resumed(RunFolder(), program.name, options.seed, values) if program.ways else None
+    if record is None or record.policy is None or program.budget is None:
+        return None
+    policy = BudgetPolicy.from_json(record.policy)
+    same = (policy.unit, policy.budget) == (program.budget.unit, program.budget.amount)
+    return policy if same and {*reached_ways(policy)} <= {*ways_of(program)} else None
 
 
 def _run(options: RunOptions, argv: Sequence[str]) -> int:
@@ -196,13 +216,14 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     program = permitting(program, options.within)
     values = parse_settings(program.params, options.settings, program.name, program.model_params)
     surroundings.read.update(file.absolute() for file in settings_files(program.params, options.settings))
-    # The plan depends on the values of the parameters.
-    program = with_defaults(program, values)
+    # The plan depends on the values of the parameters, and so does what they leave to a budget.
+    program = options.budgeting(with_defaults(program, values))
     options.check_used(program.models.values())
+    options.check_prices(program.models.values())
     abilities = ask_servers(program.models, options.server_timeout, quiet=options.json)
     baseline = greedy_of(program) if options.greedy and not options.analyze else None
     text = options.input is None
-    reads = reads_of(program, rows=options.rows, text=text)
+    reads = reads_of(program, rows=options.rows or options.candidates, text=text)
     heads = tuple(exit_heads_of(options.exit_heads).items())
     target = Target(options.device, options.dtype, options.threads, options.router, heads)
     kv_type_known = options.kv_type is not None
@@ -211,14 +232,33 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
         message = "`--resume` goes on with the plan of before, and `--exit-head` may lead to another"
         raise UsageError(message, "write the early exit into the program: `via amortized(…)`")
     if options.resume and loses and not kv_type_known:
-        options, kv_type_known = _with_kv_type_of_journal(options)
-    optimized = planning.optimized(program, reads, target, _load(options), kv_types=not kv_type_known)
+        options, kv_type_known = _with_kv_type_of_run(options, program, values)
+    kv_types = not kv_type_known
+    policy = _policy_of_run(options, program, values) if options.resume else None
+    if policy is None:
+        policy = policy_of(program, values, options.computing, str(planning), surroundings.python)
+
+    def planned_by(policy: BudgetPolicy | None) -> Optimized:
+        more = {"kv_types": kv_types, "support": options.candidates}
+        return planning.optimized(program, reads, target, _load(options), **more, policy=policy)
+
+    optimized = planned_by(policy)
     greedy = None if baseline is None else planning.optimized(baseline, reads_of(baseline, text=text), target).plan
     check_routed(optimized.plan, options.router)
     if options.resume and routes_exits(optimized.plan):
         message = "`--resume` goes on with tokens that depend on what a router knew, which `--router` may not know now"
         raise UsageError(message, "leave out `--router`, or start over with `--overwrite`")
-    job = Job(optimized.plan, greedy, options.seed, options.rows, optimized.naive, str(planning), options.row_timeout)
+    job = Job(
+        optimized.plan,
+        greedy,
+        options.seed,
+        options.rows,
+        optimized.naive,
+        str(planning),
+        options.row_timeout,
+        source=program.text,
+        with_candidates=options.candidates,
+    )
     refuse_unmet(options, (job.plan, *([] if greedy is None else [greedy])), abilities)
     check_options(job.plan, values)
     check_code(job.plan, allowed=options.allow_code)
@@ -236,5 +276,10 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
 
         return answer(options, job, surroundings, values, files)
     from qpdsl.cli.runs.data_set_run import answer_rows
+    from qpdsl.cli.sweeps.budget_warm_up import warm_up_ways
 
-    return answer_rows(options, job, surroundings, values, files)
+    if warm_up_ways(options, job, program, planning, target, surroundings, values, argv):
+        policy = policy_of(program, values, options.computing, str(planning), surroundings.python)
+        optimized = planned_by(policy)
+        job = replace(job, plan=optimized.plan, written=optimized.naive)
+    return answer_rows(options, job, surroundings, values, files, argv)

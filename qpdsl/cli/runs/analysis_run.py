@@ -11,14 +11,14 @@ import click
 
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.proposals import complete_data
+from qpdsl.cli.options.input_options import InputOptions, input_options, read_input
 from qpdsl.cli.shared_options import (
-    FileName,
     code_option,
     device_option,
     router_option,
     shadow_option,
     statistics_option,
+    with_options,
 )
 from qpdsl.errors import UserError
 from qpdsl.garbage_collector import collections_paused
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from qpdsl.dataset.row_outcome import Outcome
-    from qpdsl.dataset.rows import InputRow
+    from qpdsl.inputs.input_row import InputRow
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.planner.values.value import Value
     from qpdsl.planning.analysis import RunAnalysis
@@ -39,12 +39,10 @@ Command = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnalyzeOptions:
+class AnalyzeOptions(InputOptions):
     """What `explain` takes to run a program; `_OPTIONS` says what each means."""
 
     analyze: bool
-    input: str | None
-    limit: int | None
     seed: int | None
     concurrency: int | None
     device: str
@@ -62,23 +60,14 @@ class AnalyzeOptions:
         if self.analyze and not alone:
             raise UsageError("`--analyze` shows how one plan ran; leave out `--verbose` and `--against`")
         if not self.analyze:
-            for name in ("input", "limit", "seed", "concurrency", "shadow"):
+            for name in ("input", "seed", "concurrency", "shadow"):
                 if getattr(self, name) is not None:
                     raise UsageError(f"`--{name}` needs `--analyze`, since without it nothing runs")
-        if self.limit is not None and self.input is None:
-            raise UsageError("`--limit` needs `--input`")
+        self.check_input()
 
 
 _OPTIONS = (
     click.option("--analyze", is_flag=True, help="Run the program, and show what it came to beside the estimates."),
-    click.option(
-        "--input",
-        metavar="FILE",
-        type=FileName(),
-        help="With --analyze: the rows to run, as for `run`; without it one run with the values of --set.",
-        shell_complete=complete_data,
-    ),
-    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N rows of --input only."),
     click.option("--seed", type=int, help="Same seed, same tokens.  [default: 0]"),
     click.option("--concurrency", type=click.IntRange(min=1), help="Rows in flight.  [default: what the plan says]"),
     device_option,
@@ -93,9 +82,7 @@ _OPTIONS = (
 
 def analyze_options(command: Command) -> Command:
     """The options of a command that can run what it explains."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(_OPTIONS[:1], input_options(with_options(_OPTIONS[1:], command)))
 
 
 def run_analysis(
@@ -174,15 +161,14 @@ def run_for_analysis(
 def _rows(options: AnalyzeOptions, plan: PhysicalPlan, values: Mapping[str, Value]) -> list[InputRow]:
     """The rows to run: of the input, or a single one of the values. Raises UsageError and DataError."""
     from qpdsl.arguments import ArgumentError, bind
-    from qpdsl.dataset.rows import InputRow, read_rows
     from qpdsl.errors import UsageError
-    from qpdsl.sources.programs import input_path
+    from qpdsl.inputs.input_row import InputRow
 
     if options.input is not None:
-        data = read_rows(input_path(options.input), plan, values)
+        data = read_input(options, plan, values)
         for note in data.notes:
             say(note)
-        return list(data.rows[: options.limit])
+        return list(data.rows)
     try:
         return [InputRow(plan.name, bind(plan.params, values))]
     except ArgumentError as error:

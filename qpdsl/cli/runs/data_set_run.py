@@ -1,203 +1,242 @@
-"""A run over the rows of a data set: its journal, its results in order, its summary."""
+"""A run over the rows of a data set: a kept run, its results in order, its summary."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from qpdsl.cli.console import is_terminal, put, say, width_of
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.file_guard import Target
+from qpdsl.cli.options.input_options import read_input
 from qpdsl.cli.runs.analysis_run import remember, run_analysis
 from qpdsl.cli.runs.route_record import tell_routers
 from qpdsl.cli.runs.run_events import RunEvents, emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import last_words, run_until_interrupted
-from qpdsl.dataset.fingerprint import Fingerprint, build, digest, operators
-from qpdsl.dataset.job import Job, run_rows
-from qpdsl.dataset.journal import Journal, journal_path
-from qpdsl.dataset.json_values import dumps
+from qpdsl.dataset.job import Job
 from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.dataset.rows import InputData, read_rows
+from qpdsl.dataset.row_runner import SessionRunner
 from qpdsl.dataset.server_totals import call_facts, total_calls
 from qpdsl.dataset.summary import Summary
 from qpdsl.dataset.token_waits import count_waits
 from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import RunEnded
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
-from qpdsl.executor.runtime.instance.noise import NOISE_VERSION
-from qpdsl.grammar.model_id import is_remote
-from qpdsl.model_digest import location_digest, tokens_digest
+from qpdsl.executor.requests.latencies import Waits
+from qpdsl.executor.requests.request import Calls
+from qpdsl.inputs.input_row import InputData, InputRow
 from qpdsl.output import OrderedLines, holds_something
+from qpdsl.planner.values.json_values import dumps
 from qpdsl.planner.values.value import Value
-from qpdsl.planning.routed import routes_exits
+from qpdsl.run_store.description import run_record
+from qpdsl.run_store.fingerprint import run_fingerprint
+from qpdsl.run_store.measured import keep_measured
+from qpdsl.run_store.model_digests import model_digests
+from qpdsl.run_store.recording import Recording
+from qpdsl.run_store.resumption import others_like, unfinished, writer_of
+from qpdsl.run_store.reuse import reuse
+from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.run_store.run_record import RunRecord, Status
 from qpdsl.sources.surroundings import Surroundings
 
 if TYPE_CHECKING:
+    from qpdsl.cli.runs.replica_rows import ReplicaRows
     from qpdsl.session import Session
 
-_MOST_LISTED = 10
+Done = Callable[[int, Outcome], None]
 
 
 def answer_rows(
-    options: RunOptions, job: Job, surroundings: Surroundings, values: Mapping[str, Value], files: RunFiles
+    options: RunOptions,
+    job: Job,
+    surroundings: Surroundings,
+    values: Mapping[str, Value],
+    files: RunFiles,
+    command: Sequence[str] = (),
 ) -> Exit:
-    """Runs every row of the input; `values` are for the parameters that a row does not set."""
+    """Runs every row of the input, and keeps what comes of each; `values` are for parameters that a row does not set.
+
+    `command` is the command line, for the record of the run.
+    """
+    data = read_input(options, job.plan, values)
+    for note in data.notes:
+        say(note)
+    job = replace(job, grader=options.grader_for(data, surroundings, allow_code=options.allow_code))
+    groups = options.groups_of(data.rows)
     with contextlib.ExitStack() as stack:
-        journal = None
-        if files.output is not None:
-            journal = stack.enter_context(contextlib.closing(Journal(journal_path(files.output.path))))
-            _check_unfinished(options, journal, files.output.path)
-        data = read_rows(files.input, job.plan, values)
-        for note in data.notes:
-            say(note)
         events = stack.enter_context(run_events(options, job, data.rows, files.trace))
-        return _Run(options, job, surroundings, data, files, journal, events).run(digest(dict(values)))
+        return _Run(options, job, surroundings, values, files, command, data, events, groups).run(stack)
 
 
+@dataclass
 class _Run:
-    """One run: what it has to do, and the outcomes so far by row number, in the order in which they came."""
+    """One run: what it has to do, and once it has begun what is kept of it."""
 
-    def __init__(
-        self,
-        options: RunOptions,
-        job: Job,
-        surroundings: Surroundings,
-        data: InputData,
-        files: RunFiles,
-        journal: Journal | None,
-        events: RunEvents,
-    ) -> None:
-        self.options = options
-        self.job = job
-        self.surroundings = surroundings
-        self.data = data
-        self.output = files.output
-        self._routes = files.routes
-        self.events = events.stream
-        self._waits = count_waits(events.stream)
-        self.outcomes: dict[int, Outcome] = {} if journal is None else journal.done
-        self._record = events.record
-        self._journal = journal
-        self._lines: OrderedLines | None = None
-        # Where the run cannot end in good order, another thread prints the finished rows.
-        self._printing = threading.Lock()
-        self._session: Session | None = None
+    options: RunOptions
+    job: Job
+    surroundings: Surroundings
+    values: Mapping[str, Value]
+    files: RunFiles
+    command: Sequence[str]
+    data: InputData
+    record_events: RunEvents
+    groups: Sequence[str] | None = None
+    kept: Recording | None = None
+    _session: Session | None = None
+    _replicas: ReplicaRows | None = None
+    _lines: OrderedLines | None = None
+    # Where the run cannot end in good order, another thread prints the finished rows.
+    _printing: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, arguments: str) -> Exit:
+    def __post_init__(self) -> None:
+        self.events = self.record_events.stream
+        self.output = self.files.output
+        self._waits: Mapping[str, Waits] = count_waits(self.events)
+
+    def run(self, stack: contextlib.ExitStack) -> Exit:
+        """Runs the rows; what is kept of the run is closed with `stack`."""
         try:
             with last_words(self._last_words):
-                session = self._begin(arguments)
-                earlier = set(self.outcomes)
-                seconds = 0.0 if session is None else self._run_rest(session)
-            if self._journal is not None and self.output is not None:
-                self.output.write(self._line(number) for number in range(len(self.data.rows)))
-                self._journal.remove()
+                kept = self.kept = stack.enter_context(self._begun())
+                self.record_events.record()
+                earlier = set(kept.outcomes)
+                for number in sorted(earlier):
+                    emit_row(self.events, self.data.rows[number], kept.outcomes[number])
+                seconds = self._run_rest(kept)
+                if self.output is not None:
+                    self.output.write(self._line(number) for number in range(len(self.data.rows)))
+            summary = self._summary(kept, earlier, seconds)
+            kept.end("finished", summary.to_json(timing=True))
         except KeyboardInterrupt:
             return self._interrupted()
         except (BudgetReached, ServerGone) as error:
             return self._ended_early(error)
         except UsageError as error:
             # A full disk, say: what is finished is not lost.
-            raise UsageError(error.message, self._kept() or error.help) from error
-        sampled = sum(outcome.tokens_out for number, outcome in self.outcomes.items() if number not in earlier)
-        outcomes = [self.outcomes[number] for number in sorted(self.outcomes)]
-        calls = {} if self._session is None else self._session.calls
-        return self._report(Summary(outcomes, seconds, sampled, self._waits, total_calls(calls)))
+            self._end("failed")
+            raise UsageError(error.message, self._where() or error.help) from error
+        except BaseException:
+            self._end("failed")
+            raise
+        return self._report(summary)
 
-    def _begin(self, arguments: str) -> Session | None:
-        """The session for the rows that are left, None where none is. Files are changed once its models are loaded."""
-        journal = self._journal
-        fingerprint = None if journal is None else self._fingerprint(arguments)
-        if journal is not None and fingerprint is not None and self.options.resume:
-            journal.read(fingerprint, [row.id for row in self.data.rows])
-            self._check_resumed(journal)
-        if len(self.outcomes) < len(self.data.rows):
-            self._session = self._session or self._open_session()
-        if journal is not None and fingerprint is not None:
-            journal.begin(fingerprint, replaces=self.options.overwrite)
-        self._record()
-        for number in sorted(self.outcomes):
-            emit_row(self.events, self.data.rows[number], self.outcomes[number])
-        return self._session if len(self.outcomes) < len(self.data.rows) else None
+    def _begun(self) -> Recording:
+        """The run with what is there of it: a new one, or one that is gone on with. Files are changed from here on."""
+        folder = RunFolder()
+        record = self._record()
+        if self.output is not None and (writer := writer_of(folder, self.output.path.absolute())):
+            raise self._busy(writer)
+        if self.options.resume:
+            kept = self._resumed(folder, record)
+        else:
+            self._tell_of_others(folder, record)
+            # Models are loaded before anything is written, unless there is nothing left for them to do.
+            if not self.options.reuse:
+                self._load()
+            kept = Recording.begin(folder, record, self.data, self.job.grader)
+        try:
+            if self.output is not None and (writer := writer_of(folder, self.output.path.absolute(), but=kept.id)):
+                raise self._busy(writer)
+            if self.options.reuse:
+                taken = run_until_interrupted(reuse(kept, folder))
+                for id, rows in taken.items():
+                    say(f"reused {rows} row{'s' * (rows > 1)} of run `{id}`")
+                if not taken:
+                    say("note: `--reuse` found no row: no kept run has the same program, values, seed and rows")
+            if kept.left():
+                self._load()
+        except BaseException:
+            kept.close()
+            raise
+        return kept
 
-    def _check_resumed(self, journal: Journal) -> None:
+    def _record(self) -> RunRecord:
+        models = model_digests(self.job.models, self._open_session)
+        fingerprint = run_fingerprint(
+            self.job, self.values, self.options.computing, models=models, python=self.surroundings.python
+        )
+        return run_record(
+            self.job,
+            self.data,
+            self.values,
+            fingerprint,
+            command=self.command,
+            output=None if self.output is None else self.output.path.absolute(),
+            replaces=self.options.overwrite,
+        )
+
+    def _resumed(self, folder: RunFolder, record: RunRecord) -> Recording:
+        run = unfinished(folder, record, self.data)
+        try:
+            replaces = self.options.overwrite or (run.record.replaces and run.record.output == record.output)
+            if self.output is not None:
+                self.output = replace(self.output, overwrite=replaces)
+                if holds_something(self.output.path) and not replaces:
+                    raise UsageError(
+                        f"`{self.output.path}` has come there since run `{run.id}` began",
+                        "move it away or give another name, then `--resume`",
+                    )
+            record = replace(record, replaces=replaces)
+            kept = asyncio.run(Recording.resume(run, record, self.data, self.job.grader))
+        except BaseException:
+            run.close()
+            raise
+        for note in kept.kept.notes(kept.id, len(self.data.rows)):
+            say(note)
+        return kept
+
+    def _tell_of_others(self, folder: RunFolder, record: RunRecord) -> None:
+        """Says which other runs compute, or have begun to compute, the same."""
+        for info in others_like(folder, record):
+            if info.writing:
+                say(f"note: run `{info.id}` computes the same now")
+            elif info.status != "finished" and not self.options.reuse:
+                done = f"{info.totals.done} of {info.record.rows} rows"
+                say(f"note: run `{info.id}` ended early with {done}; `--resume` goes on with it")
+
+    def _busy(self, writer: str) -> UsageError:
         assert self.output is not None
-        if journal.damaged:
-            say(f"warning: {_damage(journal)}")
-        if holds_something(self.output.path) and not journal.replaces:
-            raise UsageError(
-                f"`{self.output.path}` has come there since the unfinished run began", "move it away, then `--resume`"
-            )
-        self.output = replace(self.output, overwrite=journal.replaces)
+        return UsageError(
+            f"another run is writing to `{self.output.path}` now: `{writer}`",
+            "wait for it or stop it, or give `--output` another name",
+        )
+
+    def _load(self) -> None:
+        """Loads the models, where this process runs the rows."""
+        if self.options.cluster is None:
+            self._open_session()
 
     def _open_session(self) -> Session:
-        return open_session(self.options, self.job, self.surroundings, self.events)
+        if self._session is None:
+            self._session = open_session(self.options, self.job, self.surroundings, self.events)
+        return self._session
 
-    def _fingerprint(self, arguments: str) -> Fingerprint:
-        options, plan = self.options, self.job.plan
-        recorded = {"rows": options.rows, "timing": options.timing, "greedy": options.greedy}
-        return {
-            "version": build(),
-            "program": digest([plan.name, str(plan.within), operators((self.job.written or plan).ops)]),
-            **({"python": self.surroundings.python} if self.surroundings.python else {}),
-            "arguments": arguments,
-            "seed": str(options.seed),
-            "noise": str(NOISE_VERSION),
-            "input": self.data.digest,
-            "plan": self.job.planned,
-            "device": options.device,
-            "dtype": options.dtype or "default",
-            **({"kv type": kv_type} if (kv_type := options.kv_type or plan.kv_type) else {}),
-            **({"router": str(options.router)} if routes_exits(plan) else {}),
-            **{mode: "on" for mode in ("deterministic", "compile") if getattr(options, mode)},
-            "options": ", ".join(name for name, on in recorded.items() if on) or "answers",
-            **{f"model `{name}`": content for name, content in self._model_digests().items()},
-        }
-
-    def _model_digests(self) -> dict[str, str]:
-        from qpdsl.model_location import own_places
-
-        places = {name: [place for place, _ in own_places(model)] for name, model in self.job.models.items()}
-        remote = {name: model for name, model in self.job.models.items() if is_remote(model)}
-        if remote or not all(isinstance(place, Path) and place.is_dir() for own in places.values() for place in own):
-            # The version of a hub model is known only once it is in the cache, and what a server is once it is asked. A
-            # missing folder is refused here.
-            self._session = self._open_session()
-        digests = {}
-        for name, own in places.items():
-            if name in remote:
-                assert self._session is not None
-                tokens = " ".join(tokens_digest(place) for place in own)
-                digests[name] = " ".join(filter(None, (self._session.server_digest(remote[name]), tokens)))
-            else:
-                digests[name] = location_digest(*own)
-        return digests
-
-    def _run_rest(self, session: Session) -> float:
+    def _run_rest(self, kept: Recording) -> float:
         """Runs the rows that are left. Returns the seconds that took."""
-        rest = [(number, row) for number, row in enumerate(self.data.rows) if number not in self.outcomes]
         from qpdsl.dataset.progress import progress_bar
 
+        rest = kept.left()
         stream = self._lines = OrderedLines(put) if self.output is None else None
+        if stream is not None:
+            for number in sorted(kept.outcomes):
+                stream.put(number, self._line(number))
+        if not rest:
+            return 0.0
+        runner = self._runner(kept, len(rest))
         on_screen = stream is not None and is_terminal(sys.stdout)
-        measured = self.options.analyze or self.options.statistics
-        sizes, warm = (len(rest), self.options.concurrency), self.options.statistics
-        analysis = run_analysis(session, self.job.plan, *sizes, warm=warm) if measured else None
         start = time.monotonic()
-        done = len(self.outcomes)
-        with progress_bar(session.events, len(self.data.rows), done, wanted=not on_screen) as bar:
+        with progress_bar(self.events, len(self.data.rows), len(kept.outcomes), wanted=not on_screen) as bar:
 
             def finished(number: int, outcome: Outcome) -> None:
-                if self._journal is not None:
-                    self._journal.add(number, outcome)
-                self.outcomes[number] = outcome
+                kept.add(number, outcome, replica=None if self._replicas is None else self._replicas.replica)
                 emit_row(self.events, self.data.rows[number], outcome)
                 if stream is not None:
                     with self._printing:
@@ -206,21 +245,29 @@ class _Run:
                     bar.row_done()
 
             try:
-                run_until_interrupted(run_rows(session, self.job, rest, self.options.concurrency, finished))
+                run_until_interrupted(runner.run(rest, finished))
             finally:
                 # However the run ends, the finished rows are printed.
                 self._print_rest()
-                if analysis is not None and self.options.statistics:
-                    alone = self.job.greedy is None and self._routes is None
-                    remember(analysis, alone=alone, wanted=self.options.analyze)
+                runner.stop()
         seconds = time.monotonic() - start
-        if analysis is not None and self.options.analyze:
-            say(analysis.done().text(width_of(sys.stderr)))
-        tell_routers(session, self._routes, analyzed=self.options.analyze)
+        runner.tell()
         return seconds
 
+    def _runner(self, kept: Recording, rows: int) -> _Here | ReplicaRows:
+        """What runs the rows that are left: this process, or replicas."""
+        if self.options.cluster is None:
+            return _Here(self.options, self.job, self._open_session(), self.files.routes, rows, kept)
+        from qpdsl.cli.runs.replica_rows import ReplicaRows
+
+        shadow = self.options.shadow
+        jobs = (self.job,)
+        self._replicas = ReplicaRows(self.options, jobs, self.surroundings, self.events, kept.run, shadow=shadow)
+        return self._replicas
+
     def _line(self, number: int) -> str:
-        return dumps(self.outcomes[number].record(timing=self.options.timing))
+        assert self.kept is not None
+        return dumps(self.kept.outcomes[number].record(timing=self.options.timing))
 
     def _print_rest(self) -> None:
         if self._lines is not None:
@@ -233,41 +280,57 @@ class _Run:
 
     def _interrupted(self) -> Exit:
         self._say_interrupted()
+        self._end("interrupted")
         self.events.emit(RunEnded(status="interrupted"))
         return Exit.INTERRUPTED
 
     def _ended_early(self, error: BudgetReached | ServerGone) -> Exit:
         """Says why servers are not asked any more, and how to go on."""
-        done, total = len(self.outcomes), len(self.data.rows)
-        say(f"error: {error}: {done} of {total} rows are finished")
-        self._say_calls()
-        if (kept := self._kept()) is not None:
+        say(f"error: {error}: {self._done} of {len(self.data.rows)} rows are finished")
+        for name, text in call_facts(self._calls):
+            say(f"{name}: {text}")
+        if (where := self._where()) is not None:
             more = " and more to spend" if isinstance(error, BudgetReached) else ""
-            say(f"help: {kept.replace('`--resume`', f'`--resume`{more}', 1)}")
+            say(f"help: {where.replace('`--resume`', f'`--resume`{more}', 1)}")
+        self._end("failed")
         self.events.emit(RunEnded(status="failed", error=str(error)))
         return Exit.BUDGET if isinstance(error, BudgetReached) else Exit.SERVER
 
-    def _say_calls(self) -> None:
-        calls = {} if self._session is None else self._session.calls
-        for name, text in call_facts(total_calls(calls)):
-            say(f"{name}: {text}")
-
     def _say_interrupted(self) -> None:
-        done, total = len(self.outcomes), len(self.data.rows)
-        say(f"interrupted: {done} of {total} rows are finished")
-        kept = self._kept()
-        if kept is not None:
-            say(f"help: {kept}")
+        say(f"interrupted: {self._done} of {len(self.data.rows)} rows are finished")
+        if (where := self._where()) is not None:
+            say(f"help: {where}")
 
-    def _kept(self) -> str | None:
+    @property
+    def _done(self) -> int:
+        return 0 if self.kept is None else len(self.kept.outcomes)
+
+    @property
+    def _calls(self) -> Calls | None:
+        if self._replicas is not None:
+            return total_calls(self._replicas.calls)
+        return total_calls({} if self._session is None else self._session.calls)
+
+    def _where(self) -> str | None:
         """Where the finished rows are, and how to go on from them; None where there are none."""
-        if self._journal is None or not self.outcomes:
+        if self.kept is None or not self._done:
             return None
-        done, total = len(self.outcomes), len(self.data.rows)
         how = "`--resume`" if self.options.trace is None else "`--resume` and another `--trace`"
         return (
-            f"{done} of {total} rows are kept in `{self._journal.path}`; the same command with {how} goes on from there"
+            f"{self._done} of {len(self.data.rows)} rows are kept in run `{self.kept.id}`; "
+            f"the same command with {how} goes on from there"
         )
+
+    def _end(self, status: Status) -> None:
+        if self.kept is not None:
+            # Where that cannot be written, the run is one that was stopped.
+            with contextlib.suppress(UsageError):
+                self.kept.end(status)
+
+    def _summary(self, kept: Recording, earlier: set[int], seconds: float) -> Summary:
+        sampled = sum(outcome.tokens_out for number, outcome in kept.outcomes.items() if number not in earlier)
+        outcomes = [kept.outcomes[number] for number in sorted(kept.outcomes)]
+        return Summary(outcomes, seconds, sampled, self._waits, self._calls, self.groups)
 
     def _report(self, summary: Summary) -> Exit:
         say("\n".join(summary.lines()))
@@ -276,26 +339,45 @@ class _Run:
         return Exit.ROW_FAILED if summary.failed else Exit.OK
 
 
-def _check_unfinished(options: RunOptions, journal: Journal, output: Path) -> None:
-    if journal.unfinished and not (options.resume or options.overwrite):
-        raise UsageError(
-            f"an unfinished run is in `{journal.path}`",
-            help="`--resume` goes on with it, `--overwrite` drops it and starts over",
-        )
-    if options.resume and holds_something(output) and not journal.unfinished:
-        raise UsageError(
-            f"there is no unfinished run beside `{output}`, and a finished file does not say what run made it",
-            help="leave out `--resume` to run it again",
+class _Here:
+    """Rows that a session of this process runs, and what is measured of it meanwhile."""
+
+    def __init__(
+        self, options: RunOptions, job: Job, session: Session, routes: Target | None, rows: int, kept: Recording
+    ) -> None:
+        self._options = options
+        self._kept = kept
+        self._alone = job.greedy is None and routes is None
+        self._routes = routes
+        self._session = session
+        self._rows = SessionRunner(session, job, options.concurrency)
+        measured = options.analyze or options.statistics
+        self._analysis = (
+            run_analysis(session, job.plan, rows, options.concurrency, warm=options.statistics) if measured else None
         )
 
+    async def run(self, rows: Sequence[tuple[int, InputRow]], done: Done) -> None:
+        """See `RowRunner`."""
+        await self._rows.run(rows, done)
 
-def _damage(journal: Journal) -> str:
-    """The lines of the journal that are not believed, in words."""
-    first, count = journal.damaged[:_MOST_LISTED], len(journal.damaged)
-    lines = ", ".join(map(str, first)) + (f" and {count - len(first)} more" if count > len(first) else "")
-    what = (
-        f"lines {lines} of `{journal.path}` are damaged: what they held"
-        if count > 1
-        else (f"line {lines} of `{journal.path}` is damaged: what it held")
-    )
-    return f"{what} is not used, and rows that are missing run again"
+    def stop(self) -> None:
+        """Remembers what was measured, however the run ended."""
+        if self._analysis is None:
+            return
+        how = {"alone": self._alone, "wanted": self._options.analyze}
+        if self._options.statistics:
+            remember(self._analysis, **how)
+        result = self._analysis.done()
+        # What was measured is no part of the results. Where it cannot be written, the end of the run says so.
+        try:
+            keep_measured(self._kept.run, result.plan, result.figures, self._analysis.own_statistics(**how))
+        except UsageError:
+            pass
+        except Exception as error:
+            say(f"the run does not keep what was measured of it: {type(error).__name__}: {error}")
+
+    def tell(self) -> None:
+        """Says what was measured, once all rows are there."""
+        if self._analysis is not None and self._options.analyze:
+            say(self._analysis.done().text(width_of(sys.stderr)))
+        tell_routers(self._session, self._routes, analyzed=self._options.analyze)

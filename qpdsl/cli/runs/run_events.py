@@ -13,14 +13,14 @@ from qpdsl.cli.file_guard import Target
 from qpdsl.cli.live import Server
 from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.dataset.job import Job
-from qpdsl.dataset.json_values import shown
 from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.dataset.rows import InputRow
 from qpdsl.errors import UserError, reason, shorten
 from qpdsl.executor.events.events import InputListed, RowDone, RunEnded, RunStarted, Status
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.events.trace import TraceWriter
+from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.explain.plan import explain_json
+from qpdsl.planner.values.json_values import shown
 
 # Set for a run that a dashboard started: it emits detailed events from its first row on.
 WATCHED = "_QPDSL_WATCHED"

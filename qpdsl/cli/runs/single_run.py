@@ -17,16 +17,17 @@ from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.dataset.job import Job, run_one
-from qpdsl.dataset.json_values import dumps, plain, plain_rows, shown
 from qpdsl.dataset.lossy_figures import FilterFigures, shadow_facts, shadow_json
-from qpdsl.dataset.row_outcome import outcome, same_answer
-from qpdsl.dataset.rows import InputRow
+from qpdsl.dataset.row_outcome import Outcome, outcome, plain_rows
 from qpdsl.dataset.server_totals import call_facts, calls_record, total_calls
 from qpdsl.dataset.summary import TOO_LONG, aligned
 from qpdsl.dataset.token_waits import count_waits, wait_facts, waits_json
 from qpdsl.errors import UsageError
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
+from qpdsl.inputs.input_row import InputRow
+from qpdsl.measures.equal_answer import same_answer
 from qpdsl.model_location import locate_adapter
+from qpdsl.planner.values.json_values import dumps, plain, shown
 from qpdsl.planner.values.value import Value
 from qpdsl.sources.surroundings import Surroundings
 from qpdsl.stage_options import check_options
@@ -56,12 +57,12 @@ def answer(
         measured = options.analyze or options.statistics
         analysis = run_analysis(session, job.plan, 1, warm=options.statistics) if measured else None
         try:
-            result, greedy = run_until_interrupted(_run(session, job, row))
+            result, greedy, row_outcome = run_until_interrupted(_run(session, job, row))
         except (BudgetReached, ServerGone):
             for name, text in call_facts(total_calls(session.calls)):
                 say(f"{name}: {text}")
             raise
-        emit_row(events.stream, row, outcome(row, result, greedy, with_rows=False))
+        emit_row(events.stream, row, row_outcome)
     if analysis is not None and options.analyze:
         say(analysis.done().text(width_of(sys.stderr)))
     tell_routers(session, files.routes, analyzed=options.analyze)
@@ -92,9 +93,10 @@ def _say_if_foreign(job: Job, arguments: Mapping[str, Value]) -> None:
         say(f"note: {builtin[0]} knows counting problems and short notes only; `--model NAME=…` takes another model")
 
 
-async def _run(session: Session, job: Job, row: InputRow) -> tuple[InstanceResult, InstanceResult | None]:
+async def _run(session: Session, job: Job, row: InputRow) -> tuple[InstanceResult, InstanceResult | None, Outcome]:
     async with session.running():
-        return await run_one(session, job, row)
+        result, greedy = await run_one(session, job, row)
+    return result, greedy, await outcome(row, result, greedy, job.grader, with_rows=False)
 
 
 def _lines(

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from qpdsl.dataset.job import Job, run_rows
 from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.dataset.rows import InputRow
 from qpdsl.family.training.progress_bar import ProgressBar
+from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.values.value import Value

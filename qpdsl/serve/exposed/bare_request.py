@@ -28,8 +28,8 @@ class BareRequest:
     `stops`, which its text has where `keeps_stop`. `logprobs`: those of the sampled tokens are told, with `greedy_top`
     as the likeliest ones too, or those of `named_ids` in their place, where one token is sampled; `prompt_logprobs`:
     those of the prompt. `echo`: the text begins with the prompt's. `token_ids`: the ids are told; `ids_as_text`: and
-    stand for the texts of tokens in log-probabilities. `tallies`: each piece of a stream says what the request has cost
-    up to there.
+    stand for the texts of tokens in log-probabilities. `continuous_usage`: each piece of a stream says what the
+    request has cost up to there.
     """
 
     endpoint: Endpoint
@@ -50,7 +50,7 @@ class BareRequest:
     echo: bool = False
     token_ids: bool = False
     ids_as_text: bool = False
-    tallies: bool = False
+    continuous_usage: bool = False
     owner: Owner = field(default=Owner())
 
     def generate(self, prompt: tuple[int, ...], watch: Callable[[int], Watch] | None) -> GenerateRequest:

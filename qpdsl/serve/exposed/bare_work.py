@@ -17,7 +17,7 @@ from qpdsl.executor.text.stop import Stops, StopWatch
 from qpdsl.serve.answer_cut import held_back
 from qpdsl.serve.exposed.bare_request import BareRequest
 from qpdsl.serve.refusal import Refusal
-from qpdsl.serve.served_model import Answer, Chosen, Piece, Progress, Tally, no_pause
+from qpdsl.serve.served_model import Chosen, CompletionResponse, Piece, Progress, TokenUsage, no_pause
 from qpdsl.serve.token_forms import TokenForms
 
 
@@ -32,9 +32,9 @@ class BareWork:
         self._forms = TokenForms(model, request.ids_as_text)
         self._texts: dict[int, _SampleText] = {}
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> CompletionResponse:
         """See `Work`."""
-        asked = self._ask(_Outlet() if self._request.stops else None)
+        asked = self._ask(_TextBuffer() if self._request.stops else None)
         try:
             for ticket in asked.tickets:
                 await ticket
@@ -44,28 +44,30 @@ class BareWork:
         answer = self._answer(asked)
         return answer if self._request.token_ids else replace(answer, choices=tuple(map(_end, answer.choices)))
 
-    async def stream(self, pause: Callable[[], float] = no_pause) -> AsyncGenerator[Piece | Progress | Answer, None]:
+    async def stream(
+        self, pause: Callable[[], float] = no_pause
+    ) -> AsyncGenerator[Piece | Progress | CompletionResponse, None]:
         """See `Work`. The log-probabilities of tokens are known when a sample ends, so with them no piece comes before.
 
         The pieces together say all of a choice but why it ended, token ids too.
         """
         request = self._request
-        outlet = _Outlet()
-        asked = self._ask(outlet if request.stops or not request.logprobs else None)
+        buffer = _TextBuffer()
+        asked = self._ask(buffer if request.stops or not request.logprobs else None)
         everything = asyncio.gather(*asked.tickets)
 
         def ended(done: asyncio.Future[Any]) -> None:
             if not done.cancelled():
                 # Where nobody reads any further, nobody asks what it was.
                 done.exception()
-            outlet.changed.set()
+            buffer.changed.set()
 
         everything.add_done_callback(ended)
         told: dict[int, _Grown] = {}
         try:
             while not everything.done():
-                await outlet.changed.wait()
-                grew = outlet.take()
+                await buffer.changed.wait()
+                grew = buffer.take()
                 for index, grown in () if request.logprobs else grew:
                     if index not in told and request.echo:
                         grown.text = self._model.decode(request.prompts[index // request.count]) + grown.text
@@ -92,23 +94,23 @@ class BareWork:
         request = self._request
         told.setdefault(index, _Grown()).grow(grown.text, grown.tokens)
         extra = {"token_ids": grown.tokens} if request.token_ids else {}
-        tally = None
-        if request.tallies:
-            tally = Tally(sum(map(len, request.prompts)), sum(len(shown.tokens) for shown in told.values()))
-        return Piece(index, grown.text, logprobs, extra, tally)
+        usage = None
+        if request.continuous_usage:
+            usage = TokenUsage(sum(map(len, request.prompts)), sum(len(shown.tokens) for shown in told.values()))
+        return Piece(index, grown.text, logprobs, extra, usage)
 
-    def _ask(self, outlet: _Outlet | None) -> _Asked:
+    def _ask(self, buffer: _TextBuffer | None) -> _Asked:
         """Submits everything that the answer takes. Raises Refusal where the engine cannot serve some of it."""
         request, asked = self._request, _Asked([], [], [])
         for number, prompt in enumerate(request.prompts):
 
             def watch(index: int, first: int = number * request.count) -> Watch:
-                assert outlet is not None
-                text = self._texts[first + index] = _SampleText(self._model, request, outlet, first + index)
+                assert buffer is not None
+                text = self._texts[first + index] = _SampleText(self._model, request, buffer, first + index)
                 return text
 
             if request.max_tokens:
-                generated = request.generate(prompt, None if outlet is None else watch)
+                generated = request.generate(prompt, None if buffer is None else watch)
                 asked.samples.append(self._submit(generated, asked))
             if request.prompt_logprobs and len(prompt) > 1:
                 asked.prompts.append(self._submit(request.read(prompt), asked))
@@ -123,7 +125,7 @@ class BareWork:
             asked.cancel()
             raise Refusal(str(error), code="not_served") from error
 
-    def _answer(self, asked: _Asked) -> Answer:
+    def _answer(self, asked: _Asked) -> CompletionResponse:
         request = self._request
         samples = [ticket.result() for ticket in asked.samples]
         read = [ticket.result() for ticket in asked.prompts]
@@ -148,7 +150,7 @@ class BareWork:
                     found = asked.named[number].result().logprobs
                     tops = dict(zip(request.named_ids, found, strict=True))
                 choices.append(self._choice(number * request.count + place, prompt, told, sample, tops, extra))
-        return Answer(tuple(choices), self._tally(samples, read), self._fingerprint, beside)
+        return CompletionResponse(tuple(choices), self._usage(samples, read), self._fingerprint, beside)
 
     def _choice(
         self,
@@ -184,7 +186,7 @@ class BareWork:
         own = self._texts.get(index)
         return (self._model.decode(sample.tokens), None) if own is None else own.ended(sample.tokens)
 
-    def _tally(self, samples: list[Completion], read: list[Completion]) -> Tally:
+    def _usage(self, samples: list[Completion], read: list[Completion]) -> TokenUsage:
         request = self._request
         sampled = sum(sample.size for completion in samples for sample in completion.samples)
         cached = sum(completion.cached for completion in samples)
@@ -192,8 +194,8 @@ class BareWork:
         if any(call.prompt_tokens is not None for call in calls):
             # Another server counted them, in tokens of its own.
             prompt = sum(call.prompt_tokens or 0 for call in calls)
-            return Tally(prompt, sampled, sum(call.cached_tokens for call in calls))
-        return Tally(sum(map(len, request.prompts)), sampled, cached)
+            return TokenUsage(prompt, sampled, sum(call.cached_tokens for call in calls))
+        return TokenUsage(sum(map(len, request.prompts)), sampled, cached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,7 @@ class _Grown:
         self.tokens += tokens
 
 
-class _Outlet:
+class _TextBuffer:
     """What choices have become longer by, in the order in which it is to be told."""
 
     def __init__(self) -> None:
@@ -253,10 +255,10 @@ class _Outlet:
 class _SampleText:
     """A `Watch` on the text of one sample. What could be the beginning of a stop text is held back until it is none."""
 
-    def __init__(self, model: TextModel, request: BareRequest, outlet: _Outlet, index: int) -> None:
+    def __init__(self, model: TextModel, request: BareRequest, buffer: _TextBuffer, index: int) -> None:
         self._model = model
         self._request = request
-        self._outlet = outlet
+        self._buffer = buffer
         self._index = index
         self._watch = StopWatch(model.detokenizer, Stops(request.stops) if request.stops else None, self._grow)
         self._text = ""
@@ -283,7 +285,7 @@ class _SampleText:
         sure = len(self._text) - held_back(self._text, stops)
         if sure > self._told:
             tokens, self._tokens = self._tokens, []
-            self._outlet.put(self._index, self._text[self._told : sure], tokens)
+            self._buffer.put(self._index, self._text[self._told : sure], tokens)
             self._told = sure
 
 

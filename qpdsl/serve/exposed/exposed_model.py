@@ -18,7 +18,7 @@ from qpdsl.serve.conversation import read_messages
 from qpdsl.serve.exposed.bare_request import BareRequest
 from qpdsl.serve.exposed.bare_work import BareWork
 from qpdsl.serve.refusal import Refusal
-from qpdsl.serve.served_model import Asking, Endpoint
+from qpdsl.serve.served_model import CompletionRequest, Endpoint
 
 _HONOURED = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "n", "stop", "stop_token_ids", "ignore_eos"),
@@ -75,25 +75,25 @@ class ExposedModel:
         """See `ServedModel`. `max_model_len` is what vLLM calls the length of the context."""
         return {"root": self._model.name, "max_model_len": self._model.max_positions}
 
-    def read(self, asking: Asking) -> BareWork:
+    def read(self, request: CompletionRequest) -> BareWork:
         """See `ServedModel`."""
-        fields = BodyFields(asking.body, asking.endpoint)
-        fields.refuse_others(_HONOURED_BY[asking.endpoint], _INSTEAD, self._ignored)
+        fields = BodyFields(request.body, request.endpoint)
+        fields.refuse_others(_HONOURED_BY[request.endpoint], _INSTEAD, self._ignored)
         self._refuse_beyond_server(fields)
-        prompts = (self._chat(fields),) if asking.endpoint == "chat" else self._prompts(fields)
+        prompts = (self._chat(fields),) if request.endpoint == "chat" else self._prompts(fields)
         sampling = _sampling(fields)
         echo = fields.flag("echo")
         constraint = _constraint(fields)
-        logprobs, top = _logprobs(fields, asking.endpoint)
+        logprobs, top = _logprobs(fields, request.endpoint)
         if top and (not sampling.greedy or echo):
-            name = "top_logprobs" if asking.endpoint == "chat" else "logprobs"
+            name = "top_logprobs" if request.endpoint == "chat" else "logprobs"
             less = "echoed" if echo else "sampled"
             raise Refusal(
                 f"`{name}` 1 takes the likeliest token, which is not known of {less} ones: say 0 for the tokens' own",
                 name,
             )
         reads = fields.whole("prompt_logprobs", 0, 0) is not None or (echo and logprobs)
-        bound = self._bound(fields, asking.endpoint, max(map(len, prompts)), reads or echo)
+        bound = self._bound(fields, request.endpoint, max(map(len, prompts)), reads or echo)
         named = _ids(fields, "logprob_token_ids", self._model.width)
         if named and (bound != 1 or not logprobs or top or echo):
             raise Refusal(
@@ -102,8 +102,8 @@ class ExposedModel:
             )
         seed = fields.whole("seed")
         stop_ids = _ids(fields, "stop_token_ids", self._model.width)
-        request = BareRequest(
-            endpoint=asking.endpoint,
+        bare = BareRequest(
+            endpoint=request.endpoint,
             prompts=prompts,
             sampling=sampling,
             max_tokens=bound,
@@ -121,10 +121,10 @@ class ExposedModel:
             echo=echo,
             token_ids=fields.flag("return_token_ids"),
             ids_as_text=fields.flag("return_tokens_as_token_ids"),
-            tallies=bool(fields.mapping("stream_options").get("continuous_usage_stats")),
-            owner=asking.owner,
+            continuous_usage=bool(fields.mapping("stream_options").get("continuous_usage_stats")),
+            owner=request.owner,
         )
-        return BareWork(self._model, self._engine, request, self._fingerprint)
+        return BareWork(self._model, self._engine, bare, self._fingerprint)
 
     def _refuse_beyond_server(self, fields: BodyFields) -> None:
         """Raises Refusal for what another server does not do for us, where it has the model."""

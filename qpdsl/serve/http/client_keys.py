@@ -12,6 +12,7 @@ import secrets
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
+from typing import BinaryIO
 
 from qpdsl.errors import UsageError, reason, shorten
 
@@ -64,6 +65,13 @@ class ClientKeys:
                 raise UsageError(f"`--keys`: line {number} of `{self._file}` is no key: {shorten(line)}")
             known.append((match["name"], bytes.fromhex(match["salt"]), bytes.fromhex(match["hash"])))
         self._known, self._seen = known, seen
+
+
+def begins_keys(file: BinaryIO) -> bool:
+    """Whether an open file holds keys, as far as its first 64 KiB show."""
+    text = file.read(1 << 16).decode("utf-8", "replace")
+    lines = [line.strip() for line in text.splitlines(keepends=True) if line.endswith("\n")] or [text.strip()]
+    return all(not line or line.startswith("#") or _LINE.fullmatch(line) for line in lines)
 
 
 def add_key(file: Path, name: str) -> str:

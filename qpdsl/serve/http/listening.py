@@ -81,12 +81,12 @@ class Listening:
             drained, told = True, time.monotonic()
             if not serving.done():
                 try:
-                    await asyncio.wait_for(self._app.gate.drained(), self._drain_seconds)
+                    await asyncio.wait_for(self._app.admission.drained(), self._drain_seconds)
                 except TimeoutError:
                     drained = False
                     self._app.give_up()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._app.gate.drained(), _SECONDS_TO_CLOSE)
+                        await asyncio.wait_for(self._app.admission.drained(), _SECONDS_TO_CLOSE)
                 # Answers that are known go out as fast as their clients read.
                 left = self._drain_seconds - (time.monotonic() - told)
                 self._server.config.timeout_graceful_shutdown = math.ceil(max(left, _SECONDS_TO_CLOSE))

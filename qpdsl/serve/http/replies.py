@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from qpdsl.serve.served_model import Answer, Asking, Chosen, Piece, Tally
+from qpdsl.serve.served_model import Chosen, CompletionRequest, CompletionResponse, Piece, TokenUsage
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -19,13 +19,13 @@ class Replies:
     With `usage` a stream ends with a chunk of what the request cost, and with `always` each chunk says it so far.
     """
 
-    def __init__(self, asking: Asking, model: str, *, usage: bool = False, always: bool = False) -> None:
-        self._chat = asking.endpoint == "chat"
+    def __init__(self, request: CompletionRequest, model: str, *, usage: bool = False, always: bool = False) -> None:
+        self._chat = request.endpoint == "chat"
         self._usage = usage
         self._always = always
         kind = "chat.completion" if self._chat else "text_completion"
         self._head: dict[str, Any] = {
-            "id": asking.id,
+            "id": request.id,
             "object": kind,
             "created": int(time.time()),
             "model": model,
@@ -35,10 +35,10 @@ class Replies:
         self._tail = '], "usage": null}\n\n' if usage else "]}\n\n"
         self._begun: dict[int, str] = {}
 
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: CompletionResponse) -> bytes:
         """The body of an answer that is not streamed."""
         choices = [self._choice(index, chosen) for index, chosen in enumerate(answer.choices)]
-        body = {**self._head, "choices": choices, "usage": usage_of(answer.tally)}
+        body = {**self._head, "choices": choices, "usage": usage_of(answer.usage)}
         if answer.fingerprint is not None:
             body["system_fingerprint"] = answer.fingerprint
         return _json({**body, **answer.extra}).encode()
@@ -48,11 +48,11 @@ class Replies:
         lead = "" if piece.index in self._begun else self._role(piece.index)
         self._begun[piece.index] = self._begun.get(piece.index, "") + piece.text
         tail = None
-        if self._always and piece.tally is not None:
-            tail = f'], "usage": {_json(usage_of(piece.tally))}}}\n\n'
+        if self._always and piece.usage is not None:
+            tail = f'], "usage": {_json(usage_of(piece.usage))}}}\n\n'
         return (lead + self._chunk(piece.index, piece.text, piece.logprobs, None, piece.extra, tail=tail)).encode()
 
-    def end(self, answer: Answer) -> bytes:
+    def end(self, answer: CompletionResponse) -> bytes:
         """What no piece has said yet, why each choice ended, the usage where it was asked for, and the end."""
         parts = []
         lead = self._lead_of({} if answer.fingerprint is None else {"system_fingerprint": answer.fingerprint})
@@ -66,7 +66,7 @@ class Replies:
                 parts.append(self._chunk(index, rest, logprobs, None, {}))
             parts.append(self._chunk(index, None, None, chosen.finish_reason, chosen.extra, lead))
         if self._usage:
-            parts.append(f'{lead}], "usage": {_json(usage_of(answer.tally))}}}\n\n')
+            parts.append(f'{lead}], "usage": {_json(usage_of(answer.usage))}}}\n\n')
         return "".join(parts).encode() + DONE
 
     def _choice(self, index: int, chosen: Chosen) -> dict[str, Any]:
@@ -108,16 +108,16 @@ class Replies:
         return "data: " + _json({**self._head, "object": kind, **more})[:-1] + ', "choices": ['
 
 
-def usage_of(tally: Tally) -> dict[str, Any]:
+def usage_of(usage: TokenUsage) -> dict[str, Any]:
     """The tokens of a request. Those that were sampled and are not in an answer count as reasoning."""
-    answer = tally.completion_tokens if tally.answer_tokens is None else tally.answer_tokens
+    answer = usage.completion_tokens if usage.answer_tokens is None else usage.answer_tokens
     return {
-        "prompt_tokens": tally.prompt_tokens,
-        "completion_tokens": tally.completion_tokens,
-        "total_tokens": tally.prompt_tokens + tally.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": tally.cached_tokens},
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {
-            "reasoning_tokens": tally.completion_tokens - answer,
+            "reasoning_tokens": usage.completion_tokens - answer,
             "answer_tokens": answer,
         },
     }

@@ -21,13 +21,13 @@ from qpdsl.errors import unknown
 from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
 from qpdsl.executor.requests.request import Owner
 from qpdsl.serve.body_fields import BodyFields
+from qpdsl.serve.http.admission_control import AdmissionControl
 from qpdsl.serve.http.client_keys import ClientKeys
 from qpdsl.serve.http.event_stream import EventStreamResponse, unless_gone
-from qpdsl.serve.http.gate import Gate
 from qpdsl.serve.http.replies import DONE, Replies, comment, event
 from qpdsl.serve.http.server_figures import CONTENT_TYPE, Outcome, ServerFigures
 from qpdsl.serve.refusal import Refusal
-from qpdsl.serve.served_model import Asking, Endpoint, Piece, Progress, ServedModel, Work
+from qpdsl.serve.served_model import CompletionRequest, Endpoint, Piece, Progress, ServedModel, Work
 
 # A client that has gone away is told nothing more; nginx's number for that is what the log says.
 _GONE = 499
@@ -69,8 +69,8 @@ class ServerApp:
     ) -> None:
         self.models = {model.name: model for model in models}
         self.limits = limits
-        self.gate = Gate(limits.running, limits.waiting)
-        self.figures = ServerFigures(lambda: self.gate.running, lambda: self.gate.waiting)
+        self.admission = AdmissionControl(limits.running, limits.waiting)
+        self.figures = ServerFigures(lambda: self.admission.running, lambda: self.admission.waiting)
         self.report = report
         self._timers: set[asyncio.Timeout] = set()
         self._given_up = False
@@ -91,7 +91,7 @@ class ServerApp:
 
     def pause(self) -> float:
         """How long a stream gathers pieces: the more streams there are, the more each of them says at once."""
-        return min(self.gate.running * _SECONDS_A_SEND, _LONGEST_PAUSE)
+        return min(self.admission.running * _SECONDS_A_SEND, _LONGEST_PAUSE)
 
     @contextlib.asynccontextmanager
     async def timed(self) -> AsyncIterator[None]:
@@ -113,7 +113,7 @@ class ServerApp:
     def give_up(self) -> None:
         """Ends all requests that run or wait, each with an answer that says so."""
         self._given_up = True
-        self.gate.turn_away()
+        self.admission.turn_away()
         now = asyncio.get_running_loop().time()
         for timer in self._timers:
             timer.reschedule(now)
@@ -160,8 +160,8 @@ class ServerApp:
         return JSONResponse({"version": __version__})
 
     async def _ready(self, request: Request) -> Response:
-        if self.gate.draining:
-            return JSONResponse({"status": "draining", "running": self.gate.running}, status_code=503)
+        if self.admission.draining:
+            return JSONResponse({"status": "draining", "running": self.admission.running}, status_code=503)
         return JSONResponse({"status": "ready"})
 
     async def _metrics(self, request: Request) -> Response:
@@ -192,16 +192,16 @@ class ServerApp:
             name = model.name
             fields = BodyFields(body, endpoint)
             streams, (usage, always) = fields.flag("stream"), _wants_usage(fields)
-            asking = Asking(endpoint, body, _new_id(endpoint), _owner(fields, came))
-            work = _read(model, asking)
+            asked = CompletionRequest(endpoint, body, _new_id(endpoint), _owner(fields, came))
+            work = _read(model, asked)
         except Refusal:
             self.figures.ended(name, "refused", time.monotonic() - came)
             raise
         except ClientDisconnect:
             self.figures.ended(name, "cancelled", time.monotonic() - came)
             raise
-        one = _OneRequest(self, name, asking, work, Replies(asking, name, usage=usage, always=always), came)
-        headers = {"x-request-id": asking.id}
+        one = _OneRequest(self, name, asked, work, Replies(asked, name, usage=usage, always=always), came)
+        headers = {"x-request-id": asked.id}
         if streams:
             if await unless_gone(request, one.enter()) is None:
                 return Response(status_code=_GONE)
@@ -267,7 +267,7 @@ class _OneRequest:
 
     app: ServerApp
     name: str
-    asking: Asking
+    asked: CompletionRequest
     work: Work
     replies: Replies
     came: float
@@ -279,13 +279,13 @@ class _OneRequest:
         with self._counted():
             async with self.app.timed():
                 answer = await self.work.answer()
-            self.app.figures.answered(self.name, len(answer.choices), answer.tally)
+            self.app.figures.answered(self.name, len(answer.choices), answer.usage)
             return self.replies.whole(answer)
 
     async def enter(self) -> bool:
         """Waits until the request may run. Raises Refusal where it may not."""
         try:
-            await self.app.gate.enter(self.asking.owner)
+            await self.app.admission.enter(self.asked.owner)
         except Refusal:
             self._end("rejected")
             raise
@@ -318,7 +318,7 @@ class _OneRequest:
                 if isinstance(happening, Piece):
                     yield self.replies.piece(happening)
                 else:
-                    self.app.figures.answered(self.name, len(happening.choices), happening.tally)
+                    self.app.figures.answered(self.name, len(happening.choices), happening.usage)
                     yield self.replies.end(happening)
 
     @contextlib.contextmanager
@@ -350,7 +350,7 @@ class _OneRequest:
             self.app.report(error)
             raise Refusal(_FAULT, status=500, code="internal") from error
         finally:
-            self.app.gate.leave(time.monotonic() - self.entered)
+            self.app.admission.leave(time.monotonic() - self.entered)
             self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:
@@ -381,10 +381,10 @@ async def _no_route(request: Request, error: Exception) -> Response:
     return refused(Refusal(message, status=error.status_code, code="not_found"))
 
 
-def _read(model: ServedModel, asking: Asking) -> Work:
+def _read(model: ServedModel, asked: CompletionRequest) -> Work:
     """See `ServedModel.read`. Raises Refusal also for values that nest too deep to be looked at."""
     try:
-        return model.read(asking)
+        return model.read(asked)
     except RecursionError:
         raise _too_deep() from None
 

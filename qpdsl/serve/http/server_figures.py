@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from qpdsl.executor.events.events import EngineFigures, EngineStepped, Event
-from qpdsl.serve.served_model import Tally
+from qpdsl.serve.served_model import TokenUsage
 
 # How a request ended: answered; not what the server does; the program or the model gave no answer; it took too long;
 # the client went away; the server had no room, or drains; a fault.
@@ -67,11 +67,11 @@ class ServerFigures:
         self._requests.labels(model, outcome).inc()
         self._seconds.labels(model, outcome).observe(seconds)
 
-    def answered(self, model: str, choices: int, tally: Tally) -> None:
+    def answered(self, model: str, choices: int, usage: TokenUsage) -> None:
         self._rows.labels(model).inc(choices)
-        self._prompt.labels(model).inc(tally.prompt_tokens)
-        self._cached.labels(model).inc(tally.cached_tokens)
-        self._sampled.labels(model).inc(tally.completion_tokens)
+        self._prompt.labels(model).inc(usage.prompt_tokens)
+        self._cached.labels(model).inc(usage.cached_tokens)
+        self._sampled.labels(model).inc(usage.completion_tokens)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

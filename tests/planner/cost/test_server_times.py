@@ -9,12 +9,13 @@ import pytest
 from qpdsl.planner.cost.device import nominal
 from qpdsl.planner.cost.estimate import estimate_cost, with_costs
 from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
-from qpdsl.planner.cost.server_calls import calls_json, calls_words
+from qpdsl.planner.cost.server_calls import calls_json
 from qpdsl.planner.cost.statistics import Statistics
 from qpdsl.planner.cost.timing import Load
 from qpdsl.planner.explain.analyze import Analysis
 from qpdsl.planner.explain.measurements import servers_text
 from qpdsl.planner.explain.plan import explain, explain_json
+from qpdsl.planner.explain.quantities import calls_words
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan, RemoteModel, everything

@@ -149,6 +149,17 @@ def test_later_runs_are_mixed_in_by_their_problems() -> None:
     assert found.operators["1"].sampled_tokens == pytest.approx(32 * 80)
 
 
+def test_joined_they_are_as_if_each_run_had_been_added() -> None:
+    added, joined = Statistics(), Statistics()
+    for name, problems, length in (("self_consistency", 2, 50), ("best_of_n", 40, 70), ("self_consistency", 300, 20)):
+        plan, alone = plan_of(name), Statistics()
+        for statistics in (added, alone):
+            statistics.add(plan, figures(problems, length))
+            statistics.add_clock(plan, "cpu float32 1", problems / 10)
+        joined.join(alone)
+    assert joined == added
+
+
 def test_every_plan_of_a_program_shares_them() -> None:
     statistics = Statistics()
     statistics.add(plan_of(), figures())

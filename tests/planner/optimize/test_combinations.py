@@ -16,7 +16,7 @@ import pytest
 
 from qpdsl.dataset.job import Job, run_rows
 from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.dataset.rows import InputRow
+from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.optimize.alternatives import of_operators
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan

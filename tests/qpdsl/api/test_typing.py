@@ -18,10 +18,12 @@ FILES = [
 CONFIG = """
 [mypy]
 strict = true
-[mypy-torch.*,transformers.*,tokenizers.*,numpy.*,networkx.*,safetensors.*]
+[mypy-torch.*,transformers.*,tokenizers.*,numpy.*,networkx.*,safetensors.*,pyarrow.*,datasets.*]
 follow_imports = skip
 ignore_missing_imports = true
 [mypy-qpdsl.executor.*,qpdsl.planner.*,qpdsl.grammar.*,qpdsl.zoo.*,qpdsl.cli.*,qpdsl.session]
+ignore_errors = true
+[mypy-qpdsl.inputs.*,qpdsl.measures.*,qpdsl.budgets.*,qpdsl.run_store.*,qpdsl.dataset.*]
 ignore_errors = true
 """
 

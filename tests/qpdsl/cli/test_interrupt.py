@@ -14,12 +14,13 @@ import pexpect
 import pytest
 
 from qpdsl.cli.exits import Exit
-from qpdsl.dataset.journal import journal_path
+from qpdsl.run_store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
 from tests.support.forked import Forks
+from tests.support.kept_runs import rows_of_last
 from tests.support.paths import ROOT
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 INTERRUPTED_LOADING = """
 import qpdsl.session
@@ -85,52 +86,58 @@ def start(args: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_rows(process: subprocess.Popen[str], output: Path, rows: int) -> None:
+def wait_for_rows(process: subprocess.Popen[str], runs: RunFolder, rows: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
-        journal = journal_path(output)
-        if journal.exists() and journal.read_bytes().count(b"\n") > rows:
+        if rows_of_last(runs) >= rows:
             return
         time.sleep(0.01)
     pytest.fail(f"no {rows} rows: {process.communicate()}")
 
 
-def test_killed_half_way_and_resumed_gives_the_same_bytes(qpdsl: Run, many: Path, tmp_path: Path) -> None:
+def test_killed_half_way_and_resumed_gives_the_same_bytes(
+    qpdsl: Run, many: Path, tmp_path: Path, runs: RunFolder
+) -> None:
+    """Killed twice, each time with more rows: none is lost, and none is there twice."""
     output, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
-    process = start(command(many, output))
-    wait_for_rows(process, output, 5)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL and not output.exists()
-    done = journal_path(output).read_bytes().count(b"\n") - 1
-    assert 5 <= done < 40
+    done = 0
+    for resume in ([], ["--resume"]):
+        process = start([*command(many, output), *resume])
+        wait_for_rows(process, runs, done + 5)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL and not output.exists()
+        assert done + 5 <= rows_of_last(runs) < 40
+        done = rows_of_last(runs)
 
-    assert qpdsl(*command(many, output), "--resume").code == Exit.OK
+    ran = qpdsl(*command(many, output), "--resume")
+    assert ran.code == Exit.OK and f"{done} of 40 rows are there" in ran.err
+    assert len(runs.ids()) == 1 and rows_of_last(runs) == 40
     assert qpdsl(*command(many, whole)).code == Exit.OK
     assert output.read_bytes() == whole.read_bytes()
-    assert not journal_path(output).exists()
 
 
-def test_a_terminated_run_keeps_what_is_finished(many: Path, tmp_path: Path) -> None:
+def test_a_terminated_run_keeps_what_is_finished(many: Path, tmp_path: Path, runs: RunFolder) -> None:
     output = tmp_path / "out.jsonl"
     process = start(command(many, output))
-    wait_for_rows(process, output, 3)
+    wait_for_rows(process, runs, 3)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == Exit.INTERRUPTED
     assert out == "" and "Traceback" not in err and "\033" not in err
-    done = journal_path(output).read_bytes().count(b"\n") - 1
+    done = rows_of_last(runs)
     assert err.splitlines()[0] == f"interrupted: {done} of 40 rows are finished"
+    assert f"{done} of 40 rows are kept in run `{runs.ids()[-1]}`" in err
     assert "`--resume` goes on from there" in err and err.count("\n") == 2
 
 
-def test_interrupted_while_loading(forks: Forks, many: Path, tmp_path: Path) -> None:
+def test_interrupted_while_loading(forks: Forks, many: Path, tmp_path: Path, runs: RunFolder) -> None:
     process = forks.start(tmp_path / "run", INTERRUPTED_LOADING, *command(many, tmp_path / "out.jsonl"))
     process.wait_for_mark()
     os.kill(process.pid, signal.SIGINT)
     ((code, _),) = forks.ended([process])
     assert (code, process.err) == (Exit.INTERRUPTED, "interrupted: 0 of 40 rows are finished\n")
-    assert not list(tmp_path.glob("out.jsonl*"))
+    assert not list(tmp_path.glob("out.jsonl*")) and not runs.ids()
 
 
 def test_interrupted_inside_an_import_of_a_run_over_rows(many: Path, tmp_path: Path) -> None:
@@ -143,14 +150,19 @@ def test_interrupted_inside_an_import_of_a_run_over_rows(many: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
-def test_without_an_output_file_the_finished_rows_are_printed(tmp_path: Path, signal_: signal.Signals) -> None:
+def test_without_an_output_file_the_finished_rows_are_printed(
+    tmp_path: Path, runs: RunFolder, signal_: signal.Signals
+) -> None:
     data = write_rows(tmp_path / "d.jsonl", [{"problem": f"Mia has {n} cards."} for n in range(6)])
     script = INTERRUPTED_AFTER_FIVE.format(signal=int(signal_))
     args = [sys.executable, "-c", script, "run", "greedy", "--input", str(data)]
     process = subprocess.run(args, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert process.returncode == Exit.INTERRUPTED
     assert [json.loads(line)["id"] for line in process.stdout.splitlines()] == ["2", "3", "4", "5", "6"]
-    assert process.stderr == "interrupted: 5 of 6 rows are finished\n"
+    assert process.stderr.splitlines() == [
+        "interrupted: 5 of 6 rows are finished",
+        f"help: 5 of 6 rows are kept in run `{runs.ids()[-1]}`; the same command with `--resume` goes on from there",
+    ]
 
 
 def test_the_bar_is_drawn_on_a_terminal_and_cleared_by_ctrl_c(many: Path, tmp_path: Path) -> None:

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from qpdsl.cli.exits import Exit
-from qpdsl.dataset.journal import Journal, journal_path
+from qpdsl.run_store.run_file import RunFile
+from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.run_store.run_record import RowRecord
 from tests.support.cli import SAMPLED, Run, write_rows
 from tests.support.executor.adapters import write_adapter
+from tests.support.kept_runs import cut_short, damage_row, rows_of_last
 
 
 @pytest.fixture
-def unfinished(qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path) -> Path:
+def unfinished(qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path, runs: RunFolder) -> Path:
     """The output file of a run that was killed after four rows; its whole output lies in `whole.jsonl`."""
-    from qpdsl.dataset import journal
-
     output = tmp_path / "out.jsonl"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal.Journal, "remove", journal.Journal.close)
-        assert qpdsl("run", sampled, "--input", problems, "--output", output).code == Exit.OK
+    assert qpdsl("run", sampled, "--input", problems, "--output", output).code == Exit.OK
     output.rename(tmp_path / "whole.jsonl")
-    lines = journal_path(output).read_bytes().splitlines(keepends=True)
-    assert len(lines) == 11
-    journal_path(output).write_bytes(b"".join(lines[:5]) + lines[5][:30])
+    cut_short(runs, 4)
     return output
 
 
@@ -69,7 +68,7 @@ def test_the_summary_compares_with_greedy(qpdsl: Run, problems: Path) -> None:
     assert lines["rows"] == "10"
     for name in ("accuracy", "greedy"):
         right, _, total = lines[name].split()[0].partition("/")
-        assert total == "6" and f"({int(right) / 6:.1%})" in lines[name]
+        assert total == "6" and f"({int(right) / 6:.1%}" in lines[name]
     assert "tokens/s" in lines["seconds"]
     for name in ("first", "each"):
         assert lines[name].startswith("token ") and " p99 " in lines[name]
@@ -99,43 +98,75 @@ def test_the_shipped_problems_have_a_short_name(qpdsl: Run, tmp_path: Path, monk
     assert qpdsl("run", "greedy", "--input", "counting-500").err.startswith("error: counting-500: the file is empty")
 
 
-def test_an_unfinished_run_is_not_trampled(qpdsl: Run, sampled: Path, problems: Path, unfinished: Path) -> None:
-    before = journal_path(unfinished).read_bytes()
-    ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished)
-    assert ran.code == Exit.USAGE
-    assert "an unfinished run is in" in ran.err and "--resume" in ran.err and "--overwrite" in ran.err
-    assert journal_path(unfinished).read_bytes() == before
-
-
-@pytest.mark.parametrize("how", ["--resume", "--overwrite"])
-def test_resumed_or_restarted_the_result_is_the_same(
-    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, how: str
+def test_an_unfinished_run_is_not_trampled(
+    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, runs: RunFolder
 ) -> None:
-    ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, how, "--concurrency", 3)
-    assert ran.code == Exit.OK
+    ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished)
+    first, second = runs.ids()
+    assert f"note: run `{first}` ended early with 4 of 10 rows; `--resume` goes on with it" in ran.err
     assert unfinished.read_bytes() == unfinished.with_name("whole.jsonl").read_bytes()
-    assert not journal_path(unfinished).exists()
+    with RunFile.reading(runs.file(first)) as before, RunFile.reading(runs.file(second)) as after:
+        assert (before.info().totals.done, after.info().totals.done) == (4, 10)
+        assert (before.info().state, after.info().state) == ("stopped", "finished")
+
+
+@pytest.mark.parametrize("printed", [False, True])
+def test_resumed_the_result_is_the_same(
+    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, runs: RunFolder, printed: bool
+) -> None:
+    """Also without `--output`, where the rows that were there are printed too."""
+    where = () if printed else ("--output", unfinished)
+    ran = qpdsl("run", sampled, "--input", problems, *where, "--resume", "--concurrency", 3)
+    assert ran.code == Exit.OK
+    assert ran.err.splitlines()[0] == f"going on with run `{runs.ids()[0]}`: 4 of 10 rows are there"
+    whole = unfinished.with_name("whole.jsonl").read_text()
+    assert (ran.out if printed else unfinished.read_text()) == whole
+    assert len(runs.ids()) == 1
+
+
+def test_of_a_grown_input_the_new_rows_run_and_of_a_changed_one_the_changed(
+    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, tmp_path: Path
+) -> None:
+    lines = problems.read_text().splitlines()
+    lines[1] = lines[1].replace("3 boxes", "30 boxes")
+    more = tmp_path / "more.jsonl"
+    more.write_text("\n".join([*lines, '{"problem": "Mia has 3 cards."}']) + "\n")
+    ran = qpdsl("run", sampled, "--input", more, "--output", unfinished, "--resume")
+    assert ran.code == Exit.OK
+    assert "3 of 11 rows are there" in ran.err
+    assert "note: rows that have other arguments now run again: `row-1`" in ran.err
+    assert unfinished.read_text() == qpdsl("run", sampled, "--input", more).out
+
+
+def test_a_right_answer_that_was_corrected_changes_the_grade_and_runs_nothing(
+    qpdsl: Run, sampled: Path, problems: Path, runs: RunFolder
+) -> None:
+    qpdsl("run", sampled, "--input", problems)
+    cut_short(runs, 10)
+    rows = [json.loads(line) for line in problems.read_text().splitlines()]
+    rows[1]["answer"] = "nothing like it"
+    write_rows(problems, rows)
+    ran = qpdsl("run", sampled, "--input", problems, "--resume")
+    assert "10 of 10 rows are there" in ran.err and "note: 1 of them are graded anew" in ran.err
+    assert ran.out == qpdsl("run", sampled, "--input", problems).out
+    assert "tokens/s" not in ran.err
 
 
 def test_resume_refuses_what_has_changed(
-    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, tmp_path: Path
+    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, tmp_path: Path, runs: RunFolder
 ) -> None:
     import shutil
 
     from qpdsl import zoo
 
-    before = journal_path(unfinished).read_bytes()
     other = tmp_path / "other.qp"
     other.write_text(SAMPLED.replace("1.5", "1.4"))
-    more = tmp_path / "more.jsonl"
-    more.write_text(problems.read_text() + '{"problem": "x"}\n')
     copied = tmp_path / "model"
     shutil.copytree(zoo.path("zoo/counting"), copied)
     (copied / "tokenizer_config.json").write_text((copied / "tokenizer_config.json").read_text() + "\n")
     adapter = write_adapter(tmp_path / "adapter", {"never.loaded": torch.ones(2)}, target_modules=["q_proj"])
     for program, data, args, changed in [
         (other, problems, [], "the program"),
-        (sampled, more, [], "the input data"),
         (sampled, problems, ["--seed", "3"], "the seed (was 0, is 3)"),
         (sampled, problems, ["--set", "n=3"], "the arguments"),
         (sampled, problems, ["--dtype", "bfloat16"], "the dtype (was default, is bfloat16)"),
@@ -146,19 +177,23 @@ def test_resume_refuses_what_has_changed(
     ]:
         ran = qpdsl("run", program, "--input", data, "--output", unfinished, "--resume", *args)
         assert ran.code == Exit.USAGE
-        assert ran.err.splitlines()[0].endswith(f"changed since it began: {changed}")
-        assert journal_path(unfinished).read_bytes() == before
+        assert ran.err.splitlines()[0].endswith(f"(4 of 10 rows); changed since it began: {changed}")
+        assert rows_of_last(runs) == 4 and len(runs.ids()) == 1
+    others = write_rows(tmp_path / "others.jsonl", [{"problem": "x"}])
+    ran = qpdsl("run", sampled, "--input", others, "--output", unfinished, "--resume")
+    assert ran.code == Exit.USAGE and f"no row of the unfinished run `{runs.ids()[0]}` is in the input" in ran.err
 
 
 def test_a_run_of_another_build_is_not_resumed(
     qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qpdsl.dataset.fingerprint import build
+    from qpdsl.run_store.fingerprint import build
 
-    monkeypatch.setattr("qpdsl.cli.runs.data_set_run.build", lambda: "0.1.0 build of tomorrow")
+    now = build()
+    monkeypatch.setattr("qpdsl.run_store.fingerprint.build", lambda: "0.1.0 build of tomorrow")
     ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, "--resume")
     assert ran.code == Exit.USAGE
-    assert f"changed since it began: the qpdsl version (was {build()}, is 0.1.0 build of tomorrow)" in ran.err
+    assert f"changed since it began: the qpdsl version (was {now}, is 0.1.0 build of tomorrow)" in ran.err
 
 
 def test_a_comment_or_another_layout_is_not_another_program(
@@ -168,22 +203,20 @@ def test_a_comment_or_another_layout_is_not_another_program(
     assert qpdsl("run", sampled, "--input", problems, "--output", unfinished, "--resume").code == Exit.OK
 
 
-def test_a_damaged_line_costs_its_row(qpdsl: Run, sampled: Path, problems: Path, unfinished: Path) -> None:
-    journal = journal_path(unfinished)
-    lines = journal.read_bytes().splitlines(keepends=True)
-    edited = lines[2].replace(b'"tokens_out": ', b'"tokens_out": 9')
-    assert edited != lines[2]
-    journal.write_bytes(b"".join([*lines[:2], edited, *lines[3:]]))
+def test_a_damaged_row_runs_again(qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, runs: RunFolder) -> None:
+    (run,) = runs.ids()
+    damage_row(runs.file(run), 1)
     ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, "--resume")
     assert ran.code == Exit.OK
-    assert ran.err.splitlines()[0] == (
-        f"warning: line 3 of `{journal}` is damaged: what it held is not used, and rows that are missing run again"
-    )
+    assert ran.err.splitlines()[:2] == [
+        f"going on with run `{run}`: 3 of 10 rows are there",
+        f"warning: damaged in run `{run}`, and run again: row `2`",
+    ]
     assert unfinished.read_bytes() == unfinished.with_name("whole.jsonl").read_bytes()
 
 
 def test_a_finished_output_is_replaced_on_request_only(
-    qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path
+    qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path, runs: RunFolder
 ) -> None:
     output = tmp_path / "out.jsonl"
     args = ("run", sampled, "--input", problems, "--output", output)
@@ -194,22 +227,25 @@ def test_a_finished_output_is_replaced_on_request_only(
     assert output.read_bytes() == first
     # A run that does not start takes nothing away.
     broken = qpdsl(*args, "--seed", 1, "--overwrite", "--kv-memory", "1KiB")
-    assert broken.code == Exit.MODEL and output.read_bytes() == first and not journal_path(output).exists()
+    assert broken.code == Exit.MODEL and output.read_bytes() == first and len(runs.ids()) == 1
     assert qpdsl(*args, "--seed", 1, "--overwrite").code == Exit.OK
     assert output.read_bytes() != first
 
 
 def test_a_second_copy_is_told_that_the_first_one_runs(
-    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path
+    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, runs: RunFolder
 ) -> None:
-    journal = Journal(journal_path(unfinished))
-    before = journal.path.read_bytes()
-    for how in ([], ["--resume"], ["--overwrite"]):
-        ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, *how)
-        assert ran.code == Exit.USAGE and f"another run is writing to `{journal.path}` now" in ran.err
-        assert "--overwrite" not in ran.err
-    journal.close()
-    assert journal.path.read_bytes() == before
+    (run,) = runs.ids()
+    with RunFile.writing(runs.file(run)):
+        for how in ([], ["--resume"], ["--overwrite"]):
+            ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, *how)
+            assert ran.code == Exit.USAGE and f"another run is writing to `{unfinished}` now: `{run}`" in ran.err
+        elsewhere = ("run", sampled, "--input", problems, "--output", unfinished.with_name("other.jsonl"))
+        ran = qpdsl(*elsewhere, "--resume")
+        assert ran.code == Exit.USAGE and f"another process is writing run `{run}` now" in ran.err
+        ran = qpdsl(*elsewhere)
+        assert ran.code == Exit.OK and f"note: run `{run}` computes the same now" in ran.err
+    assert len(runs.ids()) == 2
 
 
 def test_what_has_come_there_meanwhile_is_left(qpdsl: Run, sampled: Path, problems: Path, unfinished: Path) -> None:
@@ -218,7 +254,7 @@ def test_what_has_come_there_meanwhile_is_left(qpdsl: Run, sampled: Path, proble
     assert "does not hold the results of a run" in qpdsl(*args, "--resume").err
     unfinished.write_bytes(unfinished.with_name("whole.jsonl").read_bytes())
     ran = qpdsl(*args, "--resume")
-    assert ran.code == Exit.USAGE and "has come there since the unfinished run began" in ran.err
+    assert ran.code == Exit.USAGE and f"`{unfinished}` has come there since run " in ran.err
     # Nor where it comes while the run goes on.
     unfinished.unlink()
     with pytest.MonkeyPatch.context() as patch:
@@ -234,53 +270,101 @@ def test_what_has_come_there_meanwhile_is_left(qpdsl: Run, sampled: Path, proble
 
 
 def test_a_run_begun_with_overwrite_is_resumed_with_what_it_replaces(
-    qpdsl: Run, sampled: Path, problems: Path, unfinished: Path
+    qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path, runs: RunFolder
 ) -> None:
-    unfinished.write_bytes(unfinished.with_name("whole.jsonl").read_bytes())
-    args = ("run", sampled, "--input", problems, "--output", unfinished, "--seed", 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qpdsl.cli.runs.data_set_run.Journal.remove", Journal._unlock)
-        assert qpdsl(*args, "--overwrite").code == Exit.OK
-    whole = unfinished.read_bytes()
-    unfinished.write_bytes(unfinished.with_name("whole.jsonl").read_bytes())
-    assert qpdsl(*args, "--resume").code == Exit.OK
-    assert unfinished.read_bytes() == whole
-
-
-def test_resuming_what_is_finished_or_not_begun(qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
-    args = ("run", sampled, "--input", problems, "--output", output, "--resume")
+    args = ("run", sampled, "--input", problems, "--output", output)
+    assert qpdsl(*args).code == Exit.OK
+    before = output.read_bytes()
+    assert qpdsl(*args, "--seed", 1, "--overwrite").code == Exit.OK
+    whole = output.read_bytes()
+    cut_short(runs, 4)
+    output.write_bytes(before)
+    assert qpdsl(*args, "--seed", 1, "--resume").code == Exit.OK
+    assert output.read_bytes() == whole != before
+
+
+def test_resuming_what_is_finished_or_not_begun(
+    qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path, runs: RunFolder
+) -> None:
+    output = tmp_path / "out.jsonl"
+    args = ("run", sampled, "--input", problems, "--output", output)
+    ran = qpdsl(*args, "--resume")
+    assert ran.code == Exit.USAGE and "there is no unfinished run of `sampled` in" in ran.err
     assert qpdsl(*args).code == Exit.OK
     whole = output.read_bytes()
-    for changed in ([], ["--seed", "1"], ["--set", "n=3"]):
-        ran = qpdsl(*args, *changed)
-        assert (ran.code, ran.out) == (Exit.USAGE, "")
-        assert ran.err.startswith(f"error: there is no unfinished run beside `{output}`, and a finished file does not")
-        assert ran.err.endswith("help: leave out `--resume` to run it again\n")
-    assert output.read_bytes() == whole and not journal_path(output).exists()
+    ran = qpdsl(*args, "--resume")
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert f"the run `{runs.ids()[0]}` is finished, and no other of this program is unfinished" in ran.err
+    assert "there is no unfinished run" in qpdsl(*args, "--resume", "--seed", 1).err
+    assert output.read_bytes() == whole and len(runs.ids()) == 1
+
+
+def test_what_was_computed_is_reused_when_asked(
+    qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path, runs: RunFolder
+) -> None:
+    """By its arguments, under whatever id and in whatever order, and from an unfinished run too."""
+    lines = problems.read_text().splitlines()
+    half = tmp_path / "half.jsonl"
+    half.write_text("\n".join(reversed(lines[:6])) + "\n")
+    assert qpdsl("run", sampled, "--input", half).code == Exit.OK
+    earlier = cut_short(runs, 4)
+    other_seed = qpdsl("run", sampled, "--input", problems, "--seed", 1, "--reuse").err
+    assert "reused" not in other_seed and "note: `--reuse` found no row" in other_seed
+    ran = qpdsl("run", sampled, "--input", problems, "--reuse")
+    assert ran.err.splitlines()[0] == f"reused 4 rows of run `{earlier}`"
+    with RunFile.reading(runs.file(runs.ids()[-1])) as run:
+        assert [row.number for row in run.rows() if row.reused == earlier] == [2, 3, 4, 5]
+        assert run.info().totals.reused == 4
+    for id in runs.ids():
+        runs.remove(id)
+    assert ran.out == qpdsl("run", sampled, "--input", problems).out
+
+
+def test_what_operators_came_to_is_kept_and_the_statistics_are_made_of_it(
+    qpdsl: Run, sampled: Path, problems: Path, runs: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert qpdsl("run", sampled, "--input", problems, "--no-greedy").code == Exit.OK
+    shown = json.loads(qpdsl("runs", "show", "last", "--format", "json").out)
+    tokens = sum(operator["tokens_out"] for operator in shown["operators"])
+    assert tokens == shown["tokens_out"] > 0 and shown["operators"][1]["operator"].startswith("generate llm")
+    before = qpdsl("analyze", "--format", "json").out
+    assert qpdsl("analyze", "--forget").code == Exit.OK
+    ran = qpdsl("analyze", "--rebuild")
+    assert (ran.code, ran.err) == (Exit.OK, "the statistics are those of 1 kept run\n")
+    after = json.loads(qpdsl("analyze", "--format", "json").out)
+    for program in after["programs"].values():
+        program.pop("clock")
+    assert after["programs"] == {
+        key: {name: value for name, value in program.items() if name != "clock"}
+        for key, program in json.loads(before)["programs"].items()
+    }
+    assert qpdsl("analyze", "--rebuild", "sampled").code == Exit.USAGE
 
 
 def test_a_full_disk_is_said_in_one_line(
-    qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: RunFolder
 ) -> None:
-    import os
-
     real, output = os.fsync, tmp_path / "out.jsonl"
-    calls = iter(range(100))
+    add = RunFile.add
 
-    def full(handle: int) -> None:
-        if next(calls) == 3:
-            raise OSError(28, "No space left on device")
-        real(handle)
+    def full(run: RunFile, row: RowRecord) -> None:
+        if rows_of_last(runs):
+            pages = run._database.execute("PRAGMA page_count").fetchone()[0]
+            run._database.execute(f"PRAGMA max_page_count = {pages}")
+            row = replace(row, asked="x" * 100_000)
+        add(run, row)
 
     args = ("run", sampled, "--input", problems, "--output", output, "--concurrency", 2)
     with monkeypatch.context() as patch:
-        patch.setattr("qpdsl.dataset.journal.os.fsync", full)
+        patch.setattr(RunFile, "add", full)
         ran = qpdsl(*args)
+    (run,) = runs.ids()
     assert ran.code == Exit.USAGE
     assert ran.err.splitlines() == [
-        f"error: cannot write `{journal_path(output)}`: no space left on device",
-        f"help: 1 of 10 rows are kept in `{journal_path(output)}`; the same command with `--resume` goes on from there",
+        f"error: cannot write `{runs.file(run)}`: database or disk is full",
+        f"help: 1 of 10 rows are kept in run `{run}`; the same command with `--resume` goes on from there",
     ]
 
     def full_at_the_end(handle: int) -> None:
@@ -292,7 +376,7 @@ def test_a_full_disk_is_said_in_one_line(
         patch.setattr("qpdsl.output.os.fsync", full_at_the_end)
         ran = qpdsl(*args, "--resume")
     assert ran.code == Exit.USAGE and not output.exists()
-    assert f"help: 10 of 10 rows are kept in `{journal_path(output)}`" in ran.err
+    assert f"help: 10 of 10 rows are kept in run `{run}`" in ran.err
     assert qpdsl(*args, "--resume").code == Exit.OK
     assert output.read_text() == qpdsl("run", sampled, "--input", problems).out
 

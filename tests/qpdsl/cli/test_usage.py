@@ -45,8 +45,8 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
         (["run", "greedy", "--model", "lm=x"], "declares no model `lm`; did you mean `llm`?"),
         (["run", "-e", "chat user=q | generate llm", "--model", "lm=x"], "uses no model `lm`; did you mean `llm`?"),
         (["run", "greedy", "--output", "x"], "`--output` needs `--input`"),
-        (["run", "greedy", "--input", "counting-500", "--resume"], "`--resume` needs `--output`"),
-        (["run", "greedy", "--input", "counting-500", "--output", "x", "--resume", "--overwrite"], "give one of them"),
+        (["run", "greedy", "--set", "problem=x", "--resume"], "`--resume` needs `--input`"),
+        (["run", "greedy", "--set", "problem=x", "--reuse"], "`--reuse` needs `--input`"),
         (
             ["run", "greedy", "--input", "counting-500", "--json"],
             "`--json` with `--input` needs `--output`",
@@ -78,7 +78,7 @@ def test_bad_usage(qpdsl: Run, args: list[str], message: str) -> None:
     assert all(line.startswith("help: ") for line in rest)
 
 
-@pytest.mark.parametrize("option", ["--limit", "--sample"])
+@pytest.mark.parametrize("option", ["--lines", "--sample"])
 def test_an_option_that_is_like_no_other_has_no_suggestion(qpdsl: Run, option: str) -> None:
     ran = qpdsl("run", "greedy", option, "3")
     assert (ran.code, ran.err.splitlines()[0]) == (Exit.USAGE, f"error: there is no option `{option}`")

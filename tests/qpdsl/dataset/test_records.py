@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from qpdsl.dataset.json_values import plain, shown
-from qpdsl.dataset.row_outcome import Outcome, same_answer
+from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.dataset.summary import Summary
+from qpdsl.measures.equal_answer import same_answer
+from qpdsl.planner.values.json_values import plain, shown
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli.exits import Exit
-from qpdsl.dataset.journal import Journal, journal_path
 from qpdsl.planner.cost.device import Curve, Device, KVProfile, nominal
 from qpdsl.planner.rules import RULES
 from qpdsl.planning.user_cache import folder, write_device
+from qpdsl.run_store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
+from tests.support.kept_runs import cut_short
 
 SUM = "chat user=problem | generate llm n=3 temperature=0 max_tokens=6 | score prm | best by score"
 
@@ -157,19 +158,16 @@ def test_the_error_of_another_dtype_is_not_what_a_program_permits(
 
 @pytest.mark.parametrize(("before", "after"), [(0.5, 50.0), (50.0, 0.5)])
 def test_a_run_is_gone_on_with_by_the_type_it_began_with(
-    qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: float, after: float
+    qpdsl: Run, runs: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: float, after: float
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     loose, output, whole = tmp_path / "loose.qp", tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
     loose.write_text(LOOSE)
     rows = write_rows(tmp_path / "rows.jsonl", [{"problem": f"Mia has {number} boxes."} for number in range(3)])
     write_device(measured_with_int8("float32", before))
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "remove", Journal.close)
-        assert qpdsl("run", loose, "--input", rows, "--output", output).code == Exit.OK
+    assert qpdsl("run", loose, "--input", rows, "--output", output).code == Exit.OK
     output.rename(whole)
-    lines = journal_path(output).read_bytes().splitlines(keepends=True)
-    journal_path(output).write_bytes(b"".join(lines[:2]))
+    cut_short(runs, 1)
     write_device(measured_with_int8("float32", after))
     strict = tmp_path / "strict.qp"
     strict.write_text(LOOSE.replace(" within epsilon(5)", ""))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from qpdsl.dataset.job import Job, run_rows
-from qpdsl.dataset.rows import InputRow
 from qpdsl.executor.runtime.run import InstanceResult
+from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan

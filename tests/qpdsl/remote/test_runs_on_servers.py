@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 import qpdsl as qp
+from qpdsl.run_store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
+from tests.support.kept_runs import rows_of_last
 from tests.support.paths import ROOT
 from tests.support.remote.stub_server import StubServer, stub
 
@@ -220,7 +223,9 @@ def rows(path: Path, count: int) -> Path:
     return write_rows(path, problems)
 
 
-def test_a_budget_ends_a_run_and_more_goes_on_with_it(tmp_path: Path, program: Path, qpdsl: Run) -> None:
+def test_a_budget_ends_a_run_and_more_goes_on_with_it(
+    tmp_path: Path, program: Path, qpdsl: Run, runs: RunFolder
+) -> None:
     data, out, prices = rows(tmp_path / "in.jsonl", 6), tmp_path / "out.jsonl", tmp_path / "prices.json"
     with stub("vllm", writes=says) as server:
         command = ("run", program, "--input", data, "--output", out, "--model", address(server), "--no-greedy")
@@ -228,9 +233,11 @@ def test_a_budget_ends_a_run_and_more_goes_on_with_it(tmp_path: Path, program: P
         assert ran.code == 7 and not out.exists()
         error, servers, kept = ran.err.splitlines()[-3:]
         assert "of 6 rows are finished" in error and servers.startswith("servers: ")
+        # The error tells what was spent in all, with what was under way when the bound was reached.
+        sent, written = map(int, re.findall(r"(\d+) tokens in, (\d+) out", servers)[0])
+        assert error.startswith(f"error: {sent + written} tokens are spent, and 300 are allowed")
         assert "`--resume` and more to spend goes on from there" in kept
-        done = len((tmp_path / "out.jsonl.journal").read_text().splitlines()) - 1
-        assert 0 < done < 6
+        assert 0 < rows_of_last(runs) < 6
         prices.write_text(json.dumps({"other": {"input": 1, "output": 2}}), "utf-8")
         ran = qpdsl(*command, "--resume", "--max-cost", 1, "--prices", prices)
         assert ran.code == 4 and "price" in ran.err
@@ -240,6 +247,19 @@ def test_a_budget_ends_a_run_and_more_goes_on_with_it(tmp_path: Path, program: P
         # A row that was under way is not paid for twice.
         assert server.counts.requests < 24 + 100
     assert "`--max-cost` needs `--prices`" in qpdsl(*command, "--max-cost", 1).err
+
+
+def test_a_table_of_prices_is_read_before_anything_is_sent(tmp_path: Path, program: Path, qpdsl: Run) -> None:
+    prices = tmp_path / "prices.json"
+    with stub("vllm", writes=says) as server:
+        command = ("run", program, "--set", "problem=x", "--model", address(server), "--max-cost", 1)
+        for text, words in (("{", "is no JSON"), ('{"other": {"input": 1, "output": 2}}', "has none for `stub`")):
+            prices.write_text(text, "utf-8")
+            ran = qpdsl(*command, "--prices", prices)
+            assert ran.code == 4 and words in ran.err
+            with pytest.raises(qp.ModelError, match=words), qp.using(max_cost=1.0, prices=prices):
+                qp.load(program).using(models={"llm": address(server).removeprefix("llm=")})("x")
+        assert server.counts.requests == 0
 
 
 def test_a_changed_server_is_refused_on_resume(tmp_path: Path, program: Path, qpdsl: Run) -> None:
@@ -279,7 +299,7 @@ def test_a_server_that_takes_requests_and_answers_none_is_given_up(program: Path
         assert ran.code == 6 and "it sent nothing for too long" in ran.err
 
 
-def test_a_run_that_is_killed_goes_on(tmp_path: Path, program: Path, qpdsl: Run, cache: Path) -> None:
+def test_a_run_that_is_killed_goes_on(tmp_path: Path, program: Path, qpdsl: Run, cache: Path, runs: RunFolder) -> None:
     data, out = rows(tmp_path / "in.jsonl", 8), tmp_path / "out.jsonl"
     with stub("vllm", writes=says) as server:
         assert qpdsl("run", program, "--set", "problem=x", "--model", address(server), "--completions", "none").out
@@ -290,8 +310,8 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path, program: Path, qpdsl: Run,
         running = subprocess.Popen(
             [sys.executable, "-m", "qpdsl", *command], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL
         )
-        journal, deadline = tmp_path / "out.jsonl.journal", time.monotonic() + 60
-        while not (journal.exists() and journal.read_bytes().count(b"\n") > 2) and time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while rows_of_last(runs) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         running.send_signal(signal.SIGKILL)
         assert running.wait() == -signal.SIGKILL

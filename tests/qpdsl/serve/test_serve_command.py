@@ -108,8 +108,30 @@ def test_a_new_key_is_shown_once(qpdsl: Run, tmp_path: Path) -> None:
     assert "line 1" in qpdsl("serve", "greedy", "--keys", file, "--port", 0).err
 
 
+def test_no_file_is_read_and_written(qpdsl: Run, tmp_path: Path) -> None:
+    texts = {"mine.qp": MODEL + MINE.format(name="mine"), "prices.json": "{}", "keys": "", "notes.md": "# Notes\n\na\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    named = ("--keys", tmp_path / "keys", "--prices", tmp_path / "prices.json", "--port", 0)
+    qpdsl("serve", "--keys", tmp_path / "keys", "--new-key", "ann")
+    for name, words in (
+        ("mine.qp", "a program"),
+        ("prices.json", "the file of `--prices`"),
+        ("keys", "the file of `--keys`"),
+        ("notes.md", "does not hold completions"),
+    ):
+        before = (tmp_path / name).read_bytes()
+        ran = qpdsl("serve", tmp_path / "mine.qp", *named, "--completions", tmp_path / name)
+        assert ran.code == Exit.USAGE and words in ran.err, ran.err
+        assert (tmp_path / name).read_bytes() == before
+    for name in ("mine.qp", "prices.json", "notes.md"):
+        ran = qpdsl("serve", "--keys", tmp_path / name, "--new-key", "ann")
+        assert ran.code == Exit.USAGE and "does not hold keys of clients" in ran.err
+        assert (tmp_path / name).read_text() == texts[name]
+
+
 def test_programs_of_one_name(tmp_path: Path) -> None:
-    from qpdsl.serve.catalogue import offered_programs
+    from qpdsl.serve.offered_models import offered_programs
     from qpdsl.sources.surroundings import Surroundings
 
     for name in ("a", "b"):

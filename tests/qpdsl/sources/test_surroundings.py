@@ -104,8 +104,8 @@ def test_resuming_with_other_functions_is_another_run(qpdsl: Run, scored: Path, 
 
 
 def test_resuming_with_another_schema_is_another_run(qpdsl: Run, reading: Path, tmp_path: Path) -> None:
-    from qpdsl.dataset.fingerprint import digest, operators
     from qpdsl.planner.plan.naive import plan
+    from qpdsl.run_store.fingerprint import digest, operators
     from qpdsl.sources.programs import load_program
     from qpdsl.sources.surroundings import read_surroundings
 

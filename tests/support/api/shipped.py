@@ -92,6 +92,23 @@ def dvts(problem: str, subtrees: int = 4, expand: int = 4, depth: int = 40) -> s
     return rows.vote(answer, weight=score)
 
 
+@qp.program(budget={"tokens": 500})
+def compute_optimal(problem: str, subtrees: int = qp.auto(1, 2, 4, 8, 16), expand: int = 4, depth: int = 40) -> str:
+    rows = qp.chat(user=problem)
+    with rows.strategy() as strategy:
+        with strategy.arm():
+            rows.generate(llm, temperature=0, max_tokens=256)
+            rows.score(prm, reduce="last")
+        with strategy.arm():
+            rows.split(subtrees)
+            with rows.repeat(depth, until=qp.all(qp.col.finished)):
+                rows.generate(llm, n=expand, stop="\n\n", temperature=0.8)
+                score = rows.score(prm)
+                rows.keep(1, by=score, per=qp.col.group)
+    answer = rows.extract("answer", ANSWER)
+    return rows.vote(answer, weight=qp.col.score)
+
+
 @qp.program
 def filter_decoding(problem: str, threshold: float = 0.9) -> str:
     rows = qp.chat(user=problem)
@@ -211,6 +228,7 @@ PROGRAMS: dict[str, qp.Program[..., Any]] = {
         weighted_best_of_n,
         beam_search,
         dvts,
+        compute_optimal,
         rebase,
         lookahead,
         sal_best_of_n,

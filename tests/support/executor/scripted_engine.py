@@ -135,7 +135,7 @@ def _sample(request: GenerateRequest, index: int, ids: list[int]) -> Sample:
         elif watch is not None and watch.push(token):
             finish = "stop"
             break
-    logprob = -0.25 * sum(1 + token % 7 for token in tokens)
+    logprob = -0.25 * sum(1 + token % 7 for token in tokens) if request.logprobs else 0.0
     told = tuple(DrawFigures(token % 5, token % 7, token % 3) for token in tokens) if request.figures else ()
     return Sample(tuple(tokens), finish, logprob, 0, watch, figures=told)
 

@@ -24,6 +24,9 @@ _ODD = [
         "/a^b/",
         "\r\n",
         "branch {",
+        "strategy {",
+        "or",
+        "auto(",
         "{}",
     ),
     *("0x" + "f" * 5000, "int(0..)", "choice(", "generate", "use", "within", "prefer", "=", ",", ":", "😀", "\u2028"),
@@ -134,7 +137,8 @@ class ProgramGenerator:
 
     def program(self, name: str) -> str:
         pick = self.chance
-        parameters = [f"problem{self.space()}: text", f"n: int{self.space()}={self.space()}{pick.randint(1, 9)}"]
+        width = pick.choice([str(pick.randint(1, 9))] * 8 + [self.auto()])
+        parameters = [f"problem{self.space()}: text", f"n: int{self.space()}={self.space()}{width}"]
         # Records go over lines of their own, which brackets on several lines do not.
         types = [*(f"x{number}: {self.parameter_type()}" for number in range(pick.randint(0, 2))), "m: model = slm"]
         head = f"program {name}{self.space()}{self.brackets(*parameters, *pick.sample(types, pick.randint(0, 1)))}"
@@ -144,10 +148,14 @@ class ProgramGenerator:
         clauses = ["within exact", "within loss(0.02)", "within epsilon(1e-3)", "prefer latency = 0.8", "draft slm"]
         clauses.append("like search_and_learn")
         chosen = {clause.split()[0]: clause for clause in pick.sample(clauses, pick.randint(0, 3))}
+        if pick.random() < 0.2:
+            amount = pick.choice(["tokens=2000", "seconds = 1.5", "cost=0.002"])
+            chosen["budget"] = f"within budget{self.brackets(amount)}"
         head += "".join(self.option_break() + clause for clause in chosen.values())
         stages = [
             self.chat(),
             self.generate(),
+            *([self.strategy(1)] if pick.random() < 0.2 else []),
             *self.stages(2),
             f"return {pick.choice(['text', 'len(text)', 'mean(tokens)', self.record_literal(1), self.list(1)])}",
         ]
@@ -238,7 +246,7 @@ class ProgramGenerator:
             [f"via filter{self.chance.choice(filters)}", f"via amortized{self.chance.choice(exits)}"]
         )
         return f"generate {self.chance.choice(['llm', 'slm', 'shared.llm', self.model_id()])}" + self.options(
-            f"n={self.number(1)}", "temperature=0.8", "top_p = 0.9", "top_k=40", "min_p=0.05", f"stop={self.string()}",
+            f"n={self.width()}", "temperature=0.8", "top_p = 0.9", "top_k=40", "min_p=0.05", f"stop={self.string()}",
             "max_tokens=99", target, via, "draft slm", "into piece",
         )  # fmt: skip
 
@@ -273,7 +281,7 @@ class ProgramGenerator:
 
     def keep(self) -> str:
         per = f"{self.option_break()}per group" if self.chance.random() < 0.4 else ""
-        return f"keep {self.number(1)}{self.option_break()}by {self.number(2)}{per}"
+        return f"keep {self.width()}{self.option_break()}by {self.number(2)}{per}"
 
     def vote(self) -> str:
         return "vote text" + self.options(
@@ -299,6 +307,18 @@ class ProgramGenerator:
             + self.edge()
             + "}"
         )
+
+    def strategy(self, depth: int) -> str:
+        arms = [self.block(self.stages(depth)) for _ in range(self.chance.randint(2, 3))]
+        word = self.chance.choice([" or ", "or", "\nor ", "\n\nor\n", f"  {self.note()}\nor  {self.note()}\n"])
+        return "strategy {" + self.edge() + word.join(arms) + self.edge() + "}"
+
+    def auto(self) -> str:
+        return self.chance.choice(["auto", f"auto{self.brackets('2', '3')}"])
+
+    def width(self) -> str:
+        """A number of rows, which may be left open."""
+        return self.auto() if self.chance.random() < 0.1 else self.number(1)
 
     def call(self) -> str:
         arguments = self.brackets("problem", f"n{self.space()}={self.space()}{self.number(1)}")

@@ -16,9 +16,12 @@ from transformers import AutoTokenizer
 from qpdsl import zoo
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.instance import Services
 from qpdsl.executor.runtime.run import InstanceResult, run
+from qpdsl.executor.sample_memory.sample_memory import SampleMemory
+from qpdsl.executor.sample_memory.sharing_engine import SharingEngine
 from qpdsl.executor.verifiers.score_store import ScoreStore
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, Solution, StepReads, Verifier
 from qpdsl.planner.names.modules import Environment
@@ -80,10 +83,14 @@ def script(prompt: str, key: int) -> str:
     return "".join(chance.choice(_PIECES) for _ in range(chance.randint(1, 7)))
 
 
-def result_of(physical: PhysicalPlan, seed: int, order: int) -> InstanceResult:
-    """What the plan gives for a seed's problem, where `order` decides about the order in which requests are served."""
+def result_of(physical: PhysicalPlan, seed: int, order: int, memory: SampleMemory | None = None) -> InstanceResult:
+    """What the plan gives for a seed's problem, where `order` decides about the order in which requests are served.
+
+    With a `memory` its samples are shared with what ran before.
+    """
     tokenizer = models()["llm"].tokenizer
-    engine = ScriptedEngine(tokenizer, script, ALL_CAPABILITIES, random.Random(order))
+    scripted = ScriptedEngine(tokenizer, script, ALL_CAPABILITIES, random.Random(order))
+    engine: Engine = scripted if memory is None else SharingEngine(scripted, memory)
     verifiers = {"prm": Bounded(tokenizer), "orm": Unbounded(tokenizer)}
     services = Services(engine, models(), verifiers, EventStream(), FUNCTIONS, scores=ScoreStore())
 

@@ -13,12 +13,12 @@ import httpx
 
 from qpdsl.planning.planning import Planning
 from qpdsl.planning.target import Target
-from qpdsl.serve.catalogue import bare_plan, exposed_models, fingerprint_of, offered_programs
 from qpdsl.serve.exposed.exposed_model import ExposedModel
 from qpdsl.serve.http.bind_address import BindAddress
 from qpdsl.serve.http.client_keys import ClientKeys
 from qpdsl.serve.http.listening import Listening
 from qpdsl.serve.http.routes import Limits, ServerApp
+from qpdsl.serve.offered_models import bare_plan, exposed_models, fingerprint_of, offered_programs
 from qpdsl.serve.served_model import ServedModel
 from qpdsl.serve.served_program import ServedProgram
 from qpdsl.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.options.session_options import SessionOptions, computing_options, spending_options
 from qpdsl.cli.proposals import complete_programs
 from qpdsl.cli.runs.load_notes import LoadNotes
-from qpdsl.cli.runs.session_options import SessionOptions, computing_options, spending_options
 from qpdsl.cli.shared_options import (
     FileName,
     code_option,
@@ -188,10 +188,13 @@ def command(**values: Any) -> Exit:
 def _new_key(options: ServeOptions) -> Exit:
     if options.keys is None:
         raise UsageError("`--new-key` needs `--keys FILE`, where its hash goes")
-    from qpdsl.serve.http.client_keys import add_key
+    from qpdsl.cli.file_guard import Contents, FileGuard
+    from qpdsl.serve.http.client_keys import add_key, begins_keys
 
     assert options.new_key is not None
-    put(add_key(Path(options.keys), options.new_key))
+    contents = Contents("keys of clients", begins_keys)
+    target = FileGuard().writes(Path(options.keys), "`--new-key`", contents, overwrite=True)
+    put(add_key(target.path, options.new_key))
     say(f"note: `{options.keys}` holds its hash; the key itself is shown this once")
     return Exit.OK
 
@@ -204,9 +207,9 @@ def _serve(options: ServeOptions) -> Exit:
     from qpdsl.planning.exit_heads import exit_heads_of
     from qpdsl.planning.planning import Planning
     from qpdsl.planning.target import Target
-    from qpdsl.serve.catalogue import bare_plan, check_offered, exposed_models, fingerprint_of, offered_programs
     from qpdsl.serve.http.bind_address import BindAddress
     from qpdsl.serve.http.client_keys import ClientKeys
+    from qpdsl.serve.offered_models import bare_plan, check_offered, exposed_models, fingerprint_of, offered_programs
     from qpdsl.sources.programs import permitting
 
     planning = Planning.of(options.plan_kind, options.disabled)
@@ -218,6 +221,7 @@ def _serve(options: ServeOptions) -> Exit:
     for one in offered:
         show(one.program.warnings)
     asked = {id: id for one in offered for id in one.program.models.values()}
+    options.check_prices(asked)
     ask_servers(asked, options.server_timeout, quiet=False)
     heads = tuple(exit_heads_of(options.exit_heads).items())
     target = Target(options.device, options.dtype, options.threads, None, heads)
@@ -231,6 +235,7 @@ def _serve(options: ServeOptions) -> Exit:
             raise UsageError(f"`--expose`: `{name}` is a program here, and cannot be a model too", help)
     options.check_used({*asked, *exposed.values()})
     check_models([*exposed.values(), *(id for plan in plans.values() for id in plan.models.values())])
+    _name_files(options, surroundings, exposed.values(), dict(heads).values(), plans.values())
     # What is wrong here is told before models are loaded, which takes its time.
     address = BindAddress(options.host, options.port, options.tls_cert, options.tls_key, os.environ.get(_PASSWORD))
     keys = None if options.keys is None else ClientKeys(Path(options.keys))
@@ -264,6 +269,33 @@ def _serve(options: ServeOptions) -> Exit:
     if not drained:
         say(f"note: what still ran after {options.drain_seconds:g} s was given up")
     return Exit.OK if drained else Exit.INTERRUPTED
+
+
+def _name_files(
+    options: ServeOptions,
+    surroundings: Surroundings,
+    exposed: Iterable[str],
+    heads: Iterable[str],
+    plans: Collection[PhysicalPlan],
+) -> None:
+    """Raises UsageError where the file that completions are kept in is another file of the command."""
+    from qpdsl.cli.file_guard import FileGuard
+    from qpdsl.cli.runs.run_files import name_completions, name_inputs
+    from qpdsl.planner.plan.physical import head_folders
+    from qpdsl.sources.programs import program_path
+
+    guard = FileGuard()
+    for target in options.targets:
+        if (program := program_path(target)) is not None:
+            guard.reads(program, "a program")
+    named = {"--keys": options.keys, "--tls-cert": options.tls_cert, "--tls-key": options.tls_key}
+    for option, name in named.items():
+        if name is not None:
+            guard.reads(Path(name), f"the file of `{option}`")
+    models = {id: id for plan in plans for id in plan.models.values()} | {id: id for id in exposed}
+    folders = {*heads, *(folder for plan in plans for folder in head_folders(plan))}
+    name_inputs(guard, options, models, sorted(folders), surroundings)
+    name_completions(guard, options)
 
 
 def _check_libraries() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qpdsl.executor.remote.dialects.dialect import Answer, Asking, Messages, joined
+from qpdsl.executor.remote.dialects.dialect import CompletionChunk, Messages, SampleRequest, joined
 from qpdsl.executor.remote.dialects.known_dialects import named
 from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.errors import Refused, Unreachable
@@ -16,25 +16,25 @@ from qpdsl.executor.requests.request import Constraint, SamplingParams
 from qpdsl.grammar.model_id import DIALECTS, DialectName
 
 ALL = Abilities(endpoint="ids", chat=True, prefill=True, logprobs=True, token_ids=True)
-ASKING = Asking("name", (1, 2), SamplingParams(0.7), 9, 5, ALL)
+ASKING = SampleRequest("name", (1, 2), SamplingParams(0.7), 9, 5, ALL)
 CHAT = replace(ASKING, prompt=Messages((("user", "2 + 2?"),), "It is"))
 SCHEMA = '{"type": "object"}'
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_one_sample_with_a_seed(dialect: DialectName) -> None:
-    for asking in (ASKING, CHAT):
-        body = named(dialect).ask(asking).body
+    for request in (ASKING, CHAT):
+        body = named(dialect).write(request).body
         assert (body["model"], body["temperature"], body["seed"], body["top_p"]) == ("name", 0.7, 5, 1.0)
         assert body["max_tokens"] == 9 and "n" not in body and "stream" not in body
         assert named(dialect).streamed(body)["stream"] is True
-    greedy = named(dialect).ask(replace(ASKING, sampling=SamplingParams(1e-9)))
+    greedy = named(dialect).write(replace(ASKING, sampling=SamplingParams(1e-9)))
     assert greedy.body["temperature"] == 0.0
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_paths_and_prompts(dialect: DialectName) -> None:
-    ids, text, chat = (named(dialect).ask(asking) for asking in (ASKING, replace(ASKING, prompt="2 +"), CHAT))
+    ids, text, chat = (named(dialect).write(request) for request in (ASKING, replace(ASKING, prompt="2 +"), CHAT))
     assert (ids.path, ids.body["prompt"]) == ("completions", [1, 2])
     assert (text.path, text.body["prompt"]) == ("completions", "2 +")
     assert chat.path == "chat/completions"
@@ -45,12 +45,12 @@ def test_paths_and_prompts(dialect: DialectName) -> None:
     begun = {"vllm": ["add_generation_prompt", "continue_final_message"], "sglang": ["continue_final_message"]}
     assert [name for name in chat.body if name.endswith(("_prompt", "_message"))] == begun.get(dialect, [])
     other = replace(CHAT, abilities=replace(ALL, max_tokens_name="max_completion_tokens"))
-    assert named(dialect).ask(other).body["max_completion_tokens"] == 9
+    assert named(dialect).write(other).body["max_completion_tokens"] == 9
 
 
 def test_openai_is_sent_nothing_that_it_does_not_know() -> None:
-    asking = replace(CHAT, stops=("x",), constraint=Constraint("json_schema", SCHEMA))
-    assert set(named("openai").ask(asking).body) == {
+    request = replace(CHAT, stops=("x",), constraint=Constraint("json_schema", SCHEMA))
+    assert set(named("openai").write(request).body) == {
         "model", "messages", "temperature", "top_p", "seed", "max_tokens", "logprobs", "stop", "response_format"
     }  # fmt: skip
     for wrong in (
@@ -58,7 +58,7 @@ def test_openai_is_sent_nothing_that_it_does_not_know() -> None:
         replace(CHAT, constraint=Constraint("regex", "a")),
     ):
         with pytest.raises(ValueError, match="this dialect has no"):
-            named("openai").ask(wrong)
+            named("openai").write(wrong)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_openai_is_sent_nothing_that_it_does_not_know() -> None:
     ],
 )
 def test_what_is_neutral_is_said(dialect: DialectName, neutral: dict[str, float]) -> None:
-    assert named(dialect).ask(ASKING).body.items() >= neutral.items()
+    assert named(dialect).write(ASKING).body.items() >= neutral.items()
     filtered = replace(ASKING, sampling=SamplingParams(1.0, top_k=4, top_p=0.5, min_p=0.1))
-    assert named(dialect).ask(filtered).body.items() >= {"top_k": 4, "top_p": 0.5, "min_p": 0.1}.items()
+    assert named(dialect).write(filtered).body.items() >= {"top_k": 4, "top_p": 0.5, "min_p": 0.1}.items()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_is_neutral_is_said(dialect: DialectName, neutral: dict[str, float]
     ],
 )
 def test_constraints(dialect: DialectName, kind: Any, source: str, fields: dict[str, Any]) -> None:
-    body = named(dialect).ask(replace(ASKING, constraint=Constraint(kind, source))).body
+    body = named(dialect).write(replace(ASKING, constraint=Constraint(kind, source))).body
     assert body.items() >= fields.items()
 
 
@@ -98,13 +98,13 @@ def test_constraints(dialect: DialectName, kind: Any, source: str, fields: dict[
 def test_every_constraint_that_a_dialect_names_it_can_write(dialect: DialectName) -> None:
     sources = {"json_schema": SCHEMA, "regex": "a", "grammar": "start: /a/", "choice": '["a"]'}
     for kind, source in sources.items():
-        for asking in (ASKING, CHAT):
-            held = replace(asking, constraint=Constraint(kind, source))  # type: ignore[arg-type]
+        for request in (ASKING, CHAT):
+            held = replace(request, constraint=Constraint(kind, source))  # type: ignore[arg-type]
             if kind in named(dialect).constraints:
-                assert named(dialect).ask(held).body != named(dialect).ask(asking).body
+                assert named(dialect).write(held).body != named(dialect).write(request).body
             else:
                 with pytest.raises(ValueError, match="has no field for a"):
-                    named(dialect).ask(held)
+                    named(dialect).write(held)
 
 
 def test_answers_of_vllm() -> None:
@@ -120,21 +120,21 @@ def test_answers_of_vllm() -> None:
         ],
         "usage": {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
     }
-    assert named("vllm").read(reply) == Answer(" 4;", (7, 8), (-0.1, -0.2), (2, 1), "stop", ";", 5, 4, 2)
+    assert named("vllm").read(reply) == CompletionChunk(" 4;", (7, 8), (-0.1, -0.2), (2, 1), "stop", ";", 5, 4, 2)
     assert named("vllm").read({"choices": [{"text": "", "finish_reason": "stop", "stop_reason": 3}]}).named is None
 
 
 def test_answers_of_others() -> None:
     sglang = {"choices": [{"text": "a;", "token_ids": [7], "finish_reason": "stop", "matched_stop": ";"}]}
-    assert named("sglang").read(sglang) == Answer("a;", (7,), finish="stop", named=";")
+    assert named("sglang").read(sglang) == CompletionChunk("a;", (7,), finish="stop", named=";")
     content = [{"id": 3, "token": "a", "logprob": -0.5, "bytes": [97]}]
     llama = {
         "choices": [{"text": "a", "logprobs": {"content": content}, "finish_reason": "length"}],
         "timings": {"cache_n": 6},
     }
-    assert named("llamacpp").read(llama) == Answer("a", (3,), (-0.5,), (1,), "length", cached_tokens=6)
+    assert named("llamacpp").read(llama) == CompletionChunk("a", (3,), (-0.5,), (1,), "length", cached_tokens=6)
     thinking = {"choices": [{"message": {"content": None, "reasoning_content": "hm"}, "finish_reason": "length"}]}
-    assert named("openai").read(thinking) == Answer(finish="length")
+    assert named("openai").read(thinking) == CompletionChunk(finish="length")
 
 
 def test_a_stream_is_its_pieces() -> None:

@@ -50,7 +50,7 @@ def probed(kind: str, *, by_ids: bool = False, **lies: Any) -> Abilities:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("qpdsl.executor.remote.probe.asking._PAUSE", 0.01)
+    monkeypatch.setattr("qpdsl.executor.remote.probe.probe_client._PAUSE", 0.01)
     yield
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from qpdsl.executor.remote.scoring.places import places_of
 from qpdsl.executor.remote.scoring.reading import BadAnswer, Reading, Values
 from qpdsl.executor.remote.scoring.scored import scored
 from qpdsl.executor.remote.scoring.scoring_abilities import with_scoring
+from qpdsl.executor.remote.scoring.scoring_positions import positions_of
 from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import Connection
@@ -84,7 +84,7 @@ def found(server: StubServer, dialect: str) -> Abilities:
 
 def expected(request: Any) -> list[tuple[float, ...]]:
     """What the model behind the stubs says at each place."""
-    rows = [(language().logprobs(place.context), place.groups) for place in places_of(request)]
+    rows = [(language().logprobs(place.context), place.groups) for place in positions_of(request)]
     return [tuple(math.log(sum(math.exp(row[id]) for id in group)) for group in groups) for row, groups in rows]
 
 

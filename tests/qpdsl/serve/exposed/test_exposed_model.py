@@ -19,7 +19,7 @@ from qpdsl.model_location import locate
 from qpdsl.serve.exposed.bare_request import sample_keys
 from qpdsl.serve.exposed.exposed_model import ExposedModel
 from qpdsl.serve.refusal import Refusal
-from qpdsl.serve.served_model import Answer, Asking, Chosen, Endpoint, Piece
+from qpdsl.serve.served_model import Chosen, CompletionRequest, CompletionResponse, Endpoint, Piece
 
 QUESTION = "3 + 4 * 2 = ?"
 
@@ -49,7 +49,7 @@ async def happenings(body: Mapping[str, Any], streams: bool) -> list[Any]:
     endpoint: Endpoint = "chat" if "messages" in body else "text"
     driver = asyncio.create_task(own.drive())
     try:
-        work = ExposedModel("llm", model(), own, "fp").read(Asking(endpoint, body, "id"))
+        work = ExposedModel("llm", model(), own, "fp").read(CompletionRequest(endpoint, body, "id"))
         found = [happening async for happening in work.stream()] if streams else [await work.answer()]
         own.check_integrity()
         assert own.busy("zoo/counting") == 0
@@ -58,9 +58,9 @@ async def happenings(body: Mapping[str, Any], streams: bool) -> list[Any]:
         driver.cancel()
 
 
-def answer(body: Mapping[str, Any]) -> Answer:
+def answer(body: Mapping[str, Any]) -> CompletionResponse:
     (found,) = asyncio.run(happenings(body, False))
-    assert isinstance(found, Answer)
+    assert isinstance(found, CompletionResponse)
     return found
 
 
@@ -94,7 +94,7 @@ def test_the_samples_of_a_seed_are_the_engines_own_and_those_of_neighbouring_see
     assert told.choices[0].extra["prompt_token_ids"] == list(prompt)
     second = only(text(list(prompt), seed=6, temperature=0.9, top_p=0.95, max_tokens=30, return_token_ids=True))
     assert tuple(second.extra["token_ids"]) == ids[1]
-    assert told.tally.prompt_tokens == len(prompt) and told.tally.completion_tokens == sum(map(len, ids))
+    assert told.usage.prompt_tokens == len(prompt) and told.usage.completion_tokens == sum(map(len, ids))
 
 
 def test_requests_without_a_seed_differ() -> None:
@@ -117,7 +117,11 @@ def test_requests_without_a_seed_differ() -> None:
 def test_the_pieces_of_a_stream_are_the_answer(body: dict[str, Any]) -> None:
     whole = answer(body)
     *pieces, last = asyncio.run(happenings(body, True))
-    assert isinstance(last, Answer) and last.tally == whole.tally and all(isinstance(piece, Piece) for piece in pieces)
+    assert (
+        isinstance(last, CompletionResponse)
+        and last.usage == whole.usage
+        and all(isinstance(piece, Piece) for piece in pieces)
+    )
     for index, choice in enumerate(whole.choices):
         own = [piece for piece in pieces if piece.index == index]
         assert "".join(piece.text for piece in own) == choice.text == last.choices[index].text
@@ -144,11 +148,11 @@ def test_a_stop_text_ends_an_answer_and_is_named() -> None:
 
 def test_a_bound_ends_an_answer_and_a_full_context_does() -> None:
     short = answer(chat(temperature=0, max_completion_tokens=3))
-    assert short.choices[0].finish_reason == "length" and short.tally.completion_tokens == 3
+    assert short.choices[0].finish_reason == "length" and short.usage.completion_tokens == 3
     room = model().max_positions
     ids = (model().encode("1 + 2 ") * room)[: room - 4]
     full = answer(text(ids, max_tokens=30, ignore_eos=True))
-    assert full.choices[0].finish_reason == "length" and full.tally.completion_tokens == 4
+    assert full.choices[0].finish_reason == "length" and full.usage.completion_tokens == 4
     assert refusal(text([*ids, *ids])).code == "context_length_exceeded"
 
 
@@ -274,7 +278,7 @@ def test_a_stream_that_nobody_reads_to_its_end_is_given_up() -> None:
         own = engine()
         driver = asyncio.create_task(own.drive())
         bare = ExposedModel("llm", model(), own, "fp")
-        stream = bare.read(Asking("chat", chat(max_tokens=400, ignore_eos=True), "id")).stream()
+        stream = bare.read(CompletionRequest("chat", chat(max_tokens=400, ignore_eos=True), "id")).stream()
         await anext(stream)
         assert own.busy("zoo/counting") == 1
         await stream.aclose()  # type: ignore[attr-defined]

@@ -1,0 +1,116 @@
+"""What the driver does for one row outside the dispatcher, timed: messages, the record, the run's file; and memory."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from qpdsl.cluster.replica.messages import Begun, Done, Take, Task
+from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.inputs.input_row import InputRow
+from qpdsl.run_store.run_file import SUFFIX, RunFile
+from qpdsl.run_store.run_record import RowRecord, RunRecord, row_key
+
+_TIMES = 2_000
+_KEPT = 20_000
+
+
+@dataclass(frozen=True)
+class DriverCosts:
+    """Seconds a row for its three messages and for its commit, and bytes a row that the driver goes on holding."""
+
+    messages: float
+    commit: float
+    input_bytes: float
+    outcome_bytes: float
+
+
+def problem(number: int) -> InputRow:
+    """A row in the size of the shipped problems."""
+    text = f"Mia has {number} boxes with 4 cards in each box, and gives 3 of them away. How many cards does Mia have?"
+    return InputRow(str(number), {"problem": text}, str(number), {"level": number % 5})
+
+
+def outcome(number: int) -> Outcome:
+    """An outcome in the size of theirs."""
+    return Outcome(
+        id=str(number),
+        answer=str(number * 4),
+        score=0.93751,
+        tokens_in=40,
+        tokens_out=1200,
+        near_ties=0,
+        seconds=3.5,
+        correct=True,
+    )
+
+
+def measured() -> DriverCosts:
+    """All of them, on this machine and its disk."""
+    return DriverCosts(_messages(), _commit(), _held(problem), _held(outcome))
+
+
+def _messages() -> float:
+    """To write the message that gives a row, and to read those that tell of it, as the driver does for each."""
+    take = Take((Task(1, problem(1)),))
+    begun, done = pickle.dumps(Begun(1)), pickle.dumps(Done(1, outcome(1)))
+
+    def exchange() -> None:
+        pickle.dumps(take)
+        pickle.loads(begun)
+        pickle.loads(done)
+
+    return _seconds(exchange, clock=time.process_time)
+
+
+def _commit() -> float:
+    """To add a finished row to a run's file, which waits for the disk."""
+    record = RunRecord(
+        program="p",
+        source="",
+        parameters={},
+        models={},
+        seed=0,
+        plan="",
+        planned="",
+        fingerprint={},
+        input="",
+        input_digest="",
+        rows=_TIMES,
+        grader="equal 1",
+        started=time.time(),
+        machine="",
+    )
+    with tempfile.TemporaryDirectory() as folder, RunFile.create(Path(folder) / f"run{SUFFIX}", record) as run:
+        numbers = iter(range(10 * _TIMES))
+
+        def add() -> None:
+            number = next(numbers)
+            row = problem(number)
+            run.add(RowRecord(number=number, key=row_key(row), outcome=outcome(number), asked="Mia has"))
+
+        return _seconds(add, _TIMES // 10)
+
+
+def _held(make: Callable[[int], object]) -> float:
+    """Bytes of one of many that are kept."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        kept = {number: make(number) for number in range(_KEPT)}
+        after, _ = tracemalloc.get_traced_memory()
+        return (after - before) / len(kept)
+    finally:
+        tracemalloc.stop()
+
+
+def _seconds(work: Callable[[], None], times: int = _TIMES, clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
+    for _ in range(times):
+        work()
+    return (clock() - start) / times

@@ -1,0 +1,81 @@
+"""Runs over one half of the shipped problems, kept one by one, so that what was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.search.planned import Run, run
+from qpdsl.inputs.input_row import InputRow
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.session import Session
+
+
+@dataclass(frozen=True)
+class HalfRun:
+    """What `name` came to on half 0 or 1 of the problems: `correct`, `tokens` drawn and `support` by problem.
+
+    Tokens are counted as if it had run alone.
+    """
+
+    name: str
+    half: int
+    correct: list[bool]
+    tokens: list[int]
+    support: list[float | None]
+
+    @property
+    def right(self) -> float:
+        return fmean(self.correct)
+
+    @property
+    def drawn(self) -> float:
+        return fmean(self.tokens)
+
+
+class HalfRuns:
+    """The runs that have ended, in a file of JSON lines under a head that says what is run."""
+
+    def __init__(self, path: Path, head: Mapping[str, Any]) -> None:
+        self.path = path
+        self.ended: dict[tuple[str, int], HalfRun] = {}
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        # A line that was cut off when the run was killed is none.
+        records = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        if records and records[0] == head:
+            self.ended = {(record["name"], record["half"]): HalfRun(**record) for record in records[1:]}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._write([head, *map(asdict, self.ended.values())], "w")
+
+    def get(self, name: str, half: int, plan: PhysicalPlan, rows: list[InputRow], session: Session) -> HalfRun:
+        """The run of a plan over the rows of a half, run now unless it was before."""
+        if (name, half) not in self.ended:
+            made = _measured(name, half, run(plan, rows, session=session))
+            self.ended[name, half] = made
+            self._write([asdict(made)], "a")
+            print(f"  {name}, half {half}: {made.right:.1%} right, {made.drawn:,.0f} tokens drawn", flush=True)
+        return self.ended[name, half]
+
+    def _write(self, records: list[Mapping[str, Any]], mode: str) -> None:
+        with self.path.open(mode, encoding="utf-8") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _measured(name: str, half: int, done: Run) -> HalfRun:
+    for outcome in done.outcomes:
+        if outcome.error is not None:
+            raise RuntimeError(f"{name}: `{outcome.id}`: {outcome.error}")
+    return HalfRun(
+        name,
+        half,
+        [outcome.correct is True for outcome in done.outcomes],
+        [outcome.tokens_out for outcome in done.outcomes],
+        [outcome.support for outcome in done.outcomes],
+    )

@@ -1,0 +1,82 @@
+"""The candidates of a program: the rows among which its last choice is made, and what each would have come to.
+
+Metrics at every number of samples are made of them: what a vote, or the best by a verifier, would have given among the
+first k (see `measures/sample_metrics.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.runtime.instance.candidates import Candidates, JsonValue, Row
+from qpdsl.executor.runtime.instance.instance import Instance, RowError, Usage
+from qpdsl.executor.runtime.operators.relational import return_value
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalOp
+from qpdsl.planner.values.library import TooLarge
+
+Operate = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
+# What chooses among rows, and what only reads out what was chosen.
+_CHOICES = (ops.Vote, ops.TopK, ops.Tournament)
+_READ_OUT = (ops.Extract, ops.PythonExtract, ops.Let, ops.Return)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One row that came to the last choice.
+
+    `answer` is what the program would have given back had there been no other, None where that is nothing; `score` its
+    value in the program's score column; `tokens` how many it has; `text` what was generated since the last context.
+    """
+
+    answer: JsonValue
+    score: float | None
+    tokens: int | None
+    text: str
+
+
+def last_choice(chain: Sequence[PhysicalOp]) -> int | None:
+    """The place of the last choice in a program's chain.
+
+    None where none is made, or where something is generated or scored after it: then what a candidate would have come
+    to is not known.
+    """
+    for place in range(len(chain) - 1, -1, -1):
+        if isinstance(chain[place].op, _CHOICES):
+            return place if not isinstance(chain[place].op, ops.Tournament) else None
+        if not isinstance(chain[place].op, _READ_OUT):
+            return None
+    return None
+
+
+async def candidates_of(
+    chain: Sequence[PhysicalOp], rows: Candidates, instance: Instance, score_column: str | None, operate: Operate
+) -> tuple[Candidate, ...]:
+    """The candidates, from the rows that come to a choice; `chain` begins with it. Nothing of this is counted."""
+    return tuple([await _candidate(chain, row, instance, score_column, operate) for row in rows])
+
+
+async def _candidate(
+    chain: Sequence[PhysicalOp], row: Row, instance: Instance, score_column: str | None, operate: Operate
+) -> Candidate:
+    own = replace(instance, usage=Usage(), emptied=[], supports={})
+    root = chain[-1].op
+    assert isinstance(root, ops.Return)
+    rows: Candidates = (row,)
+    answer: JsonValue = None
+    try:
+        for node in chain:
+            rows = await operate(node, rows, own)
+        answer = return_value(root, rows, own)
+    except (RowError, EngineError, TooLarge, OverflowError):
+        # Alone it gives nothing.
+        pass
+    score, tokens = row.columns.get(score_column or ""), row.columns.get("tokens")
+    return Candidate(
+        answer,
+        score if isinstance(score, float) else None,
+        tokens if isinstance(tokens, int) else None,
+        row.generated.text,
+    )

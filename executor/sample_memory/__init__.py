@@ -1,0 +1,18 @@
+"""Samples that were drawn once and serve every later request for them: the memory of a session, or of one instance.
+
+Open `sharing_engine.py` first: an `Engine` that stands before another one and asks it only for what nobody has drawn.
+`sample_memory.py` is what it looks in, `sample_source.py` says what a sample depends on and when that is known,
+`kept_sample.py` is a sample in little memory, `shared_draw.py` a request to the engine behind that others may join, and
+`shared_ticket.py` the handle that a caller gets.
+
+What must hold: a shared sample is the one that the engine would draw, to the last bit, with the same accounts of how it
+came about. So the noise keys, which say which samples of which programs share their random numbers, decide what is
+shared: `n=64` contains `n=16`, strategies that sample alike share, and seeds share nothing but greedy decoding. A
+request of which anything is not known, such as a watch that does not say what it ends samples by, goes past all this.
+A sample that a watch ends is the beginning of the one that no watch ends, and is cut from that where all that is told
+of it is known. This is for models whose samples do not depend on what else is computed beside them; which these are,
+the caller says.
+
+A row's tokens are counted as if it ran alone, and so are its engine seconds: a sample that was drawn before counts what
+it took then. What was saved is counted apart, and depends on what ran before.
+"""

@@ -1,0 +1,120 @@
+"""A sample that has ended, in little memory, and what it cost to draw."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, replace
+
+from qpdsl.executor.requests.request import GenerateRequest, Sample, StepCounts, Watch
+from qpdsl.executor.requests.ticket import ForwardSeconds
+
+# Of the objects that a sample consists of, without what grows with its tokens; of a draw's figures; of a count.
+_OBJECT_BYTES, _FIGURES_BYTES, _COUNT_BYTES = 600, 160, 36
+
+
+@dataclass(slots=True)
+class DrawCost:
+    """What a request to the engine took: the seconds of its `forwards`, and the tokens of all its samples."""
+
+    forwards: ForwardSeconds
+    sampled: int = 0
+
+    def of(self, tokens: int) -> float:
+        """The seconds of a sample of so many tokens, without those of its prompt."""
+        return self.forwards.drawn * tokens / self.sampled if self.sampled else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSample:
+    """A sample without its tokens and their log-probabilities, which are kept as arrays.
+
+    `logprobs` and `figures` say whether the request that drew it asked for these.
+    """
+
+    logprobs: bool
+    figures: bool
+    cost: DrawCost
+    _sample: Sample
+    _tokens: array[int]
+    _token_logprobs: array[float]
+
+    @classmethod
+    def of(cls, sample: Sample, request: GenerateRequest, cost: DrawCost) -> KeptSample:
+        return cls(
+            request.logprobs,
+            request.figures,
+            cost,
+            replace(sample, tokens=(), logprobs=(), watch=None),
+            array("i", sample.tokens),
+            array("d", sample.logprobs),
+        )
+
+    def sample(self) -> Sample:
+        """The sample, without a watch."""
+        return replace(self._sample, tokens=tuple(self._tokens), logprobs=tuple(self._token_logprobs))
+
+    def does_for(self, request: GenerateRequest) -> bool:
+        """Whether it is the sample that a request from the same source, under the same noise key, would get."""
+        if self.logprobs < request.logprobs or self.figures < request.figures:
+            return False
+        length, most = len(self._tokens), request.max_tokens
+        if self._sample.finish == "length":
+            return length == most
+        # The token that a model was unsure of would have been one more.
+        return length < most if self._sample.finish == "unsure" else length <= most
+
+    def begins_for(self, request: GenerateRequest) -> bool:
+        """Whether its beginning is what a request gets whose source differs in its watch alone."""
+        told = self.logprobs >= request.logprobs and self.figures >= request.figures
+        long = self._sample.finish == "eos" or len(self._tokens) >= request.max_tokens
+        return told and long and can_be_cut(self.sample())
+
+    @property
+    def bytes(self) -> int:
+        """About so much memory it takes."""
+        return (
+            _OBJECT_BYTES
+            + len(self._tokens) * self._tokens.itemsize
+            + len(self._token_logprobs) * self._token_logprobs.itemsize
+            + len(self._sample.figures) * _FIGURES_BYTES
+            + len(self._sample.steps.allowed) * _COUNT_BYTES
+        )
+
+
+def can_be_cut(sample: Sample) -> bool:
+    """Whether all that is told of a sample is known of its beginnings too: each token had a forward of its own."""
+    length = len(sample.tokens)
+    plain = sample.steps == StepCounts(length, length) and not sample.near_ties and sample.confidence is None
+    return plain and sample.billed is None and len(sample.logprobs) == length
+
+
+def cut_by(sample: Sample, watch: Watch | None, most: int) -> Sample:
+    """The sample as it would be had the watch followed it, and with at most so many tokens."""
+    whole = len(sample.tokens)
+    for length, token in enumerate(sample.tokens, 1):
+        if length == whole and sample.finish == "eos":
+            break
+        stopped = watch is not None and watch.push(token)
+        if stopped or length == most:
+            logprob = 0.0
+            # One after the other, as the engine adds them.
+            for value in sample.logprobs[:length]:
+                logprob += value
+            return replace(
+                sample,
+                tokens=sample.tokens[:length],
+                finish="stop" if stopped else "length",
+                logprob=logprob,
+                logprobs=sample.logprobs[:length],
+                figures=sample.figures[:length],
+                steps=StepCounts(length, length),
+            )
+    return sample
+
+
+def as_asked(sample: Sample, request: GenerateRequest, watch: Watch | None) -> Sample:
+    """The sample with its own watch, and nothing told that the request does not ask for."""
+    sample = replace(sample, watch=watch)
+    if not request.logprobs:
+        sample = replace(sample, logprob=0.0, logprobs=(0.0,) * len(sample.logprobs))
+    return sample if request.figures else replace(sample, figures=())

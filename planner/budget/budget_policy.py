@@ -1,0 +1,99 @@
+"""What a program under `within budget(…)` decides by: which way of several a problem is tried by, and when it ends.
+
+A *way* is one arm of a `strategy` with a width for everything that is left open by `auto`. Each way is a program of its
+own, with fixed widths. A problem is tried by the first way; how sure that way is of its answer (see
+`InstanceResult.support`) says whether it ends there or is tried by another way, and so on. So a policy is a table, and
+what it decides depends on the problem alone: not on other rows, on when they end, or on what was spent so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """`arm` counts the arms of the `strategy` from 0; `widths` are the values of what is open in it, as written.
+
+    `name` is what people call it, such as `rebase(budget=16)`.
+    """
+
+    arm: int
+    widths: tuple[int, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What follows a way, by how sure it was: `cuts` are ascending bounds of support, `next` what to do between them.
+
+    With support below cuts[0] goes on by next[0], from there to below cuts[1] by next[1], and so on; `next` has one
+    entry more than `cuts`. An entry is the number of a way, or None to end with the answer that there is.
+    """
+
+    cuts: tuple[float, ...]
+    next: tuple[int | None, ...]
+
+    def __post_init__(self) -> None:
+        _require(len(self.next) == len(self.cuts) + 1, "a turn says what follows on each side of its cuts")
+        _require(list(self.cuts) == sorted(self.cuts), "the cuts of a turn ascend")
+
+    def after(self, support: float | None) -> int | None:
+        """The way to go on by; an answer of which nothing is known counts as unsure."""
+        known = float("-inf") if support is None else support
+        return self.next[sum(known >= cut for cut in self.cuts)]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPolicy:
+    """`ways` are all that the program leaves open, `first` the number of the one to begin with.
+
+    `turns` has, by the number of a way, what follows it; after one that is not there a problem ends. `unit` is what
+    `budget` counts, a mean over problems. `expected` is the share of right answers to expect and `spends` what a
+    problem takes on average, both None where no run with right answers was there to learn from; `learned_from` says in
+    words what it was learned from. `between` is the 95% interval of `expected`.
+    """
+
+    ways: tuple[Way, ...]
+    first: int
+    turns: Mapping[int, Turn]
+    unit: str
+    budget: float
+    expected: float | None
+    spends: float | None
+    learned_from: str
+    between: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        numbers = {self.first, *(way for turn in self.turns.values() for way in turn.next if way is not None)}
+        _require(all(0 <= number < len(self.ways) for number in numbers), "a policy names a way that is not there")
+        _require(all(way is None or way > own for own, turn in self.turns.items() for way in turn.next), "turns go on")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ways": [{"arm": way.arm, "widths": list(way.widths), "name": way.name} for way in self.ways],
+            "first": self.first,
+            "turns": {str(own): {"cuts": turn.cuts, "next": turn.next} for own, turn in self.turns.items()},
+            "unit": self.unit,
+            "budget": self.budget,
+            "expected": self.expected,
+            "spends": self.spends,
+            "learned_from": self.learned_from,
+            "between": self.between,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> BudgetPolicy:
+        """The policy that `to_json` wrote. Raises KeyError, TypeError and ValueError."""
+        ways = tuple(Way(way["arm"], tuple(way["widths"]), way["name"]) for way in values["ways"])
+        turns = {int(own): Turn(tuple(turn["cuts"]), tuple(turn["next"])) for own, turn in values["turns"].items()}
+        rest = {name: values[name] for name in ("first", "unit", "budget", "expected", "spends", "learned_from")}
+        between = values.get("between")
+        return cls(ways=ways, turns=turns, between=None if between is None else tuple(between), **rest)
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(message)

@@ -1,0 +1,1 @@
+"""The commands over runs that are kept. None of them loads torch."""

@@ -1,0 +1,103 @@
+"""`--grader` and what is told of answers that are graded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qpdsl.cli.console import say
+from qpdsl.cli.shared_options import with_options
+from qpdsl.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from qpdsl.inputs.input_row import InputData, InputRow
+    from qpdsl.measures.grader import Grader
+    from qpdsl.sources.surroundings import Surroundings
+
+Command = Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradingOptions:
+    """The options about grading as the user set them; `_OPTIONS` says what each means."""
+
+    grader: str | None
+    candidates: bool
+    by: str | None
+
+    def check_grading(self, *, has_input: bool) -> None:
+        """Raises UsageError for options that are about rows of a data set, where there is none."""
+        for name, given in (("grader", self.grader), ("candidates", self.candidates), ("by", self.by)):
+            if given and not has_input:
+                raise UsageError(f"`--{name}` needs `--input`")
+
+    def grader_for(self, data: InputData, surroundings: Surroundings, *, allow_code: bool) -> Grader:
+        """What grades the answers to this data: the named one, else what goes with a named data set, else equality.
+
+        Raises UsageError, also where a grader is named that can grade none of the rows.
+        """
+        from qpdsl.measures.graders.known_graders import grader_named
+
+        named = self.grader or data.grader or "equal"
+        grader = grader_named(named, allow_code=allow_code, judge=lambda target: _judge(target, surroundings))
+        if self.grader is not None and not any(grader.applies(row) for row in data.rows):
+            raise UsageError(
+                f"the grader `{named}` can grade none of the rows: they have no right answer of its kind",
+                "`--map answer=FIELD` names the field that has it",
+            )
+        if data.grader is not None and not any(grader.applies(row) for row in data.rows):
+            say(f"warning: no row has a right answer that the grader `{named}` can use, so nothing is graded")
+        return grader
+
+    def groups_of(self, rows: Sequence[InputRow]) -> list[str] | None:
+        """For each row the field that `--by` names and its value, such as `level 3`; None without one.
+
+        Raises UsageError.
+        """
+        if self.by is None:
+            return None
+        name = self.by
+        values = [{**row.arguments, **row.fields}.get(name) for row in rows]
+        if all(value is None for value in values):
+            names = dict.fromkeys(name for row in rows for name in (*row.fields, *row.arguments))
+            raise UsageError(f"`--by`: {unknown(name, list(names), 'the rows have no field')}")
+        return [f"{name} {'none' if value is None else value}" for value in values]
+
+
+def _judge(target: str, surroundings: Surroundings) -> Grader:
+    from qpdsl.measures.graders.judge_program import JudgeProgram
+    from qpdsl.planner.optimize.optimizer import planned
+    from qpdsl.planning.planning import reads_of
+    from qpdsl.run_store.fingerprint import digest, operators
+    from qpdsl.sources.programs import load_program
+    from qpdsl.sources.surroundings import Surroundings
+
+    # The judge has models of its own: `--model` is about the program that is judged.
+    program = load_program(target, None, None, Surroundings(surroundings.allowed, surroundings.functions))
+    plan = planned(program, reads_of(program))
+    return JudgeProgram(plan, digest([operators(plan.ops), dict(plan.models)]))
+
+
+_OPTIONS = (
+    click.option(
+        "--grader",
+        metavar="GRADER",
+        help="Who says whether an answer is right: equal, text, number, number(0.01), math, choice, json, code, "
+        "ifeval, python:FILE.py:FUNCTION or judge:PROGRAM.  [default: what goes with --dataset, else equal]",
+    ),
+    click.option(
+        "--candidates",
+        is_flag=True,
+        help="Record the rows among which the last choice was made, and tell pass@k, majority and best at every k of "
+        "them.",
+    ),
+    click.option("--by", metavar="FIELD", help="Tell the accuracy for each value of a field of the rows too."),
+)
+
+
+def grading_options(command: Command) -> Command:
+    """The options of every command that grades answers."""
+    return with_options(_OPTIONS, command)

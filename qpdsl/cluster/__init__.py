@@ -1,0 +1,17 @@
+"""Rows over many replicas: each has a session of its own, and the results are those of one machine.
+
+```
+ rows ──► Dispatcher ── Take, GiveBack, Stop ──► Link ══════► Replica: session.run, as many rows as its plan says
+          who has which row                      process or      │
+ done ◄── ClusterRun ◄─ Ready, Begun, Done … ─── Ray actor ◄─────┘
+```
+
+Open `cluster_run.py` first: it starts replicas, hears them, and calls `done` once for every row. `dispatcher.py` says
+what is sent to whom, and `row_scheduler.py` who gets which row; neither has a clock or a process, so a simulation runs
+the same code. `affinity.py` says which rows are better run together. `autoscaling.py` says how many replicas there
+should be, `cluster_address.py` what `--cluster` names, `replica_figures.py` what each replica did. `replica/` is what
+runs at the other end, `backends/` how it is started.
+
+What must hold: a row is given to one replica at a time, and its outcome counts only while that replica has it, so it is
+done once whatever is lost. No result depends on who ran a row, since replicas that could differ in bits are refused.
+"""

@@ -1,0 +1,325 @@
+"""A run over many replicas: it starts them, gives out rows, and takes every outcome once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
+
+from qpdsl.cluster.autoscaling import Autoscaler, Load
+from qpdsl.cluster.backends.backend import Backend, Link, ReplicaLost
+from qpdsl.cluster.cluster_address import ClusterAddress
+from qpdsl.cluster.dispatcher import Commands, Dispatcher
+from qpdsl.cluster.replica.messages import (
+    Begun,
+    Done,
+    Ended,
+    Failed,
+    GaveBack,
+    Happened,
+    Message,
+    Ready,
+    Said,
+    Stop,
+    Task,
+)
+from qpdsl.cluster.replica.replica_fingerprint import differences
+from qpdsl.cluster.replica.replica_setup import ReplicaSetup
+from qpdsl.cluster.replica_figures import ReplicaFigures
+from qpdsl.cluster.row_scheduler import MOST_LOSSES
+from qpdsl.dataset.job import Job
+from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.errors import UsageError
+from qpdsl.executor.events.events import ModelsLoaded
+from qpdsl.executor.events.stream import EventStream
+from qpdsl.executor.requests.request import Calls
+from qpdsl.inputs.input_row import InputRow
+
+# So many replicas may be lost one after another before any is ready.
+_MOST_FALSE_STARTS = 3
+_SECONDS_TO_STOP = 10.0
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass(slots=True)
+class _Place:
+    """A replica that runs or loads: its task, its link once there is one, and what it did."""
+
+    task: asyncio.Task[None]
+    figures: ReplicaFigures
+    started: float
+    link: Link | None = None
+    clock: float = 0.0
+    stopping: bool = False
+
+
+class ClusterRun:
+    """Runs rows on the replicas of an address, for one run.
+
+    `jobs` are those of `setup`, in order. Replicas' events go to `events`, and `tell` gets notes for the user. Replicas
+    whose results could differ in bits end the run, with `allow_mixed` they are marked. `backend` takes the place of the
+    one that the address names.
+    """
+
+    def __init__(
+        self,
+        address: ClusterAddress,
+        setup: ReplicaSetup,
+        jobs: Sequence[Job],
+        events: EventStream,
+        *,
+        tell: Callable[[str], None] = lambda note: None,
+        allow_mixed: bool = False,
+        backend: Backend | None = None,
+    ) -> None:
+        self._address = address
+        self._setup = setup
+        self._jobs = jobs
+        self._events = events
+        self._tell = tell
+        self._allow_mixed = allow_mixed
+        self._backend = backend
+        self.figures: list[ReplicaFigures] = []
+        self.calls: dict[str, Calls] = {}
+        self.committing: str | None = None
+        self._said: set[str] = set()
+        self._first: Mapping[str, str] | None = None
+        self._places: dict[int, _Place] = {}
+        self._false_starts = 0
+        self._start_seconds: float | None = None
+        self._scaler = Autoscaler(address.least, address.most)
+
+    @property
+    def mixed(self) -> list[str]:
+        """The names of the replicas that differ from the first one."""
+        return [figures.name for figures in self.figures if figures.differs]
+
+    async def run(self, rows: Iterable[tuple[int, InputRow]], done: Callable[[int, Outcome], None]) -> None:
+        """Runs numbered rows of the first job, and calls `done` once for each as it ends: see `run_tasks`."""
+        count = len(rows) if isinstance(rows, Sized) else None
+        tasks = (Task(number, row) for number, row in rows)
+        await self.run_tasks(tasks, lambda task, outcome: done(task.number, outcome), count)
+
+    async def run_tasks(
+        self, tasks: Iterable[Task], done: Callable[[Task, Outcome], None], count: int | None = None
+    ) -> None:
+        """Runs tasks, whose numbers are all different, and calls `done` once for each as it ends.
+
+        `count` is how many there are, where that is known: there are no more replicas than rows.
+
+        While `done` is called `committing` is the name of the replica that ran the row. An error of `done`, or one that
+        every replica would have, ends the run. Raises UsageError where replicas cannot be started or differ.
+        """
+        if count == 0:
+            return
+        self._rows = Dispatcher(tasks, self._address.most, len(self._jobs))
+        self._done = done
+        backend = self._backend or _backend(self._address)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(min(self._address.least, count or self._address.least)):
+                    self._start(group, backend, number)
+                if self._address.scales:
+                    group.create_task(self._scale(group, backend))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            await backend.close()
+
+    def _start(self, group: asyncio.TaskGroup, backend: Backend, number: int) -> None:
+        """Has a replica started in the place of a number, which nobody has."""
+        figures = ReplicaFigures(f"replica {len(self.figures) + 1}")
+        self.figures.append(figures)
+        task = group.create_task(self._serve(group, backend, number))
+        self._places[number] = _Place(task, figures, time.monotonic())
+        self._rows.expected = len(self._places)
+
+    async def _serve(self, group: asyncio.TaskGroup, backend: Backend, number: int) -> None:
+        """Does what one replica says, until its end; where it is lost, another takes its place."""
+        place = self._places[number]
+        name = place.figures.name
+        try:
+            place.link = await backend.start(name, number, self._setup)
+            while not await self._take(place, await place.link.receive()):
+                pass
+        except ReplicaLost as loss:
+            self._lost(place, str(loss))
+        finally:
+            place.figures.ended = time.monotonic()
+            del self._places[number]
+            if place.link is not None:
+                await place.link.close()
+        if self._rows.finished:
+            self._stop_all()
+        elif not place.stopping:
+            self._start(group, backend, number)
+
+    async def _take(self, place: _Place, message: Message) -> bool:
+        """Does what follows a message. Returns whether it was the last one."""
+        name = place.figures.name
+        match message:
+            case Ready():
+                self._ready(place, message)
+            case Begun(number=number):
+                self._send(self._rows.begun(name, number))
+            case Done(number=number, outcome=outcome):
+                task, commands = self._rows.done(name, number)
+                self._send(commands)
+                if task is not None:
+                    place.figures.rows += 1
+                    place.figures.tokens += outcome.tokens_out
+                    self._commit(task, outcome, name)
+            case GaveBack(numbers=numbers):
+                self._send(self._rows.gave_back(name, numbers))
+            case Happened(events=events):
+                for event in events:
+                    self._events.emit(replace(event, at=event.at + place.clock))
+            case Said(note=note):
+                if note not in self._said:
+                    self._said.add(note)
+                    self._tell(note)
+            case Failed(error=error):
+                raise error
+            case Ended(calls=calls):
+                for model, own in calls.items():
+                    self.calls[model] = self.calls.get(model, Calls()) + own
+                return True
+        if self._rows.finished:
+            self._stop_all()
+        return False
+
+    def _ready(self, place: _Place, message: Ready) -> None:
+        """Compares a replica with the first one, and gives it its first rows. Raises UsageError."""
+        figures = place.figures
+        figures.machine, figures.process = message.machine, message.process
+        figures.ready = time.monotonic()
+        place.clock = figures.ready - message.clock
+        if self._first is None:
+            # The build is compared with that of this process, which is kept with the run.
+            self._first = {**message.fingerprint, "build": self._setup.build}
+            models = tuple(dict.fromkeys(model for job in self._jobs for model in job.models.values()))
+            self._events.emit(ModelsLoaded(models=models, seconds=figures.ready - place.started))
+        figures.differs = tuple(differences(self._first, message.fingerprint))
+        if figures.differs:
+            what = f"{figures.name} on `{message.machine}` differs from the others in {', '.join(figures.differs)}"
+            if not self._allow_mixed:
+                raise UsageError(
+                    f"{what}: the same row could have other bits there",
+                    "`--allow-mixed` uses it all the same, and marks the rows that it ran",
+                )
+            self._tell(f"warning: {what}; rows that it runs are marked")
+        self._false_starts = 0
+        self._start_seconds = max(self._start_seconds or 0.0, figures.ready - place.started)
+        self._send(self._rows.join(figures.name))
+
+    def _lost(self, place: _Place, why: str) -> None:
+        """Has the rows of a replica that is gone run again, and fails those that were under way too often."""
+        figures = place.figures
+        figures.lost = why.removeprefix(f"{figures.name} ")
+        if place.stopping:
+            return
+        if figures.ready is None:
+            self._false_starts += 1
+            if self._false_starts >= _MOST_FALSE_STARTS:
+                raise UsageError(
+                    f"{self._false_starts} replicas were lost one after another while they loaded: {why}",
+                    "fewer replicas need less memory",
+                )
+            self._tell(f"warning: {why} while it loaded; another takes its place")
+            return
+        departure = self._rows.leave(figures.name)
+        self._tell(f"warning: {why}; {departure.again} rows run again")
+        self._send(departure.commands)
+        for task in departure.failed:
+            error = f"{MOST_LOSSES} replicas were lost while they ran this row; the last one {figures.lost}"
+            self._commit(task, self._failed(task, error), figures.name)
+
+    def _failed(self, task: Task, error: str) -> Outcome:
+        applies = self._jobs[task.job].grader.applies(task.row)
+        return Outcome(
+            id=task.row.id,
+            answer=None,
+            score=None,
+            tokens_in=0,
+            tokens_out=0,
+            near_ties=0,
+            seconds=0.0,
+            correct=False if applies else None,
+            error=error,
+        )
+
+    def _commit(self, task: Task, outcome: Outcome, replica: str) -> None:
+        self.committing = replica
+        try:
+            self._done(task, outcome)
+        finally:
+            self.committing = None
+
+    def _send(self, commands: Commands) -> None:
+        links = {place.figures.name: place.link for place in self._places.values()} if commands else {}
+        for replica, command in commands:
+            link = links.get(replica)
+            if link is not None:
+                link.send(command)
+
+    def _stop_all(self) -> None:
+        """Ends the run: a replica that is ready says what it took, the others are not waited for."""
+        for place in self._places.values():
+            if place.stopping:
+                continue
+            place.stopping = True
+            if place.figures.ready is None or place.link is None:
+                place.task.cancel()
+            else:
+                place.link.send(Stop())
+                asyncio.get_running_loop().call_later(_SECONDS_TO_STOP, place.task.cancel)
+
+    async def _scale(self, group: asyncio.TaskGroup, backend: Backend) -> None:
+        """Starts and ends replicas while the run goes on."""
+        while not self._rows.finished:
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+            places = {number: place for number, place in self._places.items() if not place.stopping}
+            wanted = self._scaler.wanted(self._load(), time.monotonic())
+            if wanted > len(places) and not self._rows.finished:
+                free = next(number for number in range(self._address.most) if number not in self._places)
+                self._tell(f"note: {self._rows.waiting:,} rows or more wait: one more replica")
+                self._start(group, backend, free)
+            elif wanted < len(places):
+                self._end_idle()
+
+    def _end_idle(self) -> None:
+        """Ends the replica that has no rows and came last."""
+        idle = self._rows.idle
+        for place in reversed(list(self._places.values())):
+            if place.figures.name in idle and place.link is not None and not place.stopping:
+                self._send(self._rows.leave(place.figures.name, blames=False).commands)
+                place.stopping = True
+                place.link.send(Stop())
+                self._rows.expected = sum(not other.stopping for other in self._places.values())
+                self._tell(f"note: {place.figures.name} has nothing to do, and ends")
+                return
+
+    def _load(self) -> Load:
+        places = [place for place in self._places.values() if not place.stopping]
+        running = [place for place in places if place.figures.ready is not None]
+        rows = sum(place.figures.rows for place in running)
+        seconds = sum(place.figures.seconds for place in running)
+        return Load(
+            running=len(running),
+            loading=len(places) - len(running),
+            idle=len(self._rows.idle),
+            waiting=self._rows.waiting,
+            rate=rows / seconds if rows else None,
+            start_seconds=self._start_seconds,
+        )
+
+
+def _backend(address: ClusterAddress) -> Backend:
+    if address.kind == "local":
+        from qpdsl.cluster.backends.process_backend import ProcessBackend
+
+        return ProcessBackend(address.most)
+    from qpdsl.cluster.backends.ray_backend import RayBackend
+
+    return RayBackend(address.most, address.place, address.cpus, address.gpus)

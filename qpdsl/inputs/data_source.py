@@ -1,0 +1,65 @@
+"""Where data comes from: a file, a folder, a data set on the hub, or standard input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from qpdsl.errors import DataError, UsageError, reason
+from qpdsl.inputs.formats.data_record import RecordSet
+from qpdsl.inputs.formats.datasets_library import HUB, HubName, read_folder, read_hub
+from qpdsl.inputs.formats.detection import read_records
+from qpdsl.planner.values.json_values import dumps
+from qpdsl.sources.programs import input_path
+
+# None means standard input.
+DataSource = Path | HubName | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedData:
+    """All records of some data. `name` is what messages call it, `digest` is one of what it was read from."""
+
+    name: str
+    records: RecordSet
+    digest: str
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of all fields, in the order in which they come."""
+        return list(dict.fromkeys(field for record in self.records.records for field in record.fields))
+
+
+def data_source(name: str) -> DataSource:
+    """What a name means: a file or folder, a data set of the hub, shipped problems, or with `-` standard input.
+
+    Raises DataError where there is no such thing, and UsageError.
+    """
+    return HubName.of(name) if name.startswith(HUB) else input_path(name)
+
+
+def load(source: DataSource, split: str | None) -> LoadedData:
+    """Reads data; `split` is one of a folder or of a data set on the hub. Raises DataError and UsageError."""
+    if isinstance(source, HubName):
+        records = read_hub(source, split)
+        return LoadedData(f"{HUB}{source.repository}", records, _digest_of(records))
+    name = "standard input" if source is None else str(source)
+    if source is not None and source.is_dir():
+        records = read_folder(source, split)
+        return LoadedData(name, records, _digest_of(records))
+    if split is not None:
+        raise UsageError("`--split` is for folders and data sets of the hub; a file has no splits")
+    try:
+        with open(0, "rb", closefd=False) if source is None else source.open("rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise DataError(f"cannot read the input data `{name}`: {reason(error)}") from error
+    return LoadedData(name, read_records(name, data), blake2b(data, digest_size=16).hexdigest())
+
+
+def _digest_of(data: RecordSet) -> str:
+    digest = blake2b(digest_size=16)
+    for record in data.records:
+        digest.update(dumps(record.fields).encode() + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""The graders by the names that `--grader` and named data sets use."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+
+from qpdsl.errors import UsageError, unknown
+from qpdsl.measures.equal_answer import EqualAnswer
+from qpdsl.measures.grader import Grader
+from qpdsl.measures.graders.choice_answer import ChoiceAnswer
+from qpdsl.measures.graders.code_answer import CodeAnswer
+from qpdsl.measures.graders.instruction_answer import InstructionAnswer
+from qpdsl.measures.graders.math_answer import MathAnswer
+from qpdsl.measures.graders.number_answer import NumberAnswer
+from qpdsl.measures.graders.python_answer import PythonAnswer
+from qpdsl.measures.graders.record_answer import RecordAnswer
+from qpdsl.measures.graders.text_answer import TextAnswer
+
+PLAIN: Mapping[str, Callable[[], Grader]] = {
+    "equal": EqualAnswer,
+    "text": TextAnswer,
+    "number": NumberAnswer,
+    "math": MathAnswer,
+    "choice": ChoiceAnswer,
+    "json": RecordAnswer,
+    "code": CodeAnswer,
+    "ifeval": InstructionAnswer,
+}
+# Those that take a number in brackets.
+_WITH_NUMBER: Mapping[str, Callable[[float], Grader]] = {"number": NumberAnswer, "code": CodeAnswer}
+_NUMBERED = re.compile(r"(\w+)\((.+)\)")
+PYTHON, JUDGE = "python:", "judge:"
+
+
+def grader_named(name: str, *, allow_code: bool = False, judge: Callable[[str], Grader] | None = None) -> Grader:
+    """The grader of a name such as `math`, `number(0.01)`, `python:FILE.py:FUNCTION` or `judge:PROGRAM`.
+
+    `judge` makes one of a program. Raises UsageError, also for `code` where running code is not allowed.
+    """
+    if name.startswith(PYTHON):
+        file, _, function = name.removeprefix(PYTHON).rpartition(":")
+        if not file or not function:
+            raise UsageError(f"`--grader {name}` takes python:FILE.py:FUNCTION")
+        return PythonAnswer(file, function)
+    if name.startswith(JUDGE):
+        if judge is None or name == JUDGE:
+            raise UsageError(f"`--grader {name}` takes judge:PROGRAM, a file or the name of a shipped program")
+        return judge(name.removeprefix(JUDGE))
+    grader = _plain(name)
+    if isinstance(grader, CodeAnswer) and not allow_code:
+        raise UsageError("the grader `code` runs code that a model wrote", "`--allow-code` allows it, in a sandbox")
+    return grader
+
+
+def _plain(name: str) -> Grader:
+    if name in PLAIN:
+        return PLAIN[name]()
+    if (match := _NUMBERED.fullmatch(name)) and match[1] in _WITH_NUMBER:
+        try:
+            number = float(match[2])
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise UsageError(f"`--grader {name}` takes a number above 0 in its brackets")
+        return _WITH_NUMBER[match[1]](number)
+    names = [*PLAIN, f"{PYTHON}FILE.py:FUNCTION", f"{JUDGE}PROGRAM"]
+    raise UsageError(f"`--grader`: {unknown(name, names, 'there is no grader')}", f"graders: {', '.join(names)}")

@@ -1,0 +1,170 @@
+"""The rows of a run: those that are kept, and those that are left to run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from qpdsl.dataset.row_outcome import Outcome, graded_anew
+from qpdsl.errors import shorten
+from qpdsl.inputs.input_row import InputData, InputRow
+from qpdsl.measures.grader import Grader
+from qpdsl.planner.values.json_values import plain
+from qpdsl.run_store.run_file import RunFile
+from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.run_store.run_record import RowRecord, RunRecord, Status, asked, grading_key, row_key, short_fields
+
+_MOST_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a run that goes on has: how many rows are `done`, and the ids of the others that it had.
+
+    Of `damaged` only the numbers are known. `changed` rows of the input have other arguments now, `gone` ones are in it
+    no more: both are dropped. `regraded` rows are done, with a new grade.
+    """
+
+    done: int = 0
+    damaged: tuple[int, ...] = ()
+    changed: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    regraded: int = 0
+
+    def notes(self, id: str, rows: int) -> list[str]:
+        """In words, a line each, what the run `id` has of an input of so many rows."""
+        lines = [f"going on with run `{id}`: {self.done} of {rows} rows are there"]
+        if self.regraded:
+            lines.append(f"note: {self.regraded} of them are graded anew")
+        if self.damaged:
+            numbers = _listed([str(number + 1) for number in self.damaged])
+            lines.append(f"warning: damaged in run `{id}`, and run again: row{'s' * (len(self.damaged) > 1)} {numbers}")
+        if self.changed:
+            lines.append(f"note: rows that have other arguments now run again: {_listed(self.changed)}")
+        if self.gone:
+            lines.append(f"note: rows that are not in the input any more are dropped: {_listed(self.gone)}")
+        return lines
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return ", ".join(f"`{shorten(name, 24)}`" for name in names[:_MOST_LISTED]) + more
+
+
+class Recording:
+    """A run that this process writes, with the outcomes of its finished rows by number. A context manager.
+
+    `kept` says what was there when it went on. A run that this process began is removed again when it is closed without
+    a row.
+    """
+
+    def __init__(self, run: RunFile, data: InputData, grader: Grader, kept: Kept | None = None) -> None:
+        self.run = run
+        self.data = data
+        self.grader = grader
+        self.kept = kept or Kept()
+        self.outcomes: dict[int, Outcome] = {}
+        self._is_new = kept is None
+
+    @classmethod
+    def begin(cls, folder: RunFolder, record: RunRecord, data: InputData, grader: Grader) -> Self:
+        """A new run. Raises UsageError where it cannot be written."""
+        return cls(folder.create(record), data, grader)
+
+    @classmethod
+    async def resume(cls, run: RunFile, record: RunRecord, data: InputData, grader: Grader) -> Self:
+        """Goes on with a run that is open for writing, whose fingerprint is that of `record`.
+
+        A row is taken over where number, id and arguments are those of the input, and graded anew where it would be
+        graded otherwise now. Other rows are dropped, to be run again. Raises UsageError.
+        """
+        believed, kept = await _believed(run, data, grader)
+        if kept.damaged or kept.changed or kept.gone or kept.regraded:
+            run.keep_only(believed.values())
+        run.revise(replace(record, started=run.record.started, policy=run.record.policy))
+        run.event("resumed", done=kept.done, changed=list(kept.changed), gone=list(kept.gone))
+        made = cls(run, data, grader, kept)
+        made.outcomes = {number: row.outcome for number, row in believed.items()}
+        return made
+
+    @property
+    def id(self) -> str:
+        return self.run.id
+
+    def left(self) -> list[tuple[int, InputRow]]:
+        """The rows that are not finished, with their numbers, in the order of the input."""
+        return [(number, row) for number, row in enumerate(self.data.rows) if number not in self.outcomes]
+
+    def add(self, number: int, outcome: Outcome, *, reused: str | None = None, replica: str | None = None) -> None:
+        """Keeps the outcome of a row: when this returns, nothing undoes it. Raises UsageError."""
+        row = self.data.rows[number]
+        self.run.add(_row_record(number, row, outcome, self.grader, reused, replica))
+        self.outcomes[number] = outcome
+
+    def end(self, status: Status, summary: Mapping[str, Any] | None = None) -> None:
+        """Says how the run ended, and what it came to. Raises UsageError."""
+        self.run.end(status, summary)
+
+    def close(self) -> None:
+        """Ends the lock. The run stays, for one that goes on with it."""
+        if self._is_new and not self.outcomes:
+            self.run.remove()
+        else:
+            self.run.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _row_record(
+    number: int, row: InputRow, outcome: Outcome, grader: Grader, reused: str | None, replica: str | None
+) -> RowRecord:
+    return RowRecord(
+        number=number,
+        key=row_key(row),
+        outcome=outcome,
+        asked=asked(row),
+        reference=plain(row.reference),
+        fields=short_fields(row),
+        graded_by=grading_key(row, grader),
+        reused=reused,
+        replica=replica,
+        finished=time.time(),
+    )
+
+
+async def _believed(run: RunFile, data: InputData, grader: Grader) -> tuple[dict[int, RowRecord], Kept]:
+    """The rows of a run that are done, by number, and what became of all that it had."""
+    believed: dict[int, RowRecord] = {}
+    damaged: list[int] = []
+    changed: list[str] = []
+    gone: list[str] = []
+    regraded = 0
+    for number, kept in run.checked_rows():
+        if kept is None:
+            damaged.append(number)
+        elif not 0 <= number < len(data.rows):
+            gone.append(kept.outcome.id)
+        elif not is_of(kept, data.rows[number]):
+            changed.append(kept.outcome.id)
+        elif kept.graded_by == grading_key(data.rows[number], grader):
+            believed[number] = kept
+        else:
+            row = data.rows[number]
+            outcome = await graded_anew(kept.outcome, row, grader)
+            anew = _row_record(number, row, outcome, grader, kept.reused, kept.replica)
+            believed[number] = replace(anew, finished=kept.finished)
+            regraded += 1
+    return believed, Kept(
+        done=len(believed), damaged=tuple(damaged), changed=tuple(changed), gone=tuple(gone), regraded=regraded
+    )
+
+
+def is_of(kept: RowRecord, row: InputRow) -> bool:
+    """Whether a kept row is this one of the input: the same id, the same arguments."""
+    return kept.outcome.id == row.id and kept.key == row_key(row)

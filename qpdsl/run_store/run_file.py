@@ -1,0 +1,348 @@
+"""The file of one run: an SQLite database in WAL mode, with one writer and any number of readers.
+
+    meta(name, value, digest)     the record of the run, its status, what its rows and the run came to, as JSON
+    rows(number, data, digest)    every finished row, as JSON, with a digest of it and of the run's key
+    events(at, kind, data)        what happened to the run: begun, resumed, interrupted, ended
+
+A row is committed and synced before `add` returns (`synchronous = FULL`): a kill does not undo it, nor does a power cut
+on a disk that keeps what it said it has written. What was damaged is not believed: of a row, as if it was not there; of
+the rest, the file is refused. The writer holds a lock (`run_lock.py`), which ends with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Self
+from typing import Literal as OneOf
+
+from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.errors import UsageError, reason
+from qpdsl.output import sync_folder
+from qpdsl.planner.values.json_values import dumps
+from qpdsl.run_store.run_lock import is_locked, locked, unlock
+from qpdsl.run_store.run_record import RowRecord, RunInfo, RunRecord, Status, Totals
+
+SUFFIX = ".qprun"
+FORMAT = 1
+# What tells such a file from other SQLite files, which hold completions.
+_APPLICATION = int.from_bytes(b"qpru", "big")
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE rows (number INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL);
+CREATE TABLE events (at REAL NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL);
+"""
+_PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
+_PUT_ROW = "INSERT OR REPLACE INTO rows VALUES (?, ?, ?)"
+
+
+class RunFileError(UsageError):
+    """A file that is no run, or one that cannot be read."""
+
+
+class RunFile:
+    """One run's file, open for reading, or for the one process that writes it. A context manager, which closes it."""
+
+    def __init__(self, path: Path, database: sqlite3.Connection, lock: int | None) -> None:
+        self.path = path
+        self._database = database
+        self._lock = lock
+        self.record = _record(self._meta("record"))
+        self._key = self.record.key.encode()
+        self._totals = Totals(**self._meta("totals"))
+
+    @classmethod
+    def create(cls, path: Path, record: RunRecord) -> Self:
+        """A new file, locked. Raises UsageError where it is there already or cannot be written."""
+        part = _part_of(path)
+        lock = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = locked(path)
+            _made(part, record)
+            # The name is taken where another run has it; a reader never sees half a file.
+            os.link(part, path)
+            sync_folder(path.parent)
+            made = cls(path, _connected(path, "write"), lock)
+            made.event("begun")
+            return made
+        except BaseException as error:
+            if lock is not None:
+                unlock(path, lock)
+            if isinstance(error, sqlite3.Error | OSError):
+                raise _unwritable(path, error) from error
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+
+    @classmethod
+    def reading(cls, path: Path) -> Self:
+        """A run that another process may be writing. Raises RunFileError."""
+        return cls._opened(path, None)
+
+    @classmethod
+    def glance(cls, path: Path) -> RunInfo:
+        """The `info` of a run, as quickly as it can be had. Raises RunFileError."""
+        if not files_of(path)[1].exists() and not is_locked(path):
+            # Nobody writes it, so nothing of SQLite's that keeps writers and readers apart is needed.
+            with contextlib.suppress(RunFileError), cls._opened(path, None, quick=True) as run:
+                return run.info()
+        with cls.reading(path) as run:
+            return run.info()
+
+    @classmethod
+    def writing(cls, path: Path) -> Self:
+        """A run to go on with, locked. Raises RunFileError, and UsageError where another process writes it."""
+        if not path.is_file():
+            raise RunFileError(f"there is no file `{path}`")
+        lock = locked(path)
+        try:
+            # Of a process that was killed while it began the run: a second name of the same file.
+            with contextlib.suppress(OSError):
+                _part_of(path).unlink(missing_ok=True)
+            run = cls._opened(path, lock)
+            run._set(status="running", ended=None)
+        except BaseException:
+            unlock(path, lock)
+            raise
+        return run
+
+    @classmethod
+    def _opened(cls, path: Path, lock: int | None, *, quick: bool = False) -> Self:
+        if not path.is_file():
+            raise RunFileError(f"there is no file `{path}`")
+        database = None
+        try:
+            database = _connected(path, "quick" if quick else "read" if lock is None else "write")
+            if (version := _format(database)) != FORMAT:
+                raise RunFileError(f"`{path}` was written by another version of qpdsl (format {version})")
+            return cls(path, database, lock)
+        except BaseException as error:
+            if database is not None:
+                database.close()
+            if isinstance(error, sqlite3.Error | ValueError | TypeError | KeyError):
+                raise RunFileError(f"`{path}` is no kept run, or it is damaged: {error}") from error
+            raise
+
+    @property
+    def id(self) -> str:
+        return self.path.name.removesuffix(SUFFIX)
+
+    def add(self, row: RowRecord) -> None:
+        """Records a finished row; when this returns, nothing undoes it.
+
+        Raises UsageError where it cannot be written, and ValueError where the run has a row of that number.
+        """
+        totals = self._totals.with_row(row)
+        with self._changed() as database:
+            if database.execute("SELECT 1 FROM rows WHERE number = ?", (row.number,)).fetchone():
+                raise ValueError(f"row {row.number} of run {self.id} is there already")
+            self._put(row)
+            self._put_meta("totals", asdict(totals))
+        self._totals = totals
+
+    def keep_only(self, rows: Iterable[RowRecord]) -> None:
+        """Replaces the rows that there are by these, in one step. Raises UsageError."""
+        totals = Totals()
+        with self._changed() as database:
+            database.execute("DELETE FROM rows")
+            for row in rows:
+                self._put(row)
+                totals = totals.with_row(row)
+            self._put_meta("totals", asdict(totals))
+        self._totals = totals
+
+    def rows(self) -> Iterator[RowRecord]:
+        """The finished rows, in the order of the input; one that was damaged is left out. Raises RunFileError."""
+        return (row for _, row in self.checked_rows() if row is not None)
+
+    def checked_rows(self) -> Iterator[tuple[int, RowRecord | None]]:
+        """The number of each row with the row, or with None where it was damaged. Raises RunFileError."""
+        for number, data, written in self._read("SELECT number, data, digest FROM rows ORDER BY number"):
+            yield number, self._row(number, data) if written == self._digest(data) else None
+
+    def revise(self, record: RunRecord) -> None:
+        """Replaces the record by one with the same key: a run that goes on may have more rows. Raises UsageError."""
+        if record.key != self.record.key:
+            raise ValueError("the record of another run")
+        self._set(record=asdict(record))
+        self.record = record
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Records that something happened to the run. Raises UsageError."""
+        with self._changed() as database:
+            database.execute("INSERT INTO events VALUES (?, ?, ?)", (time.time(), kind, dumps(data)))
+
+    def events(self) -> list[tuple[float, str, Mapping[str, Any]]]:
+        """When, what, and more about it, oldest first. Raises RunFileError."""
+        try:
+            return [
+                (at, kind, json.loads(data)) for at, kind, data in self._read("SELECT * FROM events ORDER BY rowid")
+            ]
+        except ValueError as error:
+            raise RunFileError(f"`{self.path}` is damaged: {error}") from error
+
+    def end(self, status: Status, summary: Mapping[str, Any] | None = None) -> None:
+        """Says how the run ended, and what it came to. Raises UsageError."""
+        self._set(status=status, ended=time.time(), summary=dict(summary or {}))
+        self.event(status)
+
+    def info(self) -> RunInfo:
+        """What a list of runs shows, without reading the rows. Raises RunFileError."""
+        return RunInfo(
+            id=self.id,
+            record=self.record,
+            status=self._meta("status"),
+            totals=Totals(**self._meta("totals")),
+            ended=self._meta("ended"),
+            writing=self._lock is not None or is_locked(self.path),
+            summary=self._meta("summary") or {},
+        )
+
+    def close(self) -> None:
+        """Closes the file, and ends the lock."""
+        self._database.close()
+        if self._lock is not None:
+            unlock(self.path, self._lock)
+            self._lock = None
+
+    def remove(self) -> None:
+        """Closes and deletes the file, of which this process has the lock. Raises UsageError."""
+        assert self._lock is not None
+        self._database.close()
+        try:
+            delete(self.path)
+            sync_folder(self.path.parent)
+        except OSError as error:
+            raise UsageError(f"cannot remove `{self.path}`: {reason(error)}") from error
+        finally:
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _row(self, number: int, data: bytes) -> RowRecord | None:
+        values = json.loads(data)
+        try:
+            row = RowRecord(**{**values, "outcome": Outcome(**values["outcome"])})
+        except (KeyError, TypeError):
+            # Its fields are those of another version.
+            return None
+        return row if row.number == number else None
+
+    def _put(self, row: RowRecord) -> None:
+        values = {field.name: getattr(row, field.name) for field in fields(row)}
+        data = _encoded({**values, "outcome": row.outcome.to_json()})
+        self._database.execute(_PUT_ROW, (row.number, data, self._digest(data)))
+
+    def _meta(self, name: str) -> Any:
+        for value, written in self._read("SELECT value, digest FROM meta WHERE name = ?", name):
+            if written != _plain_digest(value):
+                raise RunFileError(f"`{self.path}` is damaged: what it says of the run is not what was written")
+            return json.loads(value)
+        return None
+
+    def _put_meta(self, name: str, value: object) -> None:
+        self._database.execute(_PUT_META, _meta_row(name, value))
+
+    def _set(self, **values: object) -> None:
+        with self._changed():
+            for name, value in values.items():
+                self._put_meta(name, value)
+
+    @contextlib.contextmanager
+    def _changed(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all that the block changes, or nothing. Raises UsageError."""
+        try:
+            with self._database:
+                yield self._database
+        except (sqlite3.Error, OSError) as error:
+            raise _unwritable(self.path, error) from error
+
+    def _read(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._database.execute(query, values)
+        except sqlite3.Error as error:
+            raise RunFileError(f"`{self.path}` is damaged: {error}") from error
+
+    def _digest(self, data: bytes) -> bytes:
+        return blake2b(data, digest_size=16, key=self._key).digest()
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file of a run, and those that SQLite keeps beside it."""
+    return [path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))]
+
+
+def delete(path: Path) -> None:
+    """Deletes the file of a run, and all that it or a process that was killed left beside it. Raises OSError."""
+    for file in (_part_of(path), *files_of(path)):
+        file.unlink(missing_ok=True)
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def _made(part: Path, record: RunRecord) -> None:
+    """Writes the file of a run without rows. Raises sqlite3.Error."""
+    with contextlib.closing(sqlite3.connect(part)) as database, database:
+        database.execute(f"PRAGMA application_id = {_APPLICATION}")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.executescript(_SCHEMA)
+        values = {"format": FORMAT, "record": asdict(record), "status": "running", "totals": asdict(Totals())}
+        database.executemany(_PUT_META, [_meta_row(name, value) for name, value in values.items()])
+
+
+def _meta_row(name: str, value: object) -> tuple[str, bytes, bytes]:
+    data = _encoded(value)
+    return name, data, _plain_digest(data)
+
+
+def _encoded(value: object) -> bytes:
+    # Half a surrogate pair in a field of the user's is no text, and is kept all the same.
+    return dumps(value).encode("utf-8", "surrogatepass")
+
+
+def _plain_digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+def _record(values: Mapping[str, Any]) -> RunRecord:
+    return RunRecord(**{**values, "command": tuple(values["command"])})
+
+
+def _format(database: sqlite3.Connection) -> object:
+    found = database.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+    return json.loads(found[0]) if found else 0
+
+
+def _connected(path: Path, way: OneOf["write", "read", "quick"]) -> sqlite3.Connection:
+    """Raises sqlite3.Error. To read quickly is for a file that nobody writes."""
+    # A reader, too, writes the files beside a database in WAL mode, and the last one removes them if it may.
+    mode = "ro&immutable=1" if way == "quick" else "rw"
+    if way == "read" and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        mode = "ro" if any(map(Path.exists, files_of(path)[1:])) else "ro&immutable=1"
+    place = f"{path.absolute().as_uri()}?mode={mode}"
+    database = sqlite3.connect(place, uri=True, timeout=30, check_same_thread=False)
+    try:
+        database.execute("PRAGMA synchronous = FULL" if way == "write" else "PRAGMA query_only = ON")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _unwritable(path: Path, error: sqlite3.Error | OSError) -> UsageError:
+    return UsageError(f"cannot write `{path}`: {reason(error) if isinstance(error, OSError) else error}")

@@ -1,0 +1,48 @@
+"""`docs/budgets.md`: its commands print what it shows. `QPDSL_REGENERATE=1` writes it anew."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from qpdsl.cli import main
+from qpdsl.run_store.run_folder import RunFolder
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs" / "budgets.md"
+BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
+PROGRAM = re.compile(r"^```qp\n(.*?)^```$", re.M | re.S)
+# What is another at another time or on another machine.
+VARYING = re.compile(r"^(seconds|first token|each token) .*", re.M)
+
+
+def masked(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in VARYING.sub(r"\1", text).splitlines()]
+
+
+def test_the_page_shows_what_is_printed(
+    runs: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = PAGE.read_text("utf-8")
+    program = PROGRAM.search(text)
+    assert program is not None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("small.qp").write_text(program[1], "utf-8")
+    for command, shown in BLOCK.findall(text):
+        capsys.readouterr()
+        main(shlex.split(command)[1:])
+        out, err = capsys.readouterr()
+        found = (err + out).replace(f"{ROOT}/", "")
+        if os.environ.get("QPDSL_REGENERATE"):
+            text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{found}```", 1)
+        else:
+            assert masked(found) == masked(shown), command
+    if os.environ.get("QPDSL_REGENERATE"):
+        PAGE.write_text(text, "utf-8")
+    # The warm-up's runs, one a way, and the run itself.
+    assert len(runs.ids()) == 4

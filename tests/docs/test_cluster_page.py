@@ -1,0 +1,67 @@
+"""`docs/cluster.md` shows what its commands print. `QPDSL_REGENERATE=1` writes it anew."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from qpdsl.cli import main
+from qpdsl.cluster.affinity import _LEAST
+from qpdsl.cluster.autoscaling import Autoscaler
+from qpdsl.cluster.cluster_address import ClusterAddress
+from qpdsl.cluster.dispatcher import READ_AHEAD
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs" / "cluster.md"
+BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
+# What is another at another time and on another machine. Who runs which row is one of these.
+VARYING = re.compile(r"^(replica \d|seconds|first token|each token) .*", re.M)
+
+
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    main(shlex.split(command)[1:])
+    out, err = capsys.readouterr()
+    return err + out
+
+
+def masked(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in VARYING.sub(r"\1", _without_places(text)).splitlines()]
+
+
+def _without_places(text: str) -> str:
+    """Data that ships by its name, wherever the checkout lies."""
+    return re.sub(r"\S*programs/data/", "", text)
+
+
+def test_the_page_shows_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = PAGE.read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    commands = BLOCK.findall(text)
+    assert commands
+    for command, shown in commands:
+        found = printed(command, capsys)
+        if os.environ.get("QPDSL_REGENERATE"):
+            found = re.sub(r" on \S+, process \d+", " on node-1, process 4711", found)
+            text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{found}```")
+        else:
+            assert masked(found) == masked(shown)
+    if os.environ.get("QPDSL_REGENERATE"):
+        PAGE.write_text(text, "utf-8")
+
+
+def test_addresses_and_figures_of_the_page_are_those_of_the_code() -> None:
+    text = PAGE.read_text("utf-8")
+    addresses = re.findall(r"^\| `((?:local|ray):[^`]*)`", text, re.M)
+    assert len(addresses) == 5
+    for address in addresses:
+        ClusterAddress.parse(address)
+    assert f"the same {_LEAST} characters" in text
+    assert READ_AHEAD == 16 and "sixteen more for each" in text
+    assert Autoscaler(1, 1).idle_seconds == 5 and "nothing to do for five seconds" in text

@@ -1,0 +1,67 @@
+"""`docs/comparing_runs.md`: its commands print what it shows. `QPDSL_REGENERATE=1` writes it anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qpdsl.cli import main
+from qpdsl.comparison.comparison import compare
+from qpdsl.comparison.verdict import verdict
+from tests.support.compared_runs import side
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs" / "comparing_runs.md"
+RUNS = ROOT / "tests" / "qpdsl" / "comparison" / "counting_500.json"
+COMMAND = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
+TEXT = re.compile(r"^```text\n(.*?)\n```$", re.M | re.S)
+# What is another at another time, on another machine or with another build.
+VARYING = (
+    (re.compile(r"\d{8}-\d{6}-\w{7}"), "RUN"),
+    (re.compile(r"^ *(seconds|first token|each token|engine seconds|version) .*", re.M), r"\1"),
+    # The last column of the operators.
+    (re.compile(r"^((?:generate|operator) .*?)\S+(?: → \S+)?$", re.M), r"\1"),
+)
+
+
+def masked(text: str) -> list[str]:
+    for pattern, name in VARYING:
+        text = pattern.sub(name, text)
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_the_page_shows_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Statistics of other tests would stand in the plan.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    text = PAGE.read_text("utf-8")
+    for command, shown in COMMAND.findall(text):
+        capsys.readouterr()
+        main(shlex.split(command)[1:])
+        out, err = capsys.readouterr()
+        found = (err + out).replace(f"{ROOT}/", "")
+        if os.environ.get("QPDSL_REGENERATE"):
+            text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{found}```", 1)
+        else:
+            assert masked(found) == masked(shown), command
+    if os.environ.get("QPDSL_REGENERATE"):
+        PAGE.write_text(text, "utf-8")
+
+
+def test_what_it_says_of_500_problems_is_so() -> None:
+    runs = {name: [digit == "1" for digit in own] for name, own in json.loads(RUNS.read_text("utf-8"))["right"].items()}
+    usual = runs["n=4, seed 0"]
+    worse = usual.copy()
+    for number in np.flatnonzero(usual)[:15]:
+        worse[number] = False
+    others = (runs["n=4, seed 0, naive"], worse, runs["n=4, seed 1"])
+    said = [verdict(compare(side(usual), side(other))).text for other in others]
+    assert TEXT.findall(PAGE.read_text("utf-8")) == said

@@ -1,0 +1,61 @@
+"""Real replicas, as processes and as Ray actors: the bytes of one session, also when one is killed in mid-run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from importlib.util import find_spec
+
+import pytest
+
+from qpdsl.cluster.cluster_address import ClusterAddress
+from qpdsl.cluster.cluster_run import ClusterRun
+from qpdsl.cluster.replica.replica_setup import ReplicaSetup
+from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, ModelsLoaded
+from qpdsl.executor.events.stream import EventStream
+from tests.qpdsl.cluster.conftest import Sampling, record
+
+WITH_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra")
+
+
+@pytest.mark.parametrize("address", ["local:2", pytest.param("ray:2", marks=WITH_RAY)])
+def test_a_killed_replica_changes_no_byte(sampling: Sampling, address: str) -> None:
+    events: list[Event] = []
+    notes: list[str] = []
+    stream = EventStream()
+    stream.subscribe(events.append)
+    setup = ReplicaSetup.of([sampling.job], {"device": "cpu"}, concurrency=2)
+    run = ClusterRun(ClusterAddress.parse(address), setup, [sampling.job], stream, tell=notes.append)
+    records: dict[int, str] = {}
+    killed: list[int] = []
+
+    def done(number: int, outcome: Outcome) -> None:
+        assert number not in records
+        records[number] = record(outcome)
+        if not killed:
+            (own,) = [figures for figures in run.figures if figures.name == run.committing]
+            killed.append(own.process)
+            os.kill(own.process, signal.SIGKILL)
+
+    asyncio.run(run.run(sampling.rows, done))
+    assert records == sampling.records
+    assert [own.process for own in run.figures if own.lost is not None] == killed
+    assert len(run.figures) == 3
+    assert any("rows run again" in note for note in notes)
+    assert sum(isinstance(event, ModelsLoaded) for event in events) == 1
+    steps = [event.report for event in events if isinstance(event, EngineStepped)]
+    assert {report.model.partition(" @ ")[0] for report in steps} == {"zoo/counting"}
+    assert any(isinstance(event, InstanceDone) for event in events)
+
+
+def test_a_model_that_is_not_there_is_told_by_its_replica(sampling: Sampling) -> None:
+    from dataclasses import replace
+
+    plan = replace(sampling.job.plan, models={"llm": "/nowhere/model"})
+    job = replace(sampling.job, plan=plan)
+    run = ClusterRun(ClusterAddress.parse("local:1"), ReplicaSetup.of([job], {"device": "cpu"}), [job], EventStream())
+    with pytest.raises(ModelError, match="/nowhere/model"):
+        asyncio.run(run.run(sampling.rows, lambda number, outcome: None))

@@ -1,0 +1,166 @@
+"""A run over replicas that are scripted: every row once, whatever is lost, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from qpdsl.cluster.cluster_address import ClusterAddress
+from qpdsl.cluster.cluster_run import ClusterRun
+from qpdsl.cluster.replica.messages import Task
+from qpdsl.cluster.row_scheduler import MOST_LOSSES
+from qpdsl.dataset.job import Job
+from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.errors import UsageError
+from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.events.stream import EventStream
+from qpdsl.inputs.input_row import InputRow
+from qpdsl.planner.plan.naive import plan
+from tests.support.cluster.scripted_replicas import FINGERPRINT, SETUP, Lost, Script, ScriptedBackend
+from tests.support.planner.lowered import lowered
+
+ROWS = [(number, InputRow(f"row-{number}", {})) for number in range(40)]
+
+
+@dataclass
+class Ran:
+    """What a run came to: outcomes by number in the order in which they came, and notes."""
+
+    run: ClusterRun
+    backend: ScriptedBackend
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    marks: dict[int, str | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return Job(plan(lowered("chat user=q | generate llm n=1")), None, 0)
+
+
+Start = Callable[..., Ran]
+
+
+@pytest.fixture
+def cluster(job: Job) -> Start:
+    """Runs 40 rows by a script."""
+
+    def start(script: Script, address: str = "local:2", *, allow_mixed: bool = False, done: object = None) -> Ran:
+        backend = ScriptedBackend(script)
+        notes: list[str] = []
+        run = ClusterRun(
+            ClusterAddress.parse(address),
+            SETUP,
+            [job],
+            EventStream(),
+            tell=notes.append,
+            allow_mixed=allow_mixed,
+            backend=backend,
+        )
+        ran = Ran(run, backend, notes=notes)
+
+        def commit(number: int, outcome: Outcome) -> None:
+            assert number not in ran.outcomes
+            ran.outcomes[number] = outcome
+            ran.marks[number] = run.committing
+
+        asyncio.run(asyncio.wait_for(run.run(ROWS, done or commit), 20))  # type: ignore[arg-type]
+        return ran
+
+    return start
+
+
+def test_every_row_once_and_both_replicas_work(cluster: Start) -> None:
+    ran = cluster(Script())
+    assert {number: outcome.id for number, outcome in ran.outcomes.items()} == {n: row.id for n, row in ROWS}
+    assert [figures.rows > 0 for figures in ran.run.figures] == [True, True]
+    assert ran.backend.closed
+    assert sorted(ran.backend.script.stopped) == ["replica 1", "replica 2"]
+
+
+def test_rows_of_a_lost_replica_run_again(cluster: Start) -> None:
+    def run(name: str, task: Task) -> None:
+        if name == "replica 1" and task.number > 4:
+            raise Lost
+
+    ran = cluster(Script(run))
+    assert {number: outcome.error for number, outcome in ran.outcomes.items()} == {number: None for number, _ in ROWS}
+    assert ran.backend.script.started == ["replica 1", "replica 2", "replica 3"]
+    assert ran.run.figures[0].lost == "was ended by SIGKILL"
+    assert any("run again" in note for note in ran.notes)
+
+
+def test_a_row_that_ends_every_replica_fails_and_no_other(cluster: Start) -> None:
+    def run(name: str, task: Task) -> None:
+        if task.number == 7:
+            raise Lost
+
+    ran = cluster(Script(run, slots=4))
+    errors = {number: outcome.error for number, outcome in ran.outcomes.items() if outcome.error is not None}
+    assert list(errors) == [7]
+    assert f"{MOST_LOSSES} replicas were lost while they ran this row" in str(errors[7])
+    assert len(ran.backend.script.started) == 2 + MOST_LOSSES
+
+
+def test_replicas_that_are_lost_while_they_load_end_the_run(cluster: Start) -> None:
+    def load(name: str) -> None:
+        raise Lost
+
+    with pytest.raises(UsageError, match="3 replicas were lost one after another while they loaded"):
+        cluster(Script(load=load))
+
+
+def test_what_every_replica_would_say_ends_the_run(cluster: Start) -> None:
+    def load(name: str) -> None:
+        raise ModelError("zoo/none", "there is no such model")
+
+    with pytest.raises(ModelError, match="no such model"):
+        cluster(Script(load=load))
+
+
+def test_an_error_of_done_ends_the_run(cluster: Start) -> None:
+    def full(number: int, outcome: Outcome) -> None:
+        raise UsageError("no space left")
+
+    with pytest.raises(UsageError, match="no space left"):
+        cluster(Script(), done=full)
+
+
+OTHER = {**FINGERPRINT, "processor": "x86_64 avx2 avx512f fma", "vectors": "AVX512"}
+
+
+def test_a_replica_that_differs_is_refused_by_name(cluster: Start) -> None:
+    with pytest.raises(UsageError) as refused:
+        cluster(Script(fingerprints={"replica 2": OTHER}))
+    message = str(refused.value)
+    assert "replica 2 on `here` differs from the others" in message
+    assert "the processor's features (none of these and avx512f)" in message
+    assert "how wide torch computes (AVX2 and AVX512)" in message
+    assert "--allow-mixed" in str(refused.value.help)
+
+
+def test_rows_of_a_mix_that_is_allowed_are_told_apart(cluster: Start) -> None:
+    ran = cluster(Script(fingerprints={"replica 2": OTHER}), allow_mixed=True)
+    assert ran.run.mixed == ["replica 2"]
+    ran_there = ran.backend.script.rows["replica 2"]
+    assert {number for number, mark in ran.marks.items() if mark == "replica 2"} == set(ran_there) != set()
+
+
+def test_another_build_than_that_of_the_driver_is_refused(cluster: Start) -> None:
+    both = {name: {**FINGERPRINT, "build": "build 2"} for name in ("replica 1", "replica 2")}
+    with pytest.raises(UsageError, match=r"the build of qpdsl and its libraries \(build 1 and build 2\)"):
+        cluster(Script(fingerprints=both))
+
+
+def test_replicas_come_while_rows_wait_and_go_when_idle(cluster: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qpdsl.cluster.cluster_run._SECONDS_BETWEEN_LOOKS", 0.01)
+    ran = cluster(Script(seconds=0.02, slots=1), "local:1..3")
+    assert len(ran.outcomes) == len(ROWS)
+    assert 2 <= len(ran.backend.script.started) <= 3
+
+
+def test_no_more_replicas_than_rows(cluster: Start) -> None:
+    assert len(cluster(Script(), "local:200").backend.script.started) == len(ROWS)
