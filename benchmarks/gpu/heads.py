@@ -15,9 +15,9 @@ from torch.nn.functional import linear
 from benchmarks.gpu.kernels import BF16, copy_bandwidth, named, seconds
 from benchmarks.gpu.record import Record
 from qpdsl.executor.kernels.data.token_draws import HeadWeights, TokenDraws
-from qpdsl.executor.kernels.triton.dense_head import dense
-from qpdsl.executor.kernels.triton.sample import sample
-from qpdsl.executor.kernels.triton.sparse_head import sparse
+from qpdsl.executor.kernels.triton.heads.dense_head import dense
+from qpdsl.executor.kernels.triton.heads.sample import sample
+from qpdsl.executor.kernels.triton.heads.sparse_head import sparse
 
 # Ids and width: of an 8B model (Llama 3), of Gemma 3 270M and of SmolLM2 135M.
 HEADS = ((128_256, 4096), (262_144, 640), (49_152, 576))

@@ -175,7 +175,7 @@ def store_differs(rows: KVRows, key: torch.Tensor, value: torch.Tensor, batch: P
 def check_sampling(vocabulary: int) -> list[dict[str, Any]]:
     """Tokens that are not the sampler's though no near tie explains it, and the largest log-probability error."""
     from qpdsl.executor.engine.step import sampler
-    from qpdsl.executor.kernels.triton.sample import sample
+    from qpdsl.executor.kernels.triton.heads.sample import sample
     from qpdsl.executor.requests.request import SamplingParams
 
     generator = torch.Generator().manual_seed(0)
@@ -200,8 +200,8 @@ def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:
     """The same of the dense and the sparse head, of every kind: under masks and without, biased, soft-capped."""
     from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP
     from qpdsl.executor.kernels.data.token_draws import Drawn
-    from qpdsl.executor.kernels.triton.dense_head import dense
-    from qpdsl.executor.kernels.triton.sparse_head import sparse
+    from qpdsl.executor.kernels.triton.heads.dense_head import dense
+    from qpdsl.executor.kernels.triton.heads.sparse_head import sparse
     from tests.support.executor.head_case import HeadCase, head_case
 
     def compared(kernel: str, drawn: Drawn, case: HeadCase) -> list[dict[str, Any]]:

@@ -20,8 +20,9 @@ from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
-from qpdsl.executor.kernels.triton import decode, prefill, sample
-from qpdsl.executor.kernels.triton.tuning import Tuning
+from qpdsl.executor.kernels.triton.attention import decode, prefill
+from qpdsl.executor.kernels.triton.attention.tuning import Tuning
+from qpdsl.executor.kernels.triton.heads import sample
 
 PAGE = 16
 KINDS: tuple[RowKind, ...] = ("int8", "fp8", "int4")

@@ -34,7 +34,7 @@ def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Ten
     `slots` int64 [T]: page id · page_size + place of each token, which is its slot in layer 0.
     """
     if on_device(key):
-        from qpdsl.executor.kernels.triton import store as triton_store
+        from qpdsl.executor.kernels.triton.attention import store as triton_store
 
         triton_store.store(rows, key, value, slots, layer)
     else:
@@ -45,7 +45,7 @@ def decode(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, sco
     """Attention of one query a sequence: `query` [B, H, D] to [B, H, D]."""
     if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
-    from qpdsl.executor.kernels.triton import decode as triton_decode
+    from qpdsl.executor.kernels.triton.attention import decode as triton_decode
 
     query, out = _ready(query)
     triton_decode.decode(query, rows, batch, layer, scoring, out)
@@ -61,7 +61,7 @@ def prefill(
     """
     if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
-    from qpdsl.executor.kernels.triton import prefill as triton_prefill
+    from qpdsl.executor.kernels.triton.attention import prefill as triton_prefill
 
     query, out = _ready(query)
     triton_prefill.prefill(query, rows, batch, layer, scoring, out, deterministic=deterministic)
@@ -77,7 +77,7 @@ def cascade(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, sc
         raise ValueError("the batch has no cascade")
     if not on_device(query):
         return reference.cascade(query, rows, batch, batch.cascade, layer, scoring)
-    from qpdsl.executor.kernels.triton import cascade as triton_cascade
+    from qpdsl.executor.kernels.triton.attention import cascade as triton_cascade
 
     query, out = _ready(query)
     triton_cascade.cascade(query, rows, batch, batch.cascade, layer, scoring, out)
@@ -97,9 +97,9 @@ def attention(
         return (decode if batch.cascade is None else cascade)(query, rows, batch, layer, scoring)
     if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
-    from qpdsl.executor.kernels.triton import cascade as triton_cascade
-    from qpdsl.executor.kernels.triton import decode as triton_decode
-    from qpdsl.executor.kernels.triton import prefill as triton_prefill
+    from qpdsl.executor.kernels.triton.attention import cascade as triton_cascade
+    from qpdsl.executor.kernels.triton.attention import decode as triton_decode
+    from qpdsl.executor.kernels.triton.attention import prefill as triton_prefill
 
     query, out = _ready(query)
     count = batch.decodes

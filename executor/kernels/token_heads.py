@@ -32,7 +32,7 @@ def dense(
     """
     if not on_device(hidden):
         return head_twins.dense(hidden, head, draws, bits, lines)
-    from qpdsl.executor.kernels.triton import dense_head
+    from qpdsl.executor.kernels.triton.heads import dense_head
 
     return dense_head.dense(hidden, head, draws, bits, lines, deterministic)
 
@@ -47,6 +47,6 @@ def sparse(
     """
     if not on_device(hidden):
         return head_twins.sparse(hidden, head, draws, offsets, ids, longest)
-    from qpdsl.executor.kernels.triton import sparse_head
+    from qpdsl.executor.kernels.triton.heads import sparse_head
 
     return sparse_head.sparse(hidden, head, draws, offsets, ids, longest)

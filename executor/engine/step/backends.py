@@ -221,6 +221,6 @@ def _device_head(model: PagedModel, staging: Staging, deterministic: bool) -> To
 
 def _kernel_sampler(staging: Staging) -> KernelSampler:
     # A machine without a GPU need not have Triton.
-    from qpdsl.executor.kernels.triton import sample as triton_sample
+    from qpdsl.executor.kernels.triton.heads import sample as triton_sample
 
     return KernelSampler(staging, triton_sample.sample)

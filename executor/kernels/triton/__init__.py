@@ -1,9 +1,7 @@
 """A GPU's kernels, in Triton.
 
-Open `decode.py` first. `common.py` has the block of online softmax that `decode.py`, `cascade.py` and `prefill.py`
-share; `merge.py` joins the parts of a split context; `store.py` writes keys and values into pages; `tuning.py` chooses
-their block sizes and split counts on the host. `sample.py` draws tokens where the logits are, `dense_head.py` and
-`sparse_head.py` from hidden states; all three sum parts of the vocabulary up in the way of `vocabulary_parts.py`.
+`attention/` reads and writes pages of keys and values, `layers/` is what lies between the matrix products of a layer,
+`heads/` draws tokens; open `attention/decode.py` first. `common.py` has what several of them share, and
 `lin_ucb_kernels.py` chooses arms. Every kernel has a torch twin (`plain/`), with which the tests compare it under
 Triton's interpreter. Nothing here may wait for the device, and numbers that vary from step to step are arguments that
 Triton does not specialize on.

@@ -26,19 +26,10 @@ from qpdsl.executor.kernels.data.bandits import Bandits
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Paths, Scoring
 from qpdsl.executor.kernels.data.token_draws import HeadWeights, TokenDraws
-from qpdsl.executor.kernels.triton import cascade as triton_cascade
-from qpdsl.executor.kernels.triton import (
-    decode,
-    dense_head,
-    lin_ucb_kernels,
-    merge,
-    prefill,
-    sample,
-    sparse_head,
-    store,
-    tuning,
-    vocabulary_parts,
-)
+from qpdsl.executor.kernels.triton import lin_ucb_kernels
+from qpdsl.executor.kernels.triton.attention import cascade as triton_cascade
+from qpdsl.executor.kernels.triton.attention import decode, merge, prefill, store, tuning
+from qpdsl.executor.kernels.triton.heads import dense_head, sample, sparse_head, vocabulary_parts
 
 KERNELS = (
     store.store_kernel,

@@ -12,8 +12,8 @@ pytest.importorskip("triton")
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
-from qpdsl.executor.kernels.triton.decode import decode
-from qpdsl.executor.kernels.triton.tuning import Tuning, split_count
+from qpdsl.executor.kernels.triton.attention.decode import decode
+from qpdsl.executor.kernels.triton.attention.tuning import Tuning, split_count
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16

@@ -8,8 +8,8 @@ import torch
 pytest.importorskip("triton")
 
 from qpdsl.executor.kernels.plain import head_twins
-from qpdsl.executor.kernels.triton.dense_head import dense
-from qpdsl.executor.kernels.triton.sparse_head import sparse
+from qpdsl.executor.kernels.triton.heads.dense_head import dense
+from qpdsl.executor.kernels.triton.heads.sparse_head import sparse
 from tests.support.executor.head_case import HeadCase, head_case, same_draws
 
 CASES = {

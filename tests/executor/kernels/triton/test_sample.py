@@ -12,7 +12,7 @@ import triton.language as tl
 
 from qpdsl.executor.engine.step import sampler
 from qpdsl.executor.kernels.plain.philox import philox4x32
-from qpdsl.executor.kernels.triton.sample import sample
+from qpdsl.executor.kernels.triton.heads.sample import sample
 from qpdsl.executor.requests.request import SamplingParams
 from tests.support.executor.paged_case import DEVICE
 

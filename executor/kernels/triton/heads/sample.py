@@ -8,7 +8,7 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.data.token_draws import Drawn
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX
-from qpdsl.executor.kernels.triton.vocabulary_parts import Parts, choose, gumbel_of
+from qpdsl.executor.kernels.triton.heads.vocabulary_parts import Parts, choose, gumbel_of
 
 # Ids of one block, ids of one program at least, and parts of a vocabulary at most.
 _BLOCK = 1024

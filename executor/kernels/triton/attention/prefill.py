@@ -14,8 +14,8 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
+from qpdsl.executor.kernels.triton.attention.tuning import Tuning, for_prefill
 from qpdsl.executor.kernels.triton.common import attend_range, dot_type, geometry, sunk
-from qpdsl.executor.kernels.triton.tuning import Tuning, for_prefill
 
 
 @triton.jit(do_not_specialize=["layer", "stride_pages", "first", "sequences", "stride_places"])

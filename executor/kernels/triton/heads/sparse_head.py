@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from qpdsl.executor.kernels.data.token_draws import Drawn, HeadWeights, TokenDraws
-from qpdsl.executor.kernels.triton.vocabulary_parts import (
+from qpdsl.executor.kernels.triton.heads.vocabulary_parts import (
     Parts,
     choose,
     exponentials,

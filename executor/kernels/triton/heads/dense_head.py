@@ -13,7 +13,7 @@ import triton.language as tl
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
 from qpdsl.executor.kernels.data.token_draws import Drawn, HeadWeights, TokenDraws
 from qpdsl.executor.kernels.triton.common import DTYPES, INTERPRETED
-from qpdsl.executor.kernels.triton.vocabulary_parts import (
+from qpdsl.executor.kernels.triton.heads.vocabulary_parts import (
     Parts,
     choose,
     exponentials,

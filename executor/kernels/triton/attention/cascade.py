@@ -14,10 +14,10 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
+from qpdsl.executor.kernels.triton.attention.decode import partial
+from qpdsl.executor.kernels.triton.attention.merge import Partials, merge
+from qpdsl.executor.kernels.triton.attention.tuning import Tuning, for_cascade, for_decode, multiprocessors, split_count
 from qpdsl.executor.kernels.triton.common import attend_range, dot_type, geometry, log_sum, part_of, sunk
-from qpdsl.executor.kernels.triton.decode import partial
-from qpdsl.executor.kernels.triton.merge import Partials, merge
-from qpdsl.executor.kernels.triton.tuning import Tuning, for_cascade, for_decode, multiprocessors, split_count
 
 
 @triton.jit(do_not_specialize=["layer", "stride_pages", "splits", "shared", "slots", "least"])

@@ -1,0 +1,1 @@
+"""What lies between the matrix products of a decoder's layer: one kernel each."""
