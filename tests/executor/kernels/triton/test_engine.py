@@ -39,6 +39,7 @@ def test_tokens_are_those_of_the_cpu_path(name: str) -> None:
             assert a.logprob == pytest.approx(b.logprob, abs=1e-3)
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_fixed_steps_give_the_same_bits_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "FIXED_ROWS", 8)
     model = PagedModel(random_model("llama").to(DEVICE), kernels=True)

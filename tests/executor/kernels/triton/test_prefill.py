@@ -60,6 +60,7 @@ def test_agrees_with_the_twin(
     torch.testing.assert_close(out, wanted, rtol=0, atol=TOLERANCE[dtype])
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_bits_do_not_depend_on_the_chunks_or_the_batch() -> None:
     generator = torch.Generator().manual_seed(5)
     contexts = [40, 30]
