@@ -1,15 +1,15 @@
-"""The engine on a GPU: its checks, decode steps against the time that reading what they must takes, and `generate`.
+"""Whole steps of the engine on a GPU, against the time that reading what they must takes, and `generate`.
 
-A step is timed whole, scheduling and sampling included, from one token on the host to the next. The roofline is the
-bytes of the weights and of the sequences' keys and values over the copy bandwidth measured in this run.
+A step is timed from one token on the host to the next, scheduling and sampling included. The roofline is the bytes of
+the weights and of the sequences' keys and values over the copy bandwidth measured in this run. What the keys and values
+are makes no difference to that, so prompts are not read: their pages hold noise.
 """
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -19,88 +19,133 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from benchmarks.common.shapes import random_prompts
-from benchmarks.gpu import engine_checks
-from benchmarks.gpu.kernels import copy_bandwidth
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.estimate.shapes import SHAPES, Shape
 from benchmarks.gpu.record import Record
-from qpdsl.executor.engine.memory.kv_cache import KVCache
+from qpdsl.executor.engine.memory.kv_cache import KVType
+from qpdsl.executor.engine.memory.sequence import Chunk
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.step.backends import fixed_rows, kernel_backend
-from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
+from qpdsl.executor.engine.step.backends import ForwardOutput
+from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is measured: on which models, with how many sequences at which contexts, and how long."""
+class Steps:
+    """What is measured: of which models, sequences and their contexts; and how many steps."""
 
-    device: str = "cuda"
-    dtype: torch.dtype = torch.bfloat16
-    models: tuple[str, ...] = ("1B", "8B")
-    cases: tuple[tuple[int, int], ...] = ((1, 512), (64, 4096), (1, 4096), (16, 4096), (64, 512))
+    models: tuple[str, ...] = ("8B", "1B")
+    cases: tuple[tuple[int, int], ...] = ((64, 4096), (1, 4096), (16, 4096), (64, 512), (256, 1024))
+    small: tuple[tuple[int, int], ...] = ((1, 512), (64, 4096), (256, 512))
+    variants: tuple[str, ...] = ("overlapped", "stack", "deterministic", "modules")
+    kv_types: tuple[KVType, ...] = ("int8", "fp8")
     steps: int = 32
     warmup: int = 8
     # Sequences, tokens of the prompts, tokens generated.
     generated: tuple[tuple[int, int, int], ...] = ((1, 128, 128), (32, 128, 128))
-    variants: tuple[str, ...] = ("graphs", "eager", "deterministic")
+    # Problems, beams, rounds, tokens of a round.
+    search: tuple[int, int, int, int] = (8, 4, 10, 24)
 
 
-# Llama 3.2 1B and Llama 3.1 8B.
-CONFIGS = {
-    "1B": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "tie_word_embeddings": True},
-    "8B": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "tie_word_embeddings": False},
-    "tiny": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 1000,
-             "num_attention_heads": 4, "num_key_value_heads": 2},
-}  # fmt: skip
+_DRY = Steps(
+    ("tiny",),
+    ((2, 20),),
+    ((2, 20),),
+    ("overlapped", "deterministic", "modules"),
+    ("int8",),
+    2,
+    1,
+    ((2, 8, 4),),
+    (2, 2, 2, 3),
+)
+_TINY = Shape(64, 96, 2, 4, 2, 1000, tied=True)
+# How each variant is set up: what the engine is told, and whether layers run without transformers' modules.
+VARIANTS: dict[str, tuple[dict[str, bool], bool]] = {
+    "overlapped": ({}, True),
+    "stack": ({"overlap": False}, True),
+    "eager": ({"overlap": False, "graphs": False}, True),
+    "deterministic": ({"deterministic": True}, True),
+    "modules": ({"overlap": False}, False),
+    "compiled": ({"compiled": True}, False),
+}
 
 
-def run(record: Record, plan: Plan | None = None) -> None:
-    """Checks and measurements of all that takes no compiler but Triton's."""
-    plan = plan or Plan()
-    engine_checks.run(record, plan.device)
-    bandwidth = started(record, plan)
-    for name in plan.models:
-        record.attempt(name, lambda name=name: measure(record, name, plan.variants, bandwidth, plan))
-    for batch, prompt, length in plan.generated:
-        record.case("generate", f"{batch} sequences", lambda g=(batch, prompt, length): generate_case(*g, plan))
+def run(record: Record, bench: Bench) -> None:
+    """Decode steps, steps of a search, and whole generations, with nothing that takes a compiler but Triton's."""
+    steps = _DRY if bench.dry else Steps()
+    bandwidth = started(record, bench)
+    for name in steps.models:
+        record.attempt(name, lambda name=name: measure(record, name, steps, bandwidth, bench))
+    record.case("search", steps.models[-1], lambda: search_case(steps.models[-1], steps, bench))
+    for batch, prompt, length in steps.generated:
+        case = (steps.models[-1], batch, prompt, length)
+        record.case("generate", f"{batch} sequences", lambda g=case: generate_case(*g, bench))
 
 
-def run_compiled(record: Record, plan: Plan | None = None) -> None:
-    """The same with compiled layers, which takes a compiler minutes."""
-    plan = plan or Plan()
-    engine_checks.run_compiled(record, plan.device)
-    bandwidth = started(record, plan)
-    for name in plan.models:
-        record.attempt(name, lambda name=name: measure(record, name, ("compiled",), bandwidth, plan))
+def run_compiled(record: Record, bench: Bench) -> None:
+    """Decode steps with compiled modules, which takes a compiler minutes."""
+    steps = _DRY if bench.dry else Steps()
+    bandwidth = started(record, bench)
+    for name in steps.models[-1:]:
+        record.attempt(name, lambda name=name: variants_of(record, name, ("compiled",), steps, bandwidth, bench))
 
 
-def started(record: Record, plan: Plan) -> float:
-    """The copy bandwidth; elsewhere than on CUDA the measurements only show that they run."""
-    bandwidth = copy_bandwidth() if plan.device == "cuda" else 1e10
+def started(record: Record, bench: Bench) -> float:
+    """The copy bandwidth of this run."""
+    bandwidth = bench.copy_bandwidth()
     record.note(copy_gb_per_s=round(bandwidth / 1e9, 1))
     return bandwidth
 
 
-def measure(record: Record, name: str, variants: tuple[str, ...], bandwidth: float, plan: Plan) -> None:
-    """The decode steps of one model. Compiled layers stay compiled."""
-    with model_of(name, plan) as model:
-        paged = PagedModel(model, kernels=True)
-        weights = weight_bytes(model)
-        for variant, (batch, context) in product(variants, plan.cases):
-            if variant == "compiled":
-                paged.compile()
+def measure(record: Record, name: str, steps: Steps, bandwidth: float, bench: Bench) -> None:
+    """The decode steps of one model: those without modules first, which say most; and with other keys and values."""
+    fused = tuple(variant for variant in steps.variants if VARIANTS[variant][1])
+    variants_of(record, name, fused, steps, bandwidth, bench)
+    for kv_type in steps.kv_types:
+        with model_of(name, bench) as model:
+            paged = PagedModel(model, kernels=True, kv_type=kv_type)
+            attended = cases_of(name, steps)[0]
             record.case(
                 "decode",
-                f"{name} {variant} {batch}×{context}",
-                lambda g=(variant, batch, context): decode_case(name, paged, weights, *g, bandwidth, plan),
+                f"{name} {kv_type} {attended}",
+                lambda p=paged, g=attended: decode_case(name, p, "overlapped", *g, steps, bandwidth, bench),
+            )
+    variants_of(record, name, tuple(set(steps.variants) - set(fused)), steps, bandwidth, bench)
+
+
+def variants_of(
+    record: Record, name: str, variants: Sequence[str], steps: Steps, bandwidth: float, bench: Bench
+) -> None:
+    """The decode steps of one model in variants that have the same layers."""
+    if not variants:
+        return
+    with model_of(name, bench) as model:
+        paged = PagedModel(model, kernels=True, native=VARIANTS[variants[0]][1])
+        record.note(**{f"layers_{name}_{variants[0]}": paged.implementation})
+        for variant, (batch, context) in product(variants, cases_of(name, steps)):
+            record.case(
+                "decode",
+                f"{name} {variant} {batch} × {context}",
+                lambda g=(variant, batch, context): decode_case(name, paged, *g, steps, bandwidth, bench),
             )
 
 
+def cases_of(name: str, steps: Steps) -> tuple[tuple[int, int], ...]:
+    return steps.cases if name == "8B" else steps.small
+
+
 @contextmanager
-def model_of(name: str, plan: Plan) -> Iterator[PreTrainedModel]:
+def model_of(name: str, bench: Bench) -> Iterator[PreTrainedModel]:
     """A model of random weights, the same every time."""
-    shape = {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128_256, **CONFIGS[name]}
+    shape = SHAPES.get(name, _TINY)
     config = LlamaConfig(
-        **shape,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        vocab_size=shape.vocabulary,
+        tie_word_embeddings=shape.tied,
         max_position_embeddings=16_384,
         rope_theta=500_000.0,
         bos_token_id=None,
@@ -108,76 +153,82 @@ def model_of(name: str, plan: Plan) -> Iterator[PreTrainedModel]:
         pad_token_id=0,
     )
     torch.manual_seed(0)
-    with torch.device(plan.device):
-        model = AutoModelForCausalLM.from_config(config, dtype=plan.dtype).eval()
+    with torch.device(bench.device):
+        model = AutoModelForCausalLM.from_config(config, dtype=bench.dtype).eval()
     yield model
     del model
-    free(plan)
-
-
-def free(plan: Plan) -> None:
-    """Gives back the memory of what nobody refers to any more."""
-    gc.collect()
-    if plan.device == "cuda":
-        torch.cuda.empty_cache()
-
-
-def weight_bytes(model: PreTrainedModel) -> int:
-    """Bytes of weights that a decode step reads: of an embedding that is not also the head, some rows only."""
-    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    embedding = model.get_input_embeddings().weight
-    head = model.get_output_embeddings()
-    tied = head is not None and head.weight.data_ptr() == embedding.data_ptr()
-    return int(weights if tied else weights - embedding.numel() * embedding.element_size())
+    bench.free()
 
 
 def engine_for(model: PagedModel, variant: str, batch: int, tokens: int) -> PagedEngine:
-    """An engine with room for `batch` sequences of `tokens` tokens; nothing of it is shared or evicted."""
+    """An engine with room for `batch` sequences of `tokens` tokens, whose pages hold noise."""
     pages = batch * (-(-tokens // model.layout.page_size) + 2) + 2
-    config = EngineConfig(max_sequences=batch, token_budget=8192, graphs=False)
+    config = EngineConfig(max_sequences=batch, token_budget=8192, **VARIANTS[variant][0])
     engine = PagedEngine(config, kv_bytes=int(pages * model.layout.page_bytes * 1.1))
     engine.add("m", model)
-    runner = engine._runners["m"]
     assert engine._arena is not None
-    cache = KVCache(engine._arena.buffer, model.layout, runner.scheduler.memory.pool.scratch)
-    rows = fixed_rows(batch) if variant == "deterministic" else None
-    # Prompts are read in steps of any size; what decodes is the variant's.
-    decoding = kernel_backend(model, cache, rows, graphs=variant != "eager")
-    reading = runner.backend.forward
-
-    def forward(chunks: list[Any], exits: Any = ()) -> Any:
-        return (decoding.forward if all(chunk.count == 1 for chunk in chunks) else reading)(chunks, exits)
-
-    runner.backend.forward = forward  # type: ignore[method-assign]
-    runner.backend.readout = decoding.readout
+    if model.layout.kv_type is None:
+        engine._arena.buffer.view(model.layout.dtype).normal_()
     return engine
 
 
-def decode_case(
-    name: str, model: PagedModel, weights: int, variant: str, batch: int, context: int, bandwidth: float, plan: Plan
-) -> dict[str, Any]:
-    """The median time of a decode step of `batch` sequences with prompts of `context` tokens that share nothing."""
-    total = plan.warmup + plan.steps + 2
+def skip_prompts(engine: PagedEngine, model: PagedModel) -> None:
+    """Has steps with prompts compute nothing: their hidden states are zeros, and their pages stay as they are."""
+    backend = engine._runners["m"].backend
+    forward = backend.forward
+
+    def skipping(chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
+        if all(chunk.rows == 1 for chunk in chunks):
+            return forward(chunks, exits)
+        readers = [(chunk, len(chunk.read_rows)) for chunk in chunks if chunk.read_rows]
+        rows = sum(count for _, count in readers)
+        hidden = torch.zeros(rows, model.head_inputs, dtype=model.dtype, device=model.device)
+        return ForwardOutput(readers, hidden, {})
+
+    backend.forward = skipping  # type: ignore[method-assign]
+
+
+def decoding(model: PagedModel, variant: str, batch: int, context: int, total: int) -> PagedEngine:
+    """An engine of which `batch` sequences of `context` tokens, which share nothing, have their first token."""
     engine = engine_for(model, variant, batch, context + total)
+    skip_prompts(engine, model)
     for index, prompt in enumerate(random_prompts(batch, context, model.vocabulary)):
         engine.submit("m", GenerateRequest(prompt, (index,), SamplingParams(1.0), total))
     while any(sequence.drawn == 0 for sequence in sequences(engine)):
         engine.step()
-    for _ in range(plan.warmup):
+    return engine
+
+
+def decode_case(
+    name: str,
+    model: PagedModel,
+    variant: str,
+    batch: int,
+    context: int,
+    steps: Steps,
+    bandwidth: float,
+    bench: Bench,
+) -> dict[str, Any]:
+    """The median time of a decode step of `batch` sequences with `context` tokens that share nothing."""
+    engine = decoding(model, variant, batch, context, steps.warmup + steps.steps + 8)
+    for _ in range(steps.warmup):
         engine.step()
     times = []
-    for _ in range(plan.steps):
+    for _ in range(steps.steps):
         start = time.perf_counter()
         engine.step()
         times.append(time.perf_counter() - start)
     held = statistics.mean(len(sequence.tokens) for sequence in sequences(engine))
     del engine
-    free(plan)
-    moved = weights + batch * held * model.layout.token_bytes
+    bench.free()
+    read = SHAPES.get(name, _TINY).read_bytes * bench.dtype.itemsize // 2
+    moved = read + batch * held * model.layout.token_bytes
     step = statistics.median(times)
     return {
         "model": name,
         "variant": variant,
+        "way": way_of(variant, model),
+        "kv": model.layout.kv_type or "plain",
         "sequences": batch,
         "context": context,
         "gib": round(moved / 2**30, 2),
@@ -187,18 +238,66 @@ def decode_case(
     }
 
 
+def way_of(variant: str, model: PagedModel) -> str:
+    """Which of the estimate's ways to run a step it is; other ways by the name of the variant."""
+    if variant in ("overlapped", "stack") and "modules" in model.implementation:
+        return "modules"
+    return variant
+
+
 def sequences(engine: PagedEngine) -> list[Any]:
     scheduler = engine._runners["m"].scheduler
     return [*scheduler.running, *scheduler.waiting]
 
 
-def generate_case(batch: int, prompt: int, length: int, plan: Plan) -> dict[str, Any]:
-    """Greedy tokens a second, prompts included, of this engine with graphs and of `generate`, on the first model."""
-    name = plan.models[0]
+def search_case(name: str, steps: Steps, bench: Bench) -> dict[str, Any]:
+    """Beam search as programs have it: fan-outs over a shared prompt, each scored by a read. How many steps replay."""
+    problems, beams, rounds, length = steps.search
+    made = []
+    with model_of(name, bench) as model:
+        paged = PagedModel(model, kernels=True)
+        config = EngineConfig(max_sequences=max(128, problems * beams))
+        tokens = problems * beams * (256 + rounds * length)
+        pages = tokens // paged.layout.page_size + 4 * problems * beams
+        engine = PagedEngine(config, on_step=made.append, kv_bytes=pages * paged.layout.page_bytes)
+        engine.add("m", paged)
+        texts = [tuple(prompt) for prompt in random_prompts(problems, 40 if bench.dry else 200, 1000)]
+        for number in range(rounds):
+            tickets = [
+                engine.submit(
+                    "m",
+                    GenerateRequest(
+                        text, tuple(range(beams)), SamplingParams(0.8), 1 + (length * (problem + 1)) // problems
+                    ),
+                )
+                for problem, text in enumerate(texts)
+            ]
+            finish(engine)
+            written = [
+                [text + sample.tokens for sample in ticket.result().samples]
+                for text, ticket in zip(texts, tickets, strict=True)
+            ]
+            for own in written:
+                for text in own:
+                    engine.submit("m", ReadRequest(text, (len(text) - 1,), (1, 2)))
+            finish(engine)
+            texts = [own[number % beams] for own in written]
+        graphs = getattr(engine._runners["m"].backend, "graphs", None)
+        replays, captures = (0, 0) if graphs is None else (graphs.replays, graphs.captures)
+    return {"model": name, "steps": len(made), "replayed": round(replays / len(made), 3), "graphs": captures}
+
+
+def finish(engine: PagedEngine) -> None:
+    while engine.has_work:
+        engine.step()
+
+
+def generate_case(name: str, batch: int, prompt: int, length: int, bench: Bench) -> dict[str, Any]:
+    """Greedy tokens a second, prompts included, of this engine and of `generate`."""
     prompts = random_prompts(batch, prompt, 1000)
     rates: dict[str, float] = {}
-    with model_of(name, plan) as model, torch.inference_mode():
-        ids = torch.tensor(prompts, device=plan.device)
+    with model_of(name, bench) as model, torch.inference_mode():
+        ids = torch.tensor(prompts, device=bench.device)
 
         def generate() -> None:
             model.generate(
@@ -211,7 +310,7 @@ def generate_case(batch: int, prompt: int, length: int, plan: Plan) -> dict[str,
             )
 
         rates["generate"] = rate(generate, batch * length)
-    with model_of(name, plan) as model:
+    with model_of(name, bench) as model:
         paged = PagedModel(model, kernels=True)
         pages = batch * (-(-(prompt + length) // 16) + 2) + 2
         engine = PagedEngine(EngineConfig(max_sequences=batch), kv_bytes=int(1.2 * pages * paged.layout.page_bytes))
@@ -222,8 +321,7 @@ def generate_case(batch: int, prompt: int, length: int, plan: Plan) -> dict[str,
         def serve() -> None:
             for tokens in random_prompts(batch, prompt, 1000, seed=next(rounds)):
                 engine.submit("m", GenerateRequest(tokens, (0,), SamplingParams(0.0), length))
-            while engine.has_work:
-                engine.step()
+            finish(engine)
 
         rates["engine"] = rate(serve, batch * length)
     return {

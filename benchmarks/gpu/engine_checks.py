@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from benchmarks.common.shapes import random_prompts
+from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.record import Record, reason
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
@@ -19,11 +20,15 @@ from tests.support.executor.rule_mask import RuleMask
 SAMPLING = (SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9))
 
 
-def run(record: Record, device: str) -> None:
+def run(record: Record, bench: Bench) -> None:
     """Each check with its name, whether it passed, and what went wrong, into the table `checks`."""
+    device = bench.device
     wanted = tokens(serve(engine(model("cpu", kernels=False))))
     variants = {"eager": EngineConfig(graphs=False), "graphs": EngineConfig()}
     variants["deterministic"] = EngineConfig(deterministic=True)
+    variants["one step at a time"] = EngineConfig(overlap=False)
+    check(record, "layers are fused", lambda: layers_are_fused(device))
+    check(record, "modules: the CPU's tokens in float32", lambda: same(device, EngineConfig(), wanted, fused=False))
     for name, config in variants.items():
         check(record, f"{name}: the CPU's tokens in float32", lambda config=config: same(device, config, wanted))
     masked_wanted = tokens(serve(engine(model("cpu", kernels=False)), masked(sparse=False)))
@@ -36,10 +41,10 @@ def run(record: Record, device: str) -> None:
         check(record, "no step waits but for its results", waits_for_results_only)
 
 
-def run_compiled(record: Record, device: str) -> None:
+def run_compiled(record: Record, bench: Bench) -> None:
     """The same of compiled layers."""
     wanted = tokens(serve(engine(model("cpu", kernels=False))))
-    check(record, "compiled: the CPU's tokens in float32", lambda: compiled(device, wanted))
+    check(record, "compiled: the CPU's tokens in float32", lambda: compiled(bench.device, wanted))
 
 
 def check(record: Record, name: str, holds: Callable[[], str | None]) -> None:
@@ -55,8 +60,14 @@ def check(record: Record, name: str, holds: Callable[[], str | None]) -> None:
     record.case("checks", name, line)
 
 
-def same(device: str, config: EngineConfig, wanted: list[list[tuple[int, ...]]]) -> str | None:
-    drawn = tokens(serve(engine(model(device), config)))
+def layers_are_fused(device: str) -> str | None:
+    """Falling back to modules would go unseen in the tokens."""
+    told = model(device).implementation
+    return told if "modules" in told else None
+
+
+def same(device: str, config: EngineConfig, wanted: list[list[tuple[int, ...]]], fused: bool = True) -> str | None:
+    drawn = tokens(serve(engine(model(device, fused=fused), config)))
     differ = sum(a != b for mine, theirs in zip(drawn, wanted, strict=True) for a, b in zip(mine, theirs, strict=True))
     return f"{differ} samples of {sum(map(len, wanted))} differ" if differ else None
 
@@ -67,7 +78,7 @@ def same_masked(device: str, sparse: bool, wanted: list[list[tuple[int, ...]]]) 
 
 def compiled(device: str, wanted: list[list[tuple[int, ...]]]) -> str | None:
     """Falling back to layers as they come would go unseen in the tokens."""
-    paged = model(device)
+    paged = model(device, fused=False)
     drawn = tokens(serve(engine(paged, EngineConfig(compiled=True))))
     if not getattr(paged._stack, "compiled", False):
         return "the layers ran uncompiled"
@@ -103,8 +114,8 @@ def waits_for_results_only() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def model(device: str, kernels: bool = True) -> PagedModel:
-    """The same random weights on any device."""
+def model(device: str, kernels: bool = True, fused: bool = True) -> PagedModel:
+    """The same random weights on any device. `fused`: without transformers' modules where that can be."""
     config = LlamaConfig(
         hidden_size=128,
         intermediate_size=256,
@@ -121,7 +132,7 @@ def model(device: str, kernels: bool = True) -> PagedModel:
     )
     torch.manual_seed(0)
     made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    return PagedModel(made.to(device), kernels=kernels)
+    return PagedModel(made.to(device), kernels=kernels, native=fused)
 
 
 def requests() -> list[GenerateRequest]:

@@ -7,174 +7,196 @@ sequence sees, queries, results. `best_tuning` tries other block sizes for decod
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import torch
 
+from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.record import Record, alive
+from qpdsl.executor.engine.step import sampler
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
-from qpdsl.executor.kernels.triton.attention import decode, prefill
-from qpdsl.executor.kernels.triton.attention.tuning import Tuning
+from qpdsl.executor.kernels.triton.attention import decode, tuning
 from qpdsl.executor.kernels.triton.heads import sample
+from qpdsl.executor.requests.request import SamplingParams
 
 PAGE = 16
+# Other sizes of a page, to see whether 16 tokens cost anything.
+PAGES = (16, 32, 64)
 KINDS: tuple[RowKind, ...] = ("int8", "fp8", "int4")
-BF16 = torch.bfloat16
-# Key heads, queries a key head, width: of a model of 8B and of one of 1B parameters (Llama 3).
-MODELS = {"8B": (8, 4, 128), "1B": (8, 4, 64)}
+# Key heads, queries a key head, width: of a model of 8B and of one of 1B parameters (Llama 3), and of none.
+MODELS = {"8B": (8, 4, 128), "1B": (8, 4, 64), "tiny": (2, 2, 16)}
 
 
-def run(record: Record, tune: bool = False) -> None:
+@dataclass(frozen=True)
+class Attended:
+    """Sequences of one model that decode; `window` None for all of their context."""
+
+    model: str
+    kind: RowKind
+    sequences: int
+    context: int
+    window: int | None = None
+    page: int = PAGE
+
+    @property
+    def name(self) -> str:
+        return named(self.model, self.kind, self.sequences, self.context, self.window, f"pages of {self.page}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured; what says most comes first. Of prefill: sequences, new tokens, cached tokens. Of a cascade:
+    sequences, shared tokens, own tokens. `ids`: of the vocabulary that is sampled from."""
+
+    first: tuple[Attended, ...]
+    prefills: tuple[tuple[int, int, int], ...]
+    cascades: tuple[tuple[int, int, int], ...]
+    decodes: tuple[Attended, ...]
+    stored: tuple[int, ...]
+    sampled: tuple[int, ...]
+    ids: int
+    model: str
+
+
+PLAN = Plan(
+    (
+        Attended("8B", "plain", 64, 4096),
+        Attended("8B", "plain", 1, 4096),
+        *(Attended("8B", kind, 64, 4096) for kind in ("fp8", "int8", "int4")),
+    ),
+    ((1, 2048, 0), (4, 512, 4096), (1, 8192, 0), (16, 128, 2048)),
+    ((64, 1024, 128), (64, 8192, 256), (16, 1024, 128), (256, 1024, 64)),
+    (
+        *(Attended("8B", "plain", batch, 4096) for batch in (16, 256)),
+        *(Attended("8B", "plain", batch, 512) for batch in (1, 16, 64, 256)),
+        Attended("8B", "plain", 1, 32768),
+        Attended("8B", "plain", 16, 32768),
+        Attended("8B", "plain", 64, 8192, 1024),
+        *(Attended("8B", "plain", 64, 4096, None, page) for page in PAGES[1:]),
+        *(Attended("1B", "plain", batch, 4096) for batch in (1, 16, 64, 256)),
+        *(Attended("1B", kind, 64, 4096) for kind in KINDS),
+    ),
+    (64, 16384),
+    (1, 16, 64, 256),
+    128_256,
+    "8B",
+)
+DRY = Plan(
+    (Attended("tiny", "plain", 2, 40), Attended("tiny", "fp8", 1, 40)),
+    ((1, 8, 20),),
+    ((2, 32, 5),),
+    (Attended("tiny", "plain", 2, 40, 16), Attended("tiny", "plain", 2, 40, None, 32)),
+    (4,),
+    (2,),
+    500,
+    "tiny",
+)
+
+
+def run(record: Record, bench: Bench, tune: bool = False) -> None:
     """All measurements; those that say most come first."""
-    bandwidth = copy_bandwidth()
+    plan = DRY if bench.dry else PLAN
+    bandwidth = bench.copy_bandwidth()
     record.note(copy_gb_per_s=round(bandwidth / 1e9, 1))
-    decodes: list[tuple[str, RowKind, int, int, int | None]] = [
-        ("8B", "plain", 64, 4096, None),
-        ("8B", "plain", 1, 4096, None),
-        *(("8B", kind, 64, 4096, None) for kind in KINDS),
-        *(("8B", "plain", batch, 4096, None) for batch in (16, 256)),
-        *(("8B", "plain", batch, 512, None) for batch in (1, 16, 64, 256)),
-        ("8B", "plain", 1, 32768, None),
-        ("8B", "plain", 16, 32768, None),
-        ("8B", "plain", 64, 8192, 1024),
-        *(("1B", "plain", batch, 4096, None) for batch in (1, 16, 64, 256)),
-    ]
-    for attended in decodes[:2]:
-        record.case("decode", named(*attended), lambda g=attended: decode_case(*g, bandwidth))
-    peak = record.attempt("matrix product", matrix_peak) or float("nan")
+    for attended in plan.first:
+        record.case("decode", attended.name, lambda g=attended: decode_case(g, bench, bandwidth))
+    peak = record.attempt("matrix product", bench.matrix_peak) or float("nan")
     record.note(matrix_tflop_per_s=round(peak / 1e12, 1) if peak == peak else None)
-    for sizes in ((1, 2048, 0), (4, 512, 4096), (1, 8192, 0), (16, 128, 2048)):
-        record.case("prefill", named(*sizes), lambda g=sizes: prefill_case(*g, peak))
-    for sizes in ((64, 1024, 128), (64, 8192, 256), (16, 1024, 128), (256, 1024, 64)):
-        record.case("cascade", named(*sizes), lambda g=sizes: cascade_case(*g))
-    for attended in decodes[2:]:
-        record.case("decode", named(*attended), lambda g=attended: decode_case(*g, bandwidth))
-    record.case("ragged", "64 to 16384 tokens", lambda: ragged_case(bandwidth))
-    for kind, tokens in product(("plain", *KINDS), (64, 16384)):
-        record.case("store", named(kind, tokens), lambda k=kind, t=tokens: store_case(k, t, bandwidth))
-    for batch in (1, 16, 64, 256):
-        record.case("sample", named(batch), lambda b=batch: sample_case(b, 128_256, bandwidth))
+    longest = 40 if bench.dry else 16384
+    record.case("ragged", f"to {longest} tokens", lambda: ragged_case(plan.model, longest, bench, bandwidth))
+    for sizes in plan.cascades:
+        record.case("cascade", named(*sizes), lambda g=sizes: cascade_case(plan.model, *g, bench))
+    for sizes in plan.prefills:
+        record.case("prefill", named(*sizes), lambda g=sizes: prefill_case(plan.model, *g, bench, peak))
+    for attended in plan.decodes:
+        record.case("decode", attended.name, lambda g=attended: decode_case(g, bench, bandwidth))
+    for kind, tokens in product(("plain", *KINDS), plan.stored):
+        record.case(
+            "store", named(kind, tokens), lambda k=kind, t=tokens: store_case(plan.model, k, t, bench, bandwidth)
+        )
+    for batch in plan.sampled:
+        record.case("sample", named(batch), lambda b=batch: sample_case(b, plan.ids, bench, bandwidth))
     if tune:
-        for tried in (("8B", 64, 4096), ("8B", 1, 4096), ("1B", 64, 4096)):
-            record.case("tuning", named(*tried), lambda g=tried: best_tuning(*g))
+        for tried in (Attended("8B", "plain", 64, 4096), Attended("8B", "plain", 1, 4096)):
+            record.case("tuning", tried.name, lambda g=tried: best_tuning(g, bench))
 
 
 def named(*parts: object) -> str:
     return " ".join(str(part) for part in parts if part is not None)
 
 
-def seconds(call: Callable[[int], object], layers: int, calls: int = 24, replays: int = 15) -> float:
-    """Of one `call(layer)`: the median over replays of a graph with calls going round the layers."""
-    for layer in range(min(layers, 3)):
-        call(layer)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for index in range(calls):
-            call(index % layers)
-    graph.replay()
-    times = []
-    for _ in range(replays):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1000 / calls)
-    return statistics.median(times)
-
-
-def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of the fastest of three sizes of device-to-device copies."""
-    best = 0.0
-    for mebibytes in (256, 1024, 2048):
-        source = torch.randint(0, 255, (mebibytes << 20,), dtype=torch.uint8, device="cuda")
-        target = torch.empty_like(source)
-        best = max(best, 2 * source.numel() / seconds(lambda _, s=source, t=target: t.copy_(s), 1, calls=4))
-    return best
-
-
-def matrix_peak() -> float:
-    """Floating-point operations a second of a bfloat16 product of random 8192 × 8192 matrices."""
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=BF16) for _ in range(2))
-    return 2 * 8192**3 / seconds(lambda _: a @ b, 1, calls=4)
-
-
 def cache(
-    name: str, kind: RowKind, contexts: list[int], queries: list[int], spare: int = 0
+    name: str, kind: RowKind, contexts: list[int], queries: list[int], bench: Bench, page: int = PAGE
 ) -> tuple[KVRows, PagedBatch, int]:
-    """Rows of random bytes for several layers, their sequences on shuffled pages, and how many layers.
-
-    `spare`: pages that each sequence may hold beyond its context.
-    """
+    """Rows of random bytes for several layers, their sequences on shuffled pages, and how many layers."""
     kv_heads, _, dim = MODELS[name]
-    size = row_bytes(kind, BF16, PAGE, kv_heads, dim)
-    counts = [-(-length // PAGE) + spare for length in contexts]
-    free = torch.cuda.mem_get_info()[0]
-    enough = 4 * torch.cuda.get_device_properties(0).L2_cache_size
-    layers = max(1, min(16, enough // (sum(counts) * size) + 1, int(0.7 * free) // (sum(counts) * size)))
+    size = row_bytes(kind, bench.dtype, page, kv_heads, dim)
+    counts = [-(-length // page) for length in contexts]
+    enough = 4 * bench.l2
+    layers = max(1, min(16, enough // (sum(counts) * size) + 1, int(0.7 * bench.memory) // (sum(counts) * size)))
     total = sum(counts) * layers
     if kind == "plain":
-        rows = KVRows.plain(torch.empty(total, PAGE, 2, kv_heads, dim, dtype=BF16, device="cuda").normal_())
+        numbers = torch.empty(total, page, 2, kv_heads, dim, dtype=bench.dtype, device=bench.device).normal_()
+        rows = KVRows.plain(numbers)
     else:
         # Bytes of small numbers: no e4m3 or float16 pattern among them is not a number.
-        rows = KVRows.quantized(
-            torch.randint(0, 120, (total, size), dtype=torch.uint8, device="cuda"), kind, PAGE, kv_heads, dim
-        )
+        data = torch.randint(0, 120, (total, size), dtype=torch.uint8, device=bench.device)
+        rows = KVRows.quantized(data, kind, page, kv_heads, dim)
         for scales in rows.split()[1:]:
             scales.fill_(0.01)
     order = torch.randperm(sum(counts), dtype=torch.int32) * layers
-    pages = torch.nn.utils.rnn.pad_sequence(list(order.split(counts)), batch_first=True).cuda()
+    pages = torch.nn.utils.rnn.pad_sequence(list(order.split(counts)), batch_first=True).to(bench.device)
     slots = []
     for line, length, count in zip(pages.cpu().long(), contexts, queries, strict=True):
         places = torch.arange(length - count, length)
-        slots.append(line[places // PAGE] * PAGE + places % PAGE)
-    start = torch.tensor([0, *queries]).cumsum(0).int().cuda()
-    lengths = torch.tensor(contexts, dtype=torch.int32, device="cuda")
+        slots.append(line[places // page] * page + places % page)
+    start = torch.tensor([0, *queries]).cumsum(0).int().to(bench.device)
+    lengths = torch.tensor(contexts, dtype=torch.int32, device=bench.device)
     decodes = len(contexts) if max(queries) == 1 else 0
-    batch = PagedBatch(pages, lengths, torch.cat(slots).cuda(), start, decodes, max(contexts), max(queries))
-    return rows, batch, layers
+    at = torch.cat(slots).to(bench.device)
+    return rows, PagedBatch(pages, lengths, at, start, decodes, max(contexts), max(queries)), layers
 
 
-def queries_of(name: str, tokens: int) -> torch.Tensor:
+def queries_of(name: str, tokens: int, bench: Bench) -> torch.Tensor:
     kv_heads, fold, dim = MODELS[name]
-    return torch.randn(tokens, kv_heads * fold, dim, device="cuda", dtype=BF16)
+    return torch.randn(tokens, kv_heads * fold, dim, device=bench.device, dtype=bench.dtype)
 
 
 def scoring_of(name: str, window: int | None = None) -> Scoring:
     return Scoring(MODELS[name][2] ** -0.5, window)
 
 
-def attention_bytes(name: str, kind: RowKind, seen: int, queries: int) -> int:
+def attention_bytes(name: str, kind: RowKind, seen: int, queries: int, bench: Bench) -> int:
     """Bytes that attention over `seen` tokens' keys and values must move, for so many queries."""
     kv_heads, fold, dim = MODELS[name]
-    return seen * row_bytes(kind, BF16, 1, kv_heads, dim) + 2 * queries * kv_heads * fold * dim * BF16.itemsize
+    return seen * row_bytes(kind, bench.dtype, 1, kv_heads, dim) + 2 * queries * kv_heads * fold * dim * (
+        bench.dtype.itemsize
+    )
 
 
-def decode_case(
-    name: str, kind: RowKind, batch: int, context: int, window: int | None, bandwidth: float
-) -> dict[str, Any]:
-    rows, metadata, layers = cache(name, kind, [context] * batch, [1] * batch)
-    query, scoring = queries_of(name, batch), scoring_of(name, window)
-    time = seconds(lambda layer: paged_attention.decode(query, rows, metadata, layer, scoring), layers)
-    moved = attention_bytes(name, kind, batch * min(context, window or context), batch)
-    out = torch.empty_like(query)
-    steady = seconds(
-        lambda layer: prefill.prefill(query, rows, metadata, layer, scoring, out, deterministic=True), layers, 4
+def decode_case(attended: Attended, bench: Bench, bandwidth: float) -> dict[str, Any]:
+    """Decode attention, and the same as deterministic steps have it."""
+    name, kind, batch, context = attended.model, attended.kind, attended.sequences, attended.context
+    rows, metadata, layers = cache(name, kind, [context] * batch, [1] * batch, bench, attended.page)
+    query, scoring = queries_of(name, batch, bench), scoring_of(name, attended.window)
+    time = bench.seconds(lambda layer: paged_attention.attention(query, rows, metadata, layer, scoring), layers)
+    seen = batch * min(context, attended.window or context)
+    moved = attention_bytes(name, kind, seen, batch, bench)
+    steady = bench.seconds(
+        lambda layer: paged_attention.attention(query, rows, metadata, layer, scoring, deterministic=True), layers, 4
     )
     return {
         "model": name,
         "kv": kind,
         "sequences": batch,
         "context": context,
-        "window": window,
+        "window": attended.window,
+        "page": attended.page,
         "us": round(time * 1e6, 2),
         "mib": round(moved / 2**20, 2),
         "of_copy": round(moved / time / bandwidth, 3),
@@ -182,21 +204,22 @@ def decode_case(
     }
 
 
-def ragged_case(bandwidth: float) -> dict[str, Any]:
-    """64 sequences of 64 to 16384 tokens, evenly spread in the logarithm."""
-    contexts = [int(64 * 256 ** (index / 63)) for index in range(64)]
-    rows, metadata, layers = cache("8B", "plain", contexts, [1] * 64)
-    query, scoring = queries_of("8B", 64), scoring_of("8B")
-    time = seconds(lambda layer: paged_attention.decode(query, rows, metadata, layer, scoring), layers)
-    moved = attention_bytes("8B", "plain", sum(contexts), 64)
+def ragged_case(name: str, longest: int, bench: Bench, bandwidth: float) -> dict[str, Any]:
+    """64 sequences of up to `longest` tokens, evenly spread in the logarithm."""
+    least = max(1, longest // 256)
+    contexts = [int(least * (longest / least) ** (index / 63)) for index in range(64)]
+    rows, metadata, layers = cache(name, "plain", contexts, [1] * 64, bench)
+    query, scoring = queries_of(name, 64, bench), scoring_of(name)
+    time = bench.seconds(lambda layer: paged_attention.decode(query, rows, metadata, layer, scoring), layers)
+    moved = attention_bytes(name, "plain", sum(contexts), 64, bench)
     return {"sequences": 64, "us": round(time * 1e6, 2), "of_copy": round(moved / time / bandwidth, 3)}
 
 
-def prefill_case(batch: int, chunk: int, cached: int, peak: float) -> dict[str, Any]:
-    rows, metadata, layers = cache("8B", "plain", [cached + chunk] * batch, [chunk] * batch)
-    query, scoring = queries_of("8B", batch * chunk), scoring_of("8B")
-    time = seconds(lambda layer: paged_attention.prefill(query, rows, metadata, layer, scoring), layers, calls=4)
-    kv_heads, fold, dim = MODELS["8B"]
+def prefill_case(name: str, batch: int, chunk: int, cached: int, bench: Bench, peak: float) -> dict[str, Any]:
+    rows, metadata, layers = cache(name, "plain", [cached + chunk] * batch, [chunk] * batch, bench)
+    query, scoring = queries_of(name, batch * chunk, bench), scoring_of(name)
+    time = bench.seconds(lambda layer: paged_attention.prefill(query, rows, metadata, layer, scoring), layers, calls=4)
+    kv_heads, fold, dim = MODELS[name]
     operations = 4 * kv_heads * fold * dim * batch * (chunk * cached + chunk * (chunk + 1) // 2)
     return {
         "sequences": batch,
@@ -208,16 +231,16 @@ def prefill_case(batch: int, chunk: int, cached: int, peak: float) -> dict[str, 
     }
 
 
-def cascade_case(batch: int, prefix: int, suffix: int) -> dict[str, Any]:
+def cascade_case(name: str, batch: int, prefix: int, suffix: int, bench: Bench) -> dict[str, Any]:
     """`batch` samples of one prompt: shared prefix read once, against read by each."""
     contexts = [prefix + suffix] * batch
-    rows, metadata, layers = cache("8B", "plain", contexts, [1] * batch)
+    rows, metadata, layers = cache(name, "plain", contexts, [1] * batch, bench)
     metadata.pages[:, : prefix // PAGE] = metadata.pages[0, : prefix // PAGE]
-    shared = plan(metadata.pages.tolist(), contexts, PAGE, metadata.pages.device)
-    query, scoring = queries_of("8B", batch), scoring_of("8B")
-    alone = seconds(lambda layer: paged_attention.decode(query, rows, metadata, layer, scoring), layers)
+    shared = plan(metadata.pages.tolist(), contexts, PAGE, metadata.pages.device, least=PAGE)
+    query, scoring = queries_of(name, batch, bench), scoring_of(name)
+    alone = bench.seconds(lambda layer: paged_attention.decode(query, rows, metadata, layer, scoring), layers)
     with_it = replace(metadata, cascade=shared)
-    together = seconds(lambda layer: paged_attention.cascade(query, rows, with_it, layer, scoring), layers)
+    together = bench.seconds(lambda layer: paged_attention.cascade(query, rows, with_it, layer, scoring), layers)
     return {
         "sequences": batch,
         "prefix": prefix,
@@ -228,48 +251,59 @@ def cascade_case(batch: int, prefix: int, suffix: int) -> dict[str, Any]:
     }
 
 
-def store_case(kind: RowKind, tokens: int, bandwidth: float) -> dict[str, Any]:
-    rows, metadata, layers = cache("8B", kind, [tokens], [tokens])
-    kv_heads, _, dim = MODELS["8B"]
-    key, value = (torch.randn(tokens, kv_heads, dim, device="cuda", dtype=BF16) for _ in range(2))
-    time = seconds(lambda layer: paged_attention.store(rows, key, value, metadata.slots, layer), layers)
-    moved = tokens * (row_bytes("plain", BF16, 1, kv_heads, dim) + row_bytes(kind, BF16, 1, kv_heads, dim))
+def store_case(name: str, kind: RowKind, tokens: int, bench: Bench, bandwidth: float) -> dict[str, Any]:
+    rows, metadata, layers = cache(name, kind, [tokens], [tokens], bench)
+    kv_heads, _, dim = MODELS[name]
+    like: dict[str, Any] = {"device": bench.device, "dtype": bench.dtype}
+    key, value = (torch.randn(tokens, kv_heads, dim, **like) for _ in range(2))
+    time = bench.seconds(lambda layer: paged_attention.store(rows, key, value, metadata.slots, layer), layers)
+    moved = tokens * sum(row_bytes(which, bench.dtype, 1, kv_heads, dim) for which in ("plain", kind))
     return {"kv": kind, "tokens": tokens, "us": round(time * 1e6, 2), "of_copy": round(moved / time / bandwidth, 3)}
 
 
-def sample_case(batch: int, vocabulary: int, bandwidth: float) -> dict[str, Any]:
-    copies = max(1, min(16, (256 << 20) // (batch * vocabulary * 4)))
-    logits = torch.randn(copies, batch, vocabulary, device="cuda") * 4
-    temperatures = torch.ones(batch, device="cuda")
-    keys = torch.arange(batch, device="cuda") * 7919
-    positions = torch.arange(batch, device="cuda")
-    time = seconds(lambda index: sample.sample(logits[index], temperatures, keys, positions), copies)
+def sample_case(batch: int, vocabulary: int, bench: Bench, bandwidth: float) -> dict[str, Any]:
+    copies = max(1, min(16, (4 * bench.l2) // (batch * vocabulary * 4)))
+    logits = torch.randn(copies, batch, vocabulary, device=bench.device) * 4
+    numbers = torch.arange(batch, device=bench.device)
+    temperatures = torch.ones(batch, device=bench.device)
+    time = bench.seconds(lambda index: drawn(logits[index], temperatures, numbers * 7919, numbers), copies)
     moved = batch * vocabulary * 4
     return {"rows": batch, "ids": vocabulary, "us": round(time * 1e6, 2), "of_copy": round(moved / time / bandwidth, 3)}
 
 
-def best_tuning(name: str, batch: int, context: int) -> dict[str, Any]:
+def drawn(logits: torch.Tensor, temperatures: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> object:
+    """Tokens drawn from logits float32 [B, V]: by the kernel, or by torch where it does not run."""
+    if paged_attention.on_device(logits):
+        return sample.sample(logits, temperatures, keys, positions)
+    params = [SamplingParams(temperature) for temperature in temperatures.tolist()]
+    return sampler.sample(logits, params, keys.tolist(), positions.tolist())
+
+
+def best_tuning(attended: Attended, bench: Bench) -> dict[str, Any]:
     """Decode attention with other block sizes: the five fastest, and what `tuning.py` chooses as `chosen_us`."""
-    rows, metadata, layers = cache(name, "plain", [context] * batch, [1] * batch)
-    query, scoring = queries_of(name, batch), scoring_of(name)
+    name, batch = attended.model, attended.sequences
+    rows, metadata, layers = cache(name, "plain", [attended.context] * batch, [1] * batch, bench)
+    query, scoring = queries_of(name, batch, bench), scoring_of(name)
     out = torch.empty_like(query)
     timings: list[tuple[float, str]] = []
-    for keys, ahead, warps, splits in product((32, 64, 128), (1, 2, 3), (2, 4, 8), (None, 1, 4, 8, 16, 32)):
-        if splits is not None and not 132 <= batch * MODELS[name][0] * splits <= 132 * 16:
-            continue
-        tuning = Tuning(keys=keys, ahead=ahead, warps=warps, splits=splits)
+    usual = tuning.for_decode(rows, MODELS[name][1])
+    for keys, ahead, warps in product((32, 64, 128), (1, 2, 3), (2, 4, 8)):
+        tried = replace(usual, keys=keys, ahead=ahead, warps=warps)
         try:
-            time = seconds(
-                lambda layer, t=tuning: decode.decode(query, rows, metadata, layer, scoring, out, t),
-                layers,
-                12,
-                7,
+            time = bench.seconds(
+                lambda layer, t=tried: decode.decode(query, rows, metadata, layer, scoring, out, t), layers, 12, 7
             )
         except Exception as error:  # Too much shared memory, as a rule: the next may fit.
             alive()
-            timings.append((float("inf"), f"{tuning}: {type(error).__name__}"))
+            timings.append((float("inf"), f"{tried}: {type(error).__name__}"))
             continue
-        timings.append((time, str(tuning)))
-    chosen = seconds(lambda layer: decode.decode(query, rows, metadata, layer, scoring, out), layers)
+        timings.append((time, str(tried)))
+    chosen = bench.seconds(lambda layer: decode.decode(query, rows, metadata, layer, scoring, out), layers)
     fastest = [{"us": round(time * 1e6, 2), "tuning": text} for time, text in sorted(timings)[:5]]
-    return {"model": name, "sequences": batch, "context": context, "chosen_us": round(chosen * 1e6, 2), "best": fastest}
+    return {
+        "model": name,
+        "sequences": batch,
+        "context": attended.context,
+        "chosen_us": round(chosen * 1e6, 2),
+        "best": fastest,
+    }

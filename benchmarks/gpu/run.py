@@ -1,15 +1,22 @@
-"""Everything that needs a GPU: checks each kernel against its torch twin, then measures. One command, offline.
+"""Everything that needs a GPU: is it right, where does the time go, how fast is it, was the estimate right. Offline.
 
-    python -m benchmarks.gpu.run [--output DIR] [--only PART ...] [--minutes 9] [--tune]
-    python -m benchmarks.gpu.run --interpret-check
+    python -m benchmarks.gpu.run [--output DIR] [--cache DIR] [--only PART ...] [--minutes 9] [--tune]
+    python -m benchmarks.gpu.run --prepare CAPABILITY --cache DIR
+    python -m benchmarks.gpu.run --dry | --interpret-check
 
-Needs torch, triton, transformers and this checkout, nothing installed; run it in the checkout's root. Parts: `checks`,
-`kernels`, `heads`, `engine` and `compiled`, each in a process of its own, so that one that crashes or hangs takes no
-other with it. Each writes its figures after every case into `gpu-PART.json`; gpu.json and gpu.md put them together
-after every part. A case that fails is noted, and the next one runs. A part has its share of `--minutes`, and what those
-before it left; past it no case is begun. Exits with 0; with 1 where a check or a case failed; with 2 where there is no
-CUDA device. `--tune` also looks for better block sizes; `--interpret-check` runs the checks at small sizes on a CPU, in
-Triton's interpreter.
+Needs torch, triton, transformers and this checkout, nothing installed; run it in the checkout's root. Parts, in order:
+`checks` (kernels against their twins), `faults` (the engine's checks), `profile` (the kernels of one step), `kernels`
+(against the copy bandwidth), `rows` (bits of cuBLAS's products), `steps` (against the roofline), `heads` and `compiled`.
+Each is a process of its own, so that one that crashes or hangs takes no other with it, and writes its figures after
+every case into `gpu-PART.json`. gpu.json and gpu.md put them together after every part, and end in a verdict a line: was
+the estimate (`benchmarks.gpu.estimate`) right, what share of the roofline, what next. A case that fails is noted, and
+the next one runs. A part has its share of `--minutes`, and what those before it left; past it no case is begun. Exits
+with 0; with 1 where a check or a case failed; with 2 where there is no CUDA device.
+
+`--prepare` compiles the kernels for a device that is elsewhere, 90 for an H100, into a folder that `--cache` then names
+there: Triton takes them from it if its version, and Python's, are the same. `--dry` runs every part on a CPU over tiny
+shapes by the torch twins, `--interpret-check` the kernels' checks in Triton's interpreter. `--tune` also looks for
+better block sizes.
 """
 
 from __future__ import annotations
@@ -22,20 +29,36 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 # Nothing here loads torch before it must: Triton looks once, as it loads, whether it is to interpret its kernels.
 from benchmarks.common.folders import RESULTS
 from benchmarks.gpu import tables
+from benchmarks.gpu.estimate.verdicts import verdicts
 
-# Of each part the module, its function `f(record)`, its table in `tables`, and its share of the time.
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The function `f(record, bench)` of a module, its table in `tables`, and its share of the time, in seconds."""
+
+    module: str
+    function: str
+    render: Callable[[dict[str, Any]], str]
+    seconds: float
+
+
 PARTS = {
-    "checks": ("benchmarks.gpu.kernel_checks", "run", tables.checks, 0.3),
-    "kernels": ("benchmarks.gpu.kernels", "run", tables.kernels, 0.15),
-    "heads": ("benchmarks.gpu.heads", "run", tables.heads, 0.1),
-    "engine": ("benchmarks.gpu.engine", "run", tables.engine, 0.25),
-    "compiled": ("benchmarks.gpu.engine", "run_compiled", tables.engine, 0.2),
+    "checks": Part("benchmarks.gpu.kernel_checks", "run", tables.checks, 60),
+    "faults": Part("benchmarks.gpu.faults", "run", tables.engine, 60),
+    "profile": Part("benchmarks.gpu.step_profile", "run", tables.profile, 90),
+    "kernels": Part("benchmarks.gpu.kernels", "run", tables.kernels, 120),
+    "rows": Part("benchmarks.gpu.linears", "run", tables.rows, 60),
+    "steps": Part("benchmarks.gpu.engine", "run", tables.engine, 90),
+    "heads": Part("benchmarks.gpu.heads", "run", tables.heads, 30),
+    "compiled": Part("benchmarks.gpu.engine", "run_compiled", tables.engine, 30),
 }
 # Starts a part in a process of its own.
 COMMAND = [sys.executable, "-m", "benchmarks.gpu.run"]
@@ -53,6 +76,8 @@ def describe() -> dict[str, Any]:
 
     compiler = next((name for name in (os.environ.get("CC", "cc"), "gcc", "clang") if shutil.which(name)), "none")
     facts: dict[str, Any] = {**processor(), "triton": triton.__version__, "cuda": torch.version.cuda, "cc": compiler}
+    if not torch.cuda.is_available():
+        return facts | {"device": "none: a dry run"}
     device = torch.cuda.get_device_properties(0)
     return facts | {
         "device": device.name,
@@ -63,21 +88,22 @@ def describe() -> dict[str, Any]:
     }
 
 
-def run_part(name: str, output: Path, deadline: float, tune: bool) -> int:
+def run_part(name: str, output: Path, deadline: float, tune: bool, dry: bool = False) -> int:
     """One part, in this process. Returns the exit code: 0 where nothing failed."""
     import torch
 
-    if not torch.cuda.is_available():
-        print("gpu.run: torch sees no CUDA device; --interpret-check checks the kernels on a CPU", file=sys.stderr)
+    if not dry and not torch.cuda.is_available():
+        print("gpu.run: torch sees no CUDA device; --dry runs it all on a CPU", file=sys.stderr)
         return NO_DEVICE
+    from benchmarks.gpu.bench import Bench
     from benchmarks.gpu.record import Broken, Record, reason
 
-    module, function, render, _ = PARTS[name]
-    record = Record(output / f"gpu-{name}.json", deadline, render)
+    part = PARTS[name]
+    record = Record(output / f"gpu-{name}.json", deadline, part.render)
     try:
         record.note(machine=describe())
-        part = importlib.import_module(module)
-        getattr(part, function)(record, **({"tune": True} if tune and name == "kernels" else {}))
+        work = getattr(importlib.import_module(part.module), part.function)
+        work(record, Bench("cpu" if dry else "cuda"), **({"tune": True} if tune and name == "kernels" else {}))
     except Broken as error:
         record.fail("the device takes no more work", str(error))
     except Exception as error:  # the figures that are there are to stay
@@ -110,6 +136,9 @@ def merged(output: Path, names: list[str], ends: dict[str, str | None]) -> str:
             texts.append(f"**The part `{name}`: {why}.**")
         record[name] = part
     machine = ", ".join(f"{key} {value}" for key, value in (record["machine"] or {}).items())
+    judged = [verdict.line() for verdict in verdicts(record)]
+    texts += ["## Verdicts", "\n".join(judged)]
+    record["verdicts"] = judged
     text = "\n\n".join(["# On a GPU", f"Measured on: {machine}.", *filter(None, texts)]) + "\n"
     (output / "gpu.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     (output / "gpu.md").write_text(text, encoding="utf-8")
@@ -124,7 +153,7 @@ def run_all(names: list[str], output: Path, minutes: float, tune: bool) -> int:
     end, codes, text = time.time() + 60 * minutes, [0], ""
     ends: dict[str, str | None] = {}
     for place, name in enumerate(names):
-        share = PARTS[name][3] / sum(PARTS[part][3] for part in names[place:])
+        share = PARTS[name].seconds / sum(PARTS[part].seconds for part in names[place:])
         code, ends[name] = spawn(name, output, max(0.0, end - time.time()) * share, tune)
         if code == NO_DEVICE:
             return code
@@ -134,25 +163,61 @@ def run_all(names: list[str], output: Path, minutes: float, tune: bool) -> int:
     return max(codes)
 
 
+def run_dry(names: list[str], output: Path) -> int:
+    """Every part in this process, on the processor. Returns the exit code of all."""
+    output.mkdir(parents=True, exist_ok=True)
+    codes = [run_part(name, output, float("inf"), False, dry=True) for name in names]
+    print(merged(output, names, {}))
+    return max(codes)
+
+
+def prepare(capability: int, cache: Path) -> int:
+    """Compiles what the parts launch into Triton's cache `cache`. Returns the exit code."""
+    os.environ["TRITON_CACHE_DIR"] = str(cache)
+    from benchmarks.gpu import kernel_checks
+    from benchmarks.gpu.compiled.cases import CASES
+    from benchmarks.gpu.compiled.launches import compiled, launches_of
+
+    made = 0
+    for launch in (*(case.launch for case in CASES), *kernel_checks.launches()):
+        for variant in launches_of(capability, launch):
+            compiled(variant)
+            made += 1
+    print(f"{made} kernels for compute capability {capability / 10} in {cache}")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="checks and measures everything that needs a GPU")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--cache", type=Path, help="Triton's cache, as `--prepare` filled it")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
     parser.add_argument("--minutes", type=float, default=9.0, help="no case is begun after so many")
     parser.add_argument("--tune", action="store_true", help="try other block sizes for decode attention")
+    parser.add_argument("--prepare", type=int, metavar="CAPABILITY", help="fill --cache for a device that is elsewhere")
+    parser.add_argument("--dry", action="store_true", help="every part on a CPU, over tiny shapes")
     parser.add_argument("--interpret-check", action="store_true", help="check small sizes on a CPU")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     parser.add_argument("--deadline", type=float, default=float("inf"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.prepare is not None:
+        if options.cache is None:
+            parser.error("--prepare takes the folder to fill as --cache")
+        return prepare(options.prepare, options.cache)
+    if options.cache is not None:
+        os.environ["TRITON_CACHE_DIR"] = str(options.cache)
     if options.interpret_check:
         os.environ["TRITON_INTERPRET"] = "1"
         from benchmarks.gpu import kernel_checks
+        from benchmarks.gpu.bench import Bench
         from benchmarks.gpu.record import Record
 
         record = Record(None, float("inf"), tables.checks)
-        kernel_checks.run(record, small=True)
+        kernel_checks.run(record, Bench("cpu"))
         print(record.data["markdown"])
         return int(record.failed)
+    if options.dry:
+        return run_dry(options.only, options.output)
     if options.part is not None:
         return run_part(options.part, options.output, options.deadline, options.tune)
     return run_all(options.only, options.output, options.minutes, options.tune)

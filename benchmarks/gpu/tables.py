@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# Of the measured copy bandwidth: decode attention, and a whole decode step by its weights and KV.
-ATTENTION_GOAL = 0.85
-STEP_GOAL = 0.8
+from benchmarks.gpu.estimate.verdicts import ATTENTION_GOAL
+from benchmarks.gpu.estimate.verdicts import GOAL as STEP_GOAL
 
 Case = dict[str, Any]
 
@@ -61,6 +60,24 @@ def kernels(data: Case) -> str:
     return "\n".join([*lines, "", trouble(data)]).strip()
 
 
+def profile(data: Case) -> str:
+    """Where the time of each step goes, and its longest kernels."""
+    lines = ["## Where the time of a step goes", "", *table(data.get("steps", []))]
+    for case in data.get("steps", []):
+        own = ("model", "way", "sequences", "context")
+        mine = [row for row in data.get("kernels", []) if all(row[key] == case[key] for key in own)]
+        shown = [{key: value for key, value in row.items() if key not in own} for row in mine]
+        title = f"### {case['model']}, {case['way']}, {case['sequences']} × {case['context']}"
+        lines += ["", title, "", *table(shown)]
+    return "\n".join([*lines, "", trouble(data)]).strip()
+
+
+def rows(data: Case) -> str:
+    """The products of which a row's bits depend on its place, on the others or on the run."""
+    lines = ["## Bits of the library's products", "", *table(data.get("products", []))]
+    return "\n".join([*lines, "", trouble(data)]).strip()
+
+
 def heads(data: Case) -> str:
     """The table, and from how many allowed ids on the dense kernel is the faster one."""
     cases = data.get("heads", [])
@@ -86,34 +103,39 @@ def engine(data: Case) -> str:
     """The tables that there are, and what was met of the goal."""
     decodes = data.get("decode", [])
     variants = list(dict.fromkeys(case["variant"] for case in decodes))
-    lines = [f"## The engine{', compiled' if variants == ['compiled'] else ''}"]
+    lines = [f"## The engine{', compiled' if variants == ['compiled'] else ''}{'' if decodes else ': checks'}"]
     if decodes:
         best: dict[tuple[Any, ...], float] = {}
         for case in decodes:
             if case["variant"] != "deterministic":
-                key = (case["model"], case["sequences"], case["context"])
+                key = (case["model"], case["kv"], case["sequences"], case["context"])
                 best[key] = max(best.get(key, 0.0), case["of_roofline"])
-        missed = [f"{model} {batch}×{context}" for (model, batch, context), share in best.items() if share < STEP_GOAL]
+        missed = [
+            f"{model} {kv} {batch} × {context}"
+            for (model, kv, batch, context), share in best.items()
+            if share < STEP_GOAL
+        ]
         verdict = "met" if not missed else f"**missed** by {', '.join(missed)}"
         lines += [
             "",
             f"Whole decode steps; the roofline is weights and KV over {data['copy_gb_per_s']} GB/s, the copy bandwidth "
             f"measured in this run. The goal is {STEP_GOAL:.0%} of it in the fastest variant: {verdict}.",
             "",
-            "Variants: `eager`; `graphs`: decode steps captured; `deterministic`: captured, steps of fixed size and "
-            "one attention kernel; `compiled`: captured, layers compiled.",
+            "Variants: `modules`: transformers' layers, captured; `stack`: the engine's own layers, captured; "
+            "`overlapped`: and the host's work under the next step, as the engine runs by default; `deterministic`: "
+            "steps of fixed size; `compiled`: modules that torch compiled, captured.",
         ]
     costs = [
-        f"{case['model']} {case['sequences']}×{case['context']}: {case['ms'] / plain['ms']:.2f}"
+        f"{case['model']} {case['sequences']} × {case['context']}: {case['ms'] / plain['ms']:.2f}"
         for case in decodes
         for plain in decodes
         if case["variant"] == "deterministic"
-        and plain["variant"] == "graphs"
-        and all(plain[key] == case[key] for key in ("model", "sequences", "context"))
+        and plain["variant"] == "overlapped"
+        and all(plain[key] == case[key] for key in ("model", "kv", "sequences", "context"))
     ]
     if costs:
         lines += ["", f"A deterministic step takes, in steps without: {'; '.join(costs)}."]
-    for name in ("checks", "decode", "generate"):
+    for name in ("checks", "decode", "search", "generate"):
         if name in data:
             lines += ["", f"### {name}", "", *table(data[name])]
     return "\n".join([*lines, "", trouble(data)]).strip()

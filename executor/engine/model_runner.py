@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,20 +13,21 @@ import torch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.draft.drafters import Drafters
 from qpdsl.executor.engine.exit.exit_steps import ExitSteps, FirstLayers, Outcome, Source
+from qpdsl.executor.engine.launched_step import Ended, LaunchedStep
 from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.step.backends import Backend, ForwardOutput
-from qpdsl.executor.engine.step.draws import Draw, Masks
-from qpdsl.executor.engine.step.mask_filler import MaskFiller
-from qpdsl.executor.engine.step.readout import Reading
+from qpdsl.executor.engine.step.draws import Draw
+from qpdsl.executor.engine.step.mask_filler import Filling, MaskFiller
+from qpdsl.executor.engine.step.readout import HostTokens, Pending, Reading, Results
 from qpdsl.executor.engine.step.stopwatch import Stopwatch
 from qpdsl.executor.engine.step_report import StepSeconds
 from qpdsl.executor.requests.draw_figures import FORCED, DrawFigures
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.latencies import Waits
 from qpdsl.executor.requests.request import Finish, GenerateRequest
+from qpdsl.executor.requests.ticket import Ticket
 
 # After so many steps of others a model goes before one whose batch would be full.
 _PATIENCE = 8
@@ -35,6 +37,8 @@ _MOST_PASSED = 32
 _FORGETTING = 0.02
 # Nothing can be drawn or scored from NaN or infinity.
 _NOT_FINITE = "the model's logits are not finite numbers; a wider dtype may help"
+# Of a step that reads and draws nothing.
+_NOTHING = Results(HostTokens([], [], [], [], []), [])
 
 
 class _Drawn(NamedTuple):
@@ -57,8 +61,8 @@ class ModelRunner:
     """A model with the scheduler of its sequences and the backend that runs its steps.
 
     `passed` counts the steps of other models since its last one, `peak` is the most sequences that were ready lately:
-    by these, and by who waits, the engine chooses the model of a step. `spent` is where the time of its next step went,
-    and `waits` are those for tokens that it ended.
+    by these, and by who waits, the engine chooses the model of a step. `spent` is where the time of its next step went
+    until now. A step is launched, then collected; on a device, the host is free in between.
     """
 
     name: str
@@ -71,7 +75,11 @@ class ModelRunner:
     passed: int = 0
     peak: float = 1.0
     spent: StepSeconds = field(default_factory=StepSeconds)
-    waits: Waits = field(default_factory=Waits)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether a launched step goes on by itself, so that the host may do something else before it is collected."""
+        return self.backend.readout.asynchronous
 
     def order(self) -> tuple[bool, float, float, float]:
         """Of the models that have work, the one for which this is least runs first.
@@ -89,9 +97,10 @@ class ModelRunner:
         self.passed = 0
         self.peak = max(self.scheduler.ready, self.peak * (1 - _FORGETTING), 1.0)
 
-    def run(self, chunks: list[Chunk]) -> None:
-        """One forward over the chunks, and what is read off it: values, tokens, samples that end."""
-        start = time.perf_counter()
+    def launch(self, chunks: list[Chunk]) -> LaunchedStep:
+        """Starts one forward over the chunks, and what is read off it. Requests that read all of theirs give way."""
+        step = LaunchedStep(chunks, time.perf_counter(), self.spent)
+        self.spent = StepSeconds()
         with working_on(self.model.device):
             whole = [chunk for chunk in chunks if not chunk.deferring]
             leaves = {chunk.sequence.request.exit for chunk in whole if chunk.read_rows}
@@ -104,11 +113,31 @@ class ModelRunner:
                     self._show(output)
                 self.scheduler.advance(whole)
                 parts = self.exits.first_layers([chunk for chunk in chunks if chunk.deferring])
-                self.resolve_reads(output)
-                self.resolve_draws(output, parts, filling.masks())
+                readings = self._readings(step, output)
+                sources = self._list_draws(step, output, parts, filling)
+                self._read_out(step, output, readings, sources, parts)
                 self.exits.settle(parts)
-            self.spent.masks += filling.waited
-        self.drafters.ran(chunks, time.perf_counter() - start)
+            step.spent.masks += filling.waited
+        return step
+
+    def collect(self, step: LaunchedStep, gone: Collection[Ticket] = (), since: float = 0.0) -> None:
+        """Gives a step's values and tokens to their sequences, and ends those that have all of theirs.
+
+        Nothing is done for requests that are `gone`, which were given up after the launch. `since` is when the step
+        before it was collected, on the clock of `time.perf_counter`.
+        """
+        results = self.wait(step)
+        with working_on(self.model.device):
+            self._take_values(step, results.values, gone)
+            if step.draws:
+                self._take_tokens(step, results.tokens, gone)
+        if gone:
+            step.ended = [ended for ended in step.ended if ended.sequence.ticket not in gone]
+        self.drafters.ran(step.chunks, time.perf_counter() - max(step.started, since))
+
+    def wait(self, step: LaunchedStep) -> Results:
+        """What a step reads and draws, once it is known. The only wait for the device."""
+        return _NOTHING if step.pending is None else step.pending.wait()
 
     def _show(self, output: ForwardOutput) -> None:
         """Gives drafters that look at them the hidden states of a forward."""
@@ -117,39 +146,31 @@ class ModelRunner:
             self.drafters.saw(chunk, chunk.sequence.computed, output.hidden[row : row + rows])
             row += rows
 
-    def resolve_reads(self, output: ForwardOutput) -> None:
-        """Gives the values read at their positions to the requests that read; a request with all of its is done."""
+    def _readings(self, step: LaunchedStep, output: ForwardOutput) -> list[Reading]:
+        """What requests read of a forward. Those that have all of theirs then have no part in any later step."""
         readings: list[Reading] = []
-        sequences: list[Sequence] = []
         row = 0
         for chunk, rows in output.readers:
             sequence, request = chunk.sequence, chunk.sequence.request
             if not isinstance(request, GenerateRequest):
-                readings.append(Reading(output.hidden[row : row + rows], request, len(sequence.values)))
-                sequences.append(sequence)
+                done = len(sequence.values)
+                readings.append(Reading(output.hidden[row : row + rows], request, done))
+                step.reading.append((sequence, done + rows == len(request.positions)))
             row += rows
-        if not readings:
-            return
-        watch = Stopwatch(self.model.device)
-        read = self.backend.readout.read(readings)
-        self.spent.head += watch.seconds()
-        for sequence, values in zip(sequences, read, strict=True):
-            sequence.values.extend(values)
-            if not all(math.isfinite(value) for position in values for value in position):
-                self._fail(sequence, _NOT_FINITE)
-            elif len(sequence.values) == len(sequence.request.positions):
+        for sequence, is_read in step.reading:
+            if is_read:
                 self.scheduler.finish(sequence)
-                sequence.ticket.finish_read(sequence.values, sequence.cached)
+        return readings
 
-    def resolve_draws(self, output: ForwardOutput, parts: list[FirstLayers], masks: Masks | None) -> None:
-        """Draws the next tokens of every sample whose tokens are all computed; prompts are forked into their samples.
+    def _list_draws(
+        self, step: LaunchedStep, output: ForwardOutput, parts: list[FirstLayers], filling: Filling
+    ) -> list[Source | None]:
+        """Lists the draws of every sample whose tokens are all computed; prompts are forked into their samples.
 
-        Of those in `parts` the first layers are.
-
-        After each proposed token one is drawn too. The first that is not what was proposed ends what a step gives.
+        Of those in `parts` the first layers are. After each proposed token one is drawn too. Returns where each reads
+        at its exit.
         """
-        draws: list[Draw] = []
-        drawing: list[tuple[Sequence, Proposal | None]] = []
+        masks = step.masks = filling.masks()
         sources: list[Source | None] = []
         row = 0
         for chunk, count in output.readers:
@@ -158,27 +179,62 @@ class ModelRunner:
             if prompt.generates and prompt.missing == 0:
                 first = row - 1 - (0 if chunk.proposal is None else len(chunk.proposal.tokens))
                 allowed = -1 if masks is None else masks.first.get(prompt, -1)
-                samples = self._fork(prompt) if prompt.unforked else [prompt]
+                samples = self._fork(step, prompt) if prompt.unforked else [prompt]
                 for sample in samples:
-                    drawing.append((sample, chunk.proposal))
+                    step.drawing.append((sample, chunk.proposal))
                     own = self._draws(sample, chunk.proposal, first, allowed)
                     sources += [_source(output, draw) for draw in own]
-                    draws += own
+                    step.draws += own
         for part in parts:
             for sample, row in part.draws:
                 if sample.ticket.done:
                     continue
-                drawing.append((sample, None))
-                draws += self._draws(sample, None, row, -1 if masks is None else masks.first.get(sample, -1))
+                step.drawing.append((sample, None))
+                step.draws += self._draws(sample, None, row, -1 if masks is None else masks.first.get(sample, -1))
                 sources.append(Source(part.residual, row, sample))
-        if not draws:
+        return sources
+
+    def _read_out(
+        self,
+        step: LaunchedStep,
+        output: ForwardOutput,
+        readings: list[Reading],
+        sources: list[Source | None],
+        parts: list[FirstLayers],
+    ) -> None:
+        """Starts to read and draw. What an exit decides is waited for at once: the next layers depend on it."""
+        if not readings and not step.draws:
             return
-        watch = Stopwatch(self.model.device)
-        hidden = output.hidden if output.readers else None
-        drawn, outcomes = self.exits.sample(hidden, draws, sources, parts, masks)
-        self.spent.head += watch.seconds()
-        self._note_arm(drawing)
-        counts = None if masks is None else masks.counts.tolist()
+        step.head = Stopwatch(self.model.device)
+        readout, hidden = self.backend.readout, output.hidden if output.readers else None
+        step.outcomes = [None] * len(step.draws)
+        if self.asynchronous and not parts and all(source is None for source in sources):
+            step.pending = readout.start(hidden, step.draws, step.masks, readings)
+        else:
+            values, tokens = readout.read(readings), _NOTHING.tokens
+            if step.draws:
+                tokens, step.outcomes = self.exits.sample(hidden, step.draws, sources, parts, step.masks)
+                self._note_arm(step.drawing)
+            results = Results(tokens, values)
+            step.pending = Pending(lambda: results)
+        step.head.stop()
+
+    def _take_values(
+        self, step: LaunchedStep, values: list[list[tuple[float, ...]]], gone: Collection[Ticket]
+    ) -> None:
+        """Gives the values read at their positions to the requests that read; a request with all of its is done."""
+        for (sequence, is_read), own in zip(step.reading, values, strict=True):
+            if sequence.ticket in gone:
+                continue
+            sequence.values.extend(own)
+            if not all(math.isfinite(value) for position in own for value in position):
+                self._fail(sequence, _NOT_FINITE)
+            elif is_read:
+                step.ended.append(Ended(sequence))
+
+    def _take_tokens(self, step: LaunchedStep, drawn: HostTokens, gone: Collection[Ticket]) -> None:
+        """Gives each sample what was drawn for it. The first that is not what was proposed ends what a step gives."""
+        counts = None if step.masks is None else step.masks.counts.tolist()
         tokens = [
             _Drawn(
                 *(token, logprob, near),
@@ -187,15 +243,17 @@ class ModelRunner:
                 figures,
                 outcome,
             )
-            for draw, outcome, token, logprob, near, confidence, figures in zip(draws, outcomes, *drawn, strict=True)
+            for draw, outcome, token, logprob, near, confidence, figures in zip(
+                step.draws, step.outcomes, *drawn, strict=True
+            )
         ]
         now = time.perf_counter()
         first = 0
-        for sample, proposal in drawing:
+        for sample, proposal in step.drawing:
             last = first + 1 + (0 if proposal is None else len(proposal.tokens))
-            if not sample.ticket.done:
-                self._check(sample, proposal, tokens[first:last])
-                self._note_wait(sample, now)
+            if not sample.ticket.done and sample.ticket not in gone:
+                self._check(step, sample, proposal, tokens[first:last])
+                _note_wait(step, sample, now)
             first = last
 
     def _draws(self, sample: Sequence, proposal: Proposal | None, row: int, allowed: int) -> list[Draw]:
@@ -214,14 +272,6 @@ class ModelRunner:
             for index, depth in enumerate(depths)
         ]
 
-    def _note_wait(self, sample: Sequence, now: float) -> None:
-        """Notes how long a sample has waited for what it got in this step; of one that runs ahead nothing is noted."""
-        tokens = sample.drawn - sample.told
-        if tokens > 0:
-            if sample.rank.priority == 0:
-                self.waits.note(now - sample.since, tokens, first=sample.told + sample.generation.drawn == 0)
-            sample.told, sample.since = sample.drawn, now
-
     def _note_arm(self, drawing: list[tuple[Sequence, Proposal | None]]) -> None:
         """Counts for each sample how the head of this step was computed, where a router chose it."""
         routed = self.backend.readout.routed
@@ -230,7 +280,7 @@ class ModelRunner:
                 if sample.generation.route is not None:
                     sample.arms[routed.arm] = sample.arms.get(routed.arm, 0) + 1
 
-    def _fork(self, prompt: Sequence) -> list[Sequence]:
+    def _fork(self, step: LaunchedStep, prompt: Sequence) -> list[Sequence]:
         """The samples of a prompt that go on, with the tokens that surely begin each."""
         ahead = prompt.tokens[prompt.prompt_length :]
         samples = self.scheduler.fork(prompt)
@@ -238,13 +288,15 @@ class ModelRunner:
         going: list[Sequence] = []
         for sample in samples:
             del sample.tokens[sample.prompt_length :]
-            if all(self._append_forced(sample, token) for token in ahead):
+            if all(self._append_forced(step, sample, token) for token in ahead):
                 going.append(sample)
             else:
-                self._note_wait(sample, time.perf_counter())
+                _note_wait(step, sample, time.perf_counter())
         return going
 
-    def _check(self, sample: Sequence, proposal: Proposal | None, drawn: list[_Drawn]) -> None:
+    def _check(
+        self, step: LaunchedStep, sample: Sequence, proposal: Proposal | None, drawn: list[_Drawn]
+    ) -> None:
         """A sample gets what was drawn after its tokens, and after those of the proposal while it was right."""
         sample.rounds += 1
         sample.proposal = None
@@ -262,22 +314,22 @@ class ModelRunner:
             node_after = None if proposal is None else proposal.child(node, token)
             sample.accepted += node_after is not None
             sample.rejected += node_after is None and proposal is not None and proposal.goes_on(node)
-            going = self._append(sample, drawn[node + 1])
+            going = self._append(step, sample, drawn[node + 1])
             if going and node_after is not None:
                 self.scheduler.memory.accept(sample, node_after - accepted)
                 accepted += 1
             node = node_after
         if going and sample.mask is not None and sample.generation.jump:
             for token in sample.mask.forced():
-                if not self._append_forced(sample, token):
+                if not self._append_forced(step, sample, token):
                     break
 
-    def _append_forced(self, sequence: Sequence, token: int) -> bool:
+    def _append_forced(self, step: LaunchedStep, sequence: Sequence, token: int) -> bool:
         """Appends a token that alone could follow; False where it ends the sample."""
         sequence.forced += 1
-        return self._append(sequence, _Drawn(token, 0.0, False, None, figures=FORCED))
+        return self._append(step, sequence, _Drawn(token, 0.0, False, None, figures=FORCED))
 
-    def _append(self, sequence: Sequence, drawn: _Drawn) -> bool:
+    def _append(self, step: LaunchedStep, sequence: Sequence, drawn: _Drawn) -> bool:
         """A sample gets its next token; False where that ends it."""
         if sequence.mask is not None and sequence.mask.error is not None:
             self._fail(sequence, f"the output cannot be held to its constraint: {sequence.mask.error}")
@@ -287,7 +339,7 @@ class ModelRunner:
             return False
         sequence.near_ties += drawn.near_tie
         if not _stands(sequence, drawn):
-            self._end(sequence, "unsure")
+            self._end(step, sequence, "unsure")
             return False
         sequence.tokens.append(drawn.token)
         logprob = drawn.logprob if sequence.generation.logprobs else 0.0
@@ -299,19 +351,28 @@ class ModelRunner:
             sequence.allowed.append(drawn.allowed)
         finish = _finish(sequence, drawn.token, self.model.max_positions)
         if finish is not None:
-            self._end(sequence, finish)
+            self._end(step, sequence, finish)
         return finish is None
 
-    def _end(self, sequence: Sequence, finish: Finish) -> None:
+    def _end(self, step: LaunchedStep, sequence: Sequence, finish: Finish) -> None:
         sequence.computed = min(sequence.computed, len(sequence.tokens))
         if (leave := sequence.request.exit) is not None and leave.layer is not None:
             sequence.skipped += sequence.late * (self.model.depth - leave.layer)
         self.scheduler.finish(sequence)
-        sequence.ticket.finish_sample(sequence.index, sequence.sample(finish), sequence.cached)
+        step.ended.append(Ended(sequence, finish))
 
     def _fail(self, sequence: Sequence, reason: str) -> None:
         sequence.ticket.fail(EngineError(reason))
         self.scheduler.cancel(sequence.ticket)
+
+
+def _note_wait(step: LaunchedStep, sample: Sequence, now: float) -> None:
+    """Notes how long a sample has waited for what it got in this step; of one that runs ahead nothing is noted."""
+    tokens = sample.drawn - sample.told
+    if tokens > 0:
+        if sample.rank.priority == 0:
+            step.waits.note(now - sample.since, tokens, first=sample.told + sample.generation.drawn == 0)
+        sample.told, sample.since = sample.drawn, now
 
 
 def _right(proposal: Proposal, drawn: list[_Drawn]) -> list[int]:

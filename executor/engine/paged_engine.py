@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,8 @@ from qpdsl.executor.engine.draft.self_draft import SelfDrafter
 from qpdsl.executor.engine.exit.exit_router import ExitRouter
 from qpdsl.executor.engine.exit.exit_states import ExitCurve, ExitHeads, HeadWeights
 from qpdsl.executor.engine.exit.exit_steps import ExitSteps
+from qpdsl.executor.engine.largest_step import largest_requests
+from qpdsl.executor.engine.launched_step import LaunchedStep
 from qpdsl.executor.engine.memory import budget
 from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
 from qpdsl.executor.engine.memory.footprint import Footprint, ResidentMemory
@@ -33,17 +36,20 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
 from qpdsl.executor.engine.step.backends import NativeBackend, backend_of, fixed_rows
+from qpdsl.executor.engine.step.graphs import MOST_BYTES
 from qpdsl.executor.engine.step.mask_filler import MaskFiller
 from qpdsl.executor.engine.step.routed_head import HeadRouter, RoutedHead
-from qpdsl.executor.engine.step_report import StepReport, StepSeconds, report
+from qpdsl.executor.engine.step_report import StepReport, report
 from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.latencies import Waits
-from qpdsl.executor.requests.request import GenerateRequest, Request, SamplingParams
+from qpdsl.executor.requests.request import GenerateRequest, Request
 from qpdsl.executor.requests.routing import Routing
 from qpdsl.executor.requests.ticket import Ticket
+
+# Steps that are launched at once, each of another model: a device that has two to do does not run dry.
+_MOST_IN_FLIGHT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +57,10 @@ class EngineConfig:
     """`max_sequences` bounds a model's decode batch; `token_budget` the tokens of one step.
 
     On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `compiled` has
-    torch.compile make the layers' kernels when they first run, unless steps are deterministic; `graphs` captures decode
-    steps as CUDA graphs. On a CPU in float32 a sample has the same bits in any batch anyway, where the model's layers
-    run without transformers' modules. With `record_routes`, a step whose head is routed is computed by every arm, to
+    torch.compile make the layers' kernels when they first run, unless steps are deterministic; `graphs` captures steps
+    as CUDA graphs. On a CPU in float32 a sample has the same bits in any batch anyway, where the model's layers
+    run without transformers' modules. With `overlap`, the host's part of a
+    step runs while the device computes others; it changes no token. With `record_routes`, a step whose head is routed is computed by every arm, to
     know what each takes.
     """
 
@@ -62,6 +69,7 @@ class EngineConfig:
     deterministic: bool = False
     compiled: bool = False
     graphs: bool = True
+    overlap: bool = True
     record_routes: bool = False
 
 
@@ -100,6 +108,11 @@ class PagedEngine:
         # Bytes of weights by model, counted once.
         self._weights: dict[str, int] = {}
         self._stepping = False
+        # Steps in the order in which they were launched, and those that were collected and not told of.
+        self._in_flight: deque[tuple[ModelRunner, LaunchedStep]] = deque()
+        self._collected: deque[tuple[ModelRunner, LaunchedStep]] = deque()
+        # When the last step was collected, on the clock of `time.perf_counter`.
+        self._collected_at = 0.0
         self._cancelled: list[tuple[Scheduler, Ticket]] = []
         self._on_step = on_step
         self._arrived: asyncio.Event | None = None
@@ -115,6 +128,7 @@ class PagedEngine:
             raise EngineError(
                 f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"
             )
+        self._drain()
         models = {**{runner.name: runner.model for runner in self._runners.values()}, name: model}
         if self._arena is None or not self.has_work:
             try:
@@ -139,17 +153,28 @@ class PagedEngine:
 
     def _allocate(self, models: Mapping[str, PagedModel]) -> None:
         """Makes the arena anew for these models. The old one is freed first: a budget may be all that is free."""
-        self._arena, self._runners = None, {}
-        self._group, self._reclaimer = SchedulerGroup(self._clock), Reclaimer()
-        self._model_drafters = []
+        self._release()
         if not models:
             return
         device = next(iter(models.values())).device
-        self._kv_bytes = budget.kv_bytes(self._requested_bytes, device, lambda: self._largest_step(models.values()))
+        graphs = MOST_BYTES * sum(model.kernels for model in models.values()) if self._config.graphs else 0
+        self._kv_bytes = budget.kv_bytes(
+            self._requested_bytes, device, lambda: self._largest_step(models.values()), graphs
+        )
         size = slab_bytes([model.layout for model in models.values()], self._kv_bytes)
         self._arena = Arena(self._kv_bytes, size, device)
         for name, model in models.items():
             self._runners[name] = self._runner(name, model, self._arena)
+
+    def _release(self) -> None:
+        """Gives the memory of all models back, whoever still holds a ticket and so a scheduler and its pages."""
+        for runner in self._runners.values():
+            runner.backend.close()
+        if self._arena is not None:
+            self._arena.close()
+        self._arena, self._runners = None, {}
+        self._group, self._reclaimer = SchedulerGroup(self._clock), Reclaimer()
+        self._model_drafters = []
 
     def _runner(self, name: str, model: PagedModel, arena: Arena) -> ModelRunner:
         layouts = [*(runner.model.layout for runner in self._runners.values()), model.layout]
@@ -231,19 +256,20 @@ class PagedEngine:
         return drafter
 
     def _largest_step(self, models: Iterable[PagedModel]) -> None:
-        """Runs each model once on as many tokens and samples as a step can have, so that its memory can be measured."""
-        config = self._config
+        """Runs each model's `largest_requests` once, so that the memory that they take can be measured."""
+        config = replace(self._config, graphs=False)
         for model in models:
-            length = min(config.token_budget, model.max_positions - 1)
-            prompts = -(-config.token_budget // length)
-            pages = prompts * (length // model.layout.page_size + 2) + 1
-            trial = PagedEngine(replace(config, graphs=False), kv_bytes=pages * model.layout.page_bytes)
+            steps = largest_requests(model, config.max_sequences, config.token_budget)
+            size = model.layout.page_size
+            pages = max(sum(len(request.tokens) // size + 2 for request in step) for step in steps) + 1
+            trial = PagedEngine(config, kv_bytes=pages * model.layout.page_bytes)
             trial.add("trial", model)
-            keys = tuple(range(max(1, config.max_sequences // prompts)))
-            for number in range(1, prompts + 1):
-                prompt = (number % model.vocabulary,) * length
-                trial.submit("trial", GenerateRequest(prompt, keys, SamplingParams(), 2))
-            trial.step()
+            for step in steps:
+                for request in step:
+                    trial.submit("trial", request)
+                while trial.has_work:
+                    trial.step()
+            trial._release()
 
     @property
     def config(self) -> EngineConfig:
@@ -280,7 +306,7 @@ class PagedEngine:
 
     @property
     def has_work(self) -> bool:
-        return any(runner.scheduler.has_work for runner in self._runners.values())
+        return bool(self._in_flight) or any(runner.scheduler.has_work for runner in self._runners.values())
 
     def submit(self, model: str, request: Request) -> Ticket:
         """Queues a request. Raises EngineError where the model, its context, vocabulary or memory cannot serve it."""
@@ -308,25 +334,23 @@ class PagedEngine:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """One forward of one model that has work and gets memory for some of it."""
-        start = time.monotonic()
-        runner, chunks = self._schedule()
-        if not chunks:
-            return
-        work = runner.scheduler.work
-        work.step_starts(self._clock())
-        self._stepping = True
+        """Ends one step, of a model that has work and gets memory for some of it.
+
+        On a CPU it launches a step, collects it, and tells who waits for it. On a device the next steps are launched
+        before that: one of another model, whose turn it is, before the first is collected; and the next of any model
+        before anybody is told. So one is in flight when this returns, where there is work.
+        """
+        if not self.has_work:
+            raise RuntimeError("the engine has no work")
         try:
-            runner.run(chunks)
+            self._launch()
+            if self._in_flight:
+                overlaps = self._overlaps(self._in_flight[0][0])
+                self._collect()
+                if overlaps:
+                    self._launch()
         finally:
-            self._stepping = False
-            self._retire_cancelled()
-        if not runner.scheduler.has_work:
-            work.idle()
-        seconds = time.monotonic() - start
-        _charge(chunks, seconds)
-        self._report(runner, chunks, seconds)
-        runner.spent, runner.waits = StepSeconds(), Waits()
+            self._tell()
 
     async def drive(self) -> None:
         """Steps for as long as the task lives, letting the awaiting coroutines run in between."""
@@ -352,16 +376,85 @@ class PagedEngine:
         if self._arena is not None:
             self._arena.check_integrity()
 
-    def _schedule(self) -> tuple[ModelRunner, list[Chunk]]:
-        """A model and the chunks of its next step; no chunks where requests failed instead.
+    def _overlaps(self, runner: ModelRunner) -> bool:
+        return self._config.overlap and runner.asynchronous
 
-        A model that gets no memory now lets another step (see `Scheduler.schedule`).
+    def _launch(self) -> None:
+        """Launches what is next, until so much is in flight as may be, or what is next depends on that."""
+        while not self._in_flight or (
+            len(self._in_flight) < _MOST_IN_FLIGHT and self._overlaps(self._in_flight[-1][0])
+        ):
+            since = time.perf_counter()
+            scheduled = self._schedule()
+            if scheduled is None:
+                return
+            runner, chunks = scheduled
+            runner.scheduler.work.step_starts(self._clock())
+            self._stepping = True
+            try:
+                step = runner.launch(chunks)
+            finally:
+                self._stepping = False
+                self._retire_cancelled()
+            step.since = since
+            runner.scheduler.in_flight = True
+            self._in_flight.append((runner, step))
+
+    def _collect(self) -> None:
+        """Waits for the step that was launched first, and gives its tokens to its sequences."""
+        runner, step = self._in_flight[0]
+        runner.wait(step)
+        self._in_flight.popleft()
+        runner.scheduler.in_flight = False
+        gone = {ticket for scheduler, ticket in self._cancelled if scheduler is runner.scheduler}
+        self._retire_cancelled()
+        self._collected.append((runner, step))
+        self._stepping = True
+        try:
+            runner.collect(step, gone, self._collected_at)
+        finally:
+            self._stepping = False
+            self._retire_cancelled()
+        # The device works at one step after the other: until the last one was done, this one had to wait.
+        now = time.perf_counter()
+        step.seconds, self._collected_at = now - max(step.since, self._collected_at), now
+
+    def _tell(self) -> None:
+        """Tells the requests that ended with collected steps, and whoever follows the steps."""
+        while self._collected:
+            runner, step = self._collected[0]
+            scheduler = runner.scheduler
+            self._stepping = True
+            try:
+                while step.ended:
+                    step.ended.pop(0).tell()
+            finally:
+                self._stepping = False
+                self._retire_cancelled()
+            self._collected.popleft()
+            if not (scheduler.has_work or scheduler.in_flight):
+                scheduler.work.idle()
+            _charge(step.chunks, step.seconds)
+            self._report(runner, step)
+
+    @torch.inference_mode()
+    def _drain(self) -> None:
+        """Collects what is in flight, and launches nothing."""
+        while self._in_flight:
+            self._collect()
+        self._tell()
+
+    def _schedule(self) -> tuple[ModelRunner, list[Chunk]] | None:
+        """A model and the chunks of its next step.
+
+        None where requests failed instead, or where what is next depends on what is in flight: on its tokens, or on
+        the memory that it holds. A model that gets no memory now lets another step (see `Scheduler.schedule`).
         """
         working = [runner for runner in self._runners.values() if runner.scheduler.has_work]
-        if not working:
-            raise RuntimeError("the engine has no work")
         refusals = sum(runner.scheduler.refusals for runner in working)
         for runner in sorted(working, key=ModelRunner.order):
+            if runner.scheduler.in_flight:
+                return None
             start = time.perf_counter()
             runner.drafters.propose(runner.scheduler.running)
             runner.spent.drafts += time.perf_counter() - start
@@ -371,13 +464,15 @@ class PagedEngine:
                     other.passed += 1
                 runner.chosen()
                 return runner, chunks
-        if sum(runner.scheduler.refusals for runner in working) == refusals:
+            if runner.scheduler.blocked:
+                return None
+        if working and not self._in_flight and sum(runner.scheduler.refusals for runner in working) == refusals:
             raise RuntimeError("no sequence got memory, and none was refused")
-        return working[0], []
+        return None
 
     def _cancel(self, scheduler: Scheduler, ticket: Ticket) -> None:
         """Frees the pages of a request, but not under the step that reads them."""
-        if self._stepping:
+        if self._stepping or scheduler.in_flight:
             self._cancelled.append((scheduler, ticket))
         else:
             scheduler.cancel(ticket)
@@ -385,17 +480,20 @@ class PagedEngine:
     def _retire_cancelled(self) -> None:
         cancelled, self._cancelled = self._cancelled, []
         for scheduler, ticket in cancelled:
-            scheduler.cancel(ticket)
+            self._cancel(scheduler, ticket)
 
-    def _report(self, runner: ModelRunner, chunks: list[Chunk], seconds: float) -> None:
+    def _report(self, runner: ModelRunner, step: LaunchedStep) -> None:
+        if step.head is not None:
+            step.spent.head += step.head.seconds()
         if self._on_step is None:
             return
+        chunks = step.chunks
         decodes = sum(chunk.count == 1 and chunk.sequence.drawn > 1 for chunk in chunks)
         prefill = sum(chunk.count for chunk in chunks) - decodes
-        counts = (len(chunks), prefill, decodes, seconds)
+        counts = (len(chunks), prefill, decodes, step.seconds)
         routed = runner.backend.readout.routed
         footprint = self._footprint(runner, prefill + decodes)
-        self._on_step(report(runner.name, runner.scheduler, *counts, runner.spent, runner.waits, routed, footprint))
+        self._on_step(report(runner.name, runner.scheduler, *counts, step.spent, step.waits, routed, footprint))
 
     def _footprint(self, runner: ModelRunner, rows: int) -> Footprint:
         """What the step of so many rows, and everything else, holds in memory."""

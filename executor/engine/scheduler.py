@@ -11,6 +11,10 @@ sequences take turns in preempting each other. A deadline that has passed counts
 not make others late too. Whoever was outranked too often ranks first from then on.
 
 Models that share memory have a scheduler each, in one `SchedulerGroup`, which compares the ranks of all sequences.
+
+On a device one model's step may be scheduled while another's is in flight: launched, with its tokens still unknown.
+What is in flight loses nothing. Where the sequence that would have to give way is in flight, this step waits until it
+is not, so that the same sequences give way as if each step were collected before the next is scheduled.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ class Scheduler:
 
     `max_sequences` bounds the batch, `token_budget` the tokens of a step. Schedulers whose models share memory share a
     `group`. `preemptions` and `refusals` count the sequences that were preempted and the requests that failed.
-    `on_leave` is called with each sequence that ends, is given up or loses its pages.
+    `on_leave` is called with each sequence that ends, is given up or loses its pages. While a step of the model is
+    `in_flight`, nothing of it is scheduled or cancelled.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class Scheduler:
         self.refusals = 0
         self.on_leave: Callable[[Sequence], None] = lambda sequence: None
         self.work = WorkEstimate(token_budget)
+        self.in_flight = False
+        self._blocked = False
         # No deadline of a sequence here passes before.
         self._expiry = math.inf
         self._group = group or SchedulerGroup()
@@ -111,17 +118,25 @@ class Scheduler:
 
         Of a group, one scheduler at least has a chunk or fails a ticket where any has work. The running sequence
         that ranks first of all can take pages from every other; where none runs, the next one is admitted and all
-        cached pages may go for it.
+        cached pages may go for it. While a step of another is in flight there may be neither: then this one is
+        `blocked`, which is nobody's failure, and what it has taken until then it keeps.
         """
+        assert not self.in_flight, "what follows depends on the tokens of the step in flight"
         chunks: list[Chunk] = []
+        self._blocked = False
         if (now := self._group.clock()) >= self._expiry:
             self._forget_deadlines(now)
         preempted = self.preemptions
         budget = self._continue(chunks)
         # A sequence that has just been preempted must not take its pages back at once.
-        if self.waiting and budget > 0 and self.preemptions == preempted:
+        if self.waiting and budget > 0 and self.preemptions == preempted and not self._blocked:
             self._admit(chunks, budget)
-        return chunks
+        return [] if self._blocked else chunks
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the last `schedule` ended because a sequence of a step in flight would have had to give way."""
+        return self._blocked
 
     def too_large(self, tokens: int) -> str | None:
         """Why a sequence of so many tokens can never be served, with the arithmetic; None where it can."""
@@ -197,6 +212,8 @@ class Scheduler:
             if sequence.reached + count > sequence.limit:
                 # Without pages it was preempted a moment ago, to make room for a sequence before it.
                 count = self._room(sequence, count) if sequence.pages and count > 0 else 0
+                if self._blocked:
+                    break
             if count > 0:
                 if rest > 1:
                     budget -= count
@@ -231,7 +248,7 @@ class Scheduler:
                 computing.update(_missing_pages(sequence))
                 chunks.append(Chunk(sequence, count))
                 budget -= count
-            elif not forced:
+            elif not forced or self._blocked:
                 break
         # The sequence that is first of all may have taken the pages of others.
         chunks[:] = [chunk for chunk in chunks if chunk.sequence.pages]
@@ -284,8 +301,11 @@ class Scheduler:
         """
         cold_only = self._is_idle_work(sequence)
         spare = 0 if forced else len(self.running)
-        while not self.memory.attach(sequence, budget, spare, cold_only=cold_only, force=forced):
+        # One that may yet be blocked must not be left running without a page.
+        force = forced and not self._group.in_flight
+        while not self.memory.attach(sequence, budget, spare, cold_only=cold_only, force=force):
             if cold_only or not self._group.drop_drafts():
+                self._blocked = forced
                 return 0
         at = _place(self.waiting, sequence)
         for older in self.waiting[:at]:
@@ -310,6 +330,9 @@ class Scheduler:
             last = self._group.last_running()
             assert last is not None
             scheduler, victim = last
+            if scheduler.in_flight:
+                self._blocked = True
+                return 0
             if victim is not sequence:
                 scheduler.preempt(victim)
                 continue
@@ -444,6 +467,11 @@ class SchedulerGroup:
             scheduler, sequence = last
             scheduler.preempt(sequence)
         return True
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a step of any model is in flight."""
+        return any(scheduler.in_flight for scheduler in self.schedulers)
 
     @property
     def running(self) -> int:

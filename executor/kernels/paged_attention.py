@@ -5,7 +5,7 @@ Keys and values lie in pages of the KV cache, and each sequence reads them throu
 
     attend(query, key, value, rows, batch, layer, scoring)        a layer's whole attention: `store`, then `attention`
     store(rows, key, value, slots, layer)                         new keys and values into their pages
-    attention(query, rows, batch, layer, scoring)                 a mixed batch, by the three that follow
+    attention(query, rows, batch, layer, scoring)                 a mixed batch, in one launch
     decode        one query a sequence; the context is split into parts that run in parallel (split-KV)
     cascade       `decode` that reads a shared prefix once for all sequences over it
     prefill       any number of queries a sequence
@@ -87,27 +87,32 @@ def cascade(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, sc
 def attention(
     query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, scoring: Scoring, deterministic: bool = False
 ) -> torch.Tensor:
-    """Attention of a mixed batch [T, H, D]: the decoding sequences by `decode` or `cascade`, the others by `prefill`.
+    """Attention of a mixed batch [T, H, D]: sequences that decode and chunks of prompts, in one launch.
 
-    `deterministic` sends all of them through `prefill`, so that decoding and prefilling a token give the same bits.
+    `deterministic`: decoding a token gives the bits of prefilling it, in any batch. Shared prefixes are then read for
+    each sequence.
     """
-    if deterministic or batch.decodes == 0:
-        return prefill(query, rows, batch, layer, scoring, deterministic)
-    if batch.decodes == batch.sequences:
-        return (decode if batch.cascade is None else cascade)(query, rows, batch, layer, scoring)
     if not on_device(query):
+        alone = batch.decodes == batch.sequences
+        if alone and batch.cascade is not None and not deterministic:
+            return reference.cascade(query, rows, batch, batch.cascade, layer, scoring)
         return reference.attention(query, rows, batch, layer, scoring)
     from qpdsl.executor.kernels.triton.attention import cascade as triton_cascade
     from qpdsl.executor.kernels.triton.attention import decode as triton_decode
+    from qpdsl.executor.kernels.triton.attention import mixed as triton_mixed
     from qpdsl.executor.kernels.triton.attention import prefill as triton_prefill
 
     query, out = _ready(query)
-    count = batch.decodes
-    if batch.cascade is None:
-        triton_decode.decode(query[:count], rows, batch, layer, scoring, out[:count])
+    if deterministic:
+        triton_mixed.mixed(query, rows, batch, layer, scoring, out, deterministic=True)
+    elif batch.decodes == 0:
+        triton_prefill.prefill(query, rows, batch, layer, scoring, out)
+    elif batch.cascade is not None:
+        triton_cascade.cascade(query, rows, batch, batch.cascade, layer, scoring, out)
+    elif batch.decodes == batch.sequences:
+        triton_decode.decode(query, rows, batch, layer, scoring, out)
     else:
-        triton_cascade.cascade(query[:count], rows, batch, batch.cascade, layer, scoring, out[:count])
-    triton_prefill.prefill(query, rows, batch, layer, scoring, out, first=count)
+        triton_mixed.mixed(query, rows, batch, layer, scoring, out)
     return out
 
 

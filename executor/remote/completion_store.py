@@ -79,7 +79,8 @@ class CompletionStore:
         self._touched[key] = time.time_ns()
         if len(self._touched) >= _TOUCHES:
             self._touch()
-        return bytes(row[0])
+        # In a damaged file a column has any type.
+        return row[0] if isinstance(row[0], bytes) else None
 
     def keep(self, key: bytes, answer: bytes) -> None:
         """Keeps an answer; a later one under the same key takes its place."""

@@ -224,6 +224,7 @@ def _operators_json(chain: tuple[PhysicalOp, ...], plan: PhysicalPlan, values: V
             "columns": dict(op.columns),
             "body": _operators_json(op.body, plan, values),
             "arms": [_operators_json(arm, plan, values) for arm in op.arms],
+            "arm_names": _heads(op),
         }
         for index, op in enumerate(chain)
     ]

@@ -68,7 +68,7 @@ class Plan:
     def _repr_html_(self) -> str:
         from qpdsl.api.html import plan_html
 
-        return plan_html(str(self).splitlines()[0], self.to_json())
+        return plan_html(self.physical)
 
 
 class QpWarning(UserWarning):
@@ -282,7 +282,7 @@ class Program(Generic[P, R]):
     def _repr_html_(self) -> str:
         from qpdsl.api.html import program_html
 
-        plan = None if self._open_models() else self.explain("json")
+        plan = None if self._open_models() else self.plan.physical
         return program_html(repr(self)[1:-1], str(self), plan)
 
     @property

@@ -34,3 +34,7 @@ def side_notes(side: Side) -> Iterator[str]:
     if failed:
         what = "a row failed" if failed == 1 else f"{failed:,} rows failed"
         yield f"note: {what} in `{side.name}`; such rows count as wrong"
+    ungraded = sum(row.outcome.grader_error is not None for run in side.runs for row in run.rows)
+    if ungraded:
+        what = "a row" if ungraded == 1 else f"{ungraded:,} rows"
+        yield f"note: the grader failed for {what} of `{side.name}`, so that this is not compared"

@@ -8,6 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from qpdsl.dataset.lossy_figures import lossy_counts
+from qpdsl.errors import UsageError
+from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.measures.grader import Grade, GraderError
 from qpdsl.planner.values.json_values import dumps, plain
 
 if TYPE_CHECKING:
@@ -28,7 +32,8 @@ class Outcome:
     `points`: see `Grade`. `support`, `engine_seconds`: see `InstanceResult`. `cost`: what servers take for it, by the
     price table. Greedy's tokens are not in `tokens_in` and `tokens_out`; `saved_tokens` of `tokens_out` were drawn
     before, for another program or width, and shared. `filtered`: see `lossy_counts`. `rows` is None unless the rows
-    were asked for, and so are `candidates`, each with whether it is right.
+    were asked for, and so are `candidates`, each with whether it is right. `error` says why the program has no answer,
+    `grader_error` why one of its answers has no grade.
     """
 
     id: str
@@ -51,6 +56,12 @@ class Outcome:
     engine_seconds: float = 0.0
     saved_tokens: int = 0
     candidates: list[dict[str, Any]] | None = None
+    grader_error: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the row failed; None where it did not."""
+        return self.error or self.grader_error
 
     def record(self, *, timing: bool) -> dict[str, Any]:
         """The output record; the keys' order is part of the format."""
@@ -68,8 +79,8 @@ class Outcome:
             record["greedy_correct"] = self.greedy_correct
         if self.unscored:
             record["unscored"] = self.unscored
-        if self.error is not None:
-            record["error"] = self.error
+        if self.failure is not None:
+            record["error"] = self.failure
         if timing:
             record["seconds"] = round(self.seconds, 3)
         if self.rows is not None:
@@ -87,13 +98,14 @@ async def outcome(
     row: InputRow, result: InstanceResult, greedy: InstanceResult | None, grader: Grader, *, with_rows: bool
 ) -> Outcome:
     """The outcome of a row from what the program gave and, where it was run, greedy decoding, both graded."""
-    applies = grader.applies(row)
+    grading = _Grading(grader, row)
     error = result.error
     if greedy is not None and greedy.timed_out:
         # It has no answer to compare with, which must not count as a wrong one.
         error, greedy = error or f"greedy decoding {greedy.error}", None
-    grade = await grader.grade(result.value, row) if applies else None
-    greedy_grade = await grader.grade(greedy.value, row) if applies and greedy is not None else None
+    grade = await grading.grade(result.value, failed=result.error is not None)
+    greedy_grade = None if greedy is None else await grading.grade(greedy.value)
+    candidates = None if result.candidates is None else await grading.candidates(_plain_candidates(result.candidates))
     return Outcome(
         id=row.id,
         answer=result.value,
@@ -114,39 +126,73 @@ async def outcome(
         cost=result.counts.get("cost_millionths", 0) / 1e6,
         engine_seconds=result.engine_seconds,
         saved_tokens=result.counts.get("saved_tokens", 0),
-        candidates=None if result.candidates is None else await _graded(result.candidates, row, grader),
+        candidates=candidates,
+        grader_error=grading.failure,
     )
 
 
-async def _graded(candidates: Iterable[Candidate], row: InputRow, grader: Grader) -> list[dict[str, Any]]:
-    """Candidates as JSON, each with whether its answer is right. Equal answers are graded once."""
-    found = [{**asdict(candidate), "answer": plain(candidate.answer)} for candidate in candidates]
-    return await _with_grades(found, row, grader)
+class _Grading:
+    """The grades of one row's answers. A grader that raises gives no grade, and `failure` says why it first did."""
+
+    def __init__(self, grader: Grader, row: InputRow) -> None:
+        self.failure: str | None = None
+        self._grader = grader
+        self._row = row
+        self._applies = grader.applies(row)
+
+    async def grade(self, answer: Any, *, failed: bool = False) -> Grade | None:
+        """None where the row has nothing to grade by, or the grader raised what concerns this row alone.
+
+        `failed`: there is no answer as the program failed. That is wrong, also where the grader cannot take it.
+        """
+        if not self._applies:
+            return None
+        try:
+            return await self._grader.grade(answer, self._row)
+        except (UsageError, ModelError, EngineError):
+            raise
+        except Exception as error:
+            if failed:
+                return Grade(False)
+            self.failure = self.failure or _words(self._grader, error)
+            return None
+
+    async def candidates(self, candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Candidates, each with whether its answer is right. Equal answers are graded once."""
+        grades: dict[str, bool | None] = {}
+        for candidate in candidates:
+            key = dumps(candidate["answer"])
+            if key not in grades:
+                grade = await self.grade(candidate["answer"])
+                grades[key] = None if grade is None else grade.correct
+        return [{**candidate, "correct": grades[dumps(candidate["answer"])]} for candidate in candidates]
 
 
-async def _with_grades(candidates: list[dict[str, Any]], row: InputRow, grader: Grader) -> list[dict[str, Any]]:
-    if not grader.applies(row):
-        return [{**candidate, "correct": None} for candidate in candidates]
-    grades: dict[str, bool | None] = {}
-    for candidate in candidates:
-        key = dumps(candidate["answer"])
-        if key not in grades:
-            grades[key] = (await grader.grade(candidate["answer"], row)).correct
-    return [{**candidate, "correct": grades[dumps(candidate["answer"])]} for candidate in candidates]
+def _words(grader: Grader, error: Exception) -> str:
+    """What a grader raised, in words that name it."""
+    from qpdsl.executor.runtime.instance.user_code import raised
+
+    return str(error) if isinstance(error, GraderError) else f"the grader `{grader.name}` failed: {raised(error)}"
+
+
+def _plain_candidates(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
+    return [{**asdict(candidate), "answer": plain(candidate.answer)} for candidate in candidates]
 
 
 async def graded_anew(outcome: Outcome, row: InputRow, grader: Grader) -> Outcome:
     """A row's outcome with its answers graded by `grader`, whatever they were graded by before."""
-    applies = grader.applies(row)
-    compared = applies and (outcome.greedy is not None or outcome.greedy_correct is not None)
-    grade = await grader.grade(outcome.answer, row) if applies else None
-    greedy_grade = await grader.grade(outcome.greedy, row) if compared else None
+    grading = _Grading(grader, row)
+    compared = outcome.greedy is not None or outcome.greedy_correct is not None
+    grade = await grading.grade(outcome.answer, failed=outcome.error is not None)
+    greedy_grade = await grading.grade(outcome.greedy) if compared else None
+    candidates = None if outcome.candidates is None else await grading.candidates(outcome.candidates)
     return replace(
         outcome,
         correct=None if grade is None else grade.correct,
         points=None if grade is None else grade.points,
         greedy_correct=None if greedy_grade is None else greedy_grade.correct,
-        candidates=None if outcome.candidates is None else await _with_grades(outcome.candidates, row, grader),
+        candidates=candidates,
+        grader_error=grading.failure,
     )
 
 

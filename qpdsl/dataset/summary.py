@@ -49,14 +49,14 @@ class Summary:
 
     @property
     def failed(self) -> list[Outcome]:
-        return [outcome for outcome in self.outcomes if outcome.error is not None]
+        return [outcome for outcome in self.outcomes if outcome.failure is not None]
 
     def lines(self) -> list[str]:
         """For people: aligned, one fact a line."""
         facts = [("rows", str(len(self.outcomes)))]
         if self.failed:
             first = self.failed[0]
-            facts.append(("failed", f"{len(self.failed)} (row `{first.id}`: {first.error})"))
+            facts.append(("failed", f"{len(self.failed)} (row `{first.id}`: {first.failure})"))
         if self._accuracy:
             facts.append(("accuracy", _share(self._accuracy)))
             facts += [(group, _share(verdicts)) for group, verdicts in self._by_group.items()]

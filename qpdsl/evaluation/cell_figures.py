@@ -38,7 +38,7 @@ class CellFigures:
         return cls(
             problems=len(runs[0]),
             seeds=len(runs),
-            failed=sum(outcome.error is not None for outcome in outcomes),
+            failed=sum(outcome.failure is not None for outcome in outcomes),
             shares=dict(_shares(runs)),
             tokens=fmean(outcome.tokens_out for outcome in outcomes),
             tokens_in=fmean(outcome.tokens_in for outcome in outcomes),

@@ -20,11 +20,18 @@ class Grade:
     note: str | None = None
 
 
+class GraderError(Exception):
+    """A grader that could not grade one answer; the message names the grader and says why, in one line."""
+
+
 class Grader(Protocol):
     """Says of the answer to a row whether it is right. The same answer gets the same grade in every run.
 
     `name` and `version` tell it from others in the record of a run. It is asked in the event loop of the run, so work
     that takes long is done in another thread or process.
+
+    What `grade` raises fails the row and no other; the best is a GraderError. Only a UsageError, ModelError or
+    EngineError ends the run, as the next row would have it too.
     """
 
     @property

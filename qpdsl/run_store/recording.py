@@ -131,7 +131,7 @@ def _row_record(
         asked=asked(row),
         reference=plain(row.reference),
         fields=short_fields(row),
-        graded_by=grading_key(row, grader),
+        graded_by=grading_key(row, grader) if outcome.grader_error is None else "",
         reused=reused,
         replica=replica,
         finished=time.time(),

@@ -167,7 +167,7 @@ class RunFile:
     def checked_rows(self) -> Iterator[tuple[int, RowRecord | None]]:
         """The number of each row with the row, or with None where it was damaged. Raises RunFileError."""
         for number, data, written in self._read("SELECT number, data, digest FROM rows ORDER BY number"):
-            yield number, self._row(number, data) if written == self._digest(data) else None
+            yield number, self._row(number, data) if _is_intact(data, written, self._key) else None
 
     def revise(self, record: RunRecord) -> None:
         """Replaces the record by one with the same key: a run that goes on may have more rows. Raises UsageError."""
@@ -179,15 +179,16 @@ class RunFile:
     def event(self, kind: str, **data: Any) -> None:
         """Records that something happened to the run. Raises UsageError."""
         with self._changed() as database:
-            database.execute("INSERT INTO events VALUES (?, ?, ?)", (time.time(), kind, dumps(data)))
+            database.execute("INSERT INTO events VALUES (?, ?, ?)", (time.time(), kind, _encoded(data)))
 
     def events(self) -> list[tuple[float, str, Mapping[str, Any]]]:
         """When, what, and more about it, oldest first. Raises RunFileError."""
         try:
             return [
-                (at, kind, json.loads(data)) for at, kind, data in self._read("SELECT * FROM events ORDER BY rowid")
+                (float(at), kind.decode(), dict(json.loads(data)))
+                for at, kind, data in self._read("SELECT * FROM events ORDER BY rowid")
             ]
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise RunFileError(f"`{self.path}` is damaged: {error}") from error
 
     def end(self, status: Status, summary: Mapping[str, Any] | None = None) -> None:
@@ -202,9 +203,9 @@ class RunFile:
             record=self.record,
             status=self._meta("status"),
             totals=Totals(**self._meta("totals")),
-            ended=self._meta("ended"),
+            ended=self._meta("ended", needed=False),
             writing=self._lock is not None or is_locked(self.path),
-            summary=self._meta("summary") or {},
+            summary=self._meta("summary", needed=False) or {},
         )
 
     def close(self) -> None:
@@ -244,13 +245,16 @@ class RunFile:
     def _put(self, row: RowRecord) -> None:
         values = {field.name: getattr(row, field.name) for field in fields(row)}
         data = _encoded({**values, "outcome": row.outcome.to_json()})
-        self._database.execute(_PUT_ROW, (row.number, data, self._digest(data)))
+        self._database.execute(_PUT_ROW, (row.number, data, _digest(data, self._key)))
 
-    def _meta(self, name: str) -> Any:
+    def _meta(self, name: str, *, needed: bool = True) -> Any:
+        """What the file says of the run, None where it does not and need not. Raises RunFileError."""
         for value, written in self._read("SELECT value, digest FROM meta WHERE name = ?", name):
-            if written != _plain_digest(value):
+            if not _is_intact(value, written):
                 raise RunFileError(f"`{self.path}` is damaged: what it says of the run is not what was written")
             return json.loads(value)
+        if needed:
+            raise RunFileError(f"`{self.path}` is damaged: it does not say what the run's {name} is")
         return None
 
     def _put_meta(self, name: str, value: object) -> None:
@@ -272,12 +276,11 @@ class RunFile:
 
     def _read(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         try:
-            yield from self._database.execute(query, values)
+            # Not `yield from`: that closes the cursor of whoever stops early, maybe after the database is closed.
+            for row in self._database.execute(query, values):  # noqa: UP028
+                yield row
         except sqlite3.Error as error:
             raise RunFileError(f"`{self.path}` is damaged: {error}") from error
-
-    def _digest(self, data: bytes) -> bytes:
-        return blake2b(data, digest_size=16, key=self._key).digest()
 
 
 def files_of(path: Path) -> list[Path]:
@@ -307,7 +310,7 @@ def _made(part: Path, record: RunRecord) -> None:
 
 def _meta_row(name: str, value: object) -> tuple[str, bytes, bytes]:
     data = _encoded(value)
-    return name, data, _plain_digest(data)
+    return name, data, _digest(data)
 
 
 def _encoded(value: object) -> bytes:
@@ -315,8 +318,13 @@ def _encoded(value: object) -> bytes:
     return dumps(value).encode("utf-8", "surrogatepass")
 
 
-def _plain_digest(data: bytes) -> bytes:
-    return blake2b(data, digest_size=16).digest()
+def _digest(data: bytes, key: bytes = b"") -> bytes:
+    return blake2b(data, digest_size=16, key=key).digest()
+
+
+def _is_intact(data: object, written: object, key: bytes = b"") -> bool:
+    """Whether data is what was written with that digest. In a damaged file a column has any type."""
+    return isinstance(data, bytes) and written == _digest(data, key)
 
 
 def _record(values: Mapping[str, Any]) -> RunRecord:
@@ -336,6 +344,8 @@ def _connected(path: Path, way: OneOf["write", "read", "quick"]) -> sqlite3.Conn
         mode = "ro" if any(map(Path.exists, files_of(path)[1:])) else "ro&immutable=1"
     place = f"{path.absolute().as_uri()}?mode={mode}"
     database = sqlite3.connect(place, uri=True, timeout=30, check_same_thread=False)
+    # A text that was damaged is no UTF-8, which would be an error of the whole query.
+    database.text_factory = bytes
     try:
         database.execute("PRAGMA synchronous = FULL" if way == "write" else "PRAGMA query_only = ON")
     except sqlite3.Error:

@@ -66,8 +66,8 @@ class RowRecord:
     """One finished row. `number` counts rows of the input from 0; `key` is `row_key` of the row.
 
     `asked` is the beginning of its longest text, to recognize it by, `reference` what its answer was held against, and
-    `fields` the short ones of its `InputRow`, for tables by group. `graded_by` is `grading_key` of the row. `reused` is
-    the id of the run that computed it, None for this one; `replica` the replica that did, where that could matter.
+    `fields` the short ones of its `InputRow`, for tables by group. `graded_by` is `grading_key` of the row, empty where
+    the grader failed, so that whoever takes the row over grades it again. `reused` is the id of the run that computed it, None for this one; `replica` the replica that did, where that could matter.
     `finished` is in seconds since 1970.
     """
 
@@ -104,7 +104,7 @@ class Totals:
         outcome = row.outcome
         return Totals(
             done=self.done + 1,
-            failed=self.failed + (outcome.error is not None),
+            failed=self.failed + (outcome.failure is not None),
             correct=self.correct + (outcome.correct is True),
             graded=self.graded + (outcome.correct is not None),
             tokens_in=self.tokens_in + outcome.tokens_in,

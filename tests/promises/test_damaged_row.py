@@ -21,7 +21,7 @@ from qpdsl.run_store.recording import Recording
 from qpdsl.run_store.run_file import RunFile, RunFileError
 from qpdsl.run_store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
-from tests.support.kept_runs import inputs, outcome, record
+from tests.support.kept_runs import inputs, outcome, record, recorded
 
 ROWS = 6
 MINI = """\
@@ -77,6 +77,63 @@ def changed(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA synchronous = OFF")
         change(database)
+
+
+# A byte of a damaged page says of which type a column is.
+TYPES: dict[str, object] = {"text": "1", "no text": b"\xff\xfe", "number": 7, "float": 0.5, "nothing": None}
+
+
+def retyped(path: Path, table: str, column: str, which: str, value: object) -> None:
+    """Puts a value into a column that may hold any type then."""
+
+    def change(database: sqlite3.Connection) -> None:
+        names = [name for _, name, *_ in database.execute(f"PRAGMA table_info({table})")]
+        database.execute(f"ALTER TABLE {table} RENAME TO old")
+        key = "number INTEGER PRIMARY KEY" if table == "rows" else f"{names[0]}"
+        database.execute(f"CREATE TABLE {table} ({', '.join([key, *names[1:]])})")
+        database.execute(f"INSERT INTO {table} SELECT * FROM old")
+        cast = "CAST(? AS TEXT)" if value == TYPES["no text"] else "?"
+        assert database.execute(f"UPDATE {table} SET {column} = {cast} WHERE {which}", (value,)).rowcount
+
+    changed(path, change)
+
+
+@pytest.mark.parametrize("value", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("column", ["data", "digest"])
+def test_a_row_of_another_type_runs_again(runs: RunFolder, column: str, value: object) -> None:
+    id = recorded(runs, 3)
+    retyped(runs.file(id), "rows", column, "number = 1", value)
+    with RunFile.reading(runs.file(id)) as run:
+        assert [(number, row is None) for number, row in run.checked_rows()] == [(0, False), (1, True), (2, False)]
+    with asyncio.run(Recording.resume(RunFile.writing(runs.file(id)), record(), inputs(10), EqualAnswer())) as kept:
+        assert kept.kept.damaged == (1,) and set(kept.outcomes) == {0, 2}
+
+
+@pytest.mark.parametrize("value", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("column", ["value", "digest"])
+@pytest.mark.parametrize("name", ["record", "totals", "status", "ended"])
+def test_a_head_of_another_type_is_refused(runs: RunFolder, name: str, column: str, value: object) -> None:
+    id = recorded(runs, 3, end=True)
+    retyped(runs.file(id), "meta", column, f"name = '{name}'", value)
+    with pytest.raises(RunFileError, match="damaged"):
+        RunFile.glance(runs.file(id))
+
+
+@pytest.mark.parametrize("value", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("column", ["at", "kind", "data"])
+def test_an_event_of_another_type_is_damaged_or_read(runs: RunFolder, column: str, value: object) -> None:
+    id = recorded(runs, 3)
+    retyped(runs.file(id), "events", column, "kind = 'begun'", value)
+    with contextlib.suppress(RunFileError), RunFile.reading(runs.file(id)) as run:
+        assert all((type(at), type(kind), type(data)) == (float, str, dict) for at, kind, data in run.events())
+
+
+@pytest.mark.parametrize("name", ["record", "totals", "status"])
+def test_a_head_that_is_lost_is_said_to_be(runs: RunFolder, name: str) -> None:
+    id = recorded(runs, 3)
+    changed(runs.file(id), lambda database: database.execute("DELETE FROM meta WHERE name = ?", (name,)))
+    with pytest.raises(RunFileError, match=f"does not say what the run's {name} is"):
+        RunFile.glance(runs.file(id))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)

@@ -131,7 +131,10 @@ def _chain(chain: Sequence[Mapping[str, Any]], first: str, rest: str, depth: int
 
 
 def _heads(op: Mapping[str, Any], arms: int) -> list[str]:
-    """What the arms of an operator are called, as in EXPLAIN."""
+    """What the arms of an operator are called, as in EXPLAIN; a trace of an older version may not say it."""
+    names = op.get("arm_names")
+    if isinstance(names, list) and len(names) == arms:
+        return [str(name) for name in names]
     if op.get("operator") == "If" and arms <= 2:
         return ["where it holds", "else"][:arms]
     return [f"arm {number}" for number in range(1, arms + 1)]

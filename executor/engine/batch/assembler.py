@@ -1,12 +1,14 @@
 """Chunks laid out on the host for the attention kernels: decoding sequences first, all numbers in one array.
 
-`GraphAssembler` rounds sizes up, so that few captured graphs serve all decode steps, and finds the prefixes that
+`GraphAssembler` rounds sizes up, so that few captured graphs serve nearly all steps, and finds the prefixes that
 sequences share. `DirectAssembler` does neither: its kernels read each sequence by itself, and no graph is captured.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,14 +20,24 @@ from qpdsl.executor.engine.batch.staging import Numbers
 from qpdsl.executor.engine.memory.sequence import Branch, Chunk, Sequence
 from qpdsl.executor.kernels.data.paged_batch import NOWHERE, Cascade
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
-from qpdsl.executor.kernels.data.shared_prefixes import plan
+from qpdsl.executor.kernels.data.shared_prefixes import DEEPEST, of_contexts, plan_pages
 from qpdsl.executor.kernels.packed import Sizes, pack
 
-# Rows that a captured step is padded to: these, then multiples of `_ROW_STEP`.
+# Rows that a captured decode step is padded to: these, then multiples of `_ROW_STEP`.
 _FEW_ROWS = (1, 2, 4, 8, 16)
 _ROW_STEP = 8
 # Page tables of a captured step are a power of two wide, and at least this.
 _LEAST_WIDTH = 8
+# Rows of a captured step with chunks: of the sequences that decode, and of the chunks. With more than the largest of
+# the device has enough to do to hide the launches (vLLM captures steps of up to as many tokens).
+MOST_ROWS = 512
+_DECODES = (0, 8, 16, 32, 48, 64, 96, 128, 192, 256)
+_CHUNKS = (16, 32, 64, 96, 128, 192, 256, 384, MOST_ROWS)
+# Chunks of at most so many tokens are read by smaller tiles.
+_SHORT = 16
+# A captured cascade has one of two widths, this or that of the batch, and ranges of so many tokens times a power of 4.
+_NARROW = 16
+_LEAST_RANGE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +52,35 @@ class PackedStep:
     readers: list[tuple[Chunk, int]]
 
 
+class _Shape(NamedTuple):
+    """The sizes of a step with chunks: see `Sizes`. Of `decodes` and `sequences`, the last ones may be empty."""
+
+    tokens: int
+    decodes: int
+    sequences: int
+    wanted: int
+    longest_query: int
+
+
 class GraphAssembler:
     """Lays out one model's steps, and keeps page tables and shared prefixes from one step to the next.
 
-    `scratch`: a page that is never read. With `rows`, every step is padded to so many, and no prefix is shared.
+    `scratch`: a page that is never read. With `rows`, every step is padded to so many, and no prefix is shared; else
+    prefixes are where that saves more than `worth` tokens of keys and values.
+
+    A graph serves steps of equal sizes. For each width of page tables (a power of two) there can be: of decode steps, 5
+    and one for each 8 sequences; of steps with chunks, of up to `MOST_ROWS` rows, 79 pairs of rows that decode and rows
+    of chunks, each with three kinds of chunks (short, many, few) and two numbers of rows that are read. With a cascade
+    each of them has coarse bounds besides: tiles and ranges to powers of four, two widths, two depths. A search meets
+    some dozens of all these. With `rows` there are two: decode steps, and others.
     """
 
-    def __init__(self, page_size: int, scratch: int, rows: int | None = None) -> None:
+    def __init__(self, page_size: int, scratch: int, rows: int | None = None, worth: int = 0) -> None:
         self._page_size = page_size
         self._slot = scratch * page_size
         self._rows = rows
         self._tables = _PageTables()
-        self._prefixes = _SharedPrefixes(page_size)
+        self._prefixes = _SharedPrefixes(page_size, worth)
 
     def decode(self, chunks: list[Chunk]) -> PackedStep:
         """A step of chunks of one token each, all of them read. Its sizes are rounded up."""
@@ -59,9 +88,9 @@ class GraphAssembler:
         rows = self._rows or bucket(count)
         sequences = [chunk.sequence for chunk in chunks]
         tokens, positions, slots = _first_tokens(chunks, self._page_size)
-        depth = max(positions) // self._page_size + 1
-        width = next_power_of_two(max(depth, _LEAST_WIDTH))
+        width = self._width(max(positions) + 1)
         context = np.asarray(positions) + 1
+        tables = self._tables.of(sequences, width)
         sizes = Sizes(rows, rows, width, 0, rows, width * self._page_size, 1)
         parts: list[Numbers | list[int]] = [
             tokens,
@@ -69,39 +98,70 @@ class GraphAssembler:
             slots + [self._slot] * (rows - count),
             context,
             np.arange(rows + 1),
-            self._tables.of(sequences, width),
+            tables,
             [],
         ]
-        cascade = None if self._rows else self._prefixes.of(sequences, context)
+        cascade = None if self._rows else self._prefixes.of(sequences, tables, context)
         if cascade is not None:
             sizes, shared = _shared(_rounded(cascade, rows, sizes.longest), sizes)
             parts += shared
         return PackedStep(sizes, pack(sizes, parts), [(chunk, 1) for chunk in chunks])
 
     def mixed(self, chunks: list[Chunk]) -> PackedStep:
-        """A step of any chunks."""
+        """A step of any chunks, with its own sizes unless those of all steps are fixed."""
         rows = _rows_of(chunks, self._page_size)
-        slots, context, start, decodes = rows.slots, rows.context, rows.start, rows.decodes
-        if self._rows is not None and len(slots) < self._rows:
-            # The padding is a sequence without a context.
-            slots += [self._slot] * (self._rows - len(slots))
-            context.append(0)
-            start.append(self._rows)
-        width = next_power_of_two(max(_LEAST_WIDTH, -(-rows.reach // self._page_size)))
-        longest_query = max(after - before for before, after in pairwise(start))
-        sizes = Sizes(len(slots), len(context), width, len(rows.read_rows), decodes, max(context), longest_query)
+        if self._rows is not None:
+            return self._laid_out(rows, self._fixed(rows), True)
+        longest_query = max(after - before for before, after in pairwise(rows.start))
+        shape = _Shape(len(rows.slots), rows.decodes, len(rows.context), len(rows.read_rows), longest_query)
+        return self._laid_out(rows, shape, False)
+
+    def rounded(self, chunks: list[Chunk]) -> PackedStep | None:
+        """A step of any chunks whose sizes are rounded up; None where it has too many rows to be captured."""
+        rows = _rows_of(chunks, self._page_size)
+        shape = _rounded_shape(rows) if self._rows is None else self._fixed(rows)
+        return None if shape is None else self._laid_out(rows, shape, True)
+
+    def _fixed(self, rows: _Rows) -> _Shape:
+        """The one shape of steps with chunks. A sequence that decodes is a chunk of one token there."""
+        most = max(self._rows or 0, len(rows.slots))
+        return _Shape(most, 0, most, most, most)
+
+    def _laid_out(self, rows: _Rows, shape: _Shape, is_rounded: bool) -> PackedStep:
+        """The rows of a step in a shape that holds them; empty sequences follow those that decode, and the chunks."""
+        # Where no room is made for them, sequences that decode are chunks.
+        decodes = min(rows.decodes, shape.decodes)
+        gap = shape.decodes - decodes
+        width = self._width(rows.reach)
+        longest = width * self._page_size if is_rounded else max(rows.context)
+        sizes = Sizes(shape.tokens, shape.sequences, width, shape.wanted, shape.decodes, longest, shape.longest_query)
+        slots = _spread(rows.slots, decodes, gap, self._slot)
+        sequences: list[Sequence | None] = [*rows.sequences[:decodes], *[None] * gap, *rows.sequences[decodes:]]
+        tables = self._tables.of(sequences, width)
         parts: list[Numbers | list[int]] = [
-            rows.tokens, rows.positions, slots, context, start, self._tables.of(rows.sequences, width), rows.read_rows
-        ]  # fmt: skip
+            _spread(rows.tokens, decodes, gap, 0),
+            _spread(rows.positions, decodes, gap, 0),
+            slots + [self._slot] * (shape.tokens - len(slots)),
+            _spread(rows.context, decodes, gap, 0),
+            _starts(rows.start, decodes, gap, shape),
+            tables,
+            [row if row < decodes else row + gap for row in rows.read_rows],
+        ]
         if decodes and self._rows is None:
-            cascade = self._prefixes.of(rows.sequences[:decodes], np.asarray(context[:decodes]), rows.branches)
+            decoding, context = rows.sequences[:decodes], np.asarray(rows.context[:decodes])
+            cascade = self._prefixes.of(decoding, tables[:decodes], context, rows.branches)
             if cascade is not None:
+                cascade = _rounded(cascade, shape.decodes, longest) if is_rounded else cascade
                 sizes, shared = _shared(cascade, sizes)
                 parts += shared
         if rows.branches:
-            sizes, paths = _with_paths(rows.branches, sizes)
+            sizes, paths = _with_paths(rows.branches, sizes, is_rounded)
             parts += paths
         return PackedStep(sizes, pack(sizes, parts), rows.readers)
+
+    def _width(self, reach: int) -> int:
+        """How many pages a page table has, where all that is read lies in places below `reach`."""
+        return next_power_of_two(max(_LEAST_WIDTH, -(-reach // self._page_size)))
 
 
 class DirectAssembler:
@@ -136,6 +196,48 @@ class DirectAssembler:
 def bucket(rows: int) -> int:
     """The number of rows that a captured step with `rows` rows is padded to: 1, 2, 4, 8, 16, 24, 32 and so on."""
     return next((size for size in _FEW_ROWS if size >= rows), -(-rows // _ROW_STEP) * _ROW_STEP)
+
+
+def _rounded_shape(rows: _Rows) -> _Shape | None:
+    """The shape of a captured step that holds these rows; None where it would have more than `MOST_ROWS`."""
+    decodes = _least(_DECODES, rows.decodes)
+    chunks = _least(_CHUNKS, len(rows.slots) - rows.decodes)
+    if decodes is None or chunks is None or decodes + chunks > MOST_ROWS:
+        return None
+    lengths = [after - before for before, after in pairwise(rows.start[rows.decodes :])]
+    is_short = max(lengths, default=1) <= _SHORT
+    # A chunk has two rows at least, so there is an empty sequence wherever there are rows to pad.
+    is_crowded = is_short or len(lengths) >= chunks // 8
+    sequences = decodes + chunks // (2 if is_crowded else 8)
+    tokens = decodes + chunks
+    wanted = sequences if len(rows.read_rows) <= sequences else tokens
+    return _Shape(tokens, decodes, sequences, wanted, _SHORT if is_short else chunks)
+
+
+def _least(sizes: Listed[int], count: int) -> int | None:
+    """The least of ascending sizes that is no smaller than `count`; None where there is none."""
+    place = bisect_left(sizes, count)
+    return sizes[place] if place < len(sizes) else None
+
+
+def _spread(values: list[int], decodes: int, gap: int, filling: int) -> list[int]:
+    """The values with `gap` more behind the first `decodes`."""
+    return [*values[:decodes], *[filling] * gap, *values[decodes:]] if gap else values
+
+
+def _starts(start: list[int], decodes: int, gap: int, shape: _Shape) -> Numbers:
+    """The first row of each sequence of a shape, and the end of the last.
+
+    Rows of padding are shared out among the sequences that are empty otherwise.
+    """
+    starts = np.full(shape.sequences + 1, shape.tokens, dtype=np.int64)
+    starts[: decodes + gap] = np.arange(decodes + gap)
+    own = start[decodes:]
+    used = decodes + gap + len(own) - 1
+    starts[decodes + gap : used + 1] = np.asarray(own) + gap
+    ends = starts[used] + shape.longest_query * np.arange(1, shape.sequences - used + 1)
+    starts[used + 1 :] = np.minimum(ends, shape.tokens)
+    return starts
 
 
 def in_rows(chunks: list[Chunk]) -> list[Chunk]:
@@ -233,9 +335,13 @@ def _rows_of(chunks: list[Chunk], page_size: int) -> _Rows:
     return _Rows(tokens, positions, slots, sequences, context, start, decodes, branches, reach, read_rows, readers)
 
 
-def _with_paths(branches: dict[int, Branch], sizes: Sizes) -> tuple[Sizes, list[Numbers | list[int]]]:
+def _with_paths(
+    branches: dict[int, Branch], sizes: Sizes, is_rounded: bool = False
+) -> tuple[Sizes, list[Numbers | list[int]]]:
     """The sizes with that of the paths in trees, and their parts."""
     width = max(len(branch.places) for branch in branches.values())
+    if is_rounded:
+        width = next_power_of_two(width)
     start = np.full(sizes.sequences, NOWHERE, dtype=np.int32)
     places = np.zeros((sizes.sequences, width), dtype=np.int32)
     for number, branch in branches.items():
@@ -251,13 +357,16 @@ class _PageTables:
         self._rows: list[list[int]] = []
         self._table = np.zeros((0, _LEAST_WIDTH), dtype=np.int32)
 
-    def of(self, sequences: list[Sequence], width: int) -> Numbers:
+    def of(self, sequences: Listed[Sequence | None], width: int) -> Numbers:
+        """Those of sequences, one after the other. Of None any row will do: nobody reads it."""
         if width != self._table.shape[1] or len(sequences) > len(self._table):
             rows = max(len(sequences), len(self._table))
             self._table, self._rows = np.zeros((rows, width), dtype=np.int32), []
         missing = len(sequences) - len(self._rows)
         self._rows += [[] for _ in range(missing)]
         for row, sequence in enumerate(sequences):
+            if sequence is None:
+                continue
             pages = sequence.pages
             if pages != self._rows[row]:
                 self._rows[row] = pages[:]
@@ -270,42 +379,54 @@ class _PageTables:
 class _SharedPrefixes:
     """The prefixes that decoding sequences share, searched anew only when a sequence joins or leaves.
 
-    A sequence that comes back has the same tokens, so it shares the same prefix, in whatever pages.
+    A sequence that comes back has the same tokens, so it shares the same prefix, in whatever pages. `worth`: see
+    `plan_pages`.
     """
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, worth: int) -> None:
         self._page_size = page_size
+        self._worth = worth
         self._sequences: list[Sequence] = []
         self._cascade: Cascade | None = None
 
     def of(
-        self, sequences: list[Sequence], context: Numbers, branches: Mapping[int, Branch] | None = None
+        self,
+        sequences: list[Sequence],
+        tables: Numbers,
+        context: Numbers,
+        branches: Mapping[int, Branch] | None = None,
     ) -> Cascade | None:
-        """On the host. `context` [B]: the tokens of each sequence, with the new one. `branches`: as in `_Rows`."""
+        """On the host. `tables` int32 [B, P] and `context` [B]: of each sequence, with its new token.
+
+        `branches`: as in `_Rows`.
+        """
         if branches or sequences != self._sequences:
-            tables = [sequence.pages for sequence in sequences]
+            counts = (context - 1) // self._page_size
             for number, branch in (branches or {}).items():
                 # Paths in a tree share what lies before it.
-                tables[number] = tables[number][: branch.start // self._page_size]
-            self._cascade = plan(tables, context.tolist(), self._page_size, torch.device("cpu"))
+                counts[number] = min(counts[number], branch.start // self._page_size)
+            self._cascade = plan_pages(tables, counts, self._page_size, worth=self._worth)
             self._sequences = [] if branches else sequences
-        if self._cascade is None:
-            return None
-        suffix = int((context - self._cascade.start.numpy()).max())
-        return replace(self._cascade, suffix=suffix)
+        return None if self._cascade is None else of_contexts(self._cascade, context)
 
 
 def _rounded(cascade: Cascade, rows: int, longest: int) -> Cascade:
-    """The same with its bounds rounded up, and tiles without sequences added."""
+    """The same with its bounds rounded up to few different ones, and tiles without sequences added."""
     tiles = cascade.tiles
-    padding = torch.zeros(next_power_of_two(len(tiles)) - len(tiles), 5, dtype=tiles.dtype)
+    padding = torch.zeros(_power_of_four(len(tiles)) - len(tiles), 5, dtype=tiles.dtype)
     return replace(
         cascade,
         tiles=torch.cat((tiles, padding)),
-        width=min(rows, next_power_of_two(cascade.width)),
-        prefix=min(longest, next_power_of_two(cascade.prefix)),
-        suffix=min(longest, next_power_of_two(cascade.suffix)),
+        width=min(rows, _NARROW if cascade.width <= _NARROW else rows),
+        depth=1 if cascade.depth == 1 else DEEPEST,
+        prefix=min(longest, _LEAST_RANGE * _power_of_four(-(-cascade.prefix // _LEAST_RANGE))),
+        suffix=min(longest, _LEAST_RANGE * _power_of_four(-(-cascade.suffix // _LEAST_RANGE))),
     )
+
+
+def _power_of_four(count: int) -> int:
+    """The smallest power of four that is no smaller than `count`."""
+    return 1 << 2 * -(-max(count - 1, 0).bit_length() // 2)
 
 
 def _shared(cascade: Cascade, sizes: Sizes) -> tuple[Sizes, list[Numbers | list[int]]]:

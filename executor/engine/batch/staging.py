@@ -1,10 +1,11 @@
-"""Copies between host and device: one each way a step. Only the copy back is waited for."""
+"""Copies between host and device. Only a copy back is waited for, and only by who asks for what it brings."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,8 +14,6 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 
 # torch does not annotate it.
 _event: Any = torch.cuda.Event
-# The next step is laid out while the device may still be copying this one.
-_BUFFERS = 2
 _ALIGNED = 16
 _LEAST_BYTES = 1 << 16
 
@@ -24,76 +23,177 @@ def working_on(device: str) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.startswith("cuda") else nullcontext()
 
 
-class _Buffer:
-    """Pinned host memory, and an event for the last copy out of it."""
+class Mark(Protocol):
+    """A place in what a device was given to do."""
 
-    def __init__(self, pinned: bool) -> None:
-        self._pinned = pinned
+    def set(self) -> None:
+        """Puts it behind all that was started until now."""
+        ...
+
+    def reached(self) -> bool:
+        """Whether all that came before is done. It never waits."""
+        ...
+
+    def wait(self) -> None:
+        """Returns once all that came before is done."""
+        ...
+
+
+class Lane(Protocol):
+    """What carries bytes between host and device, in the order of the calls and with what is computed there.
+
+    The host goes on meanwhile. Host memory that is copied from or to must stay as it is until a later mark is reached.
+    """
+
+    def host_memory(self, size: int) -> torch.Tensor:
+        """uint8 [size] on the host that the device can copy from and to by itself."""
+        ...
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Starts a copy; one of both lies in `host_memory`."""
+        ...
+
+    def mark(self) -> Mark:
+        """A mark that is still to be set."""
+        ...
+
+
+class _CudaMark:
+    def __init__(self) -> None:
+        self._event = _event()
+
+    def set(self) -> None:
+        self._event.record()
+
+    def reached(self) -> bool:
+        return bool(self._event.query())
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+
+class CudaLane:
+    """The current stream of the current CUDA device."""
+
+    def host_memory(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source, non_blocking=True)
+
+    def mark(self) -> Mark:
+        return _CudaMark()
+
+
+def lane_to(device: str) -> Lane | None:
+    """The lane to a device; None where its memory is the host's."""
+    return CudaLane() if device.startswith("cuda") else None
+
+
+class _Buffer:
+    """Host memory of a lane, with a mark behind the last copy from or to it."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
         self._memory = torch.empty(0, dtype=torch.uint8)
-        self._copied: Any = None
+        self.done = lane.mark()
 
     def room(self, size: int) -> torch.Tensor:
-        """uint8 [size], once the last copy out of it is done."""
-        if self._copied is not None:
-            self._copied.synchronize()
+        """uint8 [size]. The last copy must be done, and what it left is gone."""
         if size > self._memory.numel():
-            room = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
-            self._memory = torch.empty(room, dtype=torch.uint8, pin_memory=self._pinned)
+            self._memory = self._lane.host_memory(max(_LEAST_BYTES, 1 << (size - 1).bit_length()))
         return self._memory[:size]
 
-    def mark_copied(self) -> None:
-        """Notes that copies out of it were started."""
-        if self._pinned:
-            self._copied = self._copied or _event()
-            self._copied.record()
+
+class Fetch:
+    """A copy back to the host that may be under way."""
+
+    def __init__(self, numbers: Numbers, buffer: _Buffer | None = None, idle: list[_Buffer] | None = None) -> None:
+        self._numbers = numbers
+        self._buffer = buffer
+        self._idle = idle
+
+    def wait(self) -> Numbers:
+        """What it brings, which belongs to the caller. It waits for the device at most once."""
+        if self._buffer is not None and self._idle is not None:
+            self._buffer.done.wait()
+            self._numbers = self._numbers.copy()
+            self._idle.append(self._buffer)
+            self._buffer = None
+        return self._numbers
 
 
 class Staging:
-    """Brings host arrays to one device, and results back. On a CPU nothing is copied."""
+    """Brings host arrays to one device, and results back. On a CPU nothing is copied.
+
+    Sending does not wait: where every buffer is still being copied from, another one is made. So there are as many as
+    were ever sent between two waits for the device, and a step has few sends.
+    """
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
-        self._pinned = self._device.type == "cuda"
-        self._buffers = [_Buffer(self._pinned) for _ in range(_BUFFERS)]
-        self._back = _Buffer(self._pinned)
-        self._turn = 0
+        self._lane = lane_to(device)
+        # The one that was sent longest ago first.
+        self._sent: deque[_Buffer] = deque()
+        self._idle: list[_Buffer] = []
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the device works while the host goes on."""
+        return self._lane is not None
+
+    @property
+    def buffers(self) -> int:
+        """How many there are to send from."""
+        return len(self._sent)
 
     def send(self, arrays: Sequence[Numbers], into: torch.Tensor | None = None) -> list[torch.Tensor]:
         """The arrays on the device, by one copy that is not waited for; with `into` uint8, as views of that."""
-        if not self._pinned and into is None:
+        if self._lane is None and into is None:
             return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
         starts, size = [], 0
         for array in arrays:
             starts.append(size)
             size += -(-array.nbytes // _ALIGNED) * _ALIGNED
-        self._turn = (self._turn + 1) % _BUFFERS
-        buffer = self._buffers[self._turn]
-        host = buffer.room(size)
+        buffer = None if self._lane is None else self._next(self._lane)
+        host = torch.empty(size, dtype=torch.uint8) if buffer is None else buffer.room(size)
         memory = host.numpy()
         for start, array in zip(starts, arrays, strict=True):
             memory[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if into is None:
             into = torch.empty(size, dtype=torch.uint8, device=self._device)
         target = into[:size]
-        target.copy_(host, non_blocking=True)
-        buffer.mark_copied()
+        if self._lane is None or buffer is None:
+            target.copy_(host)
+        else:
+            self._lane.copy(target, host)
+            buffer.done.set()
         return [
             target[start : start + array.nbytes].view(_TYPES[array.dtype]).view(array.shape)
             for start, array in zip(starts, arrays, strict=True)
         ]
 
-    def fetch(self, tensor: torch.Tensor) -> Numbers:
-        """The tensor on the host, once the device has computed it. Overwritten by the next call."""
-        if not self._pinned:
-            return np.asarray(tensor.numpy())
+    def start_fetch(self, tensor: torch.Tensor) -> Fetch:
+        """Starts to copy the tensor to the host. What is launched later may overwrite it."""
+        if self._lane is None:
+            return Fetch(np.asarray(tensor.numpy()))
         flat = tensor.contiguous()
-        size = flat.numel() * flat.element_size()
-        host = self._back.room(size).view(flat.dtype).view(flat.shape)
-        host.copy_(flat, non_blocking=True)
-        done = _event()
-        done.record()
-        done.synchronize()
-        return np.asarray(host.numpy())
+        # One that was copied to is idle once its numbers were taken, not as soon as they are there.
+        buffer = self._idle.pop() if self._idle else _Buffer(self._lane)
+        host = buffer.room(flat.numel() * flat.element_size()).view(flat.dtype).view(flat.shape)
+        self._lane.copy(host, flat)
+        buffer.done.set()
+        return Fetch(host.numpy(), buffer, self._idle)
+
+    def fetch(self, tensor: torch.Tensor) -> Numbers:
+        """The tensor on the host, once the device has computed it."""
+        return self.start_fetch(tensor).wait()
+
+    def _next(self, lane: Lane) -> _Buffer:
+        """The buffer that was sent longest ago, or another one where the device may still be copying from that."""
+        buffer = self._sent.popleft() if self._sent and self._sent[0].done.reached() else _Buffer(lane)
+        self._sent.append(buffer)
+        return buffer
 
 
 _TYPES: dict[np.dtype[Any], torch.dtype] = {

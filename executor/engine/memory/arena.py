@@ -76,6 +76,10 @@ class Arena:
             return self.slabs * self.fewest_pages(layout)
         return sum(len(self.pages(slab, layout)) for slab in range(self.slabs))
 
+    def close(self) -> None:
+        """Lets go of the buffer, whoever still holds the arena."""
+        self.buffer = torch.empty(0, dtype=torch.uint8)
+
     def check_integrity(self) -> None:
         """AssertionError unless every slab is either free, once, or leased."""
         free = {slab for slab, owner in enumerate(self._owners) if owner is None}

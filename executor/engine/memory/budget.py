@@ -5,6 +5,7 @@ The command line checks amounts before it loads torch, so torch is imported only
 
 from __future__ import annotations
 
+import gc
 import re
 import resource
 from collections.abc import Callable
@@ -22,11 +23,11 @@ _CPU_MOST = 2 << 30
 _CUDA_RESERVE = 0.03
 
 
-def kv_bytes(amount: int | str | None, device: str, largest_step: Callable[[], None]) -> int:
+def kv_bytes(amount: int | str | None, device: str, largest_step: Callable[[], None], beside: int = 0) -> int:
     """The budget in bytes: the `amount` (see `parse`), or by default as much as is safe.
 
     By default that is, on a CPU, a quarter of the memory that is free, 2 GiB at the most; on a CUDA device what is free
-    less what `largest_step` takes at its peak.
+    less what `largest_step` takes at its peak, and less the bytes that steps keep `beside` it.
     """
     if amount is not None:
         return parse(amount, lambda: _total_memory(device))
@@ -35,9 +36,9 @@ def kv_bytes(amount: int | str | None, device: str, largest_step: Callable[[], N
     import torch
 
     peak = _activation_peak(device, largest_step)
-    torch.cuda.empty_cache()
+    _give_back()
     free, total = torch.cuda.mem_get_info(torch.device(device))
-    return max(0, int(free - peak - _CUDA_RESERVE * total))
+    return max(0, int(free - peak - beside - _CUDA_RESERVE * total))
 
 
 def parse(amount: int | str, total: Callable[[], int] = lambda: 1) -> int:
@@ -58,13 +59,21 @@ def parse(amount: int | str, total: Callable[[], int] = lambda: 1) -> int:
 def _activation_peak(device: str, step: Callable[[], None]) -> int:
     import torch
 
-    torch.cuda.empty_cache()
+    _give_back()
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     step()
     torch.cuda.synchronize(device)
     return int(torch.cuda.max_memory_allocated(device) - before)
+
+
+def _give_back() -> None:
+    """Gives the device what nobody uses, tensors in circles of garbage included."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def _total_memory(device: str) -> int:

@@ -65,18 +65,26 @@ class KVCache:
     """
 
     def __init__(self, buffer: torch.Tensor, layout: KVLayout, scratch: int) -> None:
+        self.layout = layout
+        self.scratch = scratch
+        self._view(buffer)
+
+    def close(self) -> None:
+        """Lets go of the buffer, whoever still holds the cache."""
+        self._view(torch.empty(0, dtype=torch.uint8))
+
+    def _view(self, buffer: torch.Tensor) -> None:
+        layout = self.layout
         count = buffer.numel() // layout.row_bytes
         used = buffer[: count * layout.row_bytes]
         size, heads, dim = layout.page_size, layout.kv_heads, layout.head_dim
         if layout.kv_type is None:
             self.rows = KVRows.plain(used.view(layout.dtype).view(count, size, 2, heads, dim))
         else:
-            self.rows = KVRows.quantized(used.view(count, -1), layout.kv_type, size, heads, dim)
-        self.layout = layout
-        self.scratch = scratch
+            self.rows = KVRows.quantized(used.view(count, layout.row_bytes), layout.kv_type, size, heads, dim)
         # The same memory by tokens, for copies too small to be worth a call of torch.
         host = layout.kv_type is None and not buffer.is_cuda
-        self._by_token = used.numpy().reshape(count, size, -1) if host else None
+        self._by_token = used.numpy().reshape(count, size, layout.row_bytes // size) if host else None
 
     def copy_page(self, source: int, target: int, tokens: int) -> None:
         """Copies the first `tokens` of one page, or all of it, in every layer (copy-on-write)."""

@@ -15,6 +15,7 @@ from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.budget import main_memory
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, KVType, suits
+from qpdsl.executor.engine.model.device_stack import DeviceStack
 from qpdsl.executor.engine.model.embedding import TokenEmbedding, embedded_weight
 from qpdsl.executor.engine.model.families import describe
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
@@ -43,8 +44,12 @@ if TYPE_CHECKING:
 
 # Up to so many rows a CPU's step waits for memory rather than for arithmetic.
 _SPARE_ROWS = 8
-# Weights may be in memory twice for a moment where memory would hold them so many times.
+# Weights may be in memory twice for a moment where main memory would hold them so many times, or what is free of a
+# device's this many.
 _PLENTY = 6
+_DEVICE_PLENTY = 1.25
+# Two ways to round to 16 bits lie so many times as far from the logits of float32 at the most as the model's own way.
+_ROUNDINGS = 3.0
 # Where configurations say how many tokens a text may have.
 _LIMITS = ("max_position_embeddings", "max_target_positions")
 # Where configurations say how many experts a layer has.
@@ -52,18 +57,18 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 class NativeMismatch(UnsupportedModel):
-    """The compiled layers give other logits than the model's own, whose weights are gone: load it without them."""
+    """Compiled or fused layers give other logits than the model's own, whose weights are gone: load it without them."""
 
 
 class PagedModel:
     """A loaded model behind paged attention. Raises UnsupportedModel where that cannot reproduce it.
 
     Its KV lies in pages of `page_size` tokens, in whichever `KVCache` of `layout` a forward is given, in the model's
-    type or in eight or four bits (`kv_type`). The model must not be used elsewhere afterwards: on a CPU in float32 its
-    weights may be laid out anew, and then its own modules are empty. `kernels`: whether attention runs by the Triton
-    kernels; always on CUDA, and elsewhere, for tests, by their interpreter or their torch twins. `native`: whether
-    layers run code compiled for this CPU where they can. With a `head`, `model` is a base model, which has none of its
-    own, and nothing can be generated with it.
+    type or in eight or four bits (`kv_type`). The model must not be used elsewhere afterwards: its weights may be laid
+    out anew, and then its own modules are empty. `kernels`: whether attention runs by the Triton kernels; always on
+    CUDA, and elsewhere, for tests, by their interpreter or their torch twins. `native`: whether layers run without
+    transformers' modules where they can: by code compiled for this CPU, or fused for the kernels' device. With a
+    `head`, `model` is a base model, which has none of its own, and nothing can be generated with it.
     """
 
     def __init__(
@@ -102,9 +107,17 @@ class PagedModel:
         plain = KVLayout(layers, page_size, kv_heads, dim, kept)
         self.layout = KVLayout(layers, page_size, kv_heads, dim, kept, kv_type)
         stack = ModuleStack(model, layers, is_base=head is not None)
-        self._stack: ModuleStack | NativeStack = stack
+        self._stack: ModuleStack | NativeStack | DeviceStack = stack
+        # Why the kernels' layers are modules, in words.
+        self._unfused: str | None = None
         with working_on(self.device):
             calls = self._tried(model, stack, probe, plain, config)
+            if self.kernels and native:
+                fused = _fused(model, stack, self.head, probe, plain, self.fold, config, calls, self.max_positions)
+                if isinstance(fused, str):
+                    self._unfused = fused
+                else:
+                    self._stack = fused
         # True where steps take a `KernelBatch` on a CPU: layers, or at least attention, are compiled for it.
         self.native = False
         self._rowwise = False
@@ -142,8 +155,12 @@ class PagedModel:
     @property
     def implementation(self) -> str:
         """Which code runs the layers, for people."""
+        if isinstance(self._stack, DeviceStack):
+            return "fused layers, Triton attention"
         if not isinstance(self._stack, ModuleStack):
             return "compiled layers"
+        if self._unfused is not None:
+            return f"transformers' modules, Triton attention; its layers are not fused: {self._unfused}"
         attention = "Triton" if self.kernels else "compiled" if self.native else "torch"
         products = ", compiled products" if self._rowwise else ""
         return f"transformers' modules, {attention} attention{products}"
@@ -151,7 +168,7 @@ class PagedModel:
     @property
     def weight_bytes(self) -> float:
         """The bytes of the weights that a step reads."""
-        if isinstance(self._stack, ModuleStack):
+        if isinstance(self._stack, ModuleStack | DeviceStack):
             return self.parameters * self.dtype.itemsize
         packed = self.head.packed if isinstance(self.head, LogitHead) else None
         return self._stack.weight_bytes + (0 if packed is None else packed.nbytes)
@@ -168,7 +185,7 @@ class PagedModel:
     @property
     def sampler(self) -> RowSampler | None:
         """The compiled kernel that samples from rows of logits; None where there is none."""
-        return self._stack.sampler
+        return None if isinstance(self._stack, DeviceStack) else self._stack.sampler
 
     @cached_property
     def panel_head(self) -> PanelHead | None:
@@ -176,7 +193,7 @@ class PagedModel:
 
         It computes in float32, so modules whose own type is another one have none.
         """
-        wide = not isinstance(self._stack, ModuleStack) or self.dtype is torch.float32
+        wide = not isinstance(self._stack, ModuleStack | DeviceStack) or self.dtype is torch.float32
         return self.head.drawing() if wide and isinstance(self.head, LogitHead) else None
 
     def prefer_sparse(self, share: float) -> None:
@@ -190,7 +207,7 @@ class PagedModel:
         return 1 if self._rowwise else PADDED_ROWS
 
     def compile(self) -> None:
-        """Has the layers compiled when they first run; without effect where attention is not by kernels."""
+        """Has modules compiled when they first run; without effect on other layers, or where attention is no kernel."""
         if self.kernels and isinstance(self._stack, ModuleStack):
             self._stack.compile()
 
@@ -235,7 +252,7 @@ class PagedModel:
     @property
     def runs_in_part(self) -> bool:
         """Whether some of its layers can run without the others."""
-        return not isinstance(self._stack, ModuleStack) and self._stack.depth > 1
+        return not isinstance(self._stack, ModuleStack | DeviceStack) and self._stack.depth > 1
 
     @torch.inference_mode()
     def run_layers(
@@ -246,7 +263,7 @@ class PagedModel:
         `residual` float32 [T, d] is what comes before them, None where `first` is 0; it is changed. Returns it as it is
         after them, and the same with the last norm.
         """
-        assert not isinstance(self._stack, ModuleStack)
+        assert not isinstance(self._stack, ModuleStack | DeviceStack)
         if residual is None:
             residual = self._stack.embed(batch.tokens)
         hidden = self._stack.run(batch, cache, residual, first, depth)
@@ -337,3 +354,69 @@ def _native(
         decoder.release(index)
     native.tune([(step.batch, step.cache) for step in (probe.one_row(plain), trial)])
     return native
+
+
+@torch.inference_mode()
+def _fused(
+    model: PreTrainedModel,
+    stack: ModuleStack,
+    head: LogitHead | ValueHead,
+    probe: Probe,
+    layout: KVLayout,
+    fold: int,
+    config: PretrainedConfig,
+    calls: list[AttentionCall],
+    max_positions: int,
+) -> DeviceStack | str:
+    """The layers as few launches of a device; or in words why that cannot be, or gives other logits than the model's.
+
+    Raises NativeMismatch as `_native` does.
+    """
+    try:
+        decoder = describe(stack.inner, config, calls)
+        embedding = embedded_weight(model.get_input_embeddings())
+    except LookupError as error:
+        return f"what they compute is not known ({error})"
+    expected, bound = _expected(model, head, probe)
+    weights = sum(parameter.numel() * parameter.itemsize for parameter in stack.inner.parameters())
+    sparing = _is_scarce(weights, model.device)
+    try:
+        fused = DeviceStack(decoder, embedding, model.device, max_positions, release=sparing)
+    except LookupError as error:
+        if sparing:
+            raise NativeMismatch("its layers cannot be fused") from error
+        return str(error)
+    for trial in probe.pieces(layout, fold, kernels=True):
+        assert isinstance(trial.batch, KernelBatch)
+        logits = head.dense(trial.read(fused.forward(trial.batch, trial.cache)[0]))
+        worst = (logits - expected[trial.expected]).abs().max().item()
+        if not worst <= bound:
+            if sparing:
+                raise NativeMismatch("its fused layers give other logits than its own")
+            return f"they give other logits (they differ by {worst:.3g})"
+    for index in range(decoder.layers):
+        decoder.release(index)
+    return fused
+
+
+def _expected(model: PreTrainedModel, head: LogitHead | ValueHead, probe: Probe) -> tuple[torch.Tensor, float]:
+    """The logits float32 [T, V] of the probe that fused layers must give, and how far theirs may lie from them.
+
+    In 16 bits the model's own logits are far from exact. So both are compared with those of float32, from which the
+    fused ones, which are rounded less often, may not be much farther than the model's own.
+    """
+    same = probe.rounding(probe.logits)
+    if model.dtype is torch.float32:
+        return probe.logits, same
+    try:
+        wide = probe.wide_logits(model, head)
+    except (UnsupportedModel, torch.OutOfMemoryError):
+        return probe.logits, probe.tolerance
+    return wide, _ROUNDINGS * (wide - probe.logits).abs().max().item() + same
+
+
+def _is_scarce(weights: int, device: torch.device) -> bool:
+    """Whether memory had better not hold `weights` bytes once more."""
+    if device.type != "cuda":
+        return weights * _PLENTY > main_memory()
+    return weights * _DEVICE_PLENTY > torch.cuda.mem_get_info(device)[0]

@@ -134,8 +134,13 @@ class Probe:
         `wide`: those of `wide_logits`, for a trial that computes in float32 whatever the type of the weights.
         """
         own = self.logits if wide is None else wide
-        bound = _SAME * max(1.0, own.abs().max().item()) if self._exact or wide is not None else self.tolerance
+        bound = self.rounding(own) if self._exact or wide is not None else self.tolerance
         return _distance(logits, own[trial.expected]) <= bound
+
+    @staticmethod
+    def rounding(logits: torch.Tensor) -> float:
+        """How far two ways to sum products in float32 may lie apart at such `logits`."""
+        return _SAME * max(1.0, logits.abs().max().item())
 
     def _sequences(self, layout: KVLayout) -> tuple[Sequence, Sequence, KVCache]:
         """All the tokens, and the first few of them, each with pages of its own in one cache."""

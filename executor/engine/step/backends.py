@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -31,11 +32,12 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step import sampler
 from qpdsl.executor.engine.step.compiled_head import CompiledHead
 from qpdsl.executor.engine.step.device_head import DeviceHead
-from qpdsl.executor.engine.step.graphs import CudaRecorder, DecodeGraphs, Recorder
+from qpdsl.executor.engine.step.graphs import CudaRecorder, Recorder, StepGraphs
 from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step.sampler import KernelSampler, Sampler
 from qpdsl.executor.engine.step.token_head import TokenHead
+from qpdsl.executor.kernels.data.shared_prefixes import launch_bytes
 from qpdsl.executor.kernels.packed import Sizes
 from qpdsl.executor.kernels.paged_attention import on_device
 
@@ -82,6 +84,10 @@ class Backend(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Gives back what it holds of the device's memory; no step may run after it."""
+        ...
+
 
 class GroupedBackend:
     """Attention in torch over groups of sequences, on a CPU for which the model has no compiled kernels."""
@@ -98,6 +104,10 @@ class GroupedBackend:
         batch = build(chunks, model.layout, model.fold, cache.scratch, model.device, model.least_rows)
         return ForwardOutput(batch.readers, *model.forward(batch, cache, exits))
 
+    def close(self) -> None:
+        """See `Backend`."""
+        self._cache.close()
+
 
 def fixed_rows(max_sequences: int) -> int:
     """The rows of every deterministic forward: what `max_sequences` sequences need, in steps of `FIXED_ROWS`."""
@@ -109,7 +119,7 @@ class KernelBackend:
 
     Nothing waits for the device but the results. With `rows`, every forward has so many rows, and all attention goes
     through the one kernel whose bits do not depend on the batch; None where speed goes first. `recorder` captures
-    decode steps; with None they run as they are.
+    steps (see `GraphAssembler`); with None they run as they are, as do those in which a row may leave early.
     """
 
     def __init__(
@@ -119,20 +129,35 @@ class KernelBackend:
         self._cache = cache
         self._deterministic = rows is not None
         self._staging = Staging(model.device)
-        self._assembler = GraphAssembler(model.layout.page_size, cache.scratch, rows)
-        self.graphs = None if recorder is None else DecodeGraphs(self._captured, self._allocate, recorder)
+        # In tokens of one layer: a cascade adds its launches to each.
+        worth = launch_bytes(cache.rows.data.device) * model.layout.page_size // model.layout.row_bytes
+        self._assembler = GraphAssembler(model.layout.page_size, cache.scratch, rows, worth)
+        self.graphs: StepGraphs | None = None
+        if recorder is not None:
+            # Of the model and the cache, not of this object: a circle would keep the memory of the cache for longer.
+            forward = partial(_captured, model, cache, self._deterministic)
+            self.graphs = StepGraphs(forward, partial(_buffer, model.device), recorder)
         sample: Sampler = _kernel_sampler(self._staging) if on_device(cache.rows.data) else sampler.sample
         head = _device_head(model, self._staging, self._deterministic)
         self.readout = Readout(model, self._staging, sample, None if rows is None else _FIXED_HEAD_ROWS, head)
 
     def forward(self, chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
-        if not all(chunk.rows == 1 and chunk.read_rows for chunk in chunks):
+        graphs = None if exits else self.graphs
+        step: PackedStep | None
+        if all(chunk.rows == 1 and chunk.read_rows for chunk in chunks):
+            step = self._assembler.decode(chunks)
+        elif graphs is None or (step := self._assembler.rounded(chunks)) is None:
             return self._eager(self._assembler.mixed(chunks), exits)
-        step = self._assembler.decode(chunks)
-        if exits or self.graphs is None:
+        if graphs is None:
             return self._eager(step, exits)
-        hidden = self.graphs.run(step.sizes, lambda inputs: self._fill(step, inputs))
-        return ForwardOutput(step.readers, hidden[: len(chunks)], {})
+        hidden = graphs.run(step.sizes, partial(self._fill, step))
+        return ForwardOutput.unpadded(step.readers, hidden, {})
+
+    def close(self) -> None:
+        """See `Backend`."""
+        if self.graphs is not None:
+            self.graphs.close()
+        self._cache.close()
 
     def _eager(self, step: PackedStep, exits: Sequence[int]) -> ForwardOutput:
         (numbers,) = self._staging.send([step.numbers])
@@ -142,11 +167,17 @@ class KernelBackend:
     def _fill(self, step: PackedStep, inputs: torch.Tensor) -> None:
         self._staging.send([step.numbers], into=inputs.view(torch.uint8))
 
-    def _captured(self, inputs: torch.Tensor, sizes: Sizes) -> torch.Tensor:
-        return self._model.forward(KernelBatch.of(inputs, sizes, self._deterministic), self._cache)[0]
 
-    def _allocate(self, sizes: Sizes) -> torch.Tensor:
-        return torch.zeros(sum(sizes.room), dtype=torch.int32, device=self._model.device)
+def _captured(
+    model: PagedModel, cache: KVCache, deterministic: bool, inputs: torch.Tensor, sizes: Sizes
+) -> torch.Tensor:
+    """The hidden states [W, d] of the step that lies in `inputs`."""
+    return model.forward(KernelBatch.of(inputs, sizes, deterministic), cache)[0]
+
+
+def _buffer(device: str, sizes: Sizes) -> torch.Tensor:
+    """Where the numbers of such steps go: int32 [n]."""
+    return torch.zeros(sum(sizes.room), dtype=torch.int32, device=device)
 
 
 class NativeBackend:
@@ -188,13 +219,17 @@ class NativeBackend:
         """
         return self._model.run_layers(self._batch(chunks)[1], self._cache, residual, first, depth)
 
+    def close(self) -> None:
+        """See `Backend`."""
+        self._cache.close()
+
     def _batch(self, chunks: list[Chunk]) -> tuple[PackedStep, KernelBatch]:
         step = self._assembler.step(chunks, self._model.least_rows)
         return step, KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
 
 
 def backend_of(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> Backend:
-    """The backend that suits a model. `rows`: see `KernelBackend`; with `graphs`, its decode steps may be captured."""
+    """The backend that suits a model. `rows`: see `KernelBackend`; with `graphs`, its steps may be captured."""
     if model.native:
         return NativeBackend(model, cache)
     return kernel_backend(model, cache, rows, graphs) if model.kernels else GroupedBackend(model, cache)

@@ -1,4 +1,4 @@
-"""Decode steps captured as CUDA graphs, and replayed.
+"""Steps captured as CUDA graphs, and replayed.
 
 A step of a few rows is hundreds of small kernels, and the host launches them more slowly than the device runs them; a
 captured graph is one launch. It replays the same kernels on the same addresses, so a graph has an input buffer
@@ -7,9 +7,11 @@ of its own, and serves just those steps whose `Sizes` are equal.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,8 +21,8 @@ from qpdsl.executor.kernels.packed import Sizes
 
 _log = logging.getLogger(__name__)
 
-# Graphs that are kept, and bytes that they may take beside their pool's; the least recently used goes first.
-MOST_GRAPHS = 64
+# Graphs that are kept, and bytes that they may take with their pool; the least recently used goes first.
+MOST_GRAPHS = 128
 MOST_BYTES = 256 << 20
 # A capture takes the host about as long as so many steps of its sizes, so rarer sizes are not captured.
 CAPTURED_AT = 3
@@ -55,18 +57,73 @@ class _CudaGraph:
 
 
 class CudaRecorder:
-    """Captures CUDA graphs that share one memory pool: they never run at the same time."""
+    """Captures CUDA graphs on the current device; they share one memory pool, since no two run at the same time.
+
+    A capture has a stream of its own. When it fails the caller's stream is current again, the allocator's pool is
+    closed, and what is raised is the first error, not one that follows from it. `bytes` of a graph is by how much the
+    device's free memory shrank: its part of the pool, and what the driver keeps. (`torch.cuda.graph` leaves its stream
+    and its pool only where the capture can be ended, which is not so after many errors.)
+    """
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, work: Callable[[], torch.Tensor]) -> tuple[Graph, torch.Tensor]:
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+            _warm_up(work, self._stream)
         graph = torch.cuda.CUDAGraph()
-        free = torch.cuda.mem_get_info()[0]
-        # Other threads may allocate meanwhile; only this one's mistakes count.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            result = work()
+        torch.cuda.synchronize()
+        # A graph's pool cannot use what the ordinary one keeps. It must be given back before `free` is read, or the
+        # graph would seem to take less than nothing.
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info()
+        with torch.cuda.stream(self._stream), _without_collections():
+            try:
+                # Other threads may allocate meanwhile; only this one's mistakes count.
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                result = work()
+                graph.capture_end()
+            except BaseException as error:
+                self._give_up(graph, error)
+                raise
         return _CudaGraph(graph, max(0, free - torch.cuda.mem_get_info()[0])), result
+
+    def _give_up(self, graph: torch.cuda.CUDAGraph, error: BaseException) -> None:
+        """Ends a capture that failed by `error`, so that the stream and the allocator can be used again."""
+        try:
+            graph.capture_end()
+        except RuntimeError as following:
+            # Where the stream's capture cannot be ended properly torch leaves its pool open, and this graph's share.
+            error.add_note(f"after that, ending the capture failed: {following}")
+            device = torch.cuda.current_device()
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(device, self._pool)
+                torch._C._cuda_releasePool(device, self._pool)
+        else:
+            graph.reset()
+
+
+def _warm_up(work: Callable[[], torch.Tensor], stream: torch.cuda.Stream) -> None:
+    """Runs `work` in the stream: libraries make workspaces for each, which must not come from a graph's pool."""
+    current = torch.cuda.current_stream()
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        work()
+    current.wait_stream(stream)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """No collection of garbage in the block: it could free things of the device, which a capture forbids."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +145,14 @@ class _Count:
     captured_at: int = CAPTURED_AT
 
 
-class DecodeGraphs:
-    """The captured decode steps of one model over one cache: those whose sizes keep coming back.
+class StepGraphs:
+    """The captured steps of one model over one cache: those whose sizes keep coming back.
 
     `fill` copies a step's numbers, int32 on the host, into a device buffer int32 [n]; `forward` computes the hidden
-    states of the step that lies in such a buffer. Shared prefixes give nearly every step of a search other sizes, so
-    a step is captured when its sizes come the `at`-th time, and sizes whose graph had to go need twice as many. Where a
-    capture fails no other is tried, and the reason is logged and kept in `failure`; where memory runs out meanwhile,
-    no more graphs are kept than were there.
+    states of the step that lies in such a buffer. A capture takes as long as several steps, so sizes are captured when
+    they come the `at`-th time, and those whose graph had to go need twice as many. Where a capture fails no other is
+    tried, and the reason is logged and kept in `failure`; where memory runs out meanwhile, no more graphs are kept than
+    were there.
     """
 
     def __init__(
@@ -144,6 +201,10 @@ class DecodeGraphs:
             self._capture(sizes, inputs)
         return result
 
+    def close(self) -> None:
+        """Drops all graphs, and with them the memory of their pool."""
+        self._kept.clear()
+
     def _comes_back(self, sizes: Sizes) -> bool:
         """Counts a step. True where there were enough of its sizes to capture them."""
         count = self._counts.setdefault(sizes, _Count(0, self._at))
@@ -162,7 +223,7 @@ class DecodeGraphs:
             self._most = len(self._kept)
             if not (isinstance(error, torch.OutOfMemoryError) and self._kept):
                 self.failure = f"{type(error).__name__}: {error}"
-                _log.warning("decode steps run without more CUDA graphs, as capturing one failed: %s", self.failure)
+                _log.warning("steps run without more CUDA graphs, as capturing one failed: %s", self.failure)
             return
         self.captures += 1
         self._kept[sizes] = _Captured(graph, inputs, result)

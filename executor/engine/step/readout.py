@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -48,8 +47,30 @@ class Reading(NamedTuple):
     done: int
 
 
+class Results(NamedTuple):
+    """`tokens`: one for each draw. `values`: for each reading, what it reads at each of its positions."""
+
+    tokens: HostTokens
+    values: list[list[tuple[float, ...]]]
+
+
+class Pending:
+    """What a readout comes to, which may still be under way on the device."""
+
+    def __init__(self, results: Callable[[], Results]) -> None:
+        self._finish: Callable[[], Results] | None = results
+        self._results: Results | None = None
+
+    def wait(self) -> Results:
+        """The results, once they are there. It waits for the device once; a second call gives the same."""
+        if self._results is None:
+            assert self._finish is not None
+            self._results, self._finish = self._finish(), None
+        return self._results
+
+
 class Readout:
-    """Reads one model's hidden states. It waits for the device once a call, for the results.
+    """Reads one model's hidden states. All that one call reads comes back by one copy.
 
     `head` draws what needs no logits of all ids; None where they are computed for every draw. With `rows`, every
     product that computes them is padded to so many rows, so that a row's bits do not depend on their number; None where
@@ -75,41 +96,53 @@ class Readout:
         """The head that a policy may route; None where there is one way to compute it."""
         return self._head if isinstance(self._head, RoutedHead) else None
 
-    def sample(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> HostTokens:
-        """One token for each draw; several may read the same hidden state. Nobody asks whether a draw has an `exit`."""
-        if self.routed is not None:
-            self.routed.arm = None
-        sampled = self._sampled(hidden, draws, masks)
-        measured, told = sampled.confidences, sampled.figures
-        if not sampled.tokens.is_cuda:
-            logprobs = sampled.logprobs.tolist()
-            confidences = _confidences(draws, logprobs, None if measured is None else measured.tolist())
-            figures = _figures(draws, None if told is None else told.tolist())
-            return HostTokens(sampled.tokens.tolist(), logprobs, sampled.near_ties.tolist(), confidences, figures)
+    @property
+    def asynchronous(self) -> bool:
+        """Whether results may be under way while the host goes on."""
+        return self._staging.asynchronous
+
+    def start(
+        self, hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None, readings: list[Reading]
+    ) -> Pending:
+        """Launches all that is read and drawn, and the copy back; it never waits for a device.
+
+        `hidden` may be None where there are no draws. Several draws may read the same hidden state, and nobody asks
+        whether one has an `exit`. What was passed may be overwritten before the results are waited for.
+        """
+        tables = [self._read(*reading) for reading in readings]
+        sampled: SampledTokens | None = None
+        if draws:
+            assert hidden is not None
+            if self.routed is not None:
+                self.routed.arm = None
+            sampled = self._sampled(hidden, draws, masks)
+        if not self.asynchronous:
+            results = Results(_on_host(draws, sampled), [_positions(table.double()) for table in tables])
+            return Pending(lambda: results)
+        parts: list[torch.Tensor | None] = [*tables, *(sampled or ())]
         # All of them are exact in double.
-        columns = [sampled.tokens.double(), sampled.logprobs.double(), sampled.near_ties.double()]
-        columns += [] if measured is None else [measured]
-        columns += [] if told is None else [*told.unbind(1)]
-        tokens, logprobs, near_ties, *rest = self._staging.fetch(torch.stack(columns)).tolist()
-        confidences = _confidences(draws, logprobs, None if measured is None else rest.pop(0))
-        figures = _figures(draws, None if told is None else list(zip(*rest, strict=True)))
-        ties = [near_tie > 0 for near_tie in near_ties]
-        return HostTokens([int(token) for token in tokens], logprobs, ties, confidences, figures)
+        sent = [part.double().flatten() for part in parts if part is not None]
+        if not sent:
+            return Pending(lambda: Results(_on_host([], None), []))
+        fetch = self._staging.start_fetch(torch.cat(sent))
+        shapes, sizes = [None if part is None else part.shape for part in parts], [part.numel() for part in sent]
+        reads = len(tables)
+
+        def finished() -> Results:
+            flat = iter(torch.from_numpy(fetch.wait()).split(sizes))
+            found = [None if shape is None else next(flat).view(shape) for shape in shapes]
+            values = [_positions(table) for table in found[:reads] if table is not None]
+            return Results(_on_host(draws, _sampled(found[reads:])), values)
+
+        return Pending(finished)
+
+    def sample(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> HostTokens:
+        """One token for each draw; see `start`."""
+        return self.start(hidden, draws, masks, []).wait().tokens
 
     def read(self, readings: list[Reading]) -> list[list[tuple[float, ...]]]:
         """For each reading, what it reads at each of its positions: the logits of its ids, or log-probabilities."""
-        tables = [self._read(*reading) for reading in readings]
-        if not tables:
-            return []
-        flat = self._staging.fetch(torch.cat([table.flatten().double() for table in tables])).tolist()
-        values: list[list[tuple[float, ...]]] = []
-        start = 0
-        for table in tables:
-            count, width = table.shape
-            end = start + count * width
-            values.append([tuple(flat[row : row + width]) for row in range(start, end, width)])
-            start = end
-        return values
+        return self.start(None, [], None, readings).wait().values
 
     def with_margins(
         self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None
@@ -162,13 +195,13 @@ class Readout:
         if told is None:
             return self._by_logits(hidden, draws, masks)
         sampled, margins = told
-        return replace(sampled, confidences=margins)
+        return sampled._replace(confidences=margins)
 
     def _by_logits(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> SampledTokens:
         logits = self.masked_logits(hidden, draws, masks)
         sampled = self.drawn(logits, draws)
         if any(draw.figures for draw in draws):
-            sampled = replace(sampled, figures=_figures_of(logits))
+            sampled = sampled._replace(figures=_figures_of(logits))
         return sampled if all(map(_by_probability, draws)) else self._with_confidences(sampled, logits, draws)
 
     def _read(
@@ -239,7 +272,32 @@ class Readout:
         (by_margin,) = self._staging.send([np.array([draw.confidence == "margin" for draw in draws])])
         count = len(draws)
         confidences = torch.where(by_margin, margins[:count], 1 - entropies[:count] / most[:count])
-        return replace(sampled, confidences=confidences)
+        return sampled._replace(confidences=confidences)
+
+
+def _positions(table: torch.Tensor) -> list[tuple[float, ...]]:
+    """The rows of a table float64 [N, K] on the host."""
+    return [tuple(row) for row in table.tolist()]
+
+
+def _sampled(columns: list[torch.Tensor | None]) -> SampledTokens | None:
+    """What columns on the host say was drawn; None where there are none."""
+    if not columns:
+        return None
+    tokens, logprobs, near_ties, confidences, figures = columns
+    assert tokens is not None and logprobs is not None and near_ties is not None
+    return SampledTokens(tokens.long(), logprobs, near_ties.bool(), confidences, figures)
+
+
+def _on_host(draws: list[Draw], sampled: SampledTokens | None) -> HostTokens:
+    """What was drawn, whose tensors are the host's; None where nothing was."""
+    if sampled is None:
+        return HostTokens([], [], [], [], [])
+    logprobs = sampled.logprobs.tolist()
+    measured, told = sampled.confidences, sampled.figures
+    confidences = _confidences(draws, logprobs, None if measured is None else measured.tolist())
+    figures = _figures(draws, None if told is None else told.tolist())
+    return HostTokens(sampled.tokens.tolist(), logprobs, sampled.near_ties.tolist(), confidences, figures)
 
 
 def _needs_logits(draw: Draw) -> bool:

@@ -8,7 +8,7 @@ never waits for the device.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +23,7 @@ NEAR_TIE_GAP = 1e-4
 NEAR_CUT_PROBABILITY = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class SampledTokens:
+class SampledTokens(NamedTuple):
     """For each row the token int64 [B], its log-probability at temperature 1 float32 [B], near tie or not bool [B].
 
     `confidences` float64 [B]: margins and entropies where a draw asks for them, None where none does. `figures` float64

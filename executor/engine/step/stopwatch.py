@@ -12,21 +12,28 @@ _event: Any = torch.cuda.Event
 
 
 class Stopwatch:
-    """Runs from when it is made. On a GPU it measures the device's own time, which the host does not wait for."""
+    """Runs from when it is made until it is stopped; on a GPU on the device's own clock, for which nobody waits."""
 
     def __init__(self, device: str) -> None:
-        self._start: Any = None
-        if device.startswith("cuda"):
-            self._start = _event(enable_timing=True)
-            self._start.record()
-        else:
-            self._since = time.perf_counter()
+        self._on_device = device.startswith("cuda")
+        self._start = self._now()
+        self._end = self._start
+
+    def stop(self) -> None:
+        """Ends what it measures."""
+        self._end = self._now()
 
     def seconds(self) -> float:
-        """Since it was made. On a GPU it waits until the device has come to here."""
-        if self._start is None:
-            return time.perf_counter() - self._since
-        end = _event(enable_timing=True)
-        end.record()
-        end.synchronize()
-        return float(self._start.elapsed_time(end)) / 1e3
+        """What it has measured. On a GPU, asked once the device has come to where it was stopped; else it waits."""
+        if not self._on_device:
+            return float(self._end - self._start)
+        if not self._end.query():
+            self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) / 1e3
+
+    def _now(self) -> Any:
+        if not self._on_device:
+            return time.perf_counter()
+        event = _event(enable_timing=True)
+        event.record()
+        return event

@@ -42,6 +42,24 @@ class TokenDraws:
         return self.rows.shape[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which ids the draws of a step choose among: top-k, top-p and min-p, each of what the one before left.
+
+    top_k: int32 [D], 0 where it is off
+    top_p: float64 [D], at least 1 where it is off
+    min_p: float64 [D], 0 where it is off
+    slots: int32 [D], which of the `count` draws with filters this is; -1 for one without, or a greedy one
+    """
+
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    slots: torch.Tensor
+    count: int
+
+
 # Tokens int64 [D], log-probabilities at temperature 1 float32 [D], and the gaps between the best and the second best
-# perturbed score float32 [D], infinite where only one id is possible. Where none is, a draw has some token.
+# perturbed score float32 [D]: infinite where only one id is possible, 0 where rounding could have moved the cut of a
+# filter. Where no id is possible, a draw has some token.
 Drawn = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

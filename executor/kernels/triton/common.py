@@ -2,31 +2,36 @@
 
 A block of keys is attended as in FlashAttention-2 (Dao, 2023, algorithm 1), with scores in base 2, so that `exp2`
 serves. Dot products run in the type `DOT`: the model's type on a device, and float32 under the interpreter, which does
-not compute bfloat16 as a device does.
+not compute bfloat16 as a device does. Where a device converts e4m3 itself, it does so to float16, and the dot products
+of such keys and values are in float16.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.driver import driver
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 
 LOG2E = tl.constexpr(math.log2(math.e))
 # From INT8 on the numbers of a head have one scale, which is multiplied in after sums. With INT4 only the values have
 # four bits, and the keys are INT8.
-PLAIN, INT4, INT8, FP8 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+# FP8 is taken apart by hand, HARD_FP8 by the device's own conversion.
+PLAIN, INT4, INT8, FP8, HARD_FP8 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
 KINDS = {"plain": 0, "int4": 1, "int8": 2, "fp8": 3}
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-
-
-def dot_type(query: torch.Tensor) -> tl.dtype:
-    """The type in which a kernel multiplies: the query's, or float32 under the interpreter."""
-    return tl.float32 if INTERPRETED else DTYPES[query.dtype]
+# Scales below this one count as this one; a vector so small adds nothing to a sum.
+LEAST_SCALE = tl.constexpr(2.0**-60)
+# Options of every launch. Products and sums fuse whatever the default of the installed Triton is: the same bits with
+# each, and fewer instructions.
+LAUNCH = {"enable_fp_fusion": True}
 
 
 def geometry(rows: KVRows) -> dict[str, int]:
@@ -41,14 +46,34 @@ def geometry(rows: KVRows) -> dict[str, int]:
     }
 
 
+def attended(query: torch.Tensor, rows: KVRows) -> dict[str, Any]:
+    """`geometry`, how stored elements become numbers, and the type DOT in which a kernel multiplies them."""
+    numbers: dict[str, Any] = geometry(rows)
+    numbers["DOT"] = tl.float32 if INTERPRETED else DTYPES[query.dtype]
+    if rows.kind == "fp8" and not INTERPRETED and _converts_e4m3(driver.active):
+        numbers["KIND"] = HARD_FP8.value
+        if query.dtype != torch.float32:
+            numbers["DOT"] = tl.float16
+    return numbers
+
+
+@cache
+def _converts_e4m3(active: Any) -> bool:
+    """Whether the device of a driver has an instruction from e4m3 to float16: from compute capability 8.9 on."""
+    target = active.get_current_target()
+    return bool(target.backend == "cuda" and target.arch >= 89)
+
+
 @triton.jit
 def widen(x, KIND: tl.constexpr, DOT: tl.constexpr):
-    """Stored elements as numbers; for e4m3 a 256th of each, which is multiplied back with its scale.
+    """Stored elements as numbers; for FP8 a 256th of each, which is multiplied back with its scale.
 
     The bits of an e4m3 number, moved into the low exponent bits of a float16, are that number times 2**-8, also where
     it is subnormal. So no device needs a type for it.
     """
-    if KIND == FP8:
+    if KIND == HARD_FP8:
+        wide = x.to(tl.float8e4nv, bitcast=True).to(tl.float16)
+    elif KIND == FP8:
         bits = x.to(tl.uint16)
         half = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
         wide = half.to(tl.float16, bitcast=True)
@@ -57,6 +82,24 @@ def widen(x, KIND: tl.constexpr, DOT: tl.constexpr):
     else:
         wide = x
     return wide.to(DOT)
+
+
+@triton.jit
+def ready(q, scale, KIND: tl.constexpr, DOT: tl.constexpr):
+    """The queries [M, D_PAD] in DOT, and what their products with keys are multiplied by, [M, 1].
+
+    Float16 does not hold every bfloat16 number, so where the keys are made float16 each row is first divided by the
+    power of two below its largest magnitude.
+    """
+    factor = tl.full([q.shape[0], 1], 1.0, tl.float32) * scale
+    if KIND == HARD_FP8:
+        wide = q.to(tl.float32)
+        exponent = tl.max(tl.abs(wide), 1).to(tl.int32, bitcast=True) & 0x7F800000
+        # 2**-e has the exponent bits 254 − e: no rounding on the way there, nor back.
+        wide = wide * (0x7F000000 - exponent).to(tl.float32, bitcast=True)[:, None]
+        q = wide
+        factor = exponent.to(tl.float32, bitcast=True)[:, None] * scale
+    return q.to(DOT), factor
 
 
 @triton.jit
@@ -126,8 +169,12 @@ def attend(
 ):
     """One block of keys: updates the row sums `total`, maxima `high` [M] (base 2) and unscaled means `mean` [M, D_PAD].
 
-    `queries` [M, D_PAD] in DOT; `place` int32 [N]: places in the sequence, of which `live` may be loaded, on the pages
-    `page` int32 [N]; `seen` [M, N]: which of them a query sees.
+    `queries` [M, D_PAD] in DOT, whose products are multiplied by `scale` [M, 1]; `place` int32 [N]: places in the
+    sequence, of which `live` may be loaded, on the pages `page` int32 [N]; `seen` [M, N]: which of them a query sees.
+
+    A value's scale is multiplied into its weight as a summand of the exponent, and the maximum is that of the sums. So
+    the weights lie between 0 and 1, as float16 needs it, whatever the scales are; nothing but the keys that a row sees
+    has a part in its bits.
     """
     d = tl.arange(0, D_PAD)
     row = (page + layer).to(tl.int64)
@@ -150,59 +197,72 @@ def attend(
         scores = softcap * LOG2E * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * LOG2E * scale / softcap)) + 1.0))
     else:
         scores *= scale * LOG2E
+    if KIND >= INT8:
+        v_scale = tl.load(scales + scale_at + KV, mask=live, other=1.0)
+        if KIND == FP8:
+            v_scale *= 256.0
+        # A vector of zeros has the scale 0.
+        v_scale = tl.maximum(v_scale, LEAST_SCALE)
+        scores += tl.log2(v_scale)[None, :]
     scores = tl.where(seen, scores, float("-inf"))
     peak = tl.maximum(high, tl.max(scores, 1))
     # A row that has seen nothing yet has the maximum −inf, and −inf − (−inf) is not a number.
     base = tl.where(peak == float("-inf"), 0.0, peak)
     weights = tl.exp2(scores - base[:, None])
     fade = tl.exp2(high - base)
-    total = total * fade + tl.sum(weights, 1)
+    if KIND >= INT8:
+        total = total * fade + tl.sum(weights * (1.0 / v_scale)[None, :], 1)
+    else:
+        total = total * fade + tl.sum(weights, 1)
     at = token + KV * D + head * WIDE
     v_mask = live[:, None] if D == D_PAD else live[:, None] & (d < D)[None, :]
     if KIND == INT4:
         v = four_bits(rows, scales, at, live, place.shape[0], D, D_PAD, DOT)
     else:
         v = widen(tl.load(rows + at[:, None] + d[None, :], mask=v_mask, other=0), KIND, DOT)
-    if KIND >= INT8:
-        v_scale = tl.load(scales + scale_at + KV, mask=live, other=0.0)
-        if KIND == FP8:
-            v_scale *= 256.0
-        weights *= v_scale[None, :]
     mean = mean * fade[:, None] + tl.dot(weights.to(DOT), v, input_precision="tf32x3")
     return total, peak, mean
 
 
 @triton.jit
-def part_of(begin, end, part, parts, least, N: tl.constexpr):
-    """The first token of part `part` of `parts` of the tokens from `begin` to `end`, and the token after its last.
-
-    No part is shorter than `least`. Parts begin on block borders; the first may begin before `begin`, where no token
-    is visible.
-    """
-    base = begin // N * N
-    size = tl.maximum(tl.cdiv(end - base, parts), least)
-    size = tl.cdiv(size, N) * N
-    low = base + part * size
-    return low, tl.minimum(low + size, end)
-
-
-@triton.jit
-def sunk(sinks, heads, real, here, M: tl.constexpr, SINKS: tl.constexpr):
-    """Row maxima and sums [M] before any key; those of the heads' sinks where `here`, in one part of each context."""
+def nothing(sinks, heads, real, here, M: tl.constexpr, D_PAD: tl.constexpr, SINKS: tl.constexpr):
+    """The state of `fold` before any key: maxima and sums [M], means [M, D_PAD]. With SINKS and `here`, a head's sink
+    has been added, a score without a value."""
     high = tl.full([M], float("-inf"), tl.float32)
-    total = tl.zeros([M], tl.float32)
+    weight = tl.zeros([M], tl.float32)
     if SINKS:
         score = tl.load(sinks + heads, mask=real, other=float("-inf")).to(tl.float32)
         high = tl.where(here, score * LOG2E, float("-inf"))
-        total += tl.where(here, 1.0, 0.0)
-    return high, total
+        weight += tl.where(high > float("-inf"), 1.0, 0.0)
+    return high, weight, tl.zeros([M, D_PAD], tl.float32)
+
+
+@triton.jit
+def fold(high, weight, mean, part, total):
+    """Adds parts of contexts, softmax means `part` [M, D] and log-sum-exps `total` [M] (base 2), to a state.
+
+    Every kernel joins parts by this code and from the first to the last: so it is the same whether one program attends
+    to all parts, or each to one of them. The fused products say how it rounds. Into an empty state a part goes as it
+    is, and an empty part changes nothing.
+    """
+    peak = tl.maximum(high, total)
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    fade = tl.exp2(high - base)
+    share = tl.exp2(total - base)
+    weight = tl.fma(weight, fade, share)
+    mean = tl.fma(part, tl.broadcast_to(share[:, None], part.shape), mean * fade[:, None])
+    return peak, weight, mean
+
+
+@triton.jit
+def folded(weight, mean):
+    """The softmax means [M, D] of a state of `fold`; 0 for rows that saw nothing."""
+    return mean * (1.0 / tl.where(weight > 0.0, weight, 1.0))[:, None]
 
 
 @triton.jit
 def attend_range(
     q,
-    total,
-    high,
     rows,
     scales,
     page_row,
@@ -235,9 +295,11 @@ def attend_range(
 
     CAUSAL: a query sees the keys up to its own `position` [M], within WINDOW if that is not 0; else it sees all keys.
     WITHIN: only keys from `begin` on are visible, and `top` may be below a position; else only positions bound the
-    keys. `page_row`: the sequence's line of the page table; `branch`, `places`: see `lying`. Returns the means
-    [M, D_PAD], and row sums and maxima [M].
+    keys. `page_row`: the sequence's line of the page table; `branch`, `places`: see `lying`. Returns the softmax means
+    [M, D_PAD] and the log-sum-exps [M], in base 2.
     """
+    high = tl.full([M], float("-inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
     mean = tl.zeros([M, D_PAD], tl.float32)
     next_place, next_page = lying(page_row, branch, places, low + tl.arange(0, N), top, PAGE, TREES)
     for block in range(low, top, N):
@@ -257,4 +319,4 @@ def attend_range(
             q, total, high, mean, rows, scales, page, layer, head, place, live, seen, scale, softcap,
             ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED,
         )  # fmt: skip
-    return mean / tl.where(total > 0.0, total, 1.0)[:, None], total, high
+    return folded(total, mean), log_sum(total, high)

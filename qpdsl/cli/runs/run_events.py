@@ -95,7 +95,7 @@ def emit_row(stream: EventStream, row: InputRow, outcome: Outcome) -> None:
             correct=outcome.correct,
             greedy=None if outcome.greedy_correct is None else shown(outcome.greedy),
             greedy_correct=outcome.greedy_correct,
-            error=outcome.error,
+            error=outcome.failure,
         )
     )
 

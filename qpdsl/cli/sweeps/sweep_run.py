@@ -75,6 +75,7 @@ class SweepRun:
             return self._ended_early(error)
         made = self._evaluation(runs, sweep, groups)
         self._show(made)
+        self._say_failures(sweep)
         return Exit.ROW_FAILED if made.failed else Exit.OK
 
     def _open_session(self) -> Session:
@@ -177,8 +178,17 @@ class SweepRun:
             put(text)
         else:
             self.files.output.write([_written(made, self.options.form, _USUAL_WIDTH)])
-        if made.failed:
-            say(f"note: {made.failed:,} rows failed; `qpdsl runs show` says why, `--fresh` runs them again")
+
+    def _say_failures(self, sweep: Sweep) -> None:
+        """Says how many rows failed, and how to have them again."""
+        outcomes = [outcome for rows in sweep.outcomes.values() for outcome in rows.values()]
+        if failed := [outcome for outcome in outcomes if outcome.error is not None]:
+            rows, them = ("1 row", "it") if len(failed) == 1 else (f"{len(failed):,} rows", "them")
+            say(f"note: {rows} failed; `qpdsl runs show` says why, `--fresh` runs {them} again")
+        if ungraded := [outcome for outcome in outcomes if outcome.error is None and outcome.grader_error is not None]:
+            rows, they = ("1 row has", "it is") if len(ungraded) == 1 else (f"{len(ungraded):,} rows have", "they are")
+            first = min(ungraded, key=lambda outcome: outcome.id)
+            say(f"note: {rows} no grade, and {they} graded again by the same command; row `{first.id}`: {first.failure}")
 
     def _ended_early(self, error: BudgetReached | ServerGone) -> Exit:
         """Says why servers are not asked any more, and how to go on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import math
+import reprlib
 import sys
 from collections.abc import Callable
 from contextlib import chdir
@@ -12,11 +13,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from qpdsl.errors import DataError, UsageError, reason
+from qpdsl.errors import UsageError, reason, shorten
 from qpdsl.executor.runtime.instance.row_clock import RowClock
 from qpdsl.executor.runtime.instance.user_code import CallThread, UserCodeError, in_loop, raised
 from qpdsl.inputs.input_row import InputRow
-from qpdsl.measures.grader import Grade
+from qpdsl.measures.grader import Grade, GraderError
 from qpdsl.planner.values.json_values import plain
 
 _GIVEN = ("answer", "reference", "row")
@@ -64,12 +65,12 @@ class PythonAnswer:
                 else:
                     (value,) = await self._thread.run([lambda: self._call(**given)], clock)
         except TimeoutError as error:
-            raise DataError(f"the grader `{self.name}` took more than {_SECONDS:g} s for row `{row.id}`") from error
+            raise GraderError(f"the grader `{self.name}` took more than {_SECONDS:g} s") from error
         except UserCodeError as error:
-            raise DataError(f"the grader `{self.name}` failed for row `{row.id}`: {error}") from error
-        return self._grade(value, row)
+            raise GraderError(f"the grader `{self.name}` failed: {error}") from error
+        return self._grade(value)
 
-    def _grade(self, value: object, row: InputRow) -> Grade:
+    def _grade(self, value: object) -> Grade:
         match value:
             case None:
                 return Grade(None)
@@ -77,10 +78,8 @@ class PythonAnswer:
                 return Grade(value, float(value))
             case int() | float() if math.isfinite(value) and 0 <= value <= 1:
                 return Grade(value == 1, float(value))
-        raise DataError(
-            f"the grader `{self.name}` gave {value!r:.60} for row `{row.id}`",
-            "a grader gives True or False, a number from 0 to 1, or None",
-        )
+        given = shorten(reprlib.repr(value))
+        raise GraderError(f"the grader `{self.name}` gave {given}, not True or False, a number from 0 to 1, or None")
 
 
 def _function(file: str, name: str) -> Callable[..., Any]:

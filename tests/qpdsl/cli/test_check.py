@@ -60,7 +60,8 @@ def test_importing_qpdsl_is_quick() -> None:
             best = min(best, time.perf_counter() - start)
         return best
 
-    assert seconds("import qpdsl") < 3 * seconds("pass")
+    # Twice as long, at the least: both start Python and read modules, so a busy machine slows both.
+    assert seconds("import qpdsl") < seconds("import asyncio")
 
 
 def test_every_mistake_is_shown_with_its_place(qpdsl: Run, mistaken: Path) -> None:

@@ -115,3 +115,47 @@ def test_what_cannot_be_graded_is_refused_before_anything_runs(
 def test_grading_is_about_rows(qpdsl: Run, voted: Path) -> None:
     ran = qpdsl("run", voted, "--set", "problem=x", "--candidates")
     assert ran.code == Exit.USAGE and "`--candidates` needs `--input`" in ran.err
+
+
+def test_a_row_whose_grader_raises_fails_and_the_others_are_graded(
+    qpdsl: Run, voted: Path, rows: Path, tmp_path: Path
+) -> None:
+    grader = tmp_path / "own.py"
+    grader.write_text("def grade(answer, row):\n    return row['kind'] == 'sum'\n")
+    output = tmp_path / "out.jsonl"
+    command = ("run", voted, "--input", rows, "--no-greedy", "--grader", f"python:{grader}:grade", "--candidates")
+    ran = qpdsl(*command, "--output", output)
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    assert ran.code == Exit.ROW_FAILED
+    assert [record.get("correct") for record in records] == [True, False, None]
+    assert records[2]["answer"] is not None and [one["correct"] for one in records[2]["candidates"]] == [None] * 8
+    assert records[2]["error"].startswith("the grader `python:own.py:grade` failed: KeyError: 'kind'")
+    words = ran.err.split()
+    assert "failed       1 (row `3`: the grader `python:own.py:grade` failed: KeyError: 'kind'" in ran.err
+    assert "1/2" in words and "not graded   1" in ran.err
+
+    shown = qpdsl("runs", "show", "last", "--rows")
+    assert "failed: the grader" in shown.out
+    grader.write_text("def grade(answer, row):\n    return row.get('kind') == 'sum'\n")
+    ran = qpdsl(*command, "--reuse")
+    assert ran.code == Exit.OK and "reused 3 rows" in ran.err
+    assert [record["correct"] for record in ran.records] == [True, False, False]
+
+
+GRADERS = {
+    "nothing": "raise SystemExit",
+    "words": "return 'yes'",
+    "nan": "return float('nan')",
+    "many": "return 2",
+    "deep": "return grade(answer)",
+}
+
+
+@pytest.mark.parametrize("body", GRADERS.values(), ids=GRADERS)
+def test_whatever_a_grader_does_the_row_is_kept(
+    qpdsl: Run, voted: Path, rows: Path, tmp_path: Path, body: str
+) -> None:
+    (tmp_path / "own.py").write_text(f"def grade(answer):\n    {body}\n")
+    ran = qpdsl("run", voted, "--input", rows, "--no-greedy", "--grader", f"python:{tmp_path / 'own.py'}:grade")
+    assert ran.code == Exit.ROW_FAILED and len(ran.records) == 3
+    assert all(record["answer"] and "the grader `python:own.py:grade`" in record["error"] for record in ran.records)

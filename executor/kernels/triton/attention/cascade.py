@@ -14,13 +14,21 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
-from qpdsl.executor.kernels.triton.attention.decode import partial
+from qpdsl.executor.kernels.triton.attention import tiles
 from qpdsl.executor.kernels.triton.attention.merge import Partials, merge
-from qpdsl.executor.kernels.triton.attention.tuning import Tuning, for_cascade, for_decode, multiprocessors, split_count
-from qpdsl.executor.kernels.triton.common import attend_range, dot_type, geometry, log_sum, part_of, sunk
+from qpdsl.executor.kernels.triton.attention.tuning import (
+    Tuning,
+    for_cascade,
+    for_decode,
+    for_mixed,
+    multiprocessors,
+    part_tokens,
+    resident,
+)
+from qpdsl.executor.kernels.triton.common import LAUNCH, attend_range, attended, ready
 
 
-@triton.jit(do_not_specialize=["layer", "stride_pages", "splits", "shared", "slots", "least"])
+@triton.jit(do_not_specialize=["layer", "stride_pages", "splits", "shared", "slots", "size"])
 def prefix_kernel(
     query,
     rows,
@@ -38,7 +46,7 @@ def prefix_kernel(
     splits,
     shared,
     slots,
-    least,
+    size,
     scale,
     softcap,
     ROW: tl.constexpr,
@@ -70,7 +78,9 @@ def prefix_kernel(
     begin = tl.load(tile + 2)
     end = tl.load(tile + 3)
     level = tl.load(tile + 4)
-    low, top = part_of(begin, end, part, shared, least, N)
+    # Parts begin on block borders; the first may begin before the range, where no token is visible.
+    low = begin // N * N + part * size
+    top = tl.minimum(low + size, end)
 
     r, d = tl.arange(0, M), tl.arange(0, D_PAD)
     member = first + r // FOLD
@@ -79,20 +89,18 @@ def prefix_kernel(
     heads = head * FOLD + r % FOLD
     mask = real[:, None] & (d < D)[None, :]
     q = tl.load(query + (sequence * stride_token + heads * stride_head)[:, None] + d[None, :], mask=mask, other=0.0)
-    q = q.to(DOT)
+    q, factor = ready(q, scale, KIND, DOT)
     position = tl.load(context + sequence, mask=real, other=0) - 1
     reader = tl.load(members + first).to(tl.int64)
 
-    # Sinks belong to the first part of a sequence's own tokens.
-    high, total = sunk(query, heads, real, False, M, False)
     page_row = pages + reader * stride_pages
-    mean, total, high = attend_range(
-        q, total, high, rows, scales, page_row, top, page_row, layer, head, low, top, begin, position, scale, softcap,
+    mean, total = attend_range(
+        q, rows, scales, page_row, top, page_row, layer, head, low, top, begin, position, factor, softcap,
         ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, True, True, False,
     )  # fmt: skip
     at = (sequence * (KV * FOLD) + heads) * slots + splits + level * shared + part
     tl.store(means + at[:, None] * D + d[None, :], mean, mask=mask)
-    tl.store(totals + at, log_sum(total, high), mask=real)
+    tl.store(totals + at, total, mask=real)
 
 
 def cascade(
@@ -105,17 +113,25 @@ def cascade(
     out: torch.Tensor,
     tuning: tuple[Tuning, Tuning] | None = None,
 ) -> None:
-    """Writes `out` [B, H, D] for `query` [B, H, D] (last dimension contiguous). Twin: `reference.cascade`.
+    """Writes `out` [T, H, D] for `query` [T, H, D] (last dimension contiguous). Twin: `reference.cascade`.
 
-    `tuning`: for the prefixes, and for the sequences' own tokens.
+    The first `batch.decodes` sequences decode; chunks of the others are computed beside their own tokens. `tuning`: for
+    the prefixes, and for the rest.
     """
     fold = query.shape[1] // rows.kv_heads
-    above, below = tuning or (for_cascade(rows, fold, shared.width), for_decode(rows, fold))
-    processors = multiprocessors(query.device)
-    own = split_count(query.shape[0] * rows.kv_heads, shared.suffix, below, processors)
+    chunks = batch.decodes if batch.decodes < batch.sequences else None
+    above = for_cascade(rows, fold, shared.width)
+    below = for_decode(rows, fold) if chunks is None else for_mixed(rows, fold)
+    if tuning is not None:
+        above, below = tuning
+    decoding = query[: batch.decodes]
+    own, splits = tiles.own_parts(decoding, rows, shared.suffix, Scoring(1.0), below)
     slices = -(-shared.width // (above.rows // fold))
     grid = (shared.tiles.shape[0], slices * rows.kv_heads)
-    parts = Partials.empty(query, own, split_count(grid[0] * grid[1], shared.prefix, above, processors), shared.depth)
+    room = multiprocessors(query.device) * resident(rows, above)
+    size = part_tokens(above, decoding.shape[0] * shared.depth, grid[0] * grid[1], shared.prefix, room)
+    # Where a sequence's own tokens begin, and where a shared range does, parts may begin before them.
+    parts = Partials.empty(decoding, own, splits + 1, -(-shared.prefix // size) + 1, shared.depth)
     prefix_kernel[(*grid, parts.shared)](
         query,
         rows.data,
@@ -133,11 +149,10 @@ def cascade(
         parts.splits,
         parts.shared,
         parts.slots,
-        above.least,
+        size,
         scoring.scale,
         scoring.softcap or 1.0,
-        **geometry(rows),
-        DOT=dot_type(query),
+        **attended(query, rows),
         CAPPED=scoring.softcap is not None,
         WINDOW=scoring.window or 0,
         FOLD=fold,
@@ -145,6 +160,7 @@ def cascade(
         N=above.keys,
         num_warps=above.warps,
         num_stages=above.ahead + 1,
+        **LAUNCH,
     )
-    partial(query, rows, batch, layer, scoring, parts, out, below, shared.start)
-    merge(parts, out, shared.levels)
+    tiles.launch(query, rows, batch, layer, scoring, out, below, parts, batch.decodes, chunks, shared.start)
+    merge(parts, batch, scoring, out[: batch.decodes], cascade=True)

@@ -8,92 +8,132 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK = 16
+from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
+from qpdsl.executor.kernels.triton.common import LAUNCH, fold, folded, nothing
+
+# Parts whose loads are under way at a time.
+_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """The results of the parts of a context: means float32 [B, H, slots, D], log-sum-exps float32 [B, H, slots].
+    """The results of the parts of contexts: means float32 [B, H, slots, D], log-sum-exps float32 [B, H, slots].
 
-    Log-sum-exps are in base 2. Slots: `splits` for each sequence's own tokens, then `shared` for each level of a shared
-    prefix. A part without a visible token has −inf, and its mean is not read. With one slot in all there is nothing to
-    merge, and both tensors are empty.
+    A part has `size` tokens, from multiples of `size` on, and the first one that a sequence sees has its slot 0.
+    Log-sum-exps are in base 2; a part without a visible token has −inf. Slots: `splits` for each sequence's own tokens,
+    then `shared` for each level of a shared prefix. With one slot in all there is nothing to merge, and both tensors
+    are empty.
     """
 
     means: torch.Tensor
     totals: torch.Tensor
+    size: int
     splits: int
     shared: int
     slots: int
 
     @classmethod
-    def empty(cls, query: torch.Tensor, splits: int, shared: int = 0, depth: int = 0) -> Partials:
+    def empty(cls, query: torch.Tensor, size: int, splits: int, shared: int = 0, depth: int = 0) -> Partials:
         """Empty tensors for the parts of `query` [B, H, D]."""
         batch, heads, dim = query.shape
         slots = splits + shared * depth
         room = slots if slots > 1 else 0
         means = torch.empty((batch, heads, room, dim), dtype=torch.float32, device=query.device)
         totals = torch.empty((batch, heads, room), dtype=torch.float32, device=query.device)
-        return cls(means, totals, splits, shared, slots)
+        return cls(means, totals, size, splits, shared, slots)
 
 
-@triton.jit(do_not_specialize=["splits", "shared", "slots"])
+@triton.jit
+def parts_of(length, start, sequence, size, STARTS: tl.constexpr, WINDOW: tl.constexpr):
+    """Of sequences with contexts `length`: the first token to attend to, its part, and how many parts there are.
+
+    A sequence without such a token has one part, which is empty. `start` is read where STARTS.
+    """
+    begin = length * 0
+    if STARTS:
+        begin = tl.load(start + sequence)
+    if WINDOW > 0:
+        begin = tl.maximum(begin, length - WINDOW)
+    first = begin // size
+    return begin, first, tl.maximum(tl.cdiv(length, size) - first, 1)
+
+
+@triton.jit
+def fold_slots(high, weight, mean, means, totals, line, low, top, D: tl.constexpr, D_PAD: tl.constexpr, A: tl.constexpr):
+    """Folds the slots from `low` to `top` of a line of results, one after the other."""
+    d = tl.arange(0, D_PAD)[None, :]
+    for first in range(low, top, A):
+        for ahead in tl.static_range(A):
+            slot = first + ahead + tl.zeros([1], tl.int32)
+            there = slot < top
+            total = tl.load(totals + line + slot, mask=there, other=float("-inf"))
+            part = tl.load(means + (line + slot)[:, None] * D + d, mask=there[:, None] & (d < D), other=0.0)
+            high, weight, mean = fold(high, weight, mean, part, total)
+    return high, weight, mean
+
+
+@triton.jit(do_not_specialize=["size", "splits", "shared", "slots"])
 def merge_kernel(
     means,
     totals,
+    context,
+    start,
     levels,
+    sinks,
     out,
+    size,
     splits,
     shared,
     slots,
     H: tl.constexpr,
     D: tl.constexpr,
     D_PAD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    LEVELS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    CASCADE: tl.constexpr,
 ):
     """A program for each query head (axis 0) and sequence (axis 1)."""
     sequence = tl.program_id(1).to(tl.int64)
-    line = sequence * H + tl.program_id(0)
-    count = splits
-    if LEVELS:
-        count = splits + shared * tl.load(levels + sequence)
-    d = tl.arange(0, D_PAD)
-    high = tl.full([1], float("-inf"), tl.float32)
-    weight = tl.zeros([1], tl.float32)
-    mean = tl.zeros([D_PAD], tl.float32)
-    for first in range(0, count, BLOCK):
-        slot = first + tl.arange(0, BLOCK)
-        total = tl.load(totals + line * slots + slot, mask=slot < count, other=float("-inf"))
-        there = total > float("-inf")
-        at = (line * slots + slot) * D
-        part = tl.load(means + at[:, None] + d[None, :], mask=there[:, None] & (d < D)[None, :], other=0.0)
-        peak = tl.maximum(high, tl.max(total, 0))
-        base = tl.where(peak == float("-inf"), 0.0, peak)
-        fade = tl.exp2(high - base)
-        share = tl.exp2(total - base)
-        weight = weight * fade + tl.sum(share, 0)
-        mean = mean * fade + tl.sum(part * share[:, None], 0)
-        high = peak
-    mean = mean / tl.where(weight > 0.0, weight, 1.0)
-    tl.store(out + line * D + d, mean.to(out.dtype.element_ty), mask=d < D)
+    begin, first, parts = parts_of(tl.load(context + sequence), start, sequence, size, CASCADE, WINDOW)
+    # Without a cascade the program that attended to all of a context has written the result.
+    if not CASCADE and parts == 1:
+        return
+    one = tl.zeros([1], tl.int32)
+    high, weight, mean = nothing(sinks, tl.program_id(0) + one, one == 0, True, 1, D_PAD, SINKS)
+    line = (sequence * H + tl.program_id(0)) * slots
+    high, weight, mean = fold_slots(high, weight, mean, means, totals, line, 0, parts, D, D_PAD, AHEAD)
+    if CASCADE:
+        top = splits + shared * tl.load(levels + sequence)
+        high, weight, mean = fold_slots(high, weight, mean, means, totals, line, splits, top, D, D_PAD, AHEAD)
+    d = tl.arange(0, D_PAD)[None, :]
+    at = out + (sequence * H + tl.program_id(0)) * D + d
+    tl.store(at, folded(weight, mean).to(out.dtype.element_ty), mask=d < D)
 
 
-def merge(parts: Partials, out: torch.Tensor, levels: torch.Tensor | None = None) -> None:
-    """Writes `out` [B, H, D], contiguous. `levels` int32 [B]: how many levels of shared slots were written."""
-    batch, heads, dim = out.shape
-    merge_kernel[(heads, batch)](
+def merge(parts: Partials, batch: PagedBatch, scoring: Scoring, out: torch.Tensor, cascade: bool = False) -> None:
+    """Writes `out` [B, H, D], contiguous, for the first B sequences. `cascade`: there are slots of shared prefixes."""
+    sequences, heads, dim = out.shape
+    shared = batch.cascade if cascade else None
+    merge_kernel[(heads, sequences)](
         parts.means,
         parts.totals,
-        out if levels is None else levels,
+        batch.context,
+        batch.context if shared is None else shared.start,
+        batch.context if shared is None else shared.levels,
+        out if scoring.sinks is None else scoring.sinks,
         out,
+        parts.size,
         parts.splits,
         parts.shared,
         parts.slots,
         H=heads,
         D=dim,
         D_PAD=triton.next_power_of_2(dim),
-        BLOCK=_BLOCK,
-        LEVELS=levels is not None,
+        AHEAD=_AHEAD,
+        WINDOW=scoring.window or 0,
+        SINKS=scoring.sinks is not None,
+        CASCADE=shared is not None,
         num_warps=1 if dim <= 64 else 2,
+        **LAUNCH,
     )

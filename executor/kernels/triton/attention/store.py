@@ -86,6 +86,33 @@ def put(
     x = tl.load(
         new + token * stride_token + head[:, None] * stride_head + d[None, :] * stride_dim, mask=mask, other=0.0
     )
+    put_numbers(x, rows, scales, row, place, LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, KIND, WHICH)
+
+
+@triton.jit
+def put_numbers(
+    x,
+    rows,
+    scales,
+    row,
+    place,
+    LARGEST: tl.constexpr,
+    SMALLEST: tl.constexpr,
+    MOST: tl.constexpr,
+    LIMIT: tl.constexpr,
+    ROW: tl.constexpr,
+    PAGE: tl.constexpr,
+    KV: tl.constexpr,
+    D: tl.constexpr,
+    KIND: tl.constexpr,
+    WHICH: tl.constexpr,
+):
+    """Stores `x` [KV_PAD, D_PAD], 0 beside [KV, D], at a place of a row: as the key (WHICH 0) or the value (1)."""
+    KV_PAD: tl.constexpr = x.shape[0]
+    D_PAD: tl.constexpr = x.shape[1]
+    head = tl.arange(0, KV_PAD)
+    d = tl.arange(0, D_PAD)
+    mask = (head < KV)[:, None] & (d < D)[None, :]
     # The elements of a value, and how many scales a token has for each head.
     WIDE: tl.constexpr = D // 2 + D // (32 if D % 32 == 0 else 16) * 4 if KIND == INT4 else D
     SCALES: tl.constexpr = 1 if KIND == INT4 else 2
@@ -155,6 +182,17 @@ def store_kernel(
         )  # fmt: skip
 
 
+def storing(rows: KVRows) -> dict[str, float]:
+    """What a kernel that stores needs beside `geometry`, by the names that it has for them."""
+    return {
+        "LARGEST": LARGEST.get("int8" if rows.kind == "int4" else rows.kind, 1.0),
+        "SMALLEST": SMALLEST,
+        "MOST": MOST,
+        "LIMIT": LIMIT,
+        "KV_PAD": triton.next_power_of_2(rows.kv_heads),
+    }
+
+
 def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, layer: int) -> None:
     """Writes `key` and `value` [T, KV, D] of one layer, any strides, to `slots` int64 [T]. Twin: `reference.store`."""
     if not key.shape[0]:
@@ -168,11 +206,7 @@ def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Ten
         layer,
         *key.stride(),
         *value.stride(),
-        LARGEST=LARGEST.get("int8" if rows.kind == "int4" else rows.kind, 1.0),
-        SMALLEST=SMALLEST,
-        MOST=MOST,
-        LIMIT=LIMIT,
-        KV_PAD=triton.next_power_of_2(rows.kv_heads),
+        **storing(rows),
         **geometry(rows),
         num_warps=4 if rows.kv_heads * rows.dim > 512 else 1,
     )

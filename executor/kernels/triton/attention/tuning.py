@@ -1,8 +1,8 @@
-"""Block sizes and split counts of the attention kernels, chosen on the host without asking the device for a number."""
+"""Block sizes and sizes of parts of the attention kernels, chosen on the host without asking the device for a number."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -12,10 +12,12 @@ from qpdsl.executor.kernels.data.rounding import next_power_of_two
 
 # Bytes of shared memory that a thread block has on every CUDA device since Ampere, less a little for the compiler.
 _SHARED = 97 * 1024
-# Programs of the decode kernel that run on one multiprocessor at a time.
-_RESIDENT = 2
-# With more splits than this, merging costs more than splitting gains.
-_MOST_SPLITS = 64
+# Tokens of a part of a context, at most where there are more sequences than parts are needed for, and at least.
+PART, _LEAST_PART = 512, 128
+# With a context of this many tokens each, few sequences have parts enough for the device.
+_CONTEXT = 4096
+# Parts of all contexts of a batch have room for at most so many results of a head, unless bits must stay as they are.
+_MOST_PARTS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +25,20 @@ class Tuning:
     """The sizes of an attention kernel.
 
     keys:   keys of one block (a power of two, at least 16)
-    rows:   query rows of one program (a power of two, at least 16)
-    splits: parts of a context; None to choose by `split_count`
-    least:  the least tokens of a part
+    rows:   query rows of a program for a chunk or a shared prefix (a power of two, at least 16)
+    small:  query rows of a program for decoding sequences
+    split:  tokens of a part of a context, a multiple of `keys`; None to choose by `part_tokens`
+    folded: chunks fold parts of `split` tokens, and the code of chunks, with its `rows`, computes decoding sequences as
+            well: so decoding and prefilling a token give the same bits
     ahead:  blocks of keys and values that are loaded ahead
     warps:  warps of a program
     """
 
     keys: int = 64
-    rows: int = 16
-    splits: int | None = None
-    least: int = 128
+    rows: int = 64
+    small: int = 16
+    split: int | None = None
+    folded: bool = False
     ahead: int = 2
     warps: int = 4
 
@@ -49,10 +54,22 @@ def for_decode(rows: KVRows, fold: int) -> Tuning:
     return _fit(1, fold, rows)
 
 
-def for_prefill(rows: KVRows, fold: int, longest: int, deterministic: bool) -> Tuning:
-    """For chunks of up to `longest` tokens. `deterministic`: the same blocks for any batch."""
-    size = 64 if deterministic else min(128, next_power_of_two(longest * fold))
-    return _fit(size, fold, rows)
+def for_prefill(rows: KVRows, fold: int, longest: int) -> Tuning:
+    """For chunks of up to `longest` tokens."""
+    return _fit(min(128, next_power_of_two(longest * fold)), fold, rows)
+
+
+def for_mixed(rows: KVRows, fold: int) -> Tuning:
+    """For decoding sequences and chunks in one launch, whose programs have the same number of warps."""
+    return _fit(64, fold, rows)
+
+
+def for_fixed_bits(rows: KVRows, fold: int) -> Tuning:
+    """For any batch: a row's bits depend on its own query and context only, and not on whether it is decoded."""
+    fit = _fit(64, fold, rows)
+    # The state of the parts before takes as many registers as that of a part.
+    crowded = fit.rows * next_power_of_two(rows.dim) >= 64 * 128
+    return replace(fit, split=PART, folded=True, warps=8 if crowded else fit.warps)
 
 
 def for_cascade(rows: KVRows, fold: int, width: int) -> Tuning:
@@ -60,24 +77,27 @@ def for_cascade(rows: KVRows, fold: int, width: int) -> Tuning:
     return _fit(min(64, next_power_of_two(width * fold)), fold, rows)
 
 
-def split_count(programs: int, longest: int, tuning: Tuning, processors: int) -> int:
-    """How many parts to split contexts of up to `longest` tokens into, where unsplit `programs` programs would run.
+def part_tokens(tuning: Tuning, sequences: int, programs: int, longest: int, room: int) -> int:
+    """The tokens of a part: a power of two times `tuning.keys`, or `tuning.split`.
 
-    It is the smallest count whose last wave of programs is nearly as full as that of any count: the rule of
-    Flash-Decoding's `num_splits_heuristic` (Dao, Haziza, Massa and Sizov, 2023).
+    `programs` programs attend to whole contexts of up to `longest` tokens, and `room` run at a time. With few of them
+    the parts are smaller. `longest` may be much more than the contexts are (the limit of a captured graph), so that it
+    only bounds the memory for results.
     """
-    if tuning.splits is not None:
-        return tuning.splits
-    room = processors * _RESIDENT
-    most = min(_MOST_SPLITS, -(-longest // tuning.least))
-    if most <= 1 or programs >= 0.8 * room:
-        return 1
-    fill = {}
-    for count in range(1, most + 1):
-        waves = programs * count / room
-        fill[count] = waves / -(-programs * count // room)
-    best = max(fill.values())
-    return next(count for count, share in fill.items() if share >= 0.85 * best)
+    if tuning.split is not None:
+        return tuning.split
+    size = PART
+    while size > max(_LEAST_PART, tuning.keys) and size * room > _CONTEXT * programs:
+        size //= 2
+    while sequences * -(-longest // size) > _MOST_PARTS:
+        size *= 2
+    return size
+
+
+def resident(rows: KVRows, tuning: Tuning) -> int:
+    """Programs that a multiprocessor has at a time: those that are needed to keep its loads in flight."""
+    width = next_power_of_two(rows.dim) * rows.data.element_size()
+    return 2 if 2 * tuning.ahead * tuning.keys * width > _SHARED // 3 else 4
 
 
 def _fit(size: int, fold: int, rows: KVRows) -> Tuning:
@@ -88,9 +108,11 @@ def _fit(size: int, fold: int, rows: KVRows) -> Tuning:
     """
     wide = rows.data.dtype == torch.float32
     width = next_power_of_two(rows.dim) * max(rows.data.element_size(), 2)
-    size = max(16, next_power_of_two(fold), min(size, 32 if wide else 64 if rows.dim > 128 else 128))
+    small = max(16, next_power_of_two(fold))
+    size = max(small, min(size, 32 if wide else 64 if rows.dim > 128 else 128))
     # Values of four bits take registers to be spread out.
     keys, ahead = (32, 1) if wide else (32, 2) if rows.dim > 128 or rows.kind == "int4" else (64, 2)
     while size * width + ahead * 2 * keys * width > _SHARED and (ahead > 1 or keys > 16):
         ahead, keys = (ahead - 1, keys) if ahead > 1 else (ahead, keys // 2)
-    return Tuning(keys=keys, rows=size, ahead=ahead, warps=8 if size >= (32 if wide else 128) else 4)
+    warps = 8 if size >= (32 if wide else 128) else 4
+    return Tuning(keys=keys, rows=size, small=small, ahead=ahead, warps=warps)

@@ -12,14 +12,17 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
 from qpdsl.executor.kernels.data.token_draws import Drawn, HeadWeights, TokenDraws
-from qpdsl.executor.kernels.triton.common import DTYPES, INTERPRETED
+from qpdsl.executor.kernels.triton.common import DTYPES, INTERPRETED, LAUNCH
 from qpdsl.executor.kernels.triton.heads.vocabulary_parts import (
     Parts,
     choose,
+    contested,
+    exact_noise,
     exponentials,
     finished,
     leaders,
-    neighbours_noise,
+    neighbours_words,
+    quick_noise,
 )
 
 # Draws of a tile: the fewest that a device multiplies at once, and the most whose sums stay in registers.
@@ -39,10 +42,12 @@ def dense_kernel(
     lines,
     best_out,
     second_out,
-    token_out,
-    logit_out,
+    first_logit_out,
+    second_logit_out,
     peak_out,
     under_out,
+    first_id_out,
+    second_id_out,
     draws,
     vocabulary,
     parts,
@@ -81,7 +86,9 @@ def dense_kernel(
     best = tl.full([M], float("-inf"), tl.float32)
     second = tl.full([M], float("-inf"), tl.float32)
     at = tl.zeros([M], tl.int32)
+    next_at = tl.zeros([M], tl.int32)
     logit = tl.full([M], float("-inf"), tl.float32)
+    next_logit = tl.full([M], float("-inf"), tl.float32)
     peak = tl.full([M], float("-inf"), tl.float32)
     under = tl.zeros([M], tl.float32)
     if tl.max(tl.max(allowed.to(tl.int32), 1), 0) == 1:
@@ -111,19 +118,28 @@ def dense_kernel(
         temperature = tl.load(temperatures + draw, mask=live, other=0.0)
         noisy = temperature > 0.0
         scores = tl.div_rn(raw, tl.zeros([M, N], tl.float32) + tl.where(noisy, temperature, 1.0)[:, None])
+        perturbed = scores
         if tl.max(noisy.to(tl.int32), 0) == 1:
             key = tl.load(keys + draw, mask=live, other=0)
             position = (tl.load(positions + draw, mask=live, other=0) & 0xFFFFFFFF).to(tl.uint32)
-            noise = neighbours_noise(key, position, part * N, M, N)
-            scores = tl.where(noisy[:, None], (scores.to(tl.float64) + noise).to(tl.float32), scores)
-        best, second, at, logit = leaders(scores, raw, index)
+            words = neighbours_words(key, position, part * N, M, N)
+            perturbed = tl.where(noisy[:, None], scores + quick_noise(words), scores)
+        best, second, third, at, next_at, logit, next_logit = leaders(perturbed, raw, index)
+        if tl.max((noisy & contested(second, third)).to(tl.int32), 0) == 1:
+            key = tl.load(keys + draw, mask=live, other=0)
+            position = (tl.load(positions + draw, mask=live, other=0) & 0xFFFFFFFF).to(tl.uint32)
+            noise = exact_noise(neighbours_words(key, position, part * N, M, N))
+            perturbed = tl.where(noisy[:, None], (scores.to(tl.float64) + noise).to(tl.float32), scores)
+            best, second, third, at, next_at, logit, next_logit = leaders(perturbed, raw, index)
     to = draw.to(tl.int64) * parts + part
     tl.store(best_out + to, best, mask=live)
     tl.store(second_out + to, second, mask=live)
-    tl.store(token_out + to, part * N + at, mask=live)
-    tl.store(logit_out + to, logit, mask=live)
+    tl.store(first_logit_out + to, logit, mask=live)
+    tl.store(second_logit_out + to, next_logit, mask=live)
     tl.store(peak_out + to, peak, mask=live)
     tl.store(under_out + to, under, mask=live)
+    tl.store(first_id_out + to, part * N + at, mask=live)
+    tl.store(second_id_out + to, part * N + next_at, mask=live)
 
 
 def dense(
@@ -176,5 +192,6 @@ def dense(
         CAPPED=head.softcap is not None,
         MASKED=bits is not None,
         num_warps=4 if count <= 32 else 8,
+        **LAUNCH,
     )
-    return choose(parts)
+    return choose(parts, draws)

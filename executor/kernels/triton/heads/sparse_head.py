@@ -11,13 +11,17 @@ import triton
 import triton.language as tl
 
 from qpdsl.executor.kernels.data.token_draws import Drawn, HeadWeights, TokenDraws
+from qpdsl.executor.kernels.triton.common import LAUNCH
 from qpdsl.executor.kernels.triton.heads.vocabulary_parts import (
     Parts,
     choose,
+    contested,
+    exact_noise,
     exponentials,
     finished,
     leaders,
-    listed_noise,
+    listed_words,
+    quick_noise,
 )
 
 # Ids of one program, so few that a short list keeps many multiprocessors busy; and columns that are read at once.
@@ -38,10 +42,12 @@ def sparse_kernel(
     ids,
     best_out,
     second_out,
-    token_out,
-    logit_out,
+    first_logit_out,
+    second_logit_out,
     peak_out,
     under_out,
+    first_id_out,
+    second_id_out,
     parts,
     hidden_stride,
     weight_stride,
@@ -60,7 +66,9 @@ def sparse_kernel(
     best = tl.full([1], float("-inf"), tl.float32)
     second = tl.full([1], float("-inf"), tl.float32)
     chosen = tl.zeros([1], tl.int32)
+    next_chosen = tl.zeros([1], tl.int32)
     logit = tl.full([1], float("-inf"), tl.float32)
+    next_logit = tl.full([1], float("-inf"), tl.float32)
     peak = tl.full([1], float("-inf"), tl.float32)
     under = tl.zeros([1], tl.float32)
     # Past the end of a list there is nothing to read.
@@ -85,22 +93,31 @@ def sparse_kernel(
             added = tl.load(bias + token, mask=there, other=0.0).to(tl.float32)
         raw = finished(tl.sum(products, 1), added, scale, softcap, CAPPED)
         raw = tl.where(there, raw, float("-inf"))
-        scores = raw
         temperature = tl.load(temperatures + draw)
-        if temperature > 0.0:
+        noisy = temperature > 0.0
+        scores = tl.div_rn(raw, tl.zeros([N], tl.float32) + tl.where(noisy, temperature, 1.0))
+        perturbed = scores
+        if noisy:
             position = (tl.load(positions + draw) & 0xFFFFFFFF).to(tl.uint32)
-            noise = listed_noise(tl.load(keys + draw), position, token, N)
-            scores = (tl.div_rn(raw, tl.zeros([N], tl.float32) + temperature).to(tl.float64) + noise).to(tl.float32)
-        best, second, at, logit = leaders(scores[None, :], raw[None, :], index)
+            perturbed = scores + quick_noise(listed_words(tl.load(keys + draw), position, token, N))
+        best, second, third, at, next_at, logit, next_logit = leaders(perturbed[None, :], raw[None, :], index)
+        if noisy & (tl.max(contested(second, third).to(tl.int32), 0) == 1):
+            position = (tl.load(positions + draw) & 0xFFFFFFFF).to(tl.uint32)
+            noise = exact_noise(listed_words(tl.load(keys + draw), position, token, N))
+            perturbed = (scores.to(tl.float64) + noise).to(tl.float32)
+            best, second, third, at, next_at, logit, next_logit = leaders(perturbed[None, :], raw[None, :], index)
         chosen = tl.max(tl.where(index[None, :] == at[:, None], token[None, :], 0), 1)
+        next_chosen = tl.max(tl.where(index[None, :] == next_at[:, None], token[None, :], 0), 1)
         peak, under = exponentials(raw[None, :])
     to = draw * parts + part + tl.arange(0, 1)
     tl.store(best_out + to, best)
     tl.store(second_out + to, second)
-    tl.store(token_out + to, chosen)
-    tl.store(logit_out + to, logit)
+    tl.store(first_logit_out + to, logit)
+    tl.store(second_logit_out + to, next_logit)
     tl.store(peak_out + to, peak)
     tl.store(under_out + to, under)
+    tl.store(first_id_out + to, chosen)
+    tl.store(second_id_out + to, next_chosen)
 
 
 def sparse(
@@ -140,5 +157,6 @@ def sparse(
         K=_COLUMNS,
         BIASED=head.bias is not None,
         CAPPED=head.softcap is not None,
+        **LAUNCH,
     )
-    return choose(parts)
+    return choose(parts, draws)

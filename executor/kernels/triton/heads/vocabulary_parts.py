@@ -1,11 +1,14 @@
 """Draws over a vocabulary in parts: noise for a tile of ids, what a part comes to, and the parts merged in their order.
 
-A part is summed up by its best and second best perturbed scores, the id and the logit of the best, and the largest
-logit with the sum of exponentials relative to it. So the log-probability of a token is known without all logits at once
-(online softmax: Milakov and Gimelshein, 2018), and Gumbel-max needs none of them twice.
+A part is summed up by the two ids that can lead it, and the largest logit with the sum of exponentials relative to it.
+So the log-probability of a token is known without all logits at once (online softmax: Milakov and Gimelshein, 2018),
+and Gumbel-max needs none of them twice.
 
-The noise has the random words of `plain/philox.py`, so a draw's token is the one that torch draws. The logarithms are
-taken in float64 as there. Those of two libraries may differ in the last bit: after rounding to float32 this changes a
+The noise has the random words of `plain/philox.py`, and a draw's token is the one that torch draws, which takes the
+logarithms in float64. Devices differ in how fast they are at that, up to 64 times, so it is done for few ids: noise in
+float32 tells which two ids can lead a part, since it errs by less than `_NOISE_ERROR`, and only where a third is that
+near are all ids of the part done in float64. `choose` does the leaders of the parts among which the winner and the
+runner-up are. Logarithms of two libraries may differ in the last bit: after rounding to float32 this changes a
 perturbed score in about one of ten million cases, and a token only where such a case meets a near tie.
 """
 
@@ -17,52 +20,84 @@ import torch
 import triton
 import triton.language as tl
 
-from qpdsl.executor.kernels.data.token_draws import Drawn
+from qpdsl.executor.kernels.data.token_draws import Drawn, TokenDraws
+from qpdsl.executor.kernels.triton.common import LAUNCH
 
 # Parts that are merged at a time. Fixed, so that the bits of a sum do not depend on how many parts others have.
-_AT_ONCE = 512
+_AT_ONCE = 128
+# More than noise in float32 can err: lg2.approx has a relative error of 2**-22 (PTX ISA), noise is at most 22.9, and the
+# smaller errors of the inner logarithm add up to less than 3e-6.
+_NOISE_ERROR = tl.constexpr(2e-5)
+# More than two roundings of a score to float32 can err, relative to it.
+_SCORE_ERROR = tl.constexpr(2.0**-22)
 
 
 class Parts(NamedTuple):
-    """What parts of a vocabulary come to: float32 [B, parts], of `token` int32."""
+    """What parts of a vocabulary come to: float32 [B, parts], ids int32.
+
+    `best` and `second`: the perturbed scores of `first_id` and `second_id`, about, of which `first_logit` and
+    `second_logit` are the logits, −inf where there is no such id. `under`: the sum of exponentials relative to `peak`.
+    """
 
     best: torch.Tensor
     second: torch.Tensor
-    token: torch.Tensor
-    logit: torch.Tensor
+    first_logit: torch.Tensor
+    second_logit: torch.Tensor
     peak: torch.Tensor
     under: torch.Tensor
+    first_id: torch.Tensor
+    second_id: torch.Tensor
 
     @classmethod
     def empty(cls, rows: int, parts: int, device: torch.device) -> Parts:
         """Room for the parts of so many draws."""
-        best, second, logit, peak, under = torch.empty((5, rows, parts), device=device).unbind()
-        return cls(best, second, torch.empty((rows, parts), dtype=torch.int32, device=device), logit, peak, under)
+        numbers = torch.empty((6, rows, parts), device=device).unbind()
+        ids = torch.empty((2, rows, parts), dtype=torch.int32, device=device).unbind()
+        return cls(*numbers, *ids)
 
 
 @triton.jit
-def gumbel_of(words):
+def exact_noise(words):
     """Standard Gumbel variates float64 from words uint32: −log(−log(1 − u)), u = (x + ½)·2⁻³²; 1 − u is exact."""
     u = (words.to(tl.float64) + 0.5) * 2.3283064365386963e-10
     return -tl.log(-tl.log(1.0 - u))
 
 
 @triton.jit
-def neighbours_noise(key, position, first, M: tl.constexpr, N: tl.constexpr):
-    """Noise float64 [M, N] of N neighbouring ids from `first` on, a multiple of 4; `key` and `position` [M]."""
-    zero = tl.zeros([M, N // 4], tl.uint32)
-    block = zero + (first // 4 + tl.arange(0, N // 4)).to(tl.uint32)[None, :]
-    w0, w1, w2, w3 = tl.philox(key[:, None], block, zero + position[:, None], zero, zero)
-    return gumbel_of(tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3)))
+def quick_noise(words):
+    """The same in float32, with an error below `_NOISE_ERROR`.
+
+    1 − u is taken from the complement of the word, and −log(1 − u) by its series where u is small: there the noise is
+    large, and a difference from 1 would have lost the digits that it depends on.
+    """
+    u = words.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+    rest = (words ^ 0xFFFFFFFF).to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+    series = 0.14285714285714285 + u * 0.125
+    series = 0.16666666666666666 + u * series
+    series = 0.2 + u * series
+    series = 0.25 + u * series
+    series = 0.3333333333333333 + u * series
+    series = 0.5 + u * series
+    series = u * (1.0 + u * series)
+    return -tl.log(tl.where(u < 0.125, series, -tl.log(rest)))
 
 
 @triton.jit
-def listed_noise(key, position, ids, N: tl.constexpr):
-    """Noise float64 [N] of any ids int32 [N]; `key` and `position` are one draw's."""
+def neighbours_words(key, position, first, M: tl.constexpr, N: tl.constexpr):
+    """Random words uint32 [M, N] of N neighbouring ids from `first` on, a multiple of 4; `key` and `position` [M]."""
+    zero = tl.zeros([M, N // 4], tl.uint32)
+    block = zero + (first // 4 + tl.arange(0, N // 4)).to(tl.uint32)[None, :]
+    w0, w1, w2, w3 = tl.philox(key[:, None], block, zero + position[:, None], zero, zero)
+    return tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
+
+
+@triton.jit
+def listed_words(key, position, ids, N: tl.constexpr):
+    """Random words uint32 [N] of any ids int32 [N]; `key` and `position` are one draw's."""
     zero = tl.zeros([N], tl.uint32)
     w0, w1, w2, w3 = tl.philox(key, (ids // 4).to(tl.uint32), zero + position, zero, zero)
     word = ids % 4
-    return gumbel_of(tl.where(word < 2, tl.where(word == 0, w0, w1), tl.where(word == 2, w2, w3)))
+    return tl.where(word < 2, tl.where(word == 0, w0, w1), tl.where(word == 2, w2, w3))
 
 
 @triton.jit
@@ -76,14 +111,47 @@ def finished(products, bias, scale, softcap, CAPPED: tl.constexpr):
 
 
 @triton.jit
+def loaded(logits, bits, ids, top, own, MASKED: tl.constexpr):
+    """Logits float32 [N] of ids below `top`, −inf for others and for those that the line of bits does not allow.
+
+    `own`: whether the draw has a line.
+    """
+    there = ids < top
+    raw = tl.load(logits + ids, mask=there, other=float("-inf")).to(tl.float32)
+    if MASKED:
+        words = tl.load(bits + ids // 32, mask=there & own, other=-1)
+        raw = tl.where(((words >> (ids % 32)) & 1) != 0, raw, float("-inf"))
+    return raw
+
+
+@triton.jit
+def error_of(score):
+    """By how much less than the true one a perturbed score in float32 may be, or more."""
+    return _NOISE_ERROR + _SCORE_ERROR * tl.abs(score)
+
+
+@triton.jit
 def leaders(scores, raw, index):
-    """Of each row of perturbed `scores` [M, N]: best, second best, the place of the best and its logit in `raw`."""
+    """Of each row of perturbed `scores` [M, N]: best, second and third, and places and logits of the best two."""
     best = tl.max(scores, 1)
     # The first of equal scores wins, as in `argmax`.
     at = tl.argmax(scores, 1)
     winner = index[None, :] == at[:, None]
-    second = tl.max(tl.where(winner, float("-inf"), scores), 1)
-    return best, second, at, tl.max(tl.where(winner, raw, float("-inf")), 1)
+    others = tl.where(winner, float("-inf"), scores)
+    second = tl.max(others, 1)
+    # Where nothing else is possible, `argmax` may find the winner again.
+    at_second = tl.argmax(others, 1)
+    runner = (index[None, :] == at_second[:, None]) & (others > float("-inf"))
+    third = tl.max(tl.where(runner, float("-inf"), others), 1)
+    logit = tl.max(tl.where(winner, raw, float("-inf")), 1)
+    logit_second = tl.max(tl.where(runner, raw, float("-inf")), 1)
+    return best, second, third, at, at_second, logit, logit_second
+
+
+@triton.jit
+def contested(second, third):
+    """Whether the two ids with the best scores in float32 may not be those with the best true ones."""
+    return (third > float("-inf")) & (third >= second - 2.0 * error_of(second))
 
 
 @triton.jit
@@ -94,27 +162,48 @@ def exponentials(raw):
     return peak, tl.sum(tl.exp(raw - base[:, None]), 1)
 
 
+@triton.jit
+def true_scores(about, logits, ids, floor, divisor, noisy, key, position, N: tl.constexpr):
+    """The perturbed scores float32 [N] of ids with the given logits, −inf for those that are below `floor` about."""
+    can = (about > float("-inf")) & (about >= floor)
+    scores = tl.where(can, tl.div_rn(logits, tl.zeros([N], tl.float32) + divisor), float("-inf"))
+    if noisy & (tl.max(can.to(tl.int32), 0) == 1):
+        noise = exact_noise(listed_words(key, position, ids, N))
+        scores = tl.where(can, (scores.to(tl.float64) + noise).to(tl.float32), float("-inf"))
+    return scores
+
+
 @triton.jit(do_not_specialize=["parts"])
 def choose_kernel(
+    temperatures,
+    keys,
+    positions,
+    close,
     best_in,
     second_in,
-    token_in,
-    logit_in,
+    first_logit_in,
+    second_logit_in,
     peak_in,
     under_in,
+    first_id_in,
+    second_id_in,
     token_out,
     logprob_out,
     gap_out,
     parts,
     AT_ONCE: tl.constexpr,
+    FILTERED: tl.constexpr,
 ):
     """A program for each draw merges its parts in their order. Parts of no possible id change nothing."""
     row = tl.program_id(0).to(tl.int64)
     index = tl.arange(0, AT_ONCE)
-    best = tl.full([1], float("-inf"), tl.float32)
-    second = tl.full([1], float("-inf"), tl.float32)
-    token = tl.zeros([1], tl.int32)
-    logit = tl.full([1], float("-inf"), tl.float32)
+    temperature = tl.load(temperatures + row)
+    noisy = temperature > 0.0
+    divisor = tl.where(noisy, temperature, 1.0)
+    key = tl.load(keys + row)
+    position = (tl.load(positions + row) & 0xFFFFFFFF).to(tl.uint32)
+    leader = tl.full([1], float("-inf"), tl.float32)
+    runner = tl.full([1], float("-inf"), tl.float32)
     peak = tl.full([1], float("-inf"), tl.float32)
     under = tl.zeros([1], tl.float32)
     for first in range(0, parts, AT_ONCE):
@@ -122,32 +211,80 @@ def choose_kernel(
         at = row * parts + first + index
         bests = tl.load(best_in + at, mask=there, other=float("-inf"))
         seconds = tl.load(second_in + at, mask=there, other=float("-inf"))
-        tokens = tl.load(token_in + at, mask=there, other=0)
-        logits = tl.load(logit_in + at, mask=there, other=float("-inf"))
         peaks = tl.load(peak_in + at, mask=there, other=float("-inf"))
         unders = tl.load(under_in + at, mask=there, other=0.0)
         here = tl.max(bests, 0)
-        winner = index == tl.argmax(bests, 0)
-        runner = tl.maximum(tl.max(tl.where(winner, float("-inf"), bests), 0), tl.max(seconds, 0))
-        second = tl.maximum(tl.maximum(second, runner), tl.minimum(best, here))
-        token = tl.where(here > best, tl.max(tl.where(winner, tokens, 0), 0), token)
-        logit = tl.where(here > best, tl.max(tl.where(winner, logits, float("-inf")), 0), logit)
-        best = tl.maximum(best, here)
+        others = tl.where(index == tl.argmax(bests, 0), float("-inf"), bests)
+        behind = tl.maximum(tl.max(others, 0), tl.max(seconds, 0))
+        runner = tl.maximum(tl.maximum(runner, behind), tl.minimum(leader, here))
+        leader = tl.maximum(leader, here)
         crest = tl.maximum(peak, tl.max(peaks, 0))
         base = tl.where(crest == float("-inf"), 0.0, crest)
         under = under * tl.exp(peak - base) + tl.sum(unders * tl.exp(peaks - base), 0)
         peak = crest
+
+    # The winner and the runner-up are among those that are not certainly behind the second.
+    floor = tl.where(runner > float("-inf"), runner - 2.0 * error_of(runner), runner)
+    best = tl.full([1], float("-inf"), tl.float32)
+    second = tl.full([1], float("-inf"), tl.float32)
+    token = tl.zeros([1], tl.int32)
+    logit = tl.full([1], float("-inf"), tl.float32)
+    for first in range(0, parts, AT_ONCE):
+        there = first + index < parts
+        at = row * parts + first + index
+        bests = tl.load(best_in + at, mask=there, other=float("-inf"))
+        if tl.max((tl.max(bests, 0) >= floor).to(tl.int32), 0) == 1:
+            seconds = tl.load(second_in + at, mask=there, other=float("-inf"))
+            ids = tl.load(first_id_in + at, mask=there, other=0)
+            logits = tl.load(first_logit_in + at, mask=there, other=float("-inf"))
+            next_ids = tl.load(second_id_in + at, mask=there, other=0)
+            next_logits = tl.load(second_logit_in + at, mask=there, other=float("-inf"))
+            scores = true_scores(bests, logits, ids, floor, divisor, noisy, key, position, AT_ONCE)
+            next_scores = true_scores(seconds, next_logits, next_ids, floor, divisor, noisy, key, position, AT_ONCE)
+            here = tl.maximum(tl.max(scores, 0), tl.max(next_scores, 0))
+            wins, next_wins = scores == here, next_scores == here
+            # The first of equal scores wins, as in `argmax`.
+            some = 2147483647
+            winner = tl.minimum(tl.min(tl.where(wins, ids, some), 0), tl.min(tl.where(next_wins, next_ids, some), 0))
+            own = tl.max(tl.where(wins & (ids == winner), logits, float("-inf")), 0)
+            next_own = tl.max(tl.where(next_wins & (next_ids == winner), next_logits, float("-inf")), 0)
+            equals = tl.sum(wins.to(tl.int32), 0) + tl.sum(next_wins.to(tl.int32), 0)
+            behind = tl.maximum(
+                tl.max(tl.where(wins, float("-inf"), scores), 0),
+                tl.max(tl.where(next_wins, float("-inf"), next_scores), 0),
+            )
+            behind = tl.where(equals > 1, here, behind)
+            second = tl.maximum(tl.maximum(second, behind), tl.minimum(best, here))
+            token = tl.where(here > best, winner, token)
+            logit = tl.where(here > best, tl.maximum(own, next_own), logit)
+            best = tl.maximum(best, here)
     to = row + tl.arange(0, 1)
     some = under > 0.0
+    gap = tl.where(some, best, 0.0) - second
+    if FILTERED:
+        gap = tl.where(tl.load(close + row) != 0, 0.0, gap)
     tl.store(token_out + to, token.to(tl.int64))
     tl.store(logprob_out + to, logit - tl.where(some, peak + tl.log(tl.where(some, under, 1.0)), 0.0))
-    tl.store(gap_out + to, tl.where(some, best, 0.0) - second)
+    tl.store(gap_out + to, gap)
 
 
-def choose(parts: Parts) -> Drawn:
-    """The draws that the parts come to."""
+def choose(parts: Parts, draws: TokenDraws, close: torch.Tensor | None = None) -> Drawn:
+    """The draws that the parts come to; no gap is left to those that are `close` to the cut of a filter, int32 [B]."""
     rows, count = parts.best.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=parts.best.device)
     logprobs, gaps = torch.empty((2, rows), device=parts.best.device).unbind()
-    choose_kernel[(rows,)](*parts, tokens, logprobs, gaps, count, AT_ONCE=_AT_ONCE)
+    choose_kernel[(rows,)](
+        draws.temperatures,
+        draws.keys,
+        draws.positions,
+        close,
+        *parts,
+        tokens,
+        logprobs,
+        gaps,
+        count,
+        AT_ONCE=_AT_ONCE,
+        FILTERED=close is not None,
+        **LAUNCH,
+    )
     return tokens, logprobs, gaps

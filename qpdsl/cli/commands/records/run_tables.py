@@ -96,7 +96,7 @@ def rows_table(rows: Sequence[RowRecord], width: int | None) -> str:
     lines: list[tuple[str, ...]] = [("row", "grade", "tokens", "answer", "reference")]
     for row in rows:
         outcome = row.outcome
-        answer = f"failed: {outcome.error}" if outcome.error is not None else shown(outcome.answer)
+        answer = f"failed: {outcome.failure}" if outcome.failure is not None else shown(outcome.answer)
         right = "" if row.reference is None else shown(row.reference)
         grade = verdicts[outcome.correct]
         lines.append((outcome.id, grade, str(outcome.tokens_out), shorten(answer, 60), shorten(right, 40)))

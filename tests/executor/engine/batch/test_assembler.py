@@ -106,7 +106,10 @@ def test_fixed_steps_always_have_as_many_rows() -> None:
     assembler = GraphAssembler(PAGE, SCRATCH, 24)
     for step in (assembler.decode([chunk(20, [3, 8])]), assembler.mixed([chunk(20, [3, 8], 20), chunk(5, [1])])):
         assert step.sizes.tokens == 24
-    assert view(step).batch.context.tolist() == [5, 20, 0]
+    # A sequence that decodes is a chunk like the others, and the first empty one has the rows of padding.
+    batch = view(step).batch
+    assert batch.decodes == 0 and batch.context.tolist() == [5, 20] + [0] * 22
+    assert batch.query_start.tolist() == [0, 1, 21] + [24] * 22
 
 
 def test_a_page_that_was_copied_or_added_is_in_the_table() -> None:
@@ -125,14 +128,15 @@ def test_shared_prefixes_are_found_again_when_a_sequence_leaves_and_grow_until_t
     assembler = GraphAssembler(PAGE, SCRATCH)
     stem = list(range(0, 160, 2))[:10]
     chunks = [chunk(161 + index, [*stem, 500 + index]) for index in range(3)]
-    first = assembler.decode(chunks)
-    shared = view(first).batch.cascade
+    shared = view(assembler.decode(chunks)).batch.cascade
     assert shared is not None and shared.start.tolist() == [160, 160, 160, 0]
-    assert shared.tiles.tolist() == [[0, 3, 0, 160, 0]] and shared.suffix == 4
+    assert shared.tiles.tolist() == [[0, 3, 0, 160, 0]] and (shared.prefix, shared.suffix) == (256, 256)
+    shared = view(assembler.mixed(chunks)).batch.cascade
+    assert shared is not None and (shared.width, shared.prefix, shared.suffix) == (3, 160, 3)
     for member in chunks:
         member.sequence.tokens += [0] * 5
         member.sequence.computed += 5
-    later = view(assembler.decode(chunks)).batch.cascade
+    later = view(assembler.mixed(chunks)).batch.cascade
     assert later is not None and later.suffix == 8
     left = view(assembler.decode(chunks[:2])).batch.cascade
     assert left is not None and left.tiles.tolist() == [[0, 2, 0, 160, 0]]

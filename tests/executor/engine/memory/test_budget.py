@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
+from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory import budget
 from qpdsl.executor.engine.memory.arena import slab_bytes
 from qpdsl.executor.engine.memory.budget import kv_bytes, main_memory, parse
 from qpdsl.executor.engine.memory.kv_cache import KVLayout
+from qpdsl.executor.engine.model.heads import ValueHead
+from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.engine.step.draws import Draw, Masks
+from qpdsl.executor.engine.step.readout import Reading, Readout
+from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
-from tests.support.executor.models import paged
+from tests.support.executor.models import paged, random_model
 
 
 @pytest.mark.parametrize(
@@ -68,19 +74,52 @@ def test_memory_that_the_system_does_not_give(error: Exception, monkeypatch: pyt
         PagedEngine(kv_bytes="8MiB").add("llama", model)
 
 
-def test_the_largest_step_has_as_many_tokens_as_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = paged("llama")
-    engine = PagedEngine(EngineConfig(max_sequences=40, token_budget=700), None, "8MiB")
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_largest_step_has_as_many_tokens_as_any(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of draws and one of reads; where steps are of a fixed size, a prompt takes several until it is drawn."""
+    monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
+    model = PagedModel(random_model("llama"), kernels=True)
+    engine = PagedEngine(EngineConfig(max_sequences=40, token_budget=700, deterministic=deterministic), None, "8MiB")
     tokens: list[int] = []
     forward = model.forward
 
-    def counted(batch: GroupedBatch, *args: Any, **kwargs: Any) -> Any:
-        tokens.append(batch.tokens.numel())
+    def counted(batch: KernelBatch, *args: Any, **kwargs: Any) -> Any:
+        tokens.append(batch.sizes.tokens)
         return forward(batch, *args, **kwargs)
 
+    drawn: list[list[Draw]] = []
+    masked: list[bool] = []
+    rows_read: list[int] = []
+    sample, read = Readout.sample, Readout.read
+
+    def sampled(self: Readout, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> Any:
+        drawn.append(draws)
+        masked.append(masks is not None)
+        return sample(self, hidden, draws, masks)
+
+    def reads(self: Readout, readings: list[Reading]) -> Any:
+        rows_read.append(sum(len(reading.hidden) for reading in readings))
+        return read(self, readings)
+
     monkeypatch.setattr(model, "forward", counted)
+    monkeypatch.setattr(Readout, "sample", sampled)
+    monkeypatch.setattr(Readout, "read", reads)
     engine._largest_step([model])
-    assert tokens == [700]
+    # Three prompts that fill the model's 256 positions have as many tokens as a step, and a few more.
+    assert max(tokens) == max(rows_read) == (128 if deterministic else 700) and sum(rows_read) == 3 * 255
+    # Everything for which logits of all ids are made, and copies of them.
+    assert sum(map(len, drawn)) == 40 and all(masked)
+    for draw in itertools.chain.from_iterable(drawn):
+        params = draw.params
+        assert draw.figures and draw.confidence == "entropy" and draw.allowed >= 0
+        assert None not in (params.top_k, params.top_p, params.min_p)
+
+
+def test_a_reward_model_has_a_largest_step_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
+    head = ValueHead([(torch.randn(1, 48), None)])
+    model = PagedModel(random_model("llama").model, kernels=True, head=head)
+    PagedEngine(EngineConfig(token_budget=64), None, "8MiB")._largest_step([model])
 
 
 def test_a_model_that_does_not_fit_is_refused_and_the_others_stay() -> None:

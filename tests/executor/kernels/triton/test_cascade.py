@@ -33,13 +33,13 @@ def shared_batch(page_size: int, generator: torch.Generator) -> tuple[PagedBatch
 @pytest.mark.parametrize(
     ("kind", "dtype", "page_size", "fold", "dim", "window", "cap", "sinks", "tile", "splits"),
     [
-        ("plain", F32, 16, 4, 32, None, None, False, 16, (1, 1)),
-        ("plain", F32, 16, 7, 80, None, 5.0, True, 16, (2, 3)),
-        ("plain", BF16, 16, 1, 64, 30, None, False, 16, (3, 1)),
-        ("plain", F32, 16, 4, 32, 50, None, True, 32, (2, 2)),
-        ("int8", F32, 16, 4, 64, None, None, False, 16, (2, 2)),
-        ("fp8", BF16, 32, 4, 32, None, None, False, 16, (1, 2)),
-        ("int4", F32, 16, 2, 48, None, None, False, 16, (1, 2)),
+        ("plain", F32, 16, 4, 32, None, None, False, 16, (128, 128)),
+        ("plain", F32, 16, 7, 80, None, 5.0, True, 16, (32, 16)),
+        ("plain", BF16, 16, 1, 64, 30, None, False, 16, (16, 128)),
+        ("plain", F32, 16, 4, 32, 50, None, True, 32, (32, 32)),
+        ("int8", F32, 16, 4, 64, None, None, False, 16, (32, 32)),
+        ("fp8", BF16, 32, 4, 32, None, None, False, 16, (64, 48)),
+        ("int4", F32, 16, 2, 48, None, None, False, 16, (64, 48)),
     ],
 )
 def test_agrees_with_decoding_alone(
@@ -63,7 +63,7 @@ def test_agrees_with_decoding_alone(
     scoring = Scoring(dim**-0.5 * 2, window, cap, scores)
     out = torch.full(query.shape, float("nan"), dtype=dtype, device=DEVICE)
     above, below = (
-        Tuning(keys=16, rows=rows_, splits=n, least=16) for rows_, n in zip((tile, 16), splits, strict=True)
+        Tuning(keys=16, rows=rows_, split=n) for rows_, n in zip((tile, 16), splits, strict=True)
     )
     cascade(query, rows, batch, batch.cascade, 1, scoring, out, (above, below))
     alone = reference.attention(query, rows, batch, 1, scoring)

@@ -1,7 +1,11 @@
-"""Every kernel compiles for a GPU, without one: the interpreter accepts code that the compiler does not."""
+"""Every kernel compiles for a GPU, without one, and into code no worse than the committed table says.
+
+The interpreter accepts code that the compiler does not, and shows nothing of what a device would have to execute.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,30 +13,46 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu.compiled.table import FILE
 from tests.support.paths import ROOT
 
-pytest.importorskip("triton")
-
-# Bytes of shared memory that a thread block may have (CUDA C++ Programming Guide, compute capabilities).
-SHARED_MEMORY = {"89": 99 * 1024, "90": 227 * 1024}
-KERNELS = {"store_kernel", "decode_kernel", "merge_kernel", "prefill_kernel", "prefix_kernel", "sample_kernel"}
-KERNELS |= {"dense_kernel", "sparse_kernel", "choose_kernel", "arm_kernel", "loss_kernel"}
+triton = pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize("capability", sorted(SHARED_MEMORY))
-def test_kernels_compile_and_fit(capability: str, tmp_path: Path) -> None:
+def check(cache: Path, *options: str) -> tuple[int, str]:
+    """The exit code of `--check`, and what it prints; Triton does not compile under its interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.executor.compile_kernels", capability],
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.gpu.compiled", "--check", *options],
         cwd=ROOT,
-        env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
+        env={**environment, "TRITON_CACHE_DIR": str(cache)},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert {name for _, name, _, _ in lines} >= KERNELS
-    for _, name, shared, spilled in lines:
-        assert int(shared) <= SHARED_MEMORY[capability], name
-        # A few spilled registers cost nothing that can be measured; kilobytes do.
-        assert int(spilled) <= 1024, name
+    return done.returncode, done.stdout or done.stderr
+
+
+def test_no_kernel_got_worse(tmp_path: Path) -> None:
+    """Compiles the part of the variants for which the compiler would be given something else than for the table."""
+    code, printed = check(tmp_path)
+    assert code == 0, printed
+
+
+def test_a_kernel_that_got_worse_is_named(tmp_path: Path) -> None:
+    table = json.loads(FILE.read_text(encoding="utf-8"))
+    if table["triton"] != triton.__version__:
+        pytest.skip("the table was made with another Triton")
+    rows = {(row["capability"], row["kernel"], row["form"]): row for row in table["rows"] if row["case"] == "8B bf16"}
+    better, absent = rows[90, "gate_kernel", "gate"], rows[89, "gate_kernel", "gate"]
+    better["whole"]["instructions"] //= 2
+    better["key"] = "of another compilation"
+    table["rows"].remove(absent)
+    table["rows"].append({**better, "form": "no more"})
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps(table), encoding="utf-8")
+    code, printed = check(tmp_path, "--table", str(file), "--only", "sm_90 gate_kernel: 8B bf16, gate")
+    assert code == 1
+    worse, missing, idle, _ = printed.splitlines()
+    assert worse.startswith("sm_90 gate_kernel: 8B bf16, gate: instructions a block ")
+    assert missing == "sm_89 gate_kernel: 8B bf16, gate: is not in the table"
+    assert idle == "sm_90 gate_kernel: 8B bf16, no more: is in the table, and nothing launches it"

@@ -13,33 +13,33 @@ from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
 from qpdsl.executor.kernels.triton.attention.decode import decode
-from qpdsl.executor.kernels.triton.attention.tuning import Tuning, split_count
+from qpdsl.executor.kernels.triton.attention.tuning import Tuning
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
-# Element, type, page size, key heads, queries a key head, width, window, cap, sinks, parts.
+# Element, type, page size, key heads, queries a key head, width, window, cap, sinks, tokens of a part.
 CASES = [
-    ("plain", F32, 16, 2, 4, 32, None, None, False, 1),
-    ("plain", F32, 16, 1, 7, 80, None, None, False, 3),
-    ("plain", F32, 32, 2, 1, 64, 20, None, False, 2),
-    ("plain", F32, 16, 1, 4, 96, None, 5.0, True, 3),
-    ("plain", F32, 16, 1, 20, 64, 1, None, False, 1),
-    ("plain", BF16, 16, 2, 4, 128, None, None, False, 4),
-    ("plain", BF16, 32, 1, 7, 64, 33, 30.0, True, 3),
-    ("plain", F16, 16, 1, 1, 80, 16, None, False, 1),
-    ("int8", F32, 16, 2, 4, 64, None, None, False, 3),
-    ("int8", BF16, 32, 1, 7, 80, 40, None, True, 2),
-    ("fp8", F32, 16, 1, 4, 128, None, 20.0, False, 2),
-    ("fp8", F16, 16, 2, 1, 32, 17, None, False, 3),
-    ("int4", BF16, 16, 1, 4, 64, None, None, False, 2),
-    ("int4", F32, 16, 2, 1, 80, 17, None, True, 1),
+    ("plain", F32, 16, 2, 4, 32, None, None, False, 128),
+    ("plain", F32, 16, 1, 7, 80, None, None, False, 32),
+    ("plain", F32, 32, 2, 1, 64, 20, None, False, 64),
+    ("plain", F32, 16, 1, 4, 96, None, 5.0, True, 32),
+    ("plain", F32, 16, 1, 20, 64, 1, None, False, 128),
+    ("plain", BF16, 16, 2, 4, 128, None, None, False, 16),
+    ("plain", BF16, 32, 1, 7, 64, 33, 30.0, True, 32),
+    ("plain", F16, 16, 1, 1, 80, 16, None, False, 128),
+    ("int8", F32, 16, 2, 4, 64, None, None, False, 32),
+    ("int8", BF16, 32, 1, 7, 80, 40, None, True, 64),
+    ("fp8", F32, 16, 1, 4, 128, None, 20.0, False, 64),
+    ("fp8", F16, 16, 2, 1, 32, 17, None, False, 32),
+    ("int4", BF16, 16, 1, 4, 64, None, None, False, 64),
+    ("int4", F32, 16, 2, 1, 80, 17, None, True, 128),
 ]
 # No token, the first token, a full page, one more, and enough for several blocks and parts.
 CONTEXTS = [0, 1, 16, 33, 100]
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "page_size", "kv_heads", "fold", "dim", "window", "cap", "sinks", "splits"), CASES
+    ("kind", "dtype", "page_size", "kv_heads", "fold", "dim", "window", "cap", "sinks", "split"), CASES
 )
 def test_agrees_with_the_twin(
     kind: RowKind,
@@ -51,9 +51,9 @@ def test_agrees_with_the_twin(
     window: int | None,
     cap: float | None,
     sinks: bool,
-    splits: int,
+    split: int,
 ) -> None:
-    generator = torch.Generator().manual_seed(dim + splits)
+    generator = torch.Generator().manual_seed(dim + split)
     tables, count = page_tables(CONTEXTS, page_size, generator)
     rows = make_rows(count, page_size, kv_heads, dim, dtype, kind, generator)
     batch = make_batch(CONTEXTS, [0, 1, 1, 1, 1], tables, page_size, len(CONTEXTS))
@@ -63,7 +63,7 @@ def test_agrees_with_the_twin(
     scores = torch.randn(kv_heads * fold, generator=generator).to(DEVICE) if sinks else None
     scoring = Scoring(dim**-0.5 * 2, window, cap, scores)
     out = torch.full(query.shape, float("nan"), dtype=dtype, device=DEVICE)
-    tuning = Tuning(keys=32 if page_size == 32 else 16, rows=32 if fold > 16 else 16, splits=splits, least=32)
+    tuning = Tuning(keys=32 if page_size == 32 else 16, small=32 if fold > 16 else 16, split=split)
     decode(query, rows, batch, 1, scoring, out, tuning)
     wanted = reference.attention(query, rows, batch, 1, scoring)
     torch.testing.assert_close(out, wanted, rtol=0, atol=TOLERANCE[dtype])
@@ -77,18 +77,8 @@ def test_scores_far_apart_do_not_overflow() -> None:
     query = make_query(1, 2, 32, F32, generator)
     for scoring in (Scoring(1e3), Scoring(1e3, softcap=1.0)):
         out = torch.empty(query.shape, device=DEVICE)
-        decode(query, rows, batch, 0, scoring, out, Tuning(keys=16, splits=2, least=16))
+        decode(query, rows, batch, 0, scoring, out, Tuning(keys=16, split=32))
         wanted = reference.attention(query, rows, batch, 0, scoring)
         torch.testing.assert_close(out, wanted, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("longest", [1, 100, 1000, 10_000, 1_000_000])
-@pytest.mark.parametrize("programs", [1, 8, 32, 200, 10_000])
-def test_splits_fill_the_device_and_no_more(programs: int, longest: int) -> None:
-    tuning, processors = Tuning(), 132
-    count = split_count(programs, longest, tuning, processors)
-    assert 1 <= count <= max(1, -(-longest // tuning.least))
-    if programs >= 2 * processors:
-        assert count == 1
-    if programs == 8 and longest >= 10_000:
-        assert programs * count >= processors

@@ -174,6 +174,23 @@ def test_an_interrupt_keeps_what_is_finished(folder: Path, forks: Forks) -> None
 def test_a_row_that_fails_fails_alone(qpdsl: Run, folder: Path) -> None:
     ran = qpdsl("eval", "p.qp", "--program", "plain", "--input", "in.jsonl", "--row-timeout", "0.0001")
     assert ran.code == Exit.ROW_FAILED and "8 rows failed" in ran.err and "failed" in ran.out
+    ran = qpdsl("eval", "p.qp", "--program", "plain", "--input", "in.jsonl", "--row-timeout", "0.0001", "--limit", 1)
+    assert "note: 1 row failed; `qpdsl runs show` says why, `--fresh` runs it again" in ran.err
+
+
+def test_a_row_that_the_grader_cannot_take_is_kept_and_graded_by_the_next_call(qpdsl: Run, folder: Path) -> None:
+    (folder / "own.py").write_text("def grade(row):\n    return 1 / row['level'] > 0\n")
+    words = ("eval", "p.qp", "--input", "in.jsonl", *GRID, "--grader", "python:own.py:grade", "--format", "csv")
+    first = qpdsl(*words)
+    assert first.code == Exit.ROW_FAILED and "48 rows in" in first.err
+    assert "24 rows have no grade, and they are graded again" in first.err and "ZeroDivisionError" in first.err
+    assert {row["accuracy"] for row in csv.DictReader(io.StringIO(first.out))} == {"1.0"}
+    again = qpdsl(*words)
+    assert (again.code, again.out) == (first.code, first.out) and "rows in" not in again.err
+    (folder / "own.py").write_text("def grade(row):\n    return row['level'] == 1\n")
+    mended = qpdsl(*words)
+    assert mended.code == Exit.OK and "rows in" not in mended.err
+    assert {row["accuracy"] for row in csv.DictReader(io.StringIO(mended.out))} == {"0.5"}
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json", "csv"])

@@ -10,6 +10,7 @@ import pytest
 
 from qpdsl.errors import UserError
 from qpdsl.inputs.input_row import InputRow
+from qpdsl.measures.grader import GraderError
 from qpdsl.measures.graders.known_graders import grader_named
 
 CASES = [json.loads(line) for line in Path(__file__).with_name("graded.jsonl").read_text().splitlines()]
@@ -78,16 +79,16 @@ def test_a_function_grades(tmp_path: Path, text: str, correct: bool | None, poin
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("def grade(answer): return 7", "gave 7 for row `1`"),
-        ("def grade(answer): raise ValueError('no')", "failed for row `1`: ValueError: no"),
-        ("def grade(answer): raise SystemExit", "failed for row `1`"),
+        ("def grade(answer): return 7", "gave 7, not True or False"),
+        ("def grade(answer): raise ValueError('no')", "`python:own.py:grade` failed: ValueError: no"),
+        ("def grade(answer): raise SystemExit", "failed: SystemExit"),
         ("def grade(question): return True", "must take some of answer, reference, row"),
         ("def other(answer): return True", "has no function `grade`"),
         ("1 / 0", "ZeroDivisionError"),
     ],
 )
 def test_a_function_that_does_not_do_is_said(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
+    with pytest.raises((UserError, GraderError), match=words):
         asyncio.run(grader_named(function(tmp_path, text)).grade("abc", InputRow("1", {}, "abc")))
 
 

@@ -1,0 +1,240 @@
+"""The variants of kernels that users meet: each case launches what a step of some model launches.
+
+A new kernel is a line here: a case whose function calls its launcher with tensors of the sizes of a real step. They are
+not read, so they may be empty. A variant that an earlier case launched too counts for that case alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from qpdsl.executor.kernels import layers, paged_attention, token_heads
+from qpdsl.executor.kernels.data.bandits import Bandits
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
+from qpdsl.executor.kernels.data.layer_constants import Addition, HeadConstants, NormWeights
+from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Paths, Scoring
+from qpdsl.executor.kernels.data.token_draws import HeadWeights, TokenDraws
+from qpdsl.executor.kernels.triton import lin_ucb_kernels
+from qpdsl.executor.kernels.triton.attention import cascade, decode, prefill, store  # noqa: F401 (loaded to be caught)
+from qpdsl.executor.kernels.triton.heads import dense_head, sample, sparse_head  # noqa: F401 (loaded to be caught)
+
+CAPABILITIES = (80, 89, 90)
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+PAGE = 16
+# Sequences of a step, and new tokens of the chunk of a prompt beside them.
+_SEQUENCES, _CHUNK = 16, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What `launch()` launches on devices of `capabilities`. `quick`: is among those that are compiled in tests."""
+
+    name: str
+    form: str
+    launch: Callable[[], object] = field(hash=False)
+    capabilities: tuple[int, ...] = CAPABILITIES
+    quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Key heads, queries a key head, width, and the type of the model; what its attention has that others do not."""
+
+    name: str
+    kv_heads: int
+    fold: int
+    dim: int
+    dtype: torch.dtype = BF16
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+
+    @property
+    def scoring(self) -> Scoring:
+        sinks = torch.zeros(self.kv_heads * self.fold, dtype=self.dtype) if self.sinks else None
+        return Scoring(self.dim**-0.5, self.window, self.softcap, sinks)
+
+    def rows(self, kind: RowKind) -> KVRows:
+        if kind == "plain":
+            return KVRows.plain(torch.empty(4, PAGE, 2, self.kv_heads, self.dim, dtype=self.dtype))
+        size = row_bytes(kind, self.dtype, PAGE, self.kv_heads, self.dim)
+        return KVRows.quantized(torch.empty(4, size, dtype=torch.uint8), kind, PAGE, self.kv_heads, self.dim)
+
+    def new(self, tokens: int, heads: int) -> torch.Tensor:
+        return torch.empty(tokens, heads, self.dim, dtype=self.dtype)
+
+
+def batch_of(decodes: int, chunk: int, shared: bool = False, trees: bool = False, longest: int = 4096) -> PagedBatch:
+    """`decodes` sequences of one token each, and one of `chunk` tokens where that is not 0."""
+    sequences, tokens = decodes + (chunk > 0), decodes + chunk
+
+    def integers(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.int32)
+
+    tiles = integers(3, 5)
+    return PagedBatch(
+        pages=integers(sequences, 64),
+        context=integers(sequences),
+        slots=torch.zeros(tokens, dtype=torch.int64),
+        query_start=integers(sequences + 1),
+        decodes=decodes,
+        longest=longest,
+        longest_query=max(chunk, 1),
+        cascade=Cascade(integers(decodes), tiles, integers(decodes), integers(decodes), decodes, 1, 2048, 2048)
+        if shared
+        else None,
+        paths=Paths(integers(sequences), integers(sequences, 8)) if trees else None,
+    )
+
+
+def attend(model: Model, kind: RowKind, batch: PagedBatch, deterministic: bool = False) -> None:
+    query = model.new(batch.slots.shape[0], model.kv_heads * model.fold)
+    paged_attention.attention(query, model.rows(kind), batch, 1, model.scoring, deterministic)
+
+
+def put(model: Model, kind: RowKind) -> None:
+    new = model.new(_SEQUENCES, model.kv_heads)
+    paged_attention.store(model.rows(kind), new, new, batch_of(_SEQUENCES, 0).slots, 1)
+
+
+# What a step may be, by its name in the table.
+FORMS: dict[str, Callable[[Model, RowKind], None]] = {
+    "decode": lambda model, kind: attend(model, kind, batch_of(_SEQUENCES, 0)),
+    "prefill": lambda model, kind: attend(model, kind, batch_of(0, _CHUNK)),
+    "mixed": lambda model, kind: attend(model, kind, batch_of(_SEQUENCES, _CHUNK)),
+    "short chunk": lambda model, kind: attend(model, kind, batch_of(0, 8)),
+    "short decode": lambda model, kind: attend(model, kind, batch_of(64, 0, longest=128)),
+    "shared prefix": lambda model, kind: attend(model, kind, batch_of(_SEQUENCES, 0, shared=True)),
+    "deterministic decode": lambda model, kind: attend(model, kind, batch_of(_SEQUENCES, 0), True),
+    "deterministic prefill": lambda model, kind: attend(model, kind, batch_of(0, _CHUNK), True),
+    "deterministic mixed": lambda model, kind: attend(model, kind, batch_of(_SEQUENCES, _CHUNK), True),
+    "trees": lambda model, kind: attend(model, kind, batch_of(_SEQUENCES, 0, trees=True)),
+    "store": put,
+}
+KINDS: tuple[RowKind, ...] = ("plain", "int8", "fp8", "int4")
+# Llama 3 of 8B and of 1B parameters have the shapes of most others.
+LLAMA_8B, LLAMA_1B = Model("8B", 8, 4, 128), Model("1B", 8, 4, 64)
+OTHERS = (
+    Model("8B fp16", 8, 4, 128, F16),
+    Model("Qwen 2.5 7B", 4, 7, 128),
+    Model("gpt-oss", 8, 8, 64, window=128, sinks=True),
+    Model("Gemma 3", 4, 2, 256, window=512),
+    Model("Gemma 2", 4, 2, 256, softcap=50.0),
+    Model("Phi 3, 96 wide", 32, 1, 96),
+    Model("float32, 64 wide", 2, 4, 64, F32),
+    Model("float32, 80 wide", 2, 7, 80, F32),
+)
+
+
+def attention_cases() -> list[Case]:
+    cases = [
+        Case(
+            f"8B bf16 {kind}",
+            form,
+            partial(step, LLAMA_8B, kind),
+            quick=form in ("decode", "prefill") and kind != "int4",
+        )
+        for kind in KINDS
+        for form, step in FORMS.items()
+    ]
+    cases += [
+        Case(f"1B bf16 {kind}", form, partial(FORMS[form], LLAMA_1B, kind), quick=(kind, form) == ("plain", "decode"))
+        for kind in KINDS
+        for form in ("decode", "prefill", "mixed", "shared prefix", "deterministic prefill", "store")
+    ]
+    return cases + [
+        Case(f"{model.name} plain", form, partial(FORMS[form], model, "plain"))
+        for model in OTHERS
+        for form in ("decode", "prefill", "deterministic prefill", "store")
+    ]
+
+
+def logits(rows: int, vocabulary: int, dtype: torch.dtype = F32) -> None:
+    sample.sample(torch.empty(rows, vocabulary, dtype=dtype), torch.empty(rows), *integers(rows, 2))
+
+
+def integers(count: int, tensors: int) -> list[torch.Tensor]:
+    return [torch.zeros(count, dtype=torch.int64) for _ in range(tensors)]
+
+
+def heads(which: str, draws: int, head: HeadWeights, masked: bool = False, deterministic: bool = False) -> None:
+    keys, positions = integers(draws, 2)
+    hidden = torch.empty(draws, head.weight.shape[1], dtype=head.weight.dtype)
+    drawn = TokenDraws(keys.int(), torch.ones(draws), keys, positions)
+    if which == "sparse":
+        token_heads.sparse(hidden, head, drawn, torch.zeros(draws + 1, dtype=torch.int32), keys.int(), 100)
+        return
+    words = torch.empty(draws, -(-head.weight.shape[0] // 32), dtype=torch.int32)
+    token_heads.dense(hidden, head, drawn, *((words, keys.int()) if masked else (None, None)), deterministic)
+
+
+def head_cases() -> list[Case]:
+    llama = HeadWeights(torch.empty(128_256, 4096, dtype=BF16))
+    biased = HeadWeights(torch.empty(32_001, 600), torch.empty(32_001), 0.5, 30.0)
+    return [
+        Case("128,256 float32 logits", "draw", partial(logits, 64, 128_256), quick=True),
+        Case("head 8B bf16", "dense, 64 draws", partial(heads, "dense", 64, llama), quick=True),
+        Case("head 8B bf16", "dense, masked", partial(heads, "dense", 64, llama, masked=True)),
+        Case("head 8B bf16", "dense, 1 draw", partial(heads, "dense", 1, llama)),
+        Case("head 8B bf16", "sparse", partial(heads, "sparse", 64, llama), quick=True),
+        Case("head float32, biased, capped", "dense", partial(heads, "dense", 1, biased)),
+        Case("head float32, biased, capped", "sparse", partial(heads, "sparse", 1, biased)),
+    ]
+
+
+def join(width: int, dtype: torch.dtype, biased: bool = False, after: bool = False) -> None:
+    """A product joins the residual stream; with `after` it is normed before."""
+    weights = NormWeights(torch.empty(width), 1e-6)
+    addition = Addition(torch.empty(width) if biased else None, weights if after else None)
+    rows = torch.empty(_SEQUENCES, width, dtype=dtype)
+    layers.add_norm(rows, torch.empty_like(rows), addition, weights)
+
+
+def rotate(model: Model, kind: RowKind, biased: bool = False, normed: bool = False) -> None:
+    queries = model.kv_heads * model.fold
+    bias = torch.empty((queries + 2 * model.kv_heads) * model.dim) if biased else None
+    norms = torch.empty(queries + model.kv_heads, model.dim) if normed else None
+    heads = HeadConstants(queries, model.kv_heads, model.dim, bias, norms)
+    joined = torch.empty(_SEQUENCES, heads.width, dtype=model.dtype)
+    positions, slots = integers(_SEQUENCES, 2)
+    rotations = torch.empty(4096, model.dim // 2, 2)
+    layers.rotate_store(joined, positions, slots, rotations, heads, model.rows(kind), 1)
+
+
+def gate(width: int, dtype: torch.dtype) -> None:
+    layers.gate(torch.empty(_SEQUENCES, 2 * width, dtype=dtype), None, "silu")
+
+
+def layer_cases() -> list[Case]:
+    return [
+        Case("8B bf16", "add and norm", partial(join, 4096, BF16), quick=True),
+        Case("8B bf16", "gate", partial(gate, 14_336, BF16), quick=True),
+        Case("1B bf16", "add and norm", partial(join, 2048, BF16)),
+        Case("Gemma 2 bf16", "norm, add and norm", partial(join, 2304, BF16, after=True)),
+        Case("float32, 64 wide", "add and norm", partial(join, 896, F32, biased=True)),
+        *(Case(f"8B bf16 {kind}", "rotate and store", partial(rotate, LLAMA_8B, kind), quick=True) for kind in KINDS),
+        *(Case(f"1B bf16 {kind}", "rotate and store", partial(rotate, LLAMA_1B, kind)) for kind in KINDS),
+        Case("Qwen 2.5 7B plain", "rotate and store", partial(rotate, OTHERS[1], "plain", biased=True)),
+        Case("Qwen 3 8B plain", "rotate and store", partial(rotate, LLAMA_8B, "plain", normed=True)),
+        Case("float32, 64 wide plain", "rotate and store", partial(rotate, OTHERS[6], "plain", biased=True)),
+    ]
+
+
+def route(routers: int, arms: int, features: int) -> None:
+    known = torch.zeros(routers, arms, features, features + 1, dtype=torch.float64)
+    bandits = Bandits(known[..., 1:].contiguous(), known[..., 0].contiguous())
+    contexts = torch.zeros(routers, features, dtype=torch.float64)
+    taken = lin_ucb_kernels.choose(bandits, contexts, contexts.new_zeros(1))
+    lin_ucb_kernels.learn(bandits, contexts, taken, contexts.new_zeros(routers))
+
+
+CASES: tuple[Case, ...] = (
+    *attention_cases(),
+    *layer_cases(),
+    *head_cases(),
+    Case("router of 3 arms", "choose and learn", partial(route, 16, 3, 6)),
+)
