@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from benchmarks.common.results import Goal, Ratio, goal_table, machine_line, wri
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.replica_setup import ReplicaSetup
-from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.dataset.row_runner import FinishedRow
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.planner.values.json_values import dumps
 
@@ -39,9 +40,10 @@ class Measured:
         records: dict[int, str] = {}
         ended: list[tuple[float, int]] = []
 
-        def done(number: int, outcome: Outcome) -> None:
-            records[number] = dumps(outcome.record(timing=False))
-            ended.append((time.monotonic(), outcome.tokens_out))
+        def done(finished: Sequence[FinishedRow]) -> None:
+            for row in finished:
+                records[row.number] = dumps(row.outcome.record(timing=False))
+                ended.append((time.monotonic(), row.outcome.tokens_out))
 
         start = time.monotonic()
         asyncio.run(run.run(numbered, done))

@@ -19,6 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from benchmarks.common.shapes import random_prompts
+from benchmarks.gpu import engine_checks
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.estimate.shapes import SHAPES, Shape
 from benchmarks.gpu.record import Record
@@ -84,6 +85,7 @@ def run(record: Record, bench: Bench) -> None:
 
 def run_compiled(record: Record, bench: Bench) -> None:
     """Decode steps with compiled modules, which takes a compiler minutes."""
+    engine_checks.run_compiled(record, bench)
     steps = _DRY if bench.dry else Steps()
     bandwidth = started(record, bench)
     for name in steps.models[-1:]:
@@ -172,8 +174,9 @@ def engine_for(model: PagedModel, variant: str, batch: int, tokens: int) -> Page
     return engine
 
 
-def skip_prompts(engine: PagedEngine, model: PagedModel) -> None:
-    """Has steps with prompts compute nothing: their hidden states are zeros, and their pages stay as they are."""
+@contextmanager
+def without_prompts(engine: PagedEngine, model: PagedModel) -> Iterator[None]:
+    """Steps with prompts compute nothing in the block: their hidden states are zeros, their pages stay as they are."""
     backend = engine._runners["m"].backend
     forward = backend.forward
 
@@ -186,16 +189,23 @@ def skip_prompts(engine: PagedEngine, model: PagedModel) -> None:
         return ForwardOutput(readers, hidden, {})
 
     backend.forward = skipping  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        backend.forward = forward  # type: ignore[method-assign]
 
 
-def decoding(model: PagedModel, variant: str, batch: int, context: int, total: int) -> PagedEngine:
-    """An engine of which `batch` sequences of `context` tokens, which share nothing, have their first token."""
-    engine = engine_for(model, variant, batch, context + total)
-    skip_prompts(engine, model)
+def decoding(model: PagedModel, variant: str, batch: int, context: int, total: int, spare: int = 0) -> PagedEngine:
+    """An engine of which `batch` sequences of `context` tokens, which share nothing, have their first token.
+
+    There is room for `spare` others.
+    """
+    engine = engine_for(model, variant, batch + spare, context + total)
     for index, prompt in enumerate(random_prompts(batch, context, model.vocabulary)):
         engine.submit("m", GenerateRequest(prompt, (index,), SamplingParams(1.0), total))
-    while any(sequence.drawn == 0 for sequence in sequences(engine)):
-        engine.step()
+    with without_prompts(engine, model):
+        while any(sequence.drawn == 0 for sequence in sequences(engine)):
+            engine.step()
     return engine
 
 

@@ -22,29 +22,36 @@ SAMPLING = (SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(
 
 def run(record: Record, bench: Bench) -> None:
     """Each check with its name, whether it passed, and what went wrong, into the table `checks`."""
-    device = bench.device
-    wanted = tokens(serve(engine(model("cpu", kernels=False))))
+    device, batch = bench.device, requests(2, 3) if bench.dry else requests()
+    plain, fused = model("cpu", kernels=False), model(device)
+    wanted = tokens(serve(engine(plain), batch))
     variants = {"eager": EngineConfig(graphs=False), "graphs": EngineConfig()}
     variants["deterministic"] = EngineConfig(deterministic=True)
     variants["one step at a time"] = EngineConfig(overlap=False)
-    check(record, "layers are fused", lambda: layers_are_fused(device))
-    check(record, "modules: the CPU's tokens in float32", lambda: same(device, EngineConfig(), wanted, fused=False))
+    check(record, "layers are fused", lambda: layers_are_fused(fused))
     for name, config in variants.items():
-        check(record, f"{name}: the CPU's tokens in float32", lambda config=config: same(device, config, wanted))
-    masked_wanted = tokens(serve(engine(model("cpu", kernels=False)), masked(sparse=False)))
-    for head in ("dense", "sparse"):
-        name = f"{head} head under a mask: the CPU's tokens"
-        check(record, name, lambda head=head: same_masked(device, head == "sparse", masked_wanted))
-    check(record, "deterministic: the same bits in any batch", lambda: same_bits(device))
+        check(
+            record,
+            f"{name}: the CPU's tokens in float32",
+            lambda config=config: same(fused, config, batch, wanted),
+        )
+    modules = "modules: the CPU's tokens in float32"
+    check(record, modules, lambda: same(model(device, fused=False), EngineConfig(), batch, wanted))
+    dense, sparse = ([replace(request, mask=RuleMask, sparse=which) for request in batch] for which in (False, True))
+    held = tokens(serve(engine(plain), dense))
+    for name, asked in {"dense": dense, "sparse": sparse}.items():
+        check(record, f"{name} head under a mask: the CPU's tokens", lambda a=asked: same(fused, None, a, held))
+    check(record, "deterministic: the same bits in any batch", lambda: same_bits(fused, batch))
     if device == "cuda":
-        check(record, "graphs: decode steps are captured and replayed", captures)
+        check(record, "graphs: steps are captured and replayed", captures)
         check(record, "no step waits but for its results", waits_for_results_only)
 
 
 def run_compiled(record: Record, bench: Bench) -> None:
     """The same of compiled layers."""
-    wanted = tokens(serve(engine(model("cpu", kernels=False))))
-    check(record, "compiled: the CPU's tokens in float32", lambda: compiled(bench.device, wanted))
+    batch = requests(2, 3) if bench.dry else requests()
+    wanted = tokens(serve(engine(model("cpu", kernels=False)), batch))
+    check(record, "compiled: the CPU's tokens in float32", lambda: compiled(bench.device, batch, wanted))
 
 
 def check(record: Record, name: str, holds: Callable[[], str | None]) -> None:
@@ -60,35 +67,30 @@ def check(record: Record, name: str, holds: Callable[[], str | None]) -> None:
     record.case("checks", name, line)
 
 
-def layers_are_fused(device: str) -> str | None:
+def layers_are_fused(paged: PagedModel) -> str | None:
     """Falling back to modules would go unseen in the tokens."""
-    told = model(device).implementation
-    return told if "modules" in told else None
+    return paged.implementation if "modules" in paged.implementation else None
 
 
-def same(device: str, config: EngineConfig, wanted: list[list[tuple[int, ...]]], fused: bool = True) -> str | None:
-    drawn = tokens(serve(engine(model(device, fused=fused), config)))
+def same(
+    paged: PagedModel, config: EngineConfig | None, batch: list[GenerateRequest], wanted: list[list[tuple[int, ...]]]
+) -> str | None:
+    drawn = tokens(serve(engine(paged, config), batch))
     differ = sum(a != b for mine, theirs in zip(drawn, wanted, strict=True) for a, b in zip(mine, theirs, strict=True))
     return f"{differ} samples of {sum(map(len, wanted))} differ" if differ else None
 
 
-def same_masked(device: str, sparse: bool, wanted: list[list[tuple[int, ...]]]) -> str | None:
-    return None if tokens(serve(engine(model(device)), masked(sparse))) == wanted else "other tokens"
-
-
-def compiled(device: str, wanted: list[list[tuple[int, ...]]]) -> str | None:
+def compiled(device: str, batch: list[GenerateRequest], wanted: list[list[tuple[int, ...]]]) -> str | None:
     """Falling back to layers as they come would go unseen in the tokens."""
     paged = model(device, fused=False)
-    drawn = tokens(serve(engine(paged, EngineConfig(compiled=True))))
-    if not getattr(paged._stack, "compiled", False):
-        return "the layers ran uncompiled"
-    return None if drawn == wanted else "other tokens"
+    differ = same(paged, EngineConfig(compiled=True), batch, wanted)
+    return differ if getattr(paged._stack, "compiled", False) else "the layers ran uncompiled"
 
 
 def captures() -> str | None:
     """So would steps that run as they are."""
     made = engine(model("cuda"))
-    serve(made)
+    serve(made, requests())
     graphs = made._runners["m"].backend.graphs
     assert graphs is not None
     if graphs.failure is not None:
@@ -96,20 +98,20 @@ def captures() -> str | None:
     return None if graphs.replays else f"{graphs.captures} captures, no replay"
 
 
-def same_bits(device: str) -> str | None:
+def same_bits(paged: PagedModel, batch: list[GenerateRequest]) -> str | None:
     """Log-probabilities too: a sum taken in another order shows there first."""
-    paged, config = model(device), EngineConfig(deterministic=True)
-    alone = [serve(engine(paged, config), [request])[0] for request in requests()]
-    return None if serve(engine(paged, config)) == alone else "log-probabilities differ"
+    config = EngineConfig(deterministic=True)
+    alone = [serve(engine(paged, config), [request])[0] for request in batch]
+    return None if serve(engine(paged, config), batch) == alone else "log-probabilities differ"
 
 
 def waits_for_results_only() -> None:
     """torch raises where an operator would wait; the wait for an event is not one of those."""
     served = engine(model("cuda"))
-    serve(served)
+    serve(served, requests())
     torch.cuda.set_sync_debug_mode("error")
     try:
-        serve(served)
+        serve(served, requests())
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -135,20 +137,15 @@ def model(device: str, kernels: bool = True, fused: bool = True) -> PagedModel:
     return PagedModel(made.to(device), kernels=kernels, native=fused)
 
 
-def requests() -> list[GenerateRequest]:
+def requests(most: int = 7, length: int = 20) -> list[GenerateRequest]:
     """Prompts that share prefixes long enough to be read once, some that share nothing, and a fan-out."""
     stem, *others = random_prompts(7, 150, 1000)
     prompts = [stem + other[: 3 * index + 1] for index, other in enumerate(others[:3])]
     prompts += [other[:40] for other in others]
     return [
-        GenerateRequest(tuple(prompt), tuple(range(index, index + (7 if index == 2 else 2))), SAMPLING[index % 4], 20)
-        for index, prompt in enumerate(prompts)
+        GenerateRequest(prompt, tuple(range(index, index + (7 if index == 2 else 2))), SAMPLING[index % 4], length)
+        for index, prompt in enumerate(prompts[:most])
     ]
-
-
-def masked(sparse: bool) -> list[GenerateRequest]:
-    """The same under masks that often leave one id."""
-    return [replace(request, mask=RuleMask, sparse=sparse) for request in requests()]
 
 
 def engine(paged: PagedModel, config: EngineConfig | None = None) -> PagedEngine:
@@ -157,8 +154,8 @@ def engine(paged: PagedModel, config: EngineConfig | None = None) -> PagedEngine
     return made
 
 
-def serve(made: PagedEngine, batch: list[GenerateRequest] | None = None) -> list[tuple[Sample, ...]]:
-    tickets = [made.submit("m", request) for request in batch or requests()]
+def serve(made: PagedEngine, batch: list[GenerateRequest]) -> list[tuple[Sample, ...]]:
+    tickets = [made.submit("m", request) for request in batch]
     while made.has_work:
         made.step()
     return [ticket.result().samples for ticket in tickets]

@@ -16,7 +16,7 @@ import torch
 from benchmarks.gpu import engine_checks
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.engine import model_of
-from benchmarks.gpu.engine_checks import check, engine, model, serve, tokens
+from benchmarks.gpu.engine_checks import check, engine, model, requests, serve, tokens
 from benchmarks.gpu.record import Record
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
@@ -72,7 +72,7 @@ def filtered(bench: Bench) -> str | None:
 
 def failed_capture() -> str | None:
     """A forward that waits for the device cannot be captured. Steps go on eagerly, in the stream that was current."""
-    wanted = tokens(serve(engine(model("cuda"))))
+    wanted = tokens(serve(engine(model("cuda")), requests()))
     paged = model("cuda")
     forward = paged.forward
 
@@ -85,7 +85,7 @@ def failed_capture() -> str | None:
     logging.disable(logging.WARNING)
     try:
         served = engine(paged)
-        drawn = tokens(serve(served))
+        drawn = tokens(serve(served, requests()))
     finally:
         logging.disable(logging.NOTSET)
     graphs = served._runners["m"].backend.graphs  # type: ignore[attr-defined]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -11,16 +15,19 @@ import torch
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.record import Record, alive, reason
-from qpdsl.executor.kernels import paged_attention
+from qpdsl.executor.kernels import layers, paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
-from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
+from qpdsl.executor.kernels.data.layer_constants import Addition, HeadConstants, NormWeights
+from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
-from qpdsl.executor.kernels.plain import reference
+from qpdsl.executor.kernels.plain import layer_twins, reference
 from tests.support.executor.paged_case import DEVICE, make_batch, make_query, make_rows, page_tables
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
 # Relative errors: those of the sums in float32, and in 16 bits of the rounded weights and the rounded result.
 BOUNDS = {F32: 2e-5, BF16: 1e-2, F16: 1.5e-3}
+# Seconds after which compute-sanitizer is left alone.
+_SANITIZED = 45
 
 
 @dataclass(frozen=True)
@@ -90,11 +97,18 @@ def run(record: Record, bench: Bench) -> None:
     for shape in SMALL if small else SHAPES:
         name = ", ".join(f"{key} {value}" for key, value in asdict(shape).items() if value)
         record.case("checks", name, lambda shape=shape, name=name: check(shape, lengths, name))
-    record.case("checks", "sampling", lambda: check_sampling(lengths.vocabulary))
+    # In a dry run without the interpreter there are but the twins, which these do not ask for.
+    kernels = paged_attention.on_device(torch.empty(0, device=DEVICE))
+    if kernels:
+        record.case("checks", "sampling", lambda: check_sampling(lengths.vocabulary))
+    for kind in ("plain", "fp8") if small else ("plain", "fp8", "int8", "int4"):
+        record.case("checks", f"layers, {kind}", lambda kind=kind: check_layers(kind, small))
     for dtype in (F32, BF16) if small else (F32, BF16, F16):
         record.case("checks", f"heads, {dtype}", lambda dtype=dtype: check_heads(dtype, 300 if small else 50_001))
-    for sizes in ((1, 3, 6), (4 if small else 64, 4, 3)):
+    for sizes in ((1, 3, 6), (4 if small else 64, 4, 3)) if kernels else ():
         record.case("checks", f"routers, {sizes}", lambda sizes=sizes: check_router(*sizes, steps=5 if small else 50))
+    if not small:
+        record.case("checks", "memory", check_memory)
 
 
 def result(kernel: str, case: str, error: float, bound: float, why: str = "") -> dict[str, Any]:
@@ -112,11 +126,20 @@ def result(kernel: str, case: str, error: float, bound: float, why: str = "") ->
     }
 
 
-def check(shape: Shape, lengths: Lengths, name: str) -> list[dict[str, Any]]:
-    """Each kernel's error against its twin; one that fails is wrong, and the next is tried.
+@dataclass(frozen=True)
+class Prepared:
+    """Tensors of one shape: a batch of sequences that decode and of chunks, and new keys and values of all of them."""
 
-    Of attention the error is the largest relative error of a token's vector, of `store` the number of wrong bytes.
-    """
+    rows: KVRows
+    batch: PagedBatch
+    cascade: Cascade | None
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    scoring: Scoring
+
+
+def prepared(shape: Shape, lengths: Lengths) -> Prepared:
     generator = torch.Generator().manual_seed(shape.dim)
     contexts = [*lengths.decoding, *(context for context, _ in lengths.chunks)]
     queries = [*(1 for _ in lengths.decoding), *(count for _, count in lengths.chunks)]
@@ -128,13 +151,45 @@ def check(shape: Shape, lengths: Lengths, name: str) -> list[dict[str, Any]]:
     cascade = plan(tables[:decodes], contexts[:decodes], shape.page_size, DEVICE, least=shape.page_size)
     heads = shape.kv_heads * shape.fold
     query = make_query(sum(queries), heads, shape.dim, shape.dtype, generator)
-    new = [make_query(sum(queries), shape.kv_heads, shape.dim, shape.dtype, generator) for _ in range(2)]
+    key, value = (make_query(sum(queries), shape.kv_heads, shape.dim, shape.dtype, generator) for _ in range(2))
     sinks = torch.randn(heads, generator=generator).to(DEVICE) if shape.sinks else None
     scoring = Scoring(shape.dim**-0.5 * 2, shape.window, shape.cap, sinks)
+    return Prepared(rows, batch, cascade, query, key, value, scoring)
 
-    wanted = reference.attention(query, rows, batch, 1, scoring)
-    bound = BOUNDS[shape.dtype]
-    decoding = replace(batch, cascade=cascade)
+
+def attended(made: Prepared) -> dict[str, Callable[[], torch.Tensor]]:
+    """The ways to attend, by name. Each returns the results of all tokens, or of the first ones."""
+    query, rows, batch, scoring = made.query, made.rows, made.batch, made.scoring
+    decoding = replace(batch, cascade=made.cascade)
+    attention, decodes = paged_attention.attention, batch.decodes
+    return {
+        "decode": lambda: attention(query, rows, batch, 1, scoring)[:decodes],
+        "cascade": lambda: attention(query, rows, decoding, 1, scoring)[:decodes],
+        "mixed": lambda: attention(query, rows, batch, 1, scoring),
+        "prefill": lambda: paged_attention.prefill(query, rows, batch, 1, scoring),
+        "fixed bits": lambda: attention(query, rows, batch, 1, scoring, deterministic=True),
+    }
+
+
+def launches() -> list[Callable[[], object]]:
+    """What launches the attention kernels of all shapes, for whoever compiles them."""
+
+    def launch(shape: Shape) -> None:
+        made = prepared(shape, SHORT)
+        for attend in attended(made).values():
+            attend()
+        paged_attention.store(made.rows, made.key, made.value, made.batch.slots, 1)
+
+    return [lambda shape=shape: launch(shape) for shape in SHAPES]  # type: ignore[misc]
+
+
+def check(shape: Shape, lengths: Lengths, name: str) -> list[dict[str, Any]]:
+    """Each kernel's error against its twin; one that fails is wrong, and the next is tried.
+
+    Of attention the error is the largest relative error of a token's vector, of `store` the number of wrong bytes.
+    """
+    made = prepared(shape, lengths)
+    wanted = reference.attention(made.query, made.rows, made.batch, 1, made.scoring)
 
     def error(call: Callable[[], torch.Tensor]) -> float:
         out = call()
@@ -143,16 +198,10 @@ def check(shape: Shape, lengths: Lengths, name: str) -> list[dict[str, Any]]:
         return float(torch.nan_to_num(relative, nan=float("inf")))
 
     calls: list[tuple[str, float, Callable[[], float]]] = [
-        ("decode", bound, lambda: error(lambda: paged_attention.attention(query, rows, batch, 1, scoring)[:decodes])),
-        (
-            "cascade",
-            bound,
-            lambda: error(lambda: paged_attention.attention(query, rows, decoding, 1, scoring)[:decodes]),
-        ),
-        ("prefill", bound, lambda: error(lambda: paged_attention.prefill(query, rows, batch, 1, scoring))),
-        # The last: it changes the rows.
-        ("store", 0.0, lambda: float(store_differs(rows, new[0], new[1], batch))),
+        (kernel, BOUNDS[shape.dtype], lambda call=call: error(call)) for kernel, call in attended(made).items()
     ]
+    # The last: it changes the rows.
+    calls.append(("store", 0.0, lambda: float(store_differs(made.rows, made.key, made.value, made.batch))))
     lines = []
     for kernel, most, call in calls:
         try:
@@ -162,6 +211,72 @@ def check(shape: Shape, lengths: Lengths, name: str) -> list[dict[str, Any]]:
                 alive()
             lines.append(result(kernel, name, float("inf"), most, reason(failure)))
     return lines
+
+
+def check_layers(kind: RowKind, small: bool) -> list[dict[str, Any]]:
+    """What fused layers compute between their products, of a model of 8B: relative errors of rows, in its type."""
+    dtype = F32 if small else BF16
+    heads = HeadConstants(4, 2, 32) if small else HeadConstants(32, 8, 128)
+    tokens, hidden, gated = (5, 64, 96) if small else (37, 4096, 14_336)
+    generator = torch.Generator().manual_seed(1)
+
+    def drawn(*shape: int, like: torch.dtype = dtype) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(like).to(DEVICE)
+
+    norm = NormWeights(drawn(hidden, like=F32), 1e-5)
+    residual, product, widened = drawn(tokens, hidden), drawn(tokens, hidden), drawn(tokens, 2 * gated)
+    tables, count = page_tables([tokens], 16, generator)
+    batch = make_batch([tokens], [tokens], tables, 16, 0)
+    rows = make_rows(count, 16, heads.kv_heads, heads.dim, dtype, kind, generator)
+    geometry = (rows.kind, rows.page_size, rows.kv_heads, rows.dim)
+    data = rows.data.clone()
+    twin = KVRows.plain(data) if kind == "plain" else KVRows.quantized(data, *geometry)
+    joined, positions = drawn(tokens, heads.width), torch.arange(tokens, device=DEVICE)
+    angles = torch.rand(tokens, heads.dim // 2, generator=generator) * 6
+    rotations = torch.stack((angles.cos(), angles.sin()), -1).to(DEVICE)
+    turned = (positions, batch.slots, rotations, heads)
+
+    def error(mine: torch.Tensor, theirs: torch.Tensor) -> float:
+        mine, theirs = mine.flatten(1).float(), theirs.flatten(1).float()
+        return float(((mine - theirs).norm(dim=1) / theirs.norm(dim=1).clamp_min(1e-9)).max())
+
+    addition = Addition(None, None)
+    wanted_residual, wanted_joined, wanted_gate = residual.clone(), joined.clone(), widened.clone()
+    wanted_norm = layer_twins.add_norm(wanted_residual, product, addition, norm)
+    layer_twins.rotate_store(wanted_joined, *turned, twin, 1)
+    layer_twins.gate(wanted_gate, None, "silu")
+    normed = layers.add_norm(residual, product, addition, norm)
+    queries = layers.rotate_store(joined, *turned, rows, 1)
+    gate = layers.gate(widened, None, "silu")
+    own = heads.heads * heads.dim
+    # A key may be rounded to the neighbour of its twin's, and then a byte differs.
+    wrong = (rows.data.view(torch.uint8) != twin.data.view(torch.uint8)).float().mean()
+    return [
+        result(
+            "add norm",
+            f"{hidden} wide",
+            max(error(residual, wanted_residual), error(normed, wanted_norm)),
+            BOUNDS[dtype],
+        ),
+        result("rotate", f"queries, {kind}", error(queries.flatten(1), wanted_joined[:, :own]), BOUNDS[dtype]),
+        result("rotate", f"share of stored bytes, {kind}", float(wrong), 1e-2),
+        result("gate", f"{gated} wide", error(gate, wanted_gate[:, :gated]), BOUNDS[dtype]),
+    ]
+
+
+def check_memory() -> list[dict[str, Any]]:
+    """A small case under compute-sanitizer, where it is installed: reads and writes outside of tensors."""
+    if (tool := shutil.which("compute-sanitizer")) is None:
+        return []
+    command = [tool, "--error-exitcode", "9", sys.executable, "-m", "benchmarks.gpu.kernel_checks"]
+    # Its own allocator would hide what lies between two tensors.
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SANITIZED)
+    except subprocess.TimeoutExpired:
+        return [result("memory", "compute-sanitizer", 0.0, 0.0, f"not done within {_SANITIZED} s")]
+    found = [line for line in done.stdout.splitlines() if "Invalid" in line or "ERROR SUMMARY" in line]
+    return [result("memory", "compute-sanitizer", float(done.returncode), 0.0, "; ".join(found[:2]))]
 
 
 def store_differs(rows: KVRows, key: torch.Tensor, value: torch.Tensor, batch: PagedBatch) -> int:
@@ -202,8 +317,7 @@ def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:
     """The same of the dense and the sparse head, of every kind: under masks and without, biased, soft-capped."""
     from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP
     from qpdsl.executor.kernels.data.token_draws import Drawn
-    from qpdsl.executor.kernels.triton.heads.dense_head import dense
-    from qpdsl.executor.kernels.triton.heads.sparse_head import sparse
+    from qpdsl.executor.kernels.token_heads import dense, sparse
     from tests.support.executor.head_case import HeadCase, head_case
 
     def compared(kernel: str, drawn: Drawn, case: HeadCase) -> list[dict[str, Any]]:
@@ -249,3 +363,10 @@ def check_router(routers: int, arms: int, features: int, steps: int) -> list[dic
     error = max(float((kernel.inverse - twin.inverse).abs().max()), float((kernel.theta - twin.theta).abs().max()))
     name = f"{routers} routers, {arms} arms, {features} features"
     return [result("router", f"arms, {name}", float(differ), 0.0), result("router", f"learned, {name}", error, 1e-9)]
+
+
+if __name__ == "__main__":
+    for tried in (SHAPES[0], SHAPES[2]):
+        for attend in attended(prepared(tried, SHORT)).values():
+            attend()
+    torch.cuda.synchronize()

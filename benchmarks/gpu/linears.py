@@ -1,7 +1,7 @@
 """Whether the library sums every row of a product alike, whichever place it has and whatever is beside it.
 
-Deterministic steps have one shape for all batches, and trust that a kernel of cuBLAS treats the rows of one shape alike.
-It promises that results are the same from run to run, not that they do not depend on the row: kernels that split the
+Deterministic steps have one shape for all batches, and trust that a kernel of cuBLAS treats rows of one shape alike. It
+promises that results are the same from run to run, not that they do not depend on the row: kernels that split the
 inputs (split-K, Stream-K) may sum the tiles of some rows otherwise. So each product of the real models is tried at the
 rows of a deterministic step, bit by bit.
 """

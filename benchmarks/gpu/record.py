@@ -69,8 +69,8 @@ class Record:
         except Exception as error:  # whatever a compiler, a driver or a library may raise
             self.fail(name, reason(error))
             traceback.print_exc(limit=-4)
-        gc.collect()
         if torch.cuda.is_initialized():
+            gc.collect()
             alive()
             torch.cuda.empty_cache()
         print(f"{time.time() - start:6.1f} s  {name}  {outcome if isinstance(outcome, dict) else ''}", flush=True)

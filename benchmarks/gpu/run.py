@@ -6,12 +6,12 @@
 
 Needs torch, triton, transformers and this checkout, nothing installed; run it in the checkout's root. Parts, in order:
 `checks` (kernels against their twins), `faults` (the engine's checks), `profile` (the kernels of one step), `kernels`
-(against the copy bandwidth), `rows` (bits of cuBLAS's products), `steps` (against the roofline), `heads` and `compiled`.
+(against the copy bandwidth), `rows` (bits of cuBLAS's products), `steps` (against the roofline), `heads`, `compiled`.
 Each is a process of its own, so that one that crashes or hangs takes no other with it, and writes its figures after
-every case into `gpu-PART.json`. gpu.json and gpu.md put them together after every part, and end in a verdict a line: was
-the estimate (`benchmarks.gpu.estimate`) right, what share of the roofline, what next. A case that fails is noted, and
-the next one runs. A part has its share of `--minutes`, and what those before it left; past it no case is begun. Exits
-with 0; with 1 where a check or a case failed; with 2 where there is no CUDA device.
+every case into `gpu-PART.json`. gpu.json and gpu.md put them together after every part, and end in a verdict a line:
+was the estimate (`benchmarks.gpu.estimate`) right, what share of the roofline, what next. A case that fails is noted,
+and the next one runs. A part has its share of `--minutes`, and what those before it left; past it no case is begun.
+Exits with 0; with 1 where a check or a case failed; with 2 where there is no CUDA device.
 
 `--prepare` compiles the kernels for a device that is elsewhere, 90 for an H100, into a folder that `--cache` then names
 there: Triton takes them from it if its version, and Python's, are the same. `--dry` runs every part on a CPU over tiny

@@ -61,7 +61,7 @@ def decode_profile(
 def mixed_profile(record: Record, name: str, model: PagedModel, bench: Bench) -> dict[str, Any]:
     """Steps in which some sequences decode and one reads a piece of its prompt."""
     batch, context, piece = (2, 20, 8) if bench.dry else (63, 1024, 193)
-    engine = decoding(model, "stack", batch, context, 16 * (_WARMUP + 3 * _STEPS))
+    engine = decoding(model, "stack", batch, context, 4 * (_WARMUP + 3 * _STEPS), spare=1)
     for number in range(_WARMUP + 3 * _STEPS):
         # Each ends with its first token, so that every step has a prompt.
         for prompt in random_prompts(1, piece, model.vocabulary, seed=number + 2):

@@ -21,6 +21,7 @@ import os
 
 import torch
 
+from qpdsl.executor.kernels import flash_prefill
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.plain import reference
@@ -89,7 +90,7 @@ def attention(
 ) -> torch.Tensor:
     """Attention of a mixed batch [T, H, D]: sequences that decode and chunks of prompts, in one launch.
 
-    `deterministic`: decoding a token gives the bits of prefilling it, in any batch. Shared prefixes are then read for
+    Many tokens in chunks are left to FlashAttention-3 where that fits (`flash_prefill.py`). `deterministic`: decoding a token gives the bits of prefilling it, in any batch. Shared prefixes are then read for
     each sequence.
     """
     if not on_device(query):
@@ -105,14 +106,20 @@ def attention(
     query, out = _ready(query)
     if deterministic:
         triton_mixed.mixed(query, rows, batch, layer, scoring, out, deterministic=True)
-    elif batch.decodes == 0:
+        return out
+    count = batch.decodes
+    chunks = count < batch.sequences
+    if chunks and flash_prefill.refusal(query, rows, batch, scoring) is None:
+        out = flash_prefill.prefill(query, rows, batch, layer, scoring)
+        query, chunks = query[:count], False
+    if count == 0 and chunks:
         triton_prefill.prefill(query, rows, batch, layer, scoring, out)
-    elif batch.cascade is not None:
+    elif count and batch.cascade is not None:
         triton_cascade.cascade(query, rows, batch, batch.cascade, layer, scoring, out)
-    elif batch.decodes == batch.sequences:
-        triton_decode.decode(query, rows, batch, layer, scoring, out)
-    else:
+    elif chunks:
         triton_mixed.mixed(query, rows, batch, layer, scoring, out)
+    elif count:
+        triton_decode.decode(query[:count], rows, batch, layer, scoring, out[:count])
     return out
 
 

@@ -53,7 +53,8 @@ class BudgetPolicy:
     `turns` has, by the number of a way, what follows it; after one that is not there a problem ends. `unit` is what
     `budget` counts, a mean over problems. `expected` is the share of right answers to expect and `spends` what a
     problem takes on average, both None where no run with right answers was there to learn from; `learned_from` says in
-    words what it was learned from. `between` is the 95% interval of `expected`.
+    words what it was learned from. `between` is the 95% interval of `expected`. `keeps` says whether the budget is
+    likely kept: False where no way is thought to keep it, None where nothing is known of what ways take.
     """
 
     ways: tuple[Way, ...]
@@ -65,6 +66,7 @@ class BudgetPolicy:
     spends: float | None
     learned_from: str
     between: tuple[float, float] | None = None
+    keeps: bool | None = True
 
     def __post_init__(self) -> None:
         numbers = {self.first, *(way for turn in self.turns.values() for way in turn.next if way is not None)}
@@ -82,6 +84,7 @@ class BudgetPolicy:
             "spends": self.spends,
             "learned_from": self.learned_from,
             "between": self.between,
+            "keeps": self.keeps,
         }
 
     @classmethod
@@ -91,7 +94,8 @@ class BudgetPolicy:
         turns = {int(own): Turn(tuple(turn["cuts"]), tuple(turn["next"])) for own, turn in values["turns"].items()}
         rest = {name: values[name] for name in ("first", "unit", "budget", "expected", "spends", "learned_from")}
         between = values.get("between")
-        return cls(ways=ways, turns=turns, between=None if between is None else tuple(between), **rest)
+        keeps = values.get("keeps", True)
+        return cls(ways=ways, turns=turns, between=None if between is None else tuple(between), keeps=keeps, **rest)
 
 
 def _require(holds: bool, message: str) -> None:

@@ -24,6 +24,17 @@ def policy_lines(policy: BudgetPolicy) -> list[str]:
     return [*lines, _expected_words(policy)]
 
 
+def doubt(policy: BudgetPolicy) -> str | None:
+    """What to say before a run that may not keep its budget; None where it likely does."""
+    if policy.keeps:
+        return None
+    budget = f"the budget of {policy.budget:,.6g} {policy.unit} a problem"
+    way = f"`{policy.ways[policy.first].name}` runs"
+    if policy.keeps is None:
+        return f"note: {way}, and whether it keeps {budget} is not known: {policy.learned_from}"
+    return f"warning: {way}, which may not keep {budget}: {policy.learned_from}"
+
+
 def _turn_words(policy: BudgetPolicy, turn: Turn) -> str:
     """What follows a way, by how sure it was: `support < 0.93: rebase(budget=16); else end`. Equal parts are one."""
     bounds = [(cut, after) for cut, after in zip(turn.cuts, turn.next, strict=False)]

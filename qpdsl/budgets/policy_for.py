@@ -103,6 +103,7 @@ def unlearned_policy(
         expected=None,
         spends=measured[chosen],
         learned_from=_nothing(chosen, known, fitting, measured, unit),
+        keeps=bool(fitting) if known else None,
     )
 
 

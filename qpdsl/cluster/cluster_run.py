@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qpdsl.cluster.autoscaling import Autoscaler, Load
@@ -30,6 +30,7 @@ from qpdsl.cluster.replica_figures import ReplicaFigures
 from qpdsl.cluster.row_scheduler import MOST_LOSSES
 from qpdsl.dataset.job import Job
 from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.dataset.row_runner import FinishedRow, KeepRows
 from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import ModelsLoaded
 from qpdsl.executor.events.stream import EventStream
@@ -82,7 +83,6 @@ class ClusterRun:
         self._backend = backend
         self.figures: list[ReplicaFigures] = []
         self.calls: dict[str, Calls] = {}
-        self.committing: str | None = None
         self._said: set[str] = set()
         self._first: Mapping[str, str] | None = None
         self._places: dict[int, _Place] = {}
@@ -95,29 +95,30 @@ class ClusterRun:
         """The names of the replicas that differ from the first one."""
         return [figures.name for figures in self.figures if figures.differs]
 
-    async def run(self, rows: Iterable[tuple[int, InputRow]], done: Callable[[int, Outcome], None]) -> None:
-        """Runs numbered rows of the first job, and calls `done` once for each as it ends: see `run_tasks`."""
-        count = len(rows) if isinstance(rows, Sized) else None
-        tasks = (Task(number, row) for number, row in rows)
-        await self.run_tasks(tasks, lambda task, outcome: done(task.number, outcome), count)
+    async def run(self, rows: Sequence[tuple[int, InputRow]], done: KeepRows) -> None:
+        """Runs numbered rows of the first job: see `run_tasks`."""
+        await self.run_tasks((Task(number, row) for number, row in rows), done, len(rows))
 
-    async def run_tasks(
-        self, tasks: Iterable[Task], done: Callable[[Task, Outcome], None], count: int | None = None
-    ) -> None:
-        """Runs tasks, whose numbers are all different, and calls `done` once for each as it ends.
+    async def run_tasks(self, tasks: Iterable[Task], done: KeepRows, count: int | None = None) -> None:
+        """Runs tasks, whose numbers are all different, and calls `done` with them as they end, each with its replica.
 
         `count` is how many there are, where that is known: there are no more replicas than rows.
 
-        While `done` is called `committing` is the name of the replica that ran the row. An error of `done`, or one that
-        every replica would have, ends the run. Raises UsageError where replicas cannot be started or differ.
+        `done` is called with all that have ended since it was called last, so what came while it waited for the disk
+        waits for the disk once. However the run ends, `done` was called with all that have ended, unless it has raised.
+        An error of `done`, or one that every replica would have, ends the run. Raises UsageError where replicas cannot
+        be started or differ.
         """
         if count == 0:
             return
         self._rows = Dispatcher(tasks, self._address.most, len(self._jobs))
         self._done = done
+        self._ended: list[FinishedRow] = []
+        self._something_ended = asyncio.Event()
         backend = self._backend or _backend(self._address)
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._hand_over_all())
                 for number in range(min(self._address.least, count or self._address.least)):
                     self._start(group, backend, number)
                 if self._address.scales:
@@ -169,7 +170,7 @@ class ClusterRun:
                 if task is not None:
                     place.figures.rows += 1
                     place.figures.tokens += outcome.tokens_out
-                    self._commit(task, outcome, name)
+                    self._end(task, outcome, name)
             case GaveBack(numbers=numbers):
                 self._send(self._rows.gave_back(name, numbers))
             case Happened(events=events):
@@ -233,7 +234,7 @@ class ClusterRun:
         self._send(departure.commands)
         for task in departure.failed:
             error = f"{MOST_LOSSES} replicas were lost while they ran this row; the last one {figures.lost}"
-            self._commit(task, self._failed(task, error), figures.name)
+            self._end(task, self._failed(task, error), figures.name)
 
     def _failed(self, task: Task, error: str) -> Outcome:
         applies = self._jobs[task.job].grader.applies(task.row)
@@ -249,12 +250,26 @@ class ClusterRun:
             error=error,
         )
 
-    def _commit(self, task: Task, outcome: Outcome, replica: str) -> None:
-        self.committing = replica
+    def _end(self, task: Task, outcome: Outcome, replica: str) -> None:
+        self._ended.append(FinishedRow(task.number, outcome, replica))
+        self._something_ended.set()
+
+    async def _hand_over_all(self) -> None:
+        """Hands over rows as they end, until there are no more."""
         try:
-            self._done(task, outcome)
+            while not self._rows.finished or self._ended:
+                await self._something_ended.wait()
+                self._something_ended.clear()
+                self._hand_over()
         finally:
-            self.committing = None
+            # Where the run is interrupted, before replicas are ended, which takes longer.
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Calls `done` with the rows that have ended since it was called last."""
+        ended, self._ended = self._ended, []
+        if ended:
+            self._done(ended)
 
     def _send(self, commands: Commands) -> None:
         links = {place.figures.name: place.link for place in self._places.values()} if commands else {}
@@ -265,6 +280,7 @@ class ClusterRun:
 
     def _stop_all(self) -> None:
         """Ends the run: a replica that is ready says what it took, the others are not waited for."""
+        self._something_ended.set()
         for place in self._places.values():
             if place.stopping:
                 continue

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from qpdsl.dataset.job import Job, run_tasks
 from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.dataset.row_runner import FinishedRow
 from qpdsl.dataset.summary import Summary
 from qpdsl.evaluation.kept_cells import CellRun, KeptCells
 from qpdsl.evaluation.row_order import row_order
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
 AT_ONCE = 64
 
 
-# What is called with the place of a run, the number of a row, its outcome, and the replica that it is marked with.
-Done = Callable[[int, int, Outcome, str | None], None]
+# What is called with rows that have ended, each once and with the place of its run.
+KeepCellRows = Callable[[Sequence[tuple[int, FinishedRow]]], None]
 
 
 class CellRunner(Protocol):
     """Runs rows of several runs of a sweep."""
 
-    async def run(self, rows: Iterable[tuple[int, int, InputRow]], done: Done) -> None:
-        """Runs rows, each with the place of its run and its number, and calls `done` once for each as it ends.
+    async def run(self, rows: Iterable[tuple[int, int, InputRow]], done: KeepCellRows) -> None:
+        """Runs rows, each with the place of its run and its number, and calls `done` with them as they end.
 
-        An error of `done` ends the run; a row's own failure is part of its outcome. Raises ServerGone, BudgetReached
+        It does so as a `RowRunner` does. An error of `done` ends the run; a row's own failure is part of its outcome. Raises ServerGone, BudgetReached
         and ModelError.
         """
 
@@ -47,9 +48,10 @@ class SessionCells:
     jobs: Sequence[Job]
     concurrency: int | None = None
 
-    async def run(self, rows: Iterable[tuple[int, int, InputRow]], done: Done) -> None:
+    async def run(self, rows: Iterable[tuple[int, int, InputRow]], done: KeepCellRows) -> None:
         def ended(key: tuple[int, int], outcome: Outcome) -> None:
-            done(*key, outcome, None)
+            place, number = key
+            done([(place, FinishedRow(number, outcome))])
 
         tasks = (((place, number), self.jobs[place], row) for place, number, row in rows)
         await run_tasks(self.session, tasks, self.concurrency, ended)
@@ -126,12 +128,17 @@ class OpenRuns:
     async def run(self, runner: CellRunner, told: Callable[[], None] = lambda: None) -> None:
         """Runs what is left. `told` is called for each row that ends."""
 
-        def done(number: int, row: int, outcome: Outcome, replica: str | None) -> None:
-            self.recordings[number].add(row, outcome, replica=replica)
-            self.sweep.ended += 1
-            self.sweep.sampled += outcome.tokens_out
-            self.sweep.shared += outcome.saved_tokens
-            told()
+        def done(ended: Sequence[tuple[int, FinishedRow]]) -> None:
+            by_run: dict[int, list[FinishedRow]] = {}
+            for place, row in ended:
+                by_run.setdefault(place, []).append(row)
+            for place, rows in by_run.items():
+                self.recordings[place].add_all(rows)
+                for row in rows:
+                    self.sweep.ended += 1
+                    self.sweep.sampled += row.outcome.tokens_out
+                    self.sweep.shared += row.outcome.saved_tokens
+                    told()
 
         await runner.run(self._rows(), done)
 

@@ -11,7 +11,7 @@ from qpdsl.inputs.formats.data_record import RecordSet
 from qpdsl.inputs.formats.datasets_library import HUB, HubName, read_folder, read_hub
 from qpdsl.inputs.formats.detection import read_records
 from qpdsl.planner.values.json_values import dumps
-from qpdsl.sources.programs import input_path
+from qpdsl.sources.programs import input_path, shipped_name
 
 # None means standard input.
 DataSource = Path | HubName | None
@@ -44,7 +44,7 @@ def load(source: DataSource, split: str | None) -> LoadedData:
     if isinstance(source, HubName):
         records = read_hub(source, split)
         return LoadedData(f"{HUB}{source.repository}", records, _digest_of(records))
-    name = "standard input" if source is None else str(source)
+    name = "standard input" if source is None else shipped_name(source) or str(source)
     if source is not None and source.is_dir():
         records = read_folder(source, split)
         return LoadedData(name, records, _digest_of(records))

@@ -66,9 +66,12 @@ class FieldNotes:
             are = "are no parameters" if len(others) > 1 else "is no parameter"
             shown = ", ".join(others[:MOST_LISTED]) + (" and others" if len(others) > MOST_LISTED else "")
             yield f"note: {shown} {are} of `{self._plan.name}`, and not used"
-        for setting in settings:
-            if self._own[setting] == self._rows:
-                yield f"warning: `--set {setting}=…` has no effect, since every row of the input sets `{setting}`"
+        for setting in self.in_every_row(settings):
+            yield f"warning: `--set {setting}=…` has no effect, since every row of the input sets `{setting}`"
+
+    def in_every_row(self, names: Iterable[str]) -> Iterator[str]:
+        """Those of `names` that every row has a field of."""
+        return (name for name in names if self._own[name] == self._rows)
 
 
 def understood(data: LoadedData, count: int, mapping: FieldMapping, form: DatasetForm | None) -> str:

@@ -33,7 +33,8 @@ class InputData:
     """The rows that were chosen, in order, and a digest of the bytes that they were read from.
 
     `notes` say how the data was understood, and what of it and of the settings is not used, a line each. `name` is what
-    messages call the data. `grader` is the name of the grader that a known data set brings.
+    messages call the data. `grader` is the name of the grader that a known data set brings. `overruled` are settings
+    without effect, as every row has a value of its own for that parameter.
     """
 
     rows: tuple[InputRow, ...]
@@ -41,3 +42,4 @@ class InputData:
     notes: tuple[str, ...] = ()
     name: str = ""
     grader: str | None = None
+    overruled: frozenset[str] = frozenset()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from qpdsl.errors import DataError, shorten
 from qpdsl.inputs.chosen_records import ChosenRecords
@@ -20,18 +20,26 @@ PLAIN = ReadOptions()
 
 
 def read_rows(
-    source: DataSource, plan: PhysicalPlan, settings: Mapping[str, Value], options: ReadOptions = PLAIN
+    source: DataSource,
+    plan: PhysicalPlan,
+    settings: Mapping[str, Value],
+    options: ReadOptions = PLAIN,
+    used: Collection[str] | None = (),
 ) -> InputData:
     """Reads data, each record the arguments of one run of `plan`; a `source` of None means standard input.
 
-    A path is a file or a folder. `settings` are the values of parameters that a record does not set. Raises DataError
-    with all that is wrong with the rows that are taken, and UsageError for options that the data does not fit.
+    A path is a file or a folder. `settings` are the values of parameters that a record does not set. `used` are fields
+    that are read for something else, such as a table by group; None where any may be. Raises DataError with all that is
+    wrong with the rows that are taken, and UsageError for options that the data does not fit.
     """
     data = load(source, options.split)
     chosen = ChosenRecords(data, options, lambda given: _problem_parameter(plan, {*settings, *given}))
     rows = _rows(data, plan, settings, chosen)
-    notes = tuple(_notes(data, plan, settings, options, chosen))
-    return InputData(rows, data.digest, notes, data.name, None if chosen.form is None else chosen.form.grader)
+    read = {*chosen.read, *(data.fields if used is None else used)}
+    fields = FieldNotes(plan, chosen.records, read, chosen.mapping.sources)
+    notes = (*_notes(data, options, chosen), *fields.notes(data.name, data.records.unit, settings))
+    grader = None if chosen.form is None else chosen.form.grader
+    return InputData(rows, data.digest, notes, data.name, grader, frozenset(fields.in_every_row(settings)))
 
 
 def _rows(
@@ -57,14 +65,8 @@ def _rows(
     return tuple(rows)
 
 
-def _notes(
-    data: LoadedData,
-    plan: PhysicalPlan,
-    settings: Mapping[str, Value],
-    options: ReadOptions,
-    chosen: ChosenRecords,
-) -> Iterator[str]:
-    """What the user should know, a line each."""
+def _notes(data: LoadedData, options: ReadOptions, chosen: ChosenRecords) -> Iterator[str]:
+    """How the data was understood, a line each, where anything is not as usual."""
     if options != PLAIN or data.records.kind != JSON_LINES:
         yield understood(data, len(chosen.records), chosen.mapping, chosen.form)
     if data.records.left_out:
@@ -72,8 +74,6 @@ def _notes(
         yield f"note: {fields} hold what no program can read, such as images, and are left out"
     if "answer" not in chosen.mapping.sources and (looks := _unnamed_form(data, chosen)) is not None:
         yield f"note: {looks}"
-    notes = FieldNotes(plan, chosen.records, chosen.read, chosen.mapping.sources)
-    yield from notes.notes(data.name, data.records.unit, settings)
 
 
 def _unnamed_form(data: LoadedData, chosen: ChosenRecords) -> str | None:

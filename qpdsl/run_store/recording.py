@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from qpdsl.dataset.row_outcome import Outcome, graded_anew
+from qpdsl.dataset.row_runner import FinishedRow
 from qpdsl.errors import shorten
 from qpdsl.inputs.input_row import InputData, InputRow
 from qpdsl.measures.grader import Grader
@@ -97,11 +98,14 @@ class Recording:
         """The rows that are not finished, with their numbers, in the order of the input."""
         return [(number, row) for number, row in enumerate(self.data.rows) if number not in self.outcomes]
 
-    def add(self, number: int, outcome: Outcome, *, reused: str | None = None, replica: str | None = None) -> None:
-        """Keeps the outcome of a row: when this returns, nothing undoes it. Raises UsageError."""
-        row = self.data.rows[number]
-        self.run.add(_row_record(number, row, outcome, self.grader, reused, replica))
-        self.outcomes[number] = outcome
+    def add(self, number: int, outcome: Outcome) -> None:
+        """Keeps the outcome of one row: see `add_all`."""
+        self.add_all([FinishedRow(number, outcome)])
+
+    def add_all(self, rows: Sequence[FinishedRow]) -> None:
+        """Keeps what came of rows, all or none: when this returns, nothing undoes it. Raises UsageError."""
+        self.run.add(*(_row_record(row, self.data.rows[row.number], self.grader) for row in rows))
+        self.outcomes.update((row.number, row.outcome) for row in rows)
 
     def end(self, status: Status, summary: Mapping[str, Any] | None = None) -> None:
         """Says how the run ended, and what it came to. Raises UsageError."""
@@ -121,19 +125,17 @@ class Recording:
         self.close()
 
 
-def _row_record(
-    number: int, row: InputRow, outcome: Outcome, grader: Grader, reused: str | None, replica: str | None
-) -> RowRecord:
+def _row_record(finished: FinishedRow, row: InputRow, grader: Grader) -> RowRecord:
     return RowRecord(
-        number=number,
+        number=finished.number,
         key=row_key(row),
-        outcome=outcome,
+        outcome=finished.outcome,
         asked=asked(row),
         reference=plain(row.reference),
         fields=short_fields(row),
-        graded_by=grading_key(row, grader) if outcome.grader_error is None else "",
-        reused=reused,
-        replica=replica,
+        graded_by=grading_key(row, grader) if finished.outcome.grader_error is None else "",
+        reused=finished.reused,
+        replica=finished.replica,
         finished=time.time(),
     )
 
@@ -157,7 +159,7 @@ async def _believed(run: RunFile, data: InputData, grader: Grader) -> tuple[dict
         else:
             row = data.rows[number]
             outcome = await graded_anew(kept.outcome, row, grader)
-            anew = _row_record(number, row, outcome, grader, kept.reused, kept.replica)
+            anew = _row_record(FinishedRow(number, outcome, kept.replica, kept.reused), row, grader)
             believed[number] = replace(anew, finished=kept.finished)
             regraded += 1
     return believed, Kept(

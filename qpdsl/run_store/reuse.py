@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qpdsl.dataset.row_outcome import graded_anew
+from qpdsl.dataset.row_runner import FinishedRow
 from qpdsl.run_store.recording import Recording
 from qpdsl.run_store.run_file import RunFile, RunFileError
 from qpdsl.run_store.run_folder import RunFolder
@@ -29,10 +30,13 @@ async def reuse(recording: Recording, folder: RunFolder, ids: Sequence[str] | No
             break
         if id == recording.id:
             continue
+        found: list[FinishedRow] = []
         for kept in _rows_of(folder, id, recording.run.record.key):
             for number in wanted.pop(kept.key, ()) if kept.outcome.error is None else ():
-                await _take(recording, number, kept, id)
-                taken[id] += 1
+                found.append(await _taken(recording, number, kept, id))
+        if found:
+            recording.add_all(found)
+            taken[id] = len(found)
     return taken
 
 
@@ -45,9 +49,9 @@ def _rows_of(folder: RunFolder, id: str, key: str) -> list[RowRecord]:
         return []
 
 
-async def _take(recording: Recording, number: int, kept: RowRecord, id: str) -> None:
+async def _taken(recording: Recording, number: int, kept: RowRecord, id: str) -> FinishedRow:
     row = recording.data.rows[number]
     outcome = replace(kept.outcome, id=row.id)
     if kept.graded_by != grading_key(row, recording.grader):
         outcome = await graded_anew(outcome, row, recording.grader)
-    recording.add(number, outcome, reused=kept.reused or id)
+    return FinishedRow(number, outcome, reused=kept.reused or id)

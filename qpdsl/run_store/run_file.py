@@ -136,16 +136,18 @@ class RunFile:
     def id(self) -> str:
         return self.path.name.removesuffix(SUFFIX)
 
-    def add(self, row: RowRecord) -> None:
-        """Records a finished row; when this returns, nothing undoes it.
+    def add(self, *rows: RowRecord) -> None:
+        """Records finished rows, all or none; when this returns, nothing undoes it. It waits for the disk once.
 
-        Raises UsageError where it cannot be written, and ValueError where the run has a row of that number.
+        Raises UsageError where they cannot be written, and ValueError where the run has a row of such a number.
         """
-        totals = self._totals.with_row(row)
+        totals = self._totals
         with self._changed() as database:
-            if database.execute("SELECT 1 FROM rows WHERE number = ?", (row.number,)).fetchone():
-                raise ValueError(f"row {row.number} of run {self.id} is there already")
-            self._put(row)
+            for row in rows:
+                if database.execute("SELECT 1 FROM rows WHERE number = ?", (row.number,)).fetchone():
+                    raise ValueError(f"row {row.number} of run {self.id} is there already")
+                self._put(row)
+                totals = totals.with_row(row)
             self._put_meta("totals", asdict(totals))
         self._totals = totals
 

@@ -168,6 +168,15 @@ def shipped_data() -> list[str]:
     return sorted(entry.name.removesuffix(".jsonl") for entry in entries if entry.name.endswith(".jsonl"))
 
 
+def shipped_name(path: Path) -> str | None:
+    """The name by which users know a file of shipped rows; None for other files."""
+    return next((name for name, shipped in _shipped_paths().items() if shipped == path), None)
+
+
+def _shipped_paths() -> dict[str, Path]:
+    return {name: Path(str(files("qpdsl.programs") / "data" / f"{name}.jsonl")) for name in shipped_data()}
+
+
 def input_path(name: str) -> Path | None:
     """The file of input data that a name means: a path, or a shipped set of problems where there is no such file.
 
@@ -179,7 +188,7 @@ def input_path(name: str) -> Path | None:
     path = Path(name)
     if os.path.lexists(path):
         return path
-    shipped = {known: Path(str(files("qpdsl.programs") / "data" / f"{known}.jsonl")) for known in shipped_data()}
+    shipped = _shipped_paths()
     if name in shipped:
         return shipped[name]
     beside = [str(entry) for entry in path.parent.glob("*.jsonl")]

@@ -127,14 +127,14 @@ def test_a_loop_counts_its_units_by_constants_that_are_there() -> None:
     assert units_of("dense_kernel", {"N": 128, "K": 64}) == ("weight", 8192)
     assert units_of("some_kernel", {"N": 128}) == (None, 1)
     with pytest.raises(ValueError, match="no constant `N`"):
-        units_of("decode_kernel", {"KEYS": 64})
+        units_of("attention_kernel", {"KEYS": 64})
 
 
 @pytest.fixture
 def figures() -> Figures:
     program = sass.read(NESTED)
     loop = replace(program.loops[0], instructions=500, shortest=500, shared=40, tensor=32, wide=16)
-    return Figures(90, "decode_kernel", "8B", "decode", "", 4, 136, 71_680, 0, 3, program.whole, "key", 64, loop)
+    return Figures(90, "attention_kernel", "8B", "decode", "", 4, 136, 71_680, 0, 3, program.whole, "key", 64, loop)
 
 
 def test_what_is_worse_is_named(figures: Figures) -> None:

@@ -43,8 +43,7 @@ def main() -> int:
     chosen = [
         variant
         for variant in wanted
-        if any(text in variant.name for text in options.only)
-        and (variant.case.quick or options.all or not options.check)
+        if any(text in variant.name for text in options.only) and (variant.quick or options.all or not options.check)
     ]
     known = before if same and not options.again else {}
     waiting = [v for v in chosen if v.name not in known or known[v.name].key != v.launch.key]

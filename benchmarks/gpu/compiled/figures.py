@@ -11,15 +11,14 @@ from benchmarks.gpu.compiled.sass import Counts
 # What a trip of a kernel's main loop goes through, and the constants whose product says how many of them. A kernel
 # that is not listed has no such loop.
 UNITS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "decode_kernel": ("key", ("N",)),
-    "prefill_kernel": ("key", ("N",)),
+    "attention_kernel": ("key", ("N",)),
     "prefix_kernel": ("key", ("N",)),
     "dense_kernel": ("weight", ("N", "K")),
     "sparse_kernel": ("weight", ("N", "K")),
     "sample_kernel": ("logit", ("BLOCK",)),
 }
 # Kernels that multiply matrices.
-PRODUCTS = {"decode_kernel", "prefill_kernel", "prefix_kernel", "dense_kernel"}
+PRODUCTS = {"attention_kernel", "prefix_kernel", "dense_kernel"}
 
 # By what share a count of the main loop may grow.
 _SHARES = {"instructions": 0.05, "shortest": 0.05, "narrow": 0.1, "shared": 0.1, "special": 0.1, "convert": 0.1}

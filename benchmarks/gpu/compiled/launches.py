@@ -7,6 +7,8 @@ lie on the host, and are not read. Wants a process of its own without TRITON_INT
 from __future__ import annotations
 
 import hashlib
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import make_backend
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
+
+from qpdsl.executor.kernels import triton as kernels
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 # Every device of these is as large as an H100 here, where a launcher asks for the number of multiprocessors.
@@ -93,12 +97,14 @@ def _caught(capability: int, found: dict[str, Launch]) -> Iterator[None]:
         named = {self.arg_names[path[0]]: value for path, value in constants.items() if len(path) == 1}
         found.setdefault(digest, Launch(capability, self.fn.__name__, named, digest, source, options))
 
+    for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
+        importlib.import_module(module.name)
     replaced: list[tuple[Any, str, Any]] = [(JITFunction, "_do_compile", catch)]
-    for name, module in list(sys.modules.items()):
+    for name, loaded in list(sys.modules.items()):
         if name.startswith("qpdsl.executor.kernels"):
             for function, value in (("on_device", True), ("multiprocessors", _MULTIPROCESSORS)):
-                if hasattr(module, function):
-                    replaced.append((module, function, lambda *_, value=value: value))
+                if hasattr(loaded, function):
+                    replaced.append((loaded, function, lambda *_, value=value: value))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:
         setattr(owner, name, value)

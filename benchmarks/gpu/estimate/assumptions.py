@@ -22,8 +22,8 @@ class Assumed:
 ASSUMED = {
     "copy_share": Assumed(
         0.90, 0.93, 0.88, "of the data sheet's bandwidth",
-        "what a device-to-device copy moves, read and written; 3.0 of 3.35 TB/s were seen on an H100. A run measures "
-        "it, and the floor is over it",
+        "what a device-to-device copy moves, read and written; about 3.0 of 3.35 TB/s are reported of an H100. A "
+        "run measures it, and the floor is over it",
     ),
     "product_share": Assumed(
         0.97, 1.02, 0.90, "of the copy's bandwidth",
@@ -40,7 +40,7 @@ ASSUMED = {
     ),
     "product_flops": Assumed(
         0.75, 0.82, 0.60, "of the data sheet's arithmetic",
-        "large products of cuBLAS; 798 of 989 TFLOP/s were seen on an H100 at 8192³, and fewer rows reach less",
+        "large products of cuBLAS; some 800 of 989 TFLOP/s are reported of an H100 at 8192³, and fewer rows reach less",
     ),
     "prefill_flops": Assumed(
         0.35, 0.45, 0.25, "of the data sheet's arithmetic", "what prefill attention by Triton multiplies"

@@ -188,9 +188,9 @@ MIXED = (
 )
 
 
-def mixed_seconds(mixed: Mixed, way: Layers | Literal["eager"], device: Device) -> float:
+def mixed_seconds(mixed: Mixed, way: Layers | Literal["eager"], device: Device, a: Assumptions | None = None) -> float:
     """From one step to the next. `eager`: the device or the host's launches, whichever takes longer."""
-    a, rows = usual(), mixed.decoding.sequences + mixed.chunks
+    a, rows = a or usual(), mixed.decoding.sequences + mixed.chunks
     issued = instructions.decode(device.capability, mixed.model, "plain")
     layers: Layers = "stack" if way == "stack" else "modules"
     launches = mixed_step(

@@ -45,9 +45,14 @@ _CHIPS = {
     "RTX 4090": (89, 128, 2.52e9, 72 << 20),
     "L4": (89, 58, 2.04e9, 48 << 20),
 }
-# What a driver calls them begins so.
-_NAMES = {"H100": "NVIDIA H100", "H200": "NVIDIA H200", "A100-80GB": "NVIDIA A100", "L4": "NVIDIA L4"}
-_NAMES["RTX 4090"] = "NVIDIA GeForce RTX 4090"
+# What a driver calls them. Others with such a chip have another memory.
+_NAMES = {
+    "H100": "NVIDIA H100 80GB HBM3",
+    "H200": "NVIDIA H200",
+    "A100-80GB": "NVIDIA A100-SXM4-80GB",
+    "RTX 4090": "NVIDIA GeForce RTX 4090",
+    "L4": "NVIDIA L4",
+}
 
 
 def devices() -> dict[str, Device]:
@@ -61,5 +66,4 @@ def devices() -> dict[str, Device]:
 
 def device_of(driver_name: str) -> Device | None:
     """The one that a driver calls so; None where it is none of these."""
-    exact = {name: told for name, told in _NAMES.items() if driver_name == told or driver_name.startswith(f"{told} ")}
-    return devices()[next(iter(exact))] if exact else None
+    return next((devices()[name] for name, told in _NAMES.items() if told == driver_name), None)

@@ -15,10 +15,9 @@ FILE = RESULTS / "gpu_kernels.json"
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """Of one kernel on one device: instructions of a warp's that a program issues for a key or an id."""
+    """Of one kernel on one device: instructions of its warps that a program issues for a key."""
 
     instructions: float
-    kernel: str
 
 
 @cache
@@ -31,9 +30,9 @@ def source() -> str:
 def decode(capability: int, model: str, kind: KVKind) -> Issued | None:
     """Decode attention of a model's heads in bfloat16; None where nobody compiled it for such a device."""
     for row in _table()["rows"]:
-        told = (row["kernel"], row["capability"], row["case"])
-        if told == ("decode_kernel", capability, f"{model} bf16 {kind}") and row["per_unit"]:
-            return Issued(float(row["per_unit"]), row["kernel"])
+        told = (row["kernel"], row["form"], row["capability"], row["case"])
+        if told == ("decode_kernel", "decode", capability, f"{model} bf16 {kind}"):
+            return Issued(float(row["per_unit"]))
     return None
 
 

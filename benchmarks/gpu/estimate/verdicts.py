@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from benchmarks.gpu.estimate.cases import Case, Estimate, Way, attention_case, estimate
-from benchmarks.gpu.estimate.devices import Device, device_of
+from benchmarks.gpu.estimate.devices import Device, device_of, devices
 from benchmarks.gpu.estimate.shapes import SHAPES, KVKind
 from benchmarks.gpu.estimate.step import Batch
 
@@ -98,11 +98,10 @@ def _bits(results: Results) -> list[Verdict]:
 def _launches(results: Results) -> list[Verdict]:
     """Whether a replayed step has the launches that the estimate counts."""
     made = []
+    device = measured_device(results) or devices()["H100"]
     for row in _rows(results, "profile", "steps"):
         if row["way"] not in ("modules", "stack", "overlapped") or row["model"] not in SHAPES:
             continue
-        device = measured_device(results) or device_of("NVIDIA H100")
-        assert device is not None
         expected = estimate(_case(row), row["way"], device).launches
         right = row["launches"] <= expected + _MORE_LAUNCHES
         found = f"{row['launches']} where {expected} were counted"

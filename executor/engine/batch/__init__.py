@@ -5,10 +5,11 @@ call each. `assembler.py` and `kernel_batch.py` are for attention by kernels: th
 (tokens, positions, slots, page tables, shared prefixes) into one int32 array, and a `KernelBatch` is its views on the
 device. `staging.py` brings arrays to the device through pinned memory, in one copy.
 
-With kernels, sequences with one token come first. A prefix of 128 tokens or more that several of them share is read
-once. A decode step that may be captured as a CUDA graph has its sizes rounded up: rows to 1, 2, 4, 8, 16, 24, 32 and so
-on, the page tables' width and the bounds of shared prefixes to powers of two. Padding rows have no context: the kernels
-give zero for them, and what they store goes to the scratch page.
+With kernels, sequences with one token come first. A prefix that several of them share is read once, where that saves
+more than it costs. A step that may be captured as a CUDA graph has its sizes rounded up to few different ones
+(`GraphAssembler` counts them): the rows that decode, the rows of chunks, the numbers of sequences and of rows that are
+read, the page tables' width and the bounds of shared prefixes. Padding rows belong to sequences without a context: the
+kernels give zero for them, and what they store goes to the scratch page. Steps of many tokens have their own sizes.
 
 Each token of a tree is a sequence of its own in both layouts, which reads the tokens of its path wherever they lie, in
 their order. So it is computed as if they were a sequence's next tokens, and has their bits.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import linear, relu
+from torch.nn.functional import linear, pad, relu
 from transformers import PreTrainedModel
 
 from qpdsl.executor.kernels.data.token_draws import HeadWeights
@@ -18,6 +18,8 @@ from qpdsl.executor.requests.errors import UnsupportedModel
 if TYPE_CHECKING:
     from qpdsl.executor.kernels.llvm.panel_head import PanelHead
 
+# Rows of every product of a value head on a GPU.
+_VALUE_ROWS = 64
 # A linear layer: weight [out, in], and bias [out] or None.
 Layer = tuple[torch.Tensor, torch.Tensor | None]
 
@@ -34,6 +36,13 @@ def stored_weight(module: torch.nn.Module) -> Weight | None:
         return None
     values = module.weight.detach()
     return FloatWeight(values) if type(values) is torch.Tensor and values.dtype in FLOATS else None
+
+
+def _sums_stay_wide(hidden: torch.Tensor, layer: torch.nn.Linear) -> bool:
+    """Whether torch can give a product of 16-bit numbers on their device as the float32 that it was summed in."""
+    dtypes = {hidden.dtype, layer.weight.dtype}
+    known = hasattr(torch.ops.aten.mm, "dtype") and type(layer) is torch.nn.Linear
+    return known and hidden.is_cuda and dtypes in ({torch.bfloat16}, {torch.float16})
 
 
 class LogitHead:
@@ -96,8 +105,12 @@ class LogitHead:
         return own is weight
 
     def dense(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits float32 [N, V] of hidden states [N, d]."""
-        projection = self._packed or self._projection
+        """Logits float32 [N, V] of hidden states [N, d]. Where the device can, they never are of 16 bits."""
+        own = self._projection
+        if isinstance(own, torch.nn.Linear) and _sums_stay_wide(hidden, own):
+            logits = torch.mm(hidden, own.weight.t(), out_dtype=torch.float32)
+            return self._finish(logits if own.bias is None else logits.add_(own.bias))
+        projection = self._packed or own
         assert projection is not None
         return self._finish(projection(hidden))
 
@@ -131,21 +144,30 @@ class ValueHead:
     """Hidden states [N, d] to values float32 [N, K]: linear layers with ReLU between them, computed in float32.
 
     It takes the place of a `LogitHead`; the ids of a `ReadRequest` are then the numbers of its outputs.
+
+    A value's bits do not depend on N. On a CPU every row is a product of its own; a GPU computes `at_once` rows at a
+    time, always so many, of which the last may be padding.
     """
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[Layer], at_once: int | None = None) -> None:
         self.layers = [(weight.float(), None if bias is None else bias.float()) for weight, bias in layers]
         self.width = self.layers[-1][0].shape[0]
+        self._at_once = at_once or (_VALUE_ROWS if self.layers[0][0].is_cuda else 0)
 
     def dense(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Values float32 [N, K], a row at a time, so that a value's bits do not depend on N."""
-        return torch.stack([self._values(row) for row in hidden.float()])
+        """Values float32 [N, K]."""
+        rows, count = hidden.float(), len(hidden)
+        if not self._at_once:
+            return torch.stack([self._values(row) for row in rows])
+        pieces = pad(rows, (0, 0, 0, -count % self._at_once)).split(self._at_once)
+        return torch.cat([self._values(piece) for piece in pieces])[:count]
 
     def gather(self, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Values float32 [N, K] of the given outputs int64 [K] only."""
         return self.dense(hidden)[:, ids]
 
-    def _values(self, row: torch.Tensor) -> torch.Tensor:
+    def _values(self, rows: torch.Tensor) -> torch.Tensor:
+        """Of rows [N, d], or of one [d]."""
         for index, (weight, bias) in enumerate(self.layers):
-            row = linear(relu(row) if index else row, weight, bias)
-        return row
+            rows = linear(relu(rows) if index else rows, weight, bias)
+        return rows

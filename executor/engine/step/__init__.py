@@ -6,7 +6,7 @@ or by Triton kernels on a GPU. `readout.py` reads its hidden states. A draw with
 those that a mask allows: `compiled_head.py` on a CPU, `device_head.py` elsewhere. Where requests have a `route`,
 `routed_head.py` asks a policy in which way the compiled head does it. The others have logits computed
 (`model/heads.py`), masked, and drawn from by `sampler.py`: filters, noise, near ties. Which way a draw goes depends on
-that draw alone. `graphs.py` captures decode steps as CUDA graphs. Draws of an early exit are read twice (`../exit/`).
+that draw alone. `graphs.py` captures steps as CUDA graphs. Draws of an early exit are read twice (`../exit/`).
 
 `draws.py` lists the draws of a step. What they may take under a mask depends on tokens that are known before the
 forward, so `mask_filler.py` asks the masks while it runs, in the thread of `side_thread.py`, or at once where a

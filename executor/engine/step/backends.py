@@ -35,7 +35,7 @@ from qpdsl.executor.engine.step.device_head import DeviceHead
 from qpdsl.executor.engine.step.graphs import CudaRecorder, Recorder, StepGraphs
 from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.engine.step.routed_head import RoutedHead
-from qpdsl.executor.engine.step.sampler import KernelSampler, Sampler
+from qpdsl.executor.engine.step.sampler import DeviceSampler, KernelSampler, Sampler
 from qpdsl.executor.engine.step.token_head import TokenHead
 from qpdsl.executor.kernels.data.shared_prefixes import launch_bytes
 from qpdsl.executor.kernels.packed import Sizes
@@ -137,7 +137,7 @@ class KernelBackend:
             # Of the model and the cache, not of this object: a circle would keep the memory of the cache for longer.
             forward = partial(_captured, model, cache, self._deterministic)
             self.graphs = StepGraphs(forward, partial(_buffer, model.device), recorder)
-        sample: Sampler = _kernel_sampler(self._staging) if on_device(cache.rows.data) else sampler.sample
+        sample: Sampler = _device_sampler(self._staging) if on_device(cache.rows.data) else sampler.sample
         head = _device_head(model, self._staging, self._deterministic)
         self.readout = Readout(model, self._staging, sample, None if rows is None else _FIXED_HEAD_ROWS, head)
 
@@ -254,8 +254,8 @@ def _device_head(model: PagedModel, staging: Staging, deterministic: bool) -> To
     return DeviceHead(weights, staging, deterministic)
 
 
-def _kernel_sampler(staging: Staging) -> KernelSampler:
+def _device_sampler(staging: Staging) -> DeviceSampler:
     # A machine without a GPU need not have Triton.
     from qpdsl.executor.kernels.triton.heads import sample as triton_sample
 
-    return KernelSampler(staging, triton_sample.sample)
+    return DeviceSampler(staging, triton_sample.sample)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from qpdsl.executor.engine.batch.parcel import Parcel
 from qpdsl.executor.engine.batch.staging import Numbers, Staging
 from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, SampledTokens
 from qpdsl.executor.engine.step.token_head import HeadDraws
@@ -20,6 +22,8 @@ _SPARSE_ONE_IN = 32
 
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
 _Ids = np.ndarray[Any, np.dtype[np.int32]]
+# Hidden states to what some of the draws come to.
+_Way = Callable[[torch.Tensor], Drawn]
 
 
 class DeviceHead:
@@ -36,38 +40,54 @@ class DeviceHead:
         self._most = weights.weight.shape[0] // _SPARSE_ONE_IN
 
     def __call__(self, hidden: torch.Tensor, draws: HeadDraws) -> SampledTokens:
+        parcel = Parcel(self._staging)
+        drawn = self.planned(draws, parcel)
+        parcel.send()
+        return drawn(hidden)
+
+    def planned(self, draws: HeadDraws, parcel: Parcel) -> Callable[[torch.Tensor], SampledTokens]:
+        """What draws from hidden states once the parcel was sent."""
         few = np.zeros(len(draws.rows), dtype=np.bool_)
         if draws.masks is not None:
             few = draws.sparse & (draws.allowed >= 0) & (draws.masks.counts[draws.allowed] <= self._most)
-        hidden = hidden if hidden.stride(-1) == 1 else hidden.contiguous()
-        if not few.any():
-            return _sampled(self._dense(hidden, draws, np.arange(len(few))))
         (listed,), (others,) = few.nonzero(), (~few).nonzero()
-        if not len(others):
-            return _sampled(self._sparse(hidden, draws, listed))
-        sparse, dense = self._sparse(hidden, draws, listed), self._dense(hidden, draws, others)
+        ways = [self._sparse(draws, listed, parcel)] if len(listed) else []
+        ways += [self._dense(draws, others, parcel)] if len(others) else []
         # Where each draw lies after both are joined.
-        (places,) = self._staging.send([np.argsort(np.concatenate((listed, others)))])
-        tokens, logprobs, gaps = (torch.cat(pair).index_select(0, places) for pair in zip(sparse, dense, strict=True))
-        return _sampled((tokens, logprobs, gaps))
+        places = parcel.add([np.argsort(np.concatenate((listed, others)))] if len(ways) > 1 else [])
+
+        def drawn(hidden: torch.Tensor) -> SampledTokens:
+            rows = hidden if hidden.stride(-1) == 1 else hidden.contiguous()
+            parts = [way(rows) for way in ways]
+            joined = parts[0]
+            if len(parts) > 1:
+                (order,) = places()
+                tokens, logprobs, gaps = (torch.cat(pair).index_select(0, order) for pair in zip(*parts, strict=True))
+                joined = tokens, logprobs, gaps
+            tokens, logprobs, gaps = joined
+            return SampledTokens(tokens, logprobs, gaps < NEAR_TIE_GAP)
+
+        return drawn
 
     def with_margins(self, hidden: torch.Tensor, draws: HeadDraws) -> None:
         """See `TokenHead`. The kernels tell no margins."""
 
-    def _dense(self, hidden: torch.Tensor, draws: HeadDraws, chosen: _Ints) -> Drawn:
+    def _dense(self, draws: HeadDraws, chosen: _Ints, parcel: Parcel) -> _Way:
         """The draws `chosen`, over all ids."""
         arrays = _numbers(draws, chosen)
-        masked, line = np.unique(draws.allowed[chosen], return_inverse=True)
-        # Draws that are not masked come first.
-        free = int((masked < 0).sum())
-        if draws.masks is not None and free < len(masked):
-            arrays += [draws.masks.bits[masked[free:]], (line - free).astype(np.int32)]
-        rows, temperatures, keys, positions, *mask = self._staging.send(arrays)
-        made = TokenDraws(rows, temperatures, keys, positions)
-        bits, lines = mask or (None, None)
-        return token_heads.dense(hidden, self._weights, made, bits, lines, self._deterministic)
+        if draws.masks is not None and (draws.allowed[chosen] >= 0).any():
+            arrays += lines_of(draws.allowed[chosen], draws.masks.bits)
+        sent = parcel.add(arrays)
 
-    def _sparse(self, hidden: torch.Tensor, draws: HeadDraws, chosen: _Ints) -> Drawn:
+        def drawn(hidden: torch.Tensor) -> Drawn:
+            rows, temperatures, keys, positions, *mask = sent()
+            bits, lines = mask or (None, None)
+            made = TokenDraws(rows, temperatures, keys, positions)
+            return token_heads.dense(hidden, self._weights, made, bits, lines, self._deterministic)
+
+        return drawn
+
+    def _sparse(self, draws: HeadDraws, chosen: _Ints, parcel: Parcel) -> _Way:
         """The draws `chosen`, each over its own ids."""
         assert draws.masks is not None
         masked, lines = np.unique(draws.allowed[chosen], return_inverse=True)
@@ -75,9 +95,25 @@ class DeviceHead:
         lengths = np.array([len(ids) for ids in lists], dtype=np.int32)[lines]
         arrays = _numbers(draws, chosen)
         arrays += [np.append(0, lengths.cumsum()).astype(np.int32), np.concatenate([lists[line] for line in lines])]
-        rows, temperatures, keys, positions, offsets, ids = self._staging.send(arrays)
-        made = TokenDraws(rows, temperatures, keys, positions)
-        return token_heads.sparse(hidden, self._weights, made, offsets, ids, int(lengths.max()))
+        sent, longest = parcel.add(arrays), int(lengths.max())
+
+        def drawn(hidden: torch.Tensor) -> Drawn:
+            rows, temperatures, keys, positions, offsets, ids = sent()
+            made = TokenDraws(rows, temperatures, keys, positions)
+            return token_heads.sparse(hidden, self._weights, made, offsets, ids, longest)
+
+        return drawn
+
+
+def lines_of(allowed: _Ints, bits: Bits) -> list[Numbers]:
+    """The lines of bits that draws use, each once, and int32 [D] which of them each draw has, -1 for none.
+
+    `allowed`: as in `HeadDraws`; one draw at least is masked.
+    """
+    masked, line = np.unique(allowed, return_inverse=True)
+    # Draws that are not masked come first.
+    free = int((masked < 0).sum())
+    return [bits[masked[free:]], (line - free).astype(np.int32)]
 
 
 def allowed_ids(bits: Bits, vocabulary: int) -> list[_Ids]:
@@ -96,8 +132,3 @@ def _numbers(draws: HeadDraws, chosen: _Ints) -> list[Numbers]:
         draws.keys[chosen],
         draws.positions[chosen],
     ]
-
-
-def _sampled(drawn: Drawn) -> SampledTokens:
-    tokens, logprobs, gaps = drawn
-    return SampledTokens(tokens, logprobs, gaps < NEAR_TIE_GAP)

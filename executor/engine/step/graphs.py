@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -67,11 +67,13 @@ class CudaRecorder:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream: torch.cuda.Stream | None = None
+        self._stream: Any = None
 
     def __call__(self, work: Callable[[], torch.Tensor]) -> tuple[Graph, torch.Tensor]:
         if self._stream is None:
-            self._stream = torch.cuda.Stream()
+            # torch does not annotate it.
+            new_stream: Any = torch.cuda.Stream
+            self._stream = new_stream()
             _warm_up(work, self._stream)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()

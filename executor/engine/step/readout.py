@@ -6,24 +6,29 @@ This is the logits processor of other engines: it computes logits, masks what a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from qpdsl.executor.engine.batch.staging import Staging
+from qpdsl.executor.engine.batch.parcel import Parcel
+from qpdsl.executor.engine.batch.staging import Numbers, Staging
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.step.device_head import DeviceHead, lines_of
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.routed_head import RoutedHead
-from qpdsl.executor.engine.step.sampler import SampledTokens, Sampler
+from qpdsl.executor.engine.step.sampler import DeviceSampler, SampledTokens, Sampler
 from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
+from qpdsl.executor.kernels.plain.head_twins import allowed
 from qpdsl.executor.requests.draw_figures import LIKELIEST, DrawFigures
 from qpdsl.executor.requests.request import LogProbRequest, ReadRequest, TreeRequest
 
 # Dense logits of a long prompt would take gigabytes at once.
 _ROWS_AT_ONCE = 64
+# Logits of a few ids are sums of products that are all in memory at once.
+_VALUES_AT_ONCE = 1024
 
 
 class HostTokens(NamedTuple):
@@ -109,13 +114,17 @@ class Readout:
         `hidden` may be None where there are no draws. Several draws may read the same hidden state, and nobody asks
         whether one has an `exit`. What was passed may be overwritten before the results are waited for.
         """
-        tables = [self._read(*reading) for reading in readings]
-        sampled: SampledTokens | None = None
+        parcel = Parcel(self._staging)
+        reads = self._plan_reads(readings, parcel)
+        drawn = None
         if draws:
             assert hidden is not None
             if self.routed is not None:
                 self.routed.arm = None
-            sampled = self._sampled(hidden, draws, masks)
+            drawn = self._plan_draws(hidden, draws, masks, parcel)
+        parcel.send()
+        tables = reads()
+        sampled = None if drawn is None else drawn()
         if not self.asynchronous:
             results = Results(_on_host(draws, sampled), [_positions(table.double()) for table in tables])
             return Pending(lambda: results)
@@ -132,7 +141,7 @@ class Readout:
             flat = iter(torch.from_numpy(fetch.wait()).split(sizes))
             found = [None if shape is None else next(flat).view(shape) for shape in shapes]
             values = [_positions(table) for table in found[:reads] if table is not None]
-            return Results(_on_host(draws, _sampled(found[reads:])), values)
+            return Results(_on_host(draws, _of_columns(found[reads:])), values)
 
         return Pending(finished)
 
@@ -152,9 +161,10 @@ class Readout:
 
     def masked_logits(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> torch.Tensor:
         """Logits float32 [B, V] of each draw, -inf for the ids that it may not take."""
-        logits = self._logits_of(hidden, [draw.row for draw in draws])
-        allowed = None if masks is None else self._allowed(draws, masks, logits.shape[-1])
-        return logits if allowed is None else logits.masked_fill(~allowed, float("-inf"))
+        parcel = Parcel(self._staging)
+        planned = self._plan_rows(hidden, draws, masks, parcel)
+        parcel.send()
+        return planned.masked(planned.logits())
 
     def drawn(self, logits: torch.Tensor, draws: list[Draw]) -> SampledTokens:
         """A token for each draw from its masked logits [B, V]."""
@@ -162,117 +172,283 @@ class Readout:
             logits, [draw.params for draw in draws], [draw.key for draw in draws], [draw.position for draw in draws]
         )
 
-    def _sampled(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> SampledTokens:
+    def _plan_draws(
+        self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None, parcel: Parcel
+    ) -> Callable[[], SampledTokens]:
+        """What draws once the parcel was sent."""
         head = self._head
         if head is None:
-            return self._by_logits(hidden, draws, masks)
+            return self._plan_logits(hidden, draws, masks, parcel)
         reading = [index for index, draw in enumerate(draws) if _needs_logits(draw)]
         if not reading:
-            return self._by_head(head, hidden, draws, masks)
+            return self._plan_head(head, hidden, draws, masks, parcel)
         if len(reading) == len(draws):
-            return self._by_logits(hidden, draws, masks)
+            return self._plan_logits(hidden, draws, masks, parcel)
         others = sorted(set(range(len(draws))) - set(reading))
-        drawn = self._by_head(head, hidden, [draws[index] for index in others], masks)
-        read = self._by_logits(hidden, [draws[index] for index in reading], masks)
+        by_head = self._plan_head(head, hidden, [draws[index] for index in others], masks, parcel)
+        by_logits = self._plan_logits(hidden, [draws[index] for index in reading], masks, parcel)
         # Where each draw lies after both are joined.
-        (places,) = self._staging.send([np.argsort(np.array(others + reading))])
-        return SampledTokens(
-            torch.cat((drawn.tokens, read.tokens))[places],
-            torch.cat((drawn.logprobs, read.logprobs))[places],
-            torch.cat((drawn.near_ties, read.near_ties))[places],
-            _joined(drawn, read, places),
-            # Those that are told of are among those that are read.
-            None
-            if read.figures is None
-            else torch.cat((read.figures.new_full((len(others), 3), math.nan), read.figures))[places],
-        )
+        order = parcel.add([np.argsort(np.array(others + reading))])
 
-    def _by_head(self, head: TokenHead, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> SampledTokens:
+        def drawn() -> SampledTokens:
+            first, second = by_head(), by_logits()
+            (places,) = order()
+            return SampledTokens(
+                torch.cat((first.tokens, second.tokens))[places],
+                torch.cat((first.logprobs, second.logprobs))[places],
+                torch.cat((first.near_ties, second.near_ties))[places],
+                _joined(first, second, places),
+                # Those that are told of are among those that are read.
+                None
+                if second.figures is None
+                else torch.cat((second.figures.new_full((len(others), 3), math.nan), second.figures))[places],
+            )
+
+        return drawn
+
+    def _plan_head(
+        self, head: TokenHead, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None, parcel: Parcel
+    ) -> Callable[[], SampledTokens]:
         """Without logits of all ids, unless somebody asks for margins and the head does not tell them."""
-        if all(map(_by_probability, draws)):
-            return head(hidden, HeadDraws.of(draws, masks))
-        told = head.with_margins(hidden, HeadDraws.of(draws, masks))
-        if told is None:
-            return self._by_logits(hidden, draws, masks)
-        sampled, margins = told
-        return sampled._replace(confidences=margins)
+        if isinstance(head, DeviceHead):
+            if not all(map(_by_probability, draws)):
+                return self._plan_logits(hidden, draws, masks, parcel)
+            by_head = head.planned(HeadDraws.of(draws, masks), parcel)
+            return lambda: by_head(hidden)
 
-    def _by_logits(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> SampledTokens:
-        logits = self.masked_logits(hidden, draws, masks)
-        sampled = self.drawn(logits, draws)
-        if any(draw.figures for draw in draws):
-            sampled = sampled._replace(figures=_figures_of(logits))
-        return sampled if all(map(_by_probability, draws)) else self._with_confidences(sampled, logits, draws)
+        def drawn() -> SampledTokens:
+            if all(map(_by_probability, draws)):
+                return head(hidden, HeadDraws.of(draws, masks))
+            told = head.with_margins(hidden, HeadDraws.of(draws, masks))
+            if told is None:
+                own = Parcel(self._staging)
+                by_logits = self._plan_logits(hidden, draws, masks, own)
+                own.send()
+                return by_logits()
+            sampled, margins = told
+            return sampled._replace(confidences=margins)
 
-    def _read(
-        self, hidden: torch.Tensor, request: ReadRequest | LogProbRequest | TreeRequest, done: int
-    ) -> torch.Tensor:
-        """[N, K], a row for each hidden state; values after the last that a position has repeat its first."""
-        if isinstance(request, ReadRequest):
-            (ids,) = self._staging.send([np.array(request.ids)])
-            return self._padded(hidden, lambda piece: self._model.head.gather(piece, ids))
-        read_ids = [request.read_ids(place) for place in range(done, done + len(hidden))]
-        most = max(map(len, read_ids))
-        values: list[torch.Tensor] = []
-        for start in range(0, len(hidden), _ROWS_AT_ONCE):
-            end = start + _ROWS_AT_ONCE
-            rows = [[*read, *[read[0]] * (most - len(read))] for read in read_ids[start:end]]
-            width = max(len(ids) for read in rows for ids in read)
-            # Ids of a value, padded with one that does not count.
-            padded = [[[*ids, *[ids[0]] * (width - len(ids))] for ids in read] for read in rows]
-            counts = [[[place < len(ids) for place in range(width)] for ids in read] for read in rows]
-            ids, counted = self._staging.send([np.array(padded), np.array(counts)])
-            logits = self._logits(hidden[start:end]).double()
-            chosen = logits.gather(1, ids.flatten(1)).view(ids.shape).masked_fill(~counted, float("-inf"))
-            # A sum alone is split among threads, where one of several has its own thread: it would have other bits.
-            totals = logits.expand(max(2, len(logits)), -1).logsumexp(dim=-1)[: len(logits)]
-            values.append(chosen.logsumexp(dim=-1) - totals[:, None])
-        return torch.cat(values)
+        return drawn
 
-    def _logits_of(self, hidden: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        """Logits [B, V] of the hidden states `rows`, each computed once."""
-        if rows == list(range(len(hidden))):
-            return self._logits(hidden)
-        distinct = sorted(set(rows))
-        place = {row: index for index, row in enumerate(distinct)}
-        selected, places = self._staging.send([np.array(distinct), np.array([place[row] for row in rows])])
-        return self._logits(hidden.index_select(0, selected)).index_select(0, places)
+    def _plan_logits(
+        self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None, parcel: Parcel
+    ) -> Callable[[], SampledTokens]:
+        planned = self._plan_rows(hidden, draws, masks, parcel)
+        by_kernel = None
+        if isinstance(self._sampler, DeviceSampler):
+            by_kernel = self._sampler.planned(
+                [draw.params for draw in draws],
+                [draw.key for draw in draws],
+                [draw.position for draw in draws],
+                planned.places,
+                self._model.head.width,
+                parcel,
+            )
+        figures = any(draw.figures for draw in draws)
+        confidences = not all(map(_by_probability, draws))
+        margins = parcel.add([np.array([draw.confidence == "margin" for draw in draws])] if confidences else [])
+
+        def drawn() -> SampledTokens:
+            logits = planned.logits()
+            if by_kernel is not None:
+                sampled = by_kernel(logits, planned.mask())
+            if by_kernel is None or figures or confidences:
+                logits = planned.masked(logits)
+            if by_kernel is None:
+                sampled = self.drawn(logits, draws)
+            if figures:
+                sampled = sampled._replace(figures=_figures_of(logits))
+            if confidences:
+                sampled = sampled._replace(confidences=_confidences_of(logits, *margins()))
+            return sampled
+
+        return drawn
+
+    def _plan_rows(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None, parcel: Parcel) -> _LogitRows:
+        """The logits of the hidden states that the draws read, each computed once."""
+        rows = [draw.row for draw in draws]
+        places = rows
+        selected = parcel.add([])
+        if rows != list(range(len(hidden))):
+            distinct = sorted(set(rows))
+            place = {row: index for index, row in enumerate(distinct)}
+            places = [place[row] for row in rows]
+            selected = parcel.add([np.array(distinct), np.array(places)])
+        arrays: list[Numbers] = []
+        if masks is not None and any(draw.allowed >= 0 for draw in draws):
+            arrays = lines_of(np.array([draw.allowed for draw in draws]), masks.bits)
+        return _LogitRows(places, self._logits, hidden, selected, parcel.add(arrays))
+
+    def _plan_reads(self, readings: list[Reading], parcel: Parcel) -> Callable[[], list[torch.Tensor]]:
+        """What reads once the parcel was sent: for each reading [N, K], a row for each of its hidden states.
+
+        Values after the last that a position has repeat its first.
+        """
+        by_ids: dict[tuple[int, ...], list[int]] = {}
+        others: list[int] = []
+        for index, reading in enumerate(readings):
+            if isinstance(reading.request, ReadRequest):
+                by_ids.setdefault(reading.request.ids, []).append(index)
+            else:
+                others.append(index)
+        plans: list[tuple[list[int], Callable[[], Iterable[torch.Tensor]]]] = [
+            (members, self._plan_values([readings[index].hidden for index in members], ids, parcel))
+            for ids, members in by_ids.items()
+        ]
+        if others:
+            plans.append((others, self._plan_logprobs([readings[index] for index in others], parcel)))
+
+        def read() -> list[torch.Tensor]:
+            tables: dict[int, torch.Tensor] = {}
+            for members, plan in plans:
+                tables |= zip(members, plan(), strict=True)
+            return [tables[index] for index in range(len(readings))]
+
+        return read
+
+    def _plan_values(
+        self, parts: list[torch.Tensor], ids: tuple[int, ...], parcel: Parcel
+    ) -> Callable[[], Iterable[torch.Tensor]]:
+        """The logits of the same ids at each of the parts [N, d]."""
+        sent = parcel.add([np.array(ids)])
+
+        def read() -> Iterable[torch.Tensor]:
+            (chosen,) = sent()
+            values = [
+                self._padded(piece, lambda rows: self._model.head.gather(rows, chosen))
+                for piece in _joined_rows(parts).split(_VALUES_AT_ONCE)
+            ]
+            return _joined_rows(values).split([len(part) for part in parts])
+
+        return read
+
+    def _plan_logprobs(self, readings: list[Reading], parcel: Parcel) -> Callable[[], Iterable[torch.Tensor]]:
+        """The log-probabilities that the readings ask for."""
+        # What each row reads: for each value the ids whose probabilities are summed.
+        reads: list[tuple[tuple[int, ...], ...]] = []
+        # Of each reading, where its values lie among those of all rows, which are numbered as they come.
+        cells: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+        count = 0
+        for hidden, request, done in readings:
+            assert not isinstance(request, ReadRequest)
+            own = [request.read_ids(place) for place in range(done, done + len(hidden))]
+            firsts = count + np.append(0, np.cumsum([len(read) for read in own]))
+            place = np.arange(max(map(len, own)))
+            lengths = np.array([len(read) for read in own])[:, None]
+            cells.append(firsts[:-1, None] + np.where(place < lengths, place, 0))
+            count = int(firsts[-1])
+            reads += own
+        steps = [
+            _LogProbs.of(reads[first : first + _ROWS_AT_ONCE], parcel) for first in range(0, len(reads), _ROWS_AT_ONCE)
+        ]
+        sent = parcel.add([np.concatenate([cell.flatten() for cell in cells])])
+
+        def read() -> Iterable[torch.Tensor]:
+            hidden = _joined_rows([reading.hidden for reading in readings])
+            pieces = zip(steps, hidden.split(_ROWS_AT_ONCE), strict=True)
+            values = _joined_rows([step.values(self._logits(piece)) for step, piece in pieces])
+            (order,) = sent()
+            tables = values[order].split([cell.size for cell in cells])
+            return [table.view(cell.shape) for table, cell in zip(tables, cells, strict=True)]
+
+        return read
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._padded(hidden, self._model.logits)
 
     def _padded(self, hidden: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        rows = self._rows
+        rows, count = self._rows, len(hidden)
         if rows is None:
             return compute(hidden)
-        count = len(hidden)
-        pieces = torch.split(pad(hidden, (0, 0, 0, -count % rows)), rows)
-        return torch.cat([compute(piece) for piece in pieces])[:count]
+        if count % rows:
+            hidden = pad(hidden, (0, 0, 0, -count % rows))
+        return _joined_rows([compute(piece) for piece in hidden.split(rows)])[:count]
 
-    def _allowed(self, draws: list[Draw], masks: Masks, vocabulary: int) -> torch.Tensor | None:
-        """The ids that may come next in each draw, bool [B, V]; None where nothing is masked."""
-        own = [row for row, draw in enumerate(draws) if draw.allowed >= 0]
-        if not own:
-            return None
-        words = np.full((len(draws), masks.bits.shape[1]), -1, dtype=np.int32)
-        words[own] = masks.bits[[draws[row].allowed for row in own]]
-        (packed,) = self._staging.send([words])
-        shifts = torch.arange(32, dtype=torch.int32, device=packed.device)
-        return ((packed[:, :, None] >> shifts) & 1).flatten(1)[:, :vocabulary].bool()
 
-    def _with_confidences(self, sampled: SampledTokens, logits: torch.Tensor, draws: list[Draw]) -> SampledTokens:
-        """With the margin, or 1 - H / ln(ids), of draws that ask for it. Masked `logits` [B, V] are -inf."""
+class _LogitRows(NamedTuple):
+    """Logits that are still to be computed. `places`: which of them each draw reads.
+
+    `selected`: the hidden states to compute them of and the places, nothing where those are all, in order. `lines`:
+    bits and lines of the masks, nothing where none is masked.
+    """
+
+    places: list[int]
+    compute: Callable[[torch.Tensor], torch.Tensor]
+    hidden: torch.Tensor
+    selected: Callable[[], list[torch.Tensor]]
+    lines: Callable[[], list[torch.Tensor]]
+
+    def logits(self) -> torch.Tensor:
+        """Float32 [R, V], each once, not masked."""
+        chosen = self.selected()
+        return self.compute(self.hidden.index_select(0, chosen[0]) if chosen else self.hidden)
+
+    def mask(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Bits and lines."""
+        mask = self.lines()
+        return (mask[0], mask[1]) if mask else None
+
+    def masked(self, logits: torch.Tensor) -> torch.Tensor:
+        """[B, V], those of each draw, -inf where an id may not come."""
+        chosen, mask = self.selected(), self.mask()
+        if chosen:
+            logits = logits.index_select(0, chosen[1])
+        return logits if mask is None else logits.masked_fill(~allowed(*mask, 0, logits.shape[-1]), float("-inf"))
+
+
+class _LogProbs(NamedTuple):
+    """Log-probabilities that are read from some rows of logits.
+
+    `sent`: rows int64 [n] and ids int64 [n, w] for each number w of ids of a value, then where the values lie after
+    these are joined.
+    """
+
+    sent: Callable[[], list[torch.Tensor]]
+
+    @classmethod
+    def of(cls, reads: list[tuple[tuple[int, ...], ...]], parcel: Parcel) -> _LogProbs:
+        by_width: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
+        value = 0
+        for row, read in enumerate(reads):
+            for ids in read:
+                by_width.setdefault(len(ids), []).append((value, row, ids))
+                value += 1
+        arrays: list[Numbers] = []
+        order: list[int] = []
+        for members in by_width.values():
+            arrays += [np.array([row for _, row, _ in members]), np.array([ids for _, _, ids in members])]
+            order += [place for place, _, _ in members]
+        return cls(parcel.add([*arrays, np.argsort(np.array(order))]))
+
+    def values(self, logits: torch.Tensor) -> torch.Tensor:
+        """Float64, one after the other as the rows of `logits` [N, V] have them."""
+        *pairs, order = self.sent()
+        wide = logits.double()
         # A sum alone is split among threads, where one of several has its own thread: it would have other bits.
-        wide = logits.double().expand(max(2, len(logits)), -1)
-        probabilities = wide.softmax(dim=-1)
-        top = probabilities.topk(min(2, wide.shape[-1]), dim=-1).values
-        margins = top[:, 0] - top[:, 1] if top.shape[-1] > 1 else top[:, 0]
-        entropies = torch.special.entr(probabilities).sum(dim=-1)
-        most = wide.isfinite().sum(dim=-1).clamp(min=2).double().log()
-        (by_margin,) = self._staging.send([np.array([draw.confidence == "margin" for draw in draws])])
-        count = len(draws)
-        confidences = torch.where(by_margin, margins[:count], 1 - entropies[:count] / most[:count])
-        return sampled._replace(confidences=confidences)
+        totals = wide.expand(max(2, len(wide)), -1).logsumexp(dim=-1)
+        found = [
+            wide[rows[:, None], ids].logsumexp(dim=-1) - totals[rows]
+            for rows, ids in zip(pairs[::2], pairs[1::2], strict=True)
+        ]
+        return found[0] if len(found) == 1 else torch.cat(found)[order]
+
+
+def _joined_rows(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The parts one below the other; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _confidences_of(logits: torch.Tensor, by_margin: torch.Tensor) -> torch.Tensor:
+    """The margin, or 1 - H / ln(ids), float64 [B] of masked `logits` [B, V], where ids that may not come are -inf."""
+    # A sum alone is split among threads, where one of several has its own thread: it would have other bits.
+    wide = logits.double().expand(max(2, len(logits)), -1)
+    probabilities = wide.softmax(dim=-1)
+    top = probabilities.topk(min(2, wide.shape[-1]), dim=-1).values
+    margins = top[:, 0] - top[:, 1] if top.shape[-1] > 1 else top[:, 0]
+    entropies = torch.special.entr(probabilities).sum(dim=-1)
+    most = wide.isfinite().sum(dim=-1).clamp(min=2).double().log()
+    count = len(logits)
+    return torch.where(by_margin, margins[:count], 1 - entropies[:count] / most[:count])
 
 
 def _positions(table: torch.Tensor) -> list[tuple[float, ...]]:
@@ -280,7 +456,7 @@ def _positions(table: torch.Tensor) -> list[tuple[float, ...]]:
     return [tuple(row) for row in table.tolist()]
 
 
-def _sampled(columns: list[torch.Tensor | None]) -> SampledTokens | None:
+def _of_columns(columns: list[torch.Tensor | None]) -> SampledTokens | None:
     """What columns on the host say was drawn; None where there are none."""
     if not columns:
         return None

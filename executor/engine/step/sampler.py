@@ -1,19 +1,21 @@
 """Sampling tokens from logits: Gumbel-max with noise that is a pure function of key, position and token id.
 
 Gumbel-max sampling is exact for the softmax (Gumbel, 1954; Maddison et al., 2014). Since the noise does not depend on
-the batch, a row's tokens do not either. `sample` runs in torch; `KernelSampler` draws the same tokens by one kernel and
-never waits for the device.
+the batch, a row's tokens do not either. `sample` runs in torch; `KernelSampler` draws the same tokens by a kernel
+compiled for this CPU, and `DeviceSampler` by kernels of a device, for which it never waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from qpdsl.executor.engine.batch.parcel import Parcel
 from qpdsl.executor.engine.batch.staging import Numbers, Staging
+from qpdsl.executor.kernels.data.token_draws import Drawn, Filters, TokenDraws
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel, philox4x32
 from qpdsl.executor.requests.request import SamplingParams
 
@@ -44,6 +46,9 @@ Sampler = Callable[[torch.Tensor, list[SamplingParams], list[int], list[int]], S
 Kernel = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 ]
+# Logits [R, V], draws of D tokens, the bits and lines of their masks and their filters, or None: see
+# `kernels/triton/heads/sample.py`.
+DeviceKernel = Callable[[torch.Tensor, TokenDraws, torch.Tensor | None, torch.Tensor | None, Filters | None], Drawn]
 
 
 def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], positions: list[int]) -> SampledTokens:
@@ -75,7 +80,7 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], 
 
 
 class KernelSampler:
-    """Samples by one kernel on the logits' device; rows with filters are cut in torch before it."""
+    """Samples by one compiled kernel; rows with filters are cut in torch before it."""
 
     def __init__(self, staging: Staging, kernel: Kernel) -> None:
         self._staging = staging
@@ -109,6 +114,61 @@ class KernelSampler:
         chosen = wide.gather(1, tokens.index_select(0, index)[:, None])[:, 0]
         logprobs.index_copy_(0, index, (chosen - wide.logsumexp(dim=-1)).float())
         return SampledTokens(tokens, logprobs, near)
+
+
+class DeviceSampler:
+    """Samples by kernels on the logits' device, which read masks and find the cuts of filters there."""
+
+    def __init__(self, staging: Staging, kernel: DeviceKernel) -> None:
+        self._staging = staging
+        self._kernel = kernel
+
+    def __call__(
+        self, logits: torch.Tensor, params: list[SamplingParams], keys: list[int], positions: list[int]
+    ) -> SampledTokens:
+        """See `sample`."""
+        parcel = Parcel(self._staging)
+        drawn = self.planned(params, keys, positions, range(len(params)), logits.shape[-1], parcel)
+        parcel.send()
+        return drawn(logits, None)
+
+    def planned(
+        self,
+        params: list[SamplingParams],
+        keys: list[int],
+        positions: list[int],
+        rows: Sequence[int],
+        vocabulary: int,
+        parcel: Parcel,
+    ) -> Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None], SampledTokens]:
+        """What draws once the parcel was sent: from logits [R, V], of which a draw reads the one in `rows`.
+
+        Its second argument are the bits and lines of the masks, as in `kernels/token_heads.py`; None without any.
+        """
+        top_k, top_p, min_p = cuts(params, vocabulary)
+        cut = np.array([not p.greedy for p in params]) & ((top_k < vocabulary) | (top_p < 1) | (min_p > 0))
+        count = int(cut.sum())
+        slots = np.where(cut, cut.cumsum() - 1, -1)
+        arrays: list[Numbers] = [
+            np.array(rows, dtype=np.int32),
+            np.array([0.0 if p.greedy else p.temperature for p in params], dtype=np.float32),
+            np.array(keys, dtype=np.uint64).view(np.int64),
+            np.array(positions, dtype=np.int64),
+        ]
+        if count:
+            arrays += [np.where(top_k < vocabulary, top_k, 0).astype(np.int32), top_p, min_p, slots.astype(np.int32)]
+        sent = parcel.add(arrays)
+
+        def drawn(logits: torch.Tensor, mask: tuple[torch.Tensor, torch.Tensor] | None) -> SampledTokens:
+            own, temperatures, key, position, *bounds = sent()
+            filters = Filters(*bounds, count) if bounds else None
+            bits, lines = mask or (None, None)
+            tokens, logprobs, gaps = self._kernel(
+                logits, TokenDraws(own, temperatures, key, position), bits, lines, filters
+            )
+            return SampledTokens(tokens, logprobs, gaps < NEAR_TIE_GAP)
+
+        return drawn
 
 
 def cuts(params: list[SamplingParams], vocabulary: int) -> tuple[Numbers, Numbers, Numbers]:

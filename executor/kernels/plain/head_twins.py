@@ -38,7 +38,7 @@ def dense(
         products = linear(wide, head.weight[first:last].float(), bias)
         logits = _finished(products.index_select(0, draws.rows), head)
         if bits is not None and lines is not None:
-            logits.masked_fill_(~_allowed(bits, lines, first, last), float("-inf"))
+            logits.masked_fill_(~allowed(bits, lines, first, last), float("-inf"))
         ids = torch.arange(first, last + -last % 4, device=hidden.device).expand(draws.count, -1)
         running.add(pad(logits, (0, -last % 4), value=float("-inf")), ids, 4)
     return running.drawn()
@@ -115,9 +115,9 @@ def _finished(products: torch.Tensor, head: HeadWeights) -> torch.Tensor:
     return logits if head.softcap is None else torch.tanh(logits / head.softcap) * head.softcap
 
 
-def _allowed(bits: torch.Tensor, lines: torch.Tensor, first: int, last: int) -> torch.Tensor:
+def allowed(bits: torch.Tensor, lines: torch.Tensor, first: int, last: int) -> torch.Tensor:
     """Which of the ids from `first`, a multiple of 32, to `last` each draw may take: bool [D, last − first]."""
     words = bits[:, first // 32 : -(-last // 32)].index_select(0, lines.clamp(min=0))
     shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
-    allowed = ((words[:, :, None] >> shifts) & 1).flatten(1)[:, : last - first].bool()
-    return allowed | (lines < 0)[:, None]
+    own = ((words[:, :, None] >> shifts) & 1).flatten(1)[:, : last - first].bool()
+    return own | (lines < 0)[:, None]

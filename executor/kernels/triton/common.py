@@ -172,8 +172,8 @@ def attend(
     `queries` [M, D_PAD] in DOT, whose products are multiplied by `scale` [M, 1]; `place` int32 [N]: places in the
     sequence, of which `live` may be loaded, on the pages `page` int32 [N]; `seen` [M, N]: which of them a query sees.
 
-    A value's scale is multiplied into its weight as a summand of the exponent, and the maximum is that of the sums. So
-    the weights lie between 0 and 1, as float16 needs it, whatever the scales are; nothing but the keys that a row sees
+    The power of two in a value's scale is added to the exponent of its weight, and the maximum is that of the sums. So
+    weights lie between 0 and 2, as float16 needs it, whatever the scales are; and nothing but the keys that a row sees
     has a part in its bits.
     """
     d = tl.arange(0, D_PAD)
@@ -201,9 +201,13 @@ def attend(
         v_scale = tl.load(scales + scale_at + KV, mask=live, other=1.0)
         if KIND == FP8:
             v_scale *= 256.0
-        # A vector of zeros has the scale 0.
-        v_scale = tl.maximum(v_scale, LEAST_SCALE)
-        scores += tl.log2(v_scale)[None, :]
+        # A vector of zeros has the scale 0. The scale is 2**e · m with 1 ≤ m < 2; 2**−e has the exponent bits 254 − e,
+        # and e itself comes from bits that count in whole numbers.
+        bits = tl.maximum(v_scale, LEAST_SCALE).to(tl.int32, bitcast=True)
+        shift = ((bits >> 23) | 0x4B000000).to(tl.float32, bitcast=True) - 8388735.0
+        unshifted = (0x7F000000 - (bits & 0x7F800000)).to(tl.float32, bitcast=True)
+        v_scale = ((bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
+        scores += shift[None, :]
     scores = tl.where(seen, scores, float("-inf"))
     peak = tl.maximum(high, tl.max(scores, 1))
     # A row that has seen nothing yet has the maximum −inf, and −inf − (−inf) is not a number.
@@ -211,7 +215,8 @@ def attend(
     weights = tl.exp2(scores - base[:, None])
     fade = tl.exp2(high - base)
     if KIND >= INT8:
-        total = total * fade + tl.sum(weights * (1.0 / v_scale)[None, :], 1)
+        total = total * fade + tl.sum(weights * unshifted[None, :], 1)
+        weights *= v_scale[None, :]
     else:
         total = total * fade + tl.sum(weights, 1)
     at = token + KV * D + head * WIDE

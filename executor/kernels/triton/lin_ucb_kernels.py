@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from qpdsl.executor.kernels.data.bandits import Bandits
+from qpdsl.executor.kernels.triton.common import LAUNCH
 
 
 @triton.jit
@@ -74,6 +75,7 @@ def choose(bandits: Bandits, contexts: torch.Tensor, optimism: torch.Tensor) -> 
         D=features,
         D_PAD=triton.next_power_of_2(features),
         num_warps=1,
+        **LAUNCH,
     )
     return arms
 
@@ -94,4 +96,5 @@ def learn(bandits: Bandits, contexts: torch.Tensor, arms: torch.Tensor, losses: 
         D=features,
         D_PAD=triton.next_power_of_2(features),
         num_warps=1,
+        **LAUNCH,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from qpdsl.cli.options.budget_options import budget_options
+from qpdsl.cli.options.budget_options import budget_options, counts_cost, warn_of_budget
 from qpdsl.cli.options.cluster_options import cluster_options
 from qpdsl.cli.options.grading_options import grading_options
 from qpdsl.cli.options.input_options import input_options
@@ -103,7 +103,11 @@ def _run(options: Any, argv: tuple[str, ...]) -> int:
     models = list(dict.fromkeys(model for cell in cells for model in cell.plan.models.values()))
     options.check_used(models)
     options.check_prices(models)
+    for cell in cells:
+        if cell.plan.policy is not None:
+            options.check_prices(cell.program.models.values(), budget=counts_cost(cell.program))
     # Before torch is imported, which takes seconds.
     check_models(models)
     files = sweep_files(options, cells, surroundings)
+    warn_of_budget(*(cell.plan.policy for cell in cells))
     return SweepRun(options, cells, surroundings, files, argv).run()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qpdsl.cli.console import say
-from qpdsl.cli.options.budget_options import budget_options, policy_of
+from qpdsl.cli.options.budget_options import budget_options, counts_cost, policy_of, warn_of_budget
 from qpdsl.cli.options.cluster_options import cluster_options
 from qpdsl.cli.options.grading_options import grading_options
 from qpdsl.cli.options.input_options import input_options
@@ -219,7 +219,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     # The plan depends on the values of the parameters, and so does what they leave to a budget.
     program = options.budgeting(with_defaults(program, values))
     options.check_used(program.models.values())
-    options.check_prices(program.models.values())
+    options.check_prices(program.models.values(), budget=counts_cost(program))
     abilities = ask_servers(program.models, options.server_timeout, quiet=options.json)
     baseline = greedy_of(program) if options.greedy and not options.analyze else None
     text = options.input is None
@@ -274,12 +274,19 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     if options.input is None:
         from qpdsl.cli.runs.single_run import answer
 
+        warn_of_budget(optimized.plan.policy)
         return answer(options, job, surroundings, values, files)
     from qpdsl.cli.runs.data_set_run import answer_rows
     from qpdsl.cli.sweeps.budget_warm_up import warm_up_ways
 
+    unlikely = optimized.plan.policy is not None and optimized.plan.policy.keeps is False
+    if unlikely:
+        # Before the warm-up, which takes a while.
+        warn_of_budget(optimized.plan.policy)
     if warm_up_ways(options, job, program, planning, target, surroundings, values, argv):
         policy = policy_of(program, values, options.computing, str(planning), surroundings.python)
         optimized = planned_by(policy)
         job = replace(job, plan=optimized.plan, written=optimized.naive)
+    elif not unlikely:
+        warn_of_budget(optimized.plan.policy)
     return answer_rows(options, job, surroundings, values, files, argv)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qpdsl.cli.console import say
 from qpdsl.cli.shared_options import with_options
 from qpdsl.errors import UsageError, unknown
 from qpdsl.grammar import ast
@@ -79,6 +80,20 @@ def policy_of(
     if policy is None:
         raise without_budget(program)
     return policy
+
+
+def counts_cost(program: LogicalProgram) -> bool:
+    """Whether what the program leaves open is left to a budget of money."""
+    return bool(program.ways) and program.budget is not None and program.budget.unit == "cost"
+
+
+def warn_of_budget(*policies: BudgetPolicy | None) -> None:
+    """Says once of each policy that it may not keep its budget, where that is so."""
+    from qpdsl.planner.budget.policy_words import doubt
+
+    for words in dict.fromkeys(doubt(policy) for policy in policies if policy is not None):
+        if words is not None:
+            say(words)
 
 
 def _amount(text: str) -> float | None:

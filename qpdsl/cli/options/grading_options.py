@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from qpdsl.sources.surroundings import Surroundings
 
 Command = Callable[..., Any]
+# How the names of graders begin that read other fields of a row than the right answer.
+_READERS = ("code", "ifeval", "python:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,13 @@ class GradingOptions:
         for name, given in (("grader", self.grader), ("candidates", self.candidates), ("by", self.by)):
             if given and not has_input:
                 raise UsageError(f"`--{name}` needs `--input`")
+
+    @property
+    def used_fields(self) -> tuple[str, ...] | None:
+        """The fields of the rows that are read for grading and for groups; None where a grader may read any."""
+        if self.grader is not None and self.grader.startswith(_READERS):
+            return None
+        return () if self.by is None else (self.by,)
 
     def grader_for(self, data: InputData, surroundings: Surroundings, *, allow_code: bool) -> Grader:
         """What grades the answers to this data: the named one, else what goes with a named data set, else equality.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,16 +73,18 @@ class InputOptions:
         )
 
 
-def read_input(options: InputOptions, plan: PhysicalPlan, values: Mapping[str, Value]) -> InputData:
+def read_input(
+    options: InputOptions, plan: PhysicalPlan, values: Mapping[str, Value], used: Collection[str] | None = ()
+) -> InputData:
     """The rows of `--input`, of which there must be one; `values` are for parameters that a row does not set.
 
-    Raises DataError and UsageError.
+    `used` are fields that something else reads: see `read_rows`. Raises DataError and UsageError.
     """
     from qpdsl.inputs.data_source import data_source
     from qpdsl.inputs.rows import read_rows
 
     assert options.input is not None
-    return read_rows(data_source(options.input), plan, values, options.read_options)
+    return read_rows(data_source(options.input), plan, values, options.read_options, used)
 
 
 _OPTIONS = (

@@ -90,20 +90,29 @@ class SessionOptions(ProgramOptions):
             raise UsageError("`--max-cost` needs `--prices`, which says what tokens cost")
         check_timeout(self.server_timeout, "server_timeout")
 
-    def check_prices(self, models: Collection[str]) -> None:
+    def check_prices(self, models: Collection[str], *, budget: bool = False) -> None:
         """Reads the table of prices for those of `models` that are on servers, before these are sent anything.
 
-        Raises ModelError where it cannot be read, and where money is bounded and one of them has no price.
+        `budget` says that a problem has a budget of money. Raises ModelError where the table cannot be read, and where
+        money is bounded and one of them has no price; UsageError where a budget of money would count nothing.
         """
         from qpdsl.executor.checkpoint.errors import ModelError
         from qpdsl.executor.remote.meter import Meter, Prices
         from qpdsl.executor.remote.server.address import Address
 
+        if budget and not any(map(is_remote, models)):
+            raise UsageError(
+                "a budget of `cost` counts what servers take, and no model here is on one",
+                "`--budget tokens=…` or `--budget seconds=…` goes before the budget of the program",
+            )
+        if budget and self.prices is None:
+            raise UsageError("a budget of `cost` needs `--prices`, which says what tokens cost")
+        most = 0.0 if budget else self.max_cost
         for model in models:
             address = Address.of(model)
             if self.prices is not None and address is not None:
                 try:
-                    Meter(None, self.max_cost, Prices.read(Path(self.prices).expanduser())).check([address.name])
+                    Meter(None, most, Prices.read(Path(self.prices).expanduser())).check([address.name])
                 except ValueError as error:
                     raise ModelError(model, str(error)) from error
 

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,7 @@ from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import last_words, run_until_interrupted
 from qpdsl.dataset.job import Job
-from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.dataset.row_runner import SessionRunner
+from qpdsl.dataset.row_runner import FinishedRow, KeepRows, SessionRunner
 from qpdsl.dataset.server_totals import call_facts, total_calls
 from qpdsl.dataset.summary import Summary
 from qpdsl.dataset.token_waits import count_waits
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
     from qpdsl.cli.runs.replica_rows import ReplicaRows
     from qpdsl.session import Session
 
-Done = Callable[[int, Outcome], None]
-
 
 def answer_rows(
     options: RunOptions,
@@ -66,7 +63,7 @@ def answer_rows(
 
     `command` is the command line, for the record of the run.
     """
-    data = read_input(options, job.plan, values)
+    data = read_input(options, job.plan, values, options.used_fields)
     for note in data.notes:
         say(note)
     job = replace(job, grader=options.grader_for(data, surroundings, allow_code=options.allow_code))
@@ -235,14 +232,15 @@ class _Run:
         start = time.monotonic()
         with progress_bar(self.events, len(self.data.rows), len(kept.outcomes), wanted=not on_screen) as bar:
 
-            def finished(number: int, outcome: Outcome) -> None:
-                kept.add(number, outcome, replica=None if self._replicas is None else self._replicas.replica)
-                emit_row(self.events, self.data.rows[number], outcome)
-                if stream is not None:
-                    with self._printing:
-                        stream.put(number, self._line(number))
-                if bar is not None:
-                    bar.row_done()
+            def finished(rows: Sequence[FinishedRow]) -> None:
+                kept.add_all(rows)
+                for row in rows:
+                    emit_row(self.events, self.data.rows[row.number], row.outcome)
+                    if stream is not None:
+                        with self._printing:
+                            stream.put(row.number, self._line(row.number))
+                    if bar is not None:
+                        bar.row_done()
 
             try:
                 run_until_interrupted(runner.run(rest, finished))
@@ -356,7 +354,7 @@ class _Here:
             run_analysis(session, job.plan, rows, options.concurrency, warm=options.statistics) if measured else None
         )
 
-    async def run(self, rows: Sequence[tuple[int, InputRow]], done: Done) -> None:
+    async def run(self, rows: Sequence[tuple[int, InputRow]], done: KeepRows) -> None:
         """See `RowRunner`."""
         await self._rows.run(rows, done)
 

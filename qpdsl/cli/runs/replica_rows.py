@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qpdsl.cli.console import say
@@ -11,7 +12,7 @@ from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.messages import Task
 from qpdsl.cluster.replica.replica_setup import ReplicaSetup
 from qpdsl.dataset.job import Job
-from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.dataset.row_runner import FinishedRow, KeepRows
 from qpdsl.dataset.summary import aligned
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.request import Calls
@@ -67,25 +68,26 @@ class ReplicaRows:
         self._keeps = keeps
         self._cluster = ClusterRun(address, setup, jobs, events, tell=self._note, allow_mixed=options.allow_mixed)
 
-    async def run(self, rows: Sequence[tuple[int, InputRow]], done: Callable[[int, Outcome], None]) -> None:
+    async def run(self, rows: Sequence[tuple[int, InputRow]], done: KeepRows) -> None:
         """See `RowRunner`."""
-        await self._cluster.run(rows, done)
+        await self._cluster.run(rows, self._marked(done))
 
-    async def run_tasks(
-        self, tasks: Iterable[Task], done: Callable[[Task, Outcome], None], count: int | None = None
-    ) -> None:
+    async def run_tasks(self, tasks: Iterable[Task], done: KeepRows) -> None:
         """See `ClusterRun.run_tasks`."""
-        await self._cluster.run_tasks(tasks, done, count)
+        await self._cluster.run_tasks(tasks, self._marked(done))
+
+    def _marked(self, done: KeepRows) -> KeepRows:
+        """Has rows marked with their replicas where these could differ, and only then."""
+
+        def marked(rows: Sequence[FinishedRow]) -> None:
+            done(rows if self._cluster.mixed else [replace(row, replica=None) for row in rows])
+
+        return marked
 
     @property
     def calls(self) -> dict[str, Calls]:
         """What replicas took of servers, by model, of those that ended in good order."""
         return self._cluster.calls
-
-    @property
-    def replica(self) -> str | None:
-        """While an outcome is told: the replica that it is from, where it could differ from those of others."""
-        return self._cluster.committing if self._cluster.mixed else None
 
     def stop(self) -> None:
         """Keeps what the replicas did, however the run ended."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from qpdsl.cli.runs.replica_rows import ReplicaOptions, ReplicaRows
 from qpdsl.cluster.replica.messages import Task
 from qpdsl.dataset.job import Job
-from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.evaluation.sweep import Done
+from qpdsl.dataset.row_runner import FinishedRow
+from qpdsl.evaluation.sweep import KeepCellRows
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.inputs.input_row import InputRow
 from qpdsl.sources.surroundings import Surroundings
@@ -31,7 +32,7 @@ class ReplicaCells:
     ) -> None:
         self.rows = ReplicaRows(options, jobs, surroundings, events, **settings)
 
-    async def run(self, rows: Iterable[tuple[int, int, InputRow]], done: Done) -> None:
+    async def run(self, rows: Iterable[tuple[int, int, InputRow]], done: KeepCellRows) -> None:
         """See `CellRunner`."""
         under_way: dict[int, tuple[int, int]] = {}
 
@@ -40,8 +41,12 @@ class ReplicaCells:
                 under_way[task] = place, number
                 yield Task(task, row, place)
 
-        def ended(task: Task, outcome: Outcome) -> None:
-            done(*under_way.pop(task.number), outcome, self.rows.replica)
+        def ended(rows: Sequence[FinishedRow]) -> None:
+            found = []
+            for row in rows:
+                place, number = under_way.pop(row.number)
+                found.append((place, replace(row, number=number)))
+            done(found)
 
         try:
             await self.rows.run_tasks(tasks(), ended)

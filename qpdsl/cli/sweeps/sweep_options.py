@@ -124,8 +124,19 @@ class SweepOptions(BudgetOptions, GradingOptions, InputOptions, ClusterOptions, 
         return {text: replace(self, budget=text).budgeting(program) for text in written}
 
     def data(self, cells: Sequence[PlannedCell]) -> list[InputData]:
-        """The rows of each cell, which are those of the same records. Raises DataError and UsageError."""
-        found = [read_input(self, cell.plan, cell.values) for cell in cells]
+        """The rows of each cell, which are those of the same records.
+
+        Raises DataError, and UsageError also where cells are equal as the rows have what `--set` varies.
+        """
+        found = [read_input(self, cell.plan, cell.values, self.used_fields) for cell in cells]
+        for cell, data in zip(cells, found, strict=True):
+            if equal := [name for name in cell.cell.varied if name in data.overruled]:
+                name = equal[0]
+                raise UsageError(
+                    f"`--set {name}=…` makes equal cells of `{cell.cell.program}`: every row of `{data.name}` has a "
+                    f"`{name}` of its own, which goes before `--set`",
+                    f"leave out `--set {name}=…`, or take the field `{name}` out of the rows",
+                )
         for note in dict.fromkeys(note for data in found for note in data.notes):
             say(note)
         first, *others = ([row.id for row in data.rows] for data in found)

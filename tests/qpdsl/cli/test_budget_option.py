@@ -92,3 +92,35 @@ def test_a_resumed_run_goes_on_by_the_policy_that_it_began_with(
     assert ran("rest.jsonl", "--resume") == whole
     with RunFile.reading(RunFolder().file(id)) as run:
         assert run.record.policy == before is not None
+
+
+PROBLEM = ("--set", f"problem={ROWS[0]}")
+
+
+def test_a_budget_that_no_way_is_thought_to_keep_is_said_before_the_run(
+    qpdsl: Run, program: Path, rows: Path, tmp_path: Path
+) -> None:
+    words = "warning: `open(n=1)` runs, which may not keep the budget of 5 tokens a problem: nothing was learned yet"
+    assert words in qpdsl("run", program, *PROBLEM, "--budget", "tokens=5").err
+    ran = qpdsl("run", program, "--input", rows, "--budget", "tokens=5", "--output", tmp_path / "out.jsonl")
+    assert ran.code == 0 and ran.err.count(words) == 1
+    assert words in qpdsl("eval", program, "--input", rows, "--budget", "tokens=5,900").err
+    for likely in ("run", program, *PROBLEM), ("explain", program):
+        assert "may not keep" not in qpdsl(*likely, "--budget", "tokens=900").err
+
+
+def test_a_budget_of_which_nothing_is_known_is_said_to_be_so(qpdsl: Run, program: Path) -> None:
+    ran = qpdsl("run", program, *PROBLEM, "--budget", "seconds=5")
+    assert ran.code == 0 and "whether it keeps the budget of 5 seconds a problem is not known" in ran.err
+
+
+def test_a_budget_of_money_that_nobody_counts_is_refused(qpdsl: Run, program: Path, rows: Path, tmp_path: Path) -> None:
+    (tmp_path / "prices.json").write_text('{"other": {"input": 1, "output": 2}}')
+    server = ("--model", "llm=openai:http://127.0.0.1:9/v1#m")
+    for command, given in (("run", PROBLEM), ("eval", ("--input", rows))):
+        ran = qpdsl(command, program, *given, "--budget", "cost=1")
+        assert ran.code == 2 and "counts what servers take, and no model here is on one" in ran.err
+        ran = qpdsl(command, program, *given, "--budget", "cost=1", *server)
+        assert ran.code == 2 and "a budget of `cost` needs `--prices`" in ran.err
+        ran = qpdsl(command, program, *given, "--budget", "cost=1", *server, "--prices", tmp_path / "prices.json")
+        assert ran.code == 4 and "the table of prices has none for" in ran.err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -14,6 +14,7 @@ from qpdsl.cluster.replica.messages import Task
 from qpdsl.cluster.row_scheduler import MOST_LOSSES
 from qpdsl.dataset.job import Job
 from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.dataset.row_runner import FinishedRow
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.events.stream import EventStream
@@ -33,6 +34,7 @@ class Ran:
     backend: ScriptedBackend
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     marks: dict[int, str | None] = field(default_factory=dict)
+    together: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -62,10 +64,12 @@ def cluster(job: Job) -> Start:
         )
         ran = Ran(run, backend, notes=notes)
 
-        def commit(number: int, outcome: Outcome) -> None:
-            assert number not in ran.outcomes
-            ran.outcomes[number] = outcome
-            ran.marks[number] = run.committing
+        def commit(rows: Sequence[FinishedRow]) -> None:
+            ran.together.append(len(rows))
+            for row in rows:
+                assert row.number not in ran.outcomes
+                ran.outcomes[row.number] = row.outcome
+                ran.marks[row.number] = row.replica
 
         asyncio.run(asyncio.wait_for(run.run(ROWS, done or commit), 20))  # type: ignore[arg-type]
         return ran
@@ -122,11 +126,37 @@ def test_what_every_replica_would_say_ends_the_run(cluster: Start) -> None:
 
 
 def test_an_error_of_done_ends_the_run(cluster: Start) -> None:
-    def full(number: int, outcome: Outcome) -> None:
+    def full(rows: Sequence[FinishedRow]) -> None:
         raise UsageError("no space left")
 
     with pytest.raises(UsageError, match="no space left"):
         cluster(Script(), done=full)
+
+
+def test_rows_that_end_together_are_kept_together(cluster: Start) -> None:
+    ran = cluster(Script(slots=4), "local:4")
+    assert sum(ran.together) == len(ROWS) and max(ran.together) > 1
+
+
+@pytest.mark.parametrize("last", range(1, 40, 6))
+def test_however_the_run_ends_what_has_ended_is_kept(job: Job, last: int) -> None:
+    ended: list[int] = []
+    kept: list[int] = []
+
+    class Counting(ClusterRun):
+        def _end(self, task: Task, outcome: Outcome, replica: str) -> None:
+            ended.append(task.number)
+            super()._end(task, outcome, replica)
+
+    def run(name: str, task: Task) -> None:
+        if task.number == last:
+            raise ModelError("zoo/none", "it is gone")
+
+    backend = ScriptedBackend(Script(run, slots=3))
+    run_ = Counting(ClusterAddress.parse("local:3"), SETUP, [job], EventStream(), backend=backend)
+    with pytest.raises(ModelError):
+        asyncio.run(run_.run(ROWS, lambda rows: kept.extend(row.number for row in rows)))
+    assert kept == ended and (kept or last < 9)
 
 
 OTHER = {**FINGERPRINT, "processor": "x86_64 avx2 avx512f fma", "vectors": "AVX512"}

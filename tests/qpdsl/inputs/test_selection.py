@@ -109,7 +109,7 @@ def test_what_is_no_condition(condition: str, message: str) -> None:
 def test_a_condition_that_nothing_fulfils_says_what_there_is() -> None:
     with pytest.raises(DataError) as caught:
         ids(where="level > 99")
-    assert caught.value.message == f"{SHIPPED}: no row fulfils `--where level > 99`"
+    assert caught.value.message == "counting-500: no row fulfils `--where level > 99`"
     assert caught.value.help == "`level` is a number, as 1"
     with pytest.raises(DataError) as caught:
         ids(where="1 == 2")

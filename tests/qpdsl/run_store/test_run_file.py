@@ -23,7 +23,7 @@ from tests.support.kept_runs import damage_row, outcome, record
 from tests.support.paths import ROOT
 from tests.support.timing import assert_quick
 
-# Adds rows until it is killed, each said on stdout once it is kept.
+# Adds rows, so many at a time, until it is killed, each said on stdout once it is kept.
 WRITER = """
 import sys
 from pathlib import Path
@@ -31,9 +31,11 @@ from qpdsl.run_store.run_file import RunFile
 from tests.support.kept_runs import outcome
 from qpdsl.run_store.run_record import RowRecord
 with RunFile.writing(Path(sys.argv[1])) as run:
-    for number in range(run.info().totals.done, 10_000):
-        run.add(RowRecord(number=number, key="k", outcome=outcome(number)))
-        print(number, flush=True)
+    together = int(sys.argv[2])
+    for first in range(run.info().totals.done, 10_000, together):
+        numbers = range(first, first + together)
+        run.add(*(RowRecord(number=number, key="k", outcome=outcome(number)) for number in numbers))
+        print(*numbers, sep="\n", flush=True)
 """
 
 
@@ -75,6 +77,11 @@ def test_a_row_is_added_once(runs: RunFolder) -> None:
         run.add(row(3))
         with pytest.raises(ValueError, match="is there already"):
             run.add(row(3, correct=True))
+        with pytest.raises(ValueError, match="is there already"):
+            run.add(row(4), row(5), row(3))
+        with pytest.raises(ValueError, match="is there already"):
+            run.add(row(4), row(4))
+        assert [one.number for one in run.rows()] == [3]
         assert run.info().totals.done == 1 and next(run.rows()).outcome.correct is None
 
 
@@ -88,12 +95,13 @@ def test_it_is_read_while_another_process_writes_it(runs: RunFolder) -> None:
         assert runs.locked_ids() == [writer.id]
 
 
-def test_a_killed_writer_leaves_every_row_that_it_said_was_kept(runs: RunFolder) -> None:
+@pytest.mark.parametrize("together", [1, 7])
+def test_a_killed_writer_leaves_every_row_that_it_said_was_kept(runs: RunFolder, together: int) -> None:
     with runs.create(record(rows=10_000)) as run:
         path = run.path
     said = 0
     for pause in (0.0, 0.03, 0.1):
-        command = [sys.executable, "-c", WRITER, str(path)]
+        command = [sys.executable, "-c", WRITER, str(path), str(together)]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             process.stdout.readline()
@@ -104,7 +112,7 @@ def test_a_killed_writer_leaves_every_row_that_it_said_was_kept(runs: RunFolder)
             numbers = [row.number for row in run.rows()]
             assert numbers == list(range(len(numbers))) and run.info().totals.done == len(numbers)
             said = int(rest[-1]) + 1 if rest and rest[-1].isdigit() else said + 1
-            assert len(numbers) >= said
+            assert len(numbers) >= said and len(numbers) % together == 0
             assert run.info().state == "stopped"
         said = len(numbers)
 

@@ -115,11 +115,11 @@ def cascade(
 ) -> None:
     """Writes `out` [T, H, D] for `query` [T, H, D] (last dimension contiguous). Twin: `reference.cascade`.
 
-    The first `batch.decodes` sequences decode; chunks of the others are computed beside their own tokens. `tuning`: for
-    the prefixes, and for the rest.
+    The first `batch.decodes` sequences decode. Where there are queries of others, their chunks are computed beside the
+    own tokens of those that decode. `tuning`: for the prefixes, and for the rest.
     """
     fold = query.shape[1] // rows.kv_heads
-    chunks = batch.decodes if batch.decodes < batch.sequences else None
+    chunks = batch.decodes if batch.decodes < min(batch.sequences, query.shape[0]) else None
     above = for_cascade(rows, fold, shared.width)
     below = for_decode(rows, fold) if chunks is None else for_mixed(rows, fold)
     if tuning is not None:

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.data.int4_groups import LIMIT, MOST
 from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, KVRows
-from qpdsl.executor.kernels.triton.common import FP8, INT4, PLAIN, geometry
+from qpdsl.executor.kernels.triton.common import FP8, INT4, LAUNCH, PLAIN, geometry
 
 
 @triton.jit
@@ -26,33 +26,31 @@ def to_e4m3(x):
 
 
 @triton.jit
-def put_groups(x, rows, scales, at, MOST: tl.constexpr, LIMIT: tl.constexpr, KV: tl.constexpr, D: tl.constexpr):
-    """Stores `x` [KV_PAD, D_PAD] as four-bit records from byte `at` on. Twin: `int4_groups.pack`."""
-    KV_PAD: tl.constexpr = x.shape[0]
+def put_groups(x, rows, scales, at, real, MOST: tl.constexpr, LIMIT: tl.constexpr, D: tl.constexpr):
+    """Stores each line of `x` [N, D_PAD], where `real` [N], as a record at byte `at` [N]. Twin: `int4_groups.pack`."""
+    N: tl.constexpr = x.shape[0]
     D_PAD: tl.constexpr = x.shape[1]
     GROUP: tl.constexpr = 32 if D % 32 == 0 else 16
-    HEAD: tl.constexpr = D // 2 + D // GROUP * 4
-    head = tl.arange(0, KV_PAD)
     clamped = tl.minimum(tl.maximum(x.to(tl.float32), -LIMIT), LIMIT)
-    grouped = tl.reshape(clamped, [KV_PAD, D_PAD // GROUP, GROUP])
+    grouped = tl.reshape(clamped, [N, D_PAD // GROUP, GROUP])
     low = tl.min(grouped, 2) + 0.0
-    scale = tl.div_rn(tl.max(grouped, 2) - low, tl.full([KV_PAD, D_PAD // GROUP], MOST, tl.float32)).to(tl.float16)
+    scale = tl.div_rn(tl.max(grouped, 2) - low, tl.full([N, D_PAD // GROUP], MOST, tl.float32)).to(tl.float16)
     minimum = low.to(tl.float16)
     wide = scale.to(tl.float32)
     flat = wide == 0.0
-    one = tl.full([KV_PAD, D_PAD // GROUP], 1.0, tl.float32)
+    one = tl.full([N, D_PAD // GROUP], 1.0, tl.float32)
     inverse = tl.where(flat, 0.0, tl.div_rn(one, tl.where(flat, 1.0, wide)))
     scaled = (grouped - minimum.to(tl.float32)[:, :, None]) * inverse[:, :, None]
     # Adding 1.5 · 2**23 rounds to whole numbers, half to even.
     whole = (tl.minimum(tl.maximum(scaled, 0.0), MOST) + 12582912.0) - 12582912.0
-    even, odd = tl.split(tl.reshape(whole.to(tl.int32), [KV_PAD, D_PAD // 2, 2]))
+    even, odd = tl.split(tl.reshape(whole.to(tl.int32), [N, D_PAD // 2, 2]))
     byte = tl.arange(0, D_PAD // 2)
-    to = rows + at + head[:, None] * HEAD + byte[None, :]
-    tl.store(to, (even | (odd << 4)).to(tl.uint8), mask=(head < KV)[:, None] & (byte < D // 2)[None, :])
+    to = rows + at[:, None] + byte[None, :]
+    tl.store(to, (even | (odd << 4)).to(tl.uint8), mask=real[:, None] & (byte < D // 2)[None, :])
     bits = minimum.to(tl.uint16, bitcast=True).to(tl.uint32) << 16 | scale.to(tl.uint16, bitcast=True).to(tl.uint32)
     group = tl.arange(0, D_PAD // GROUP)
-    words = scales + at // 4 + (head * HEAD + D // 2)[:, None] // 4 + group[None, :]
-    tl.store(words, bits.to(tl.float32, bitcast=True), mask=(head < KV)[:, None] & (group < D // GROUP)[None, :])
+    words = scales + ((at + D // 2) // 4)[:, None] + group[None, :]
+    tl.store(words, bits.to(tl.float32, bitcast=True), mask=real[:, None] & (group < D // GROUP)[None, :])
 
 
 @triton.jit
@@ -86,7 +84,10 @@ def put(
     x = tl.load(
         new + token * stride_token + head[:, None] * stride_head + d[None, :] * stride_dim, mask=mask, other=0.0
     )
-    put_numbers(x, rows, scales, row, place, LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, KIND, WHICH)
+    put_numbers(
+        x, rows, scales, row, place, head, head < KV,
+        LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, KIND, WHICH,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -96,6 +97,8 @@ def put_numbers(
     scales,
     row,
     place,
+    head,
+    real,
     LARGEST: tl.constexpr,
     SMALLEST: tl.constexpr,
     MOST: tl.constexpr,
@@ -107,28 +110,30 @@ def put_numbers(
     KIND: tl.constexpr,
     WHICH: tl.constexpr,
 ):
-    """Stores `x` [KV_PAD, D_PAD], 0 beside [KV, D], at a place of a row: as the key (WHICH 0) or the value (1)."""
-    KV_PAD: tl.constexpr = x.shape[0]
+    """Stores the keys (WHICH 0) or the values (1) `x` [N, D_PAD], which are 0 from D on.
+
+    Each is that of the KV head `head` [N], where `real` [N], at `place` of `row`: one number, or int64 [N].
+    """
+    N: tl.constexpr = x.shape[0]
     D_PAD: tl.constexpr = x.shape[1]
-    head = tl.arange(0, KV_PAD)
     d = tl.arange(0, D_PAD)
-    mask = (head < KV)[:, None] & (d < D)[None, :]
+    mask = real[:, None] & (d < D)[None, :]
     # The elements of a value, and how many scales a token has for each head.
     WIDE: tl.constexpr = D // 2 + D // (32 if D % 32 == 0 else 16) * 4 if KIND == INT4 else D
     SCALES: tl.constexpr = 1 if KIND == INT4 else 2
     at = row * ROW + place * (KV * (D + WIDE)) + WHICH * (KV * D)
-    to = rows + at + head[:, None] * D + d[None, :]
+    to = rows + (at + head * D)[:, None] + d[None, :]
     if KIND == PLAIN:
         tl.store(to, x, mask=mask)
     elif KIND == INT4 and WHICH == 1:
-        put_groups(x, rows, scales, at, MOST, LIMIT, KV, D)
+        put_groups(x, rows, scales, at + head * WIDE, real, MOST, LIMIT, D)
     else:
         x = x.to(tl.float32)
         largest = tl.max(tl.abs(x), 1)
         zero = largest < SMALLEST
         safe = tl.where(zero, 1.0, largest)
-        scale = tl.where(zero, 0.0, tl.div_rn(safe, tl.full([KV_PAD], LARGEST, tl.float32)))
-        inverse = tl.where(zero, 0.0, tl.div_rn(tl.full([KV_PAD], LARGEST, tl.float32), safe))
+        scale = tl.where(zero, 0.0, tl.div_rn(safe, tl.full([N], LARGEST, tl.float32)))
+        inverse = tl.where(zero, 0.0, tl.div_rn(tl.full([N], LARGEST, tl.float32), safe))
         scaled = tl.minimum(tl.maximum(x * inverse[:, None], -LARGEST), LARGEST)
         if KIND == FP8:
             tl.store(to, to_e4m3(scaled), mask=mask)
@@ -137,7 +142,7 @@ def put_numbers(
             whole = (scaled + 12582912.0) - 12582912.0
             tl.store(to, whole.to(tl.int32).to(tl.int8).to(tl.uint8, bitcast=True), mask=mask)
         scale_at = row * (ROW // 4) + PAGE * KV * (D + WIDE) // 4 + (place * SCALES + WHICH) * KV
-        tl.store(scales + scale_at + head, scale, mask=head < KV)
+        tl.store(scales + scale_at + head, scale, mask=real)
 
 
 @triton.jit(do_not_specialize=["layer"])
@@ -209,4 +214,5 @@ def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Ten
         **storing(rows),
         **geometry(rows),
         num_warps=4 if rows.kv_heads * rows.dim > 512 else 1,
+        **LAUNCH,
     )

@@ -68,7 +68,7 @@ def for_fixed_bits(rows: KVRows, fold: int) -> Tuning:
     """For any batch: a row's bits depend on its own query and context only, and not on whether it is decoded."""
     fit = _fit(64, fold, rows)
     # The state of the parts before takes as many registers as that of a part.
-    crowded = fit.rows * next_power_of_two(rows.dim) >= 64 * 128
+    crowded = fit.rows * next_power_of_two(rows.dim) > 64 * 128
     return replace(fit, split=PART, folded=True, warps=8 if crowded else fit.warps)
 
 

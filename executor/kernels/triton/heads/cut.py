@@ -5,11 +5,12 @@ needs one number, and one more where equals are cut apart. It is found by bisect
 its pivots (Ye et al., 2025, "Sorting-Free GPU Kernels for LLM Sampling"), here to the end: a cut must be exact for a
 seed to mean one token, and its neighbours tell whether rounding could have moved it.
 
-A row is read twice. The first time tells its maximum, the sum of its exponentials, and for top-k the maxima of groups of
-ids: as many ids are at least the k-th of these, so no id below it is left. Top-p leaves no id whose probability is below
-(1 − p) / V, since all of those together have less than 1 − p, and min-p says itself what is below it. The second time
-the candidates that such a bound leaves are written out in the order of their ids: mostly a few hundred, which a program
-bisects while they are in its caches. Their probabilities are summed as integers, so that no sum depends on its order.
+A row is read twice. The first time tells its maximum, the sum of its exponentials, and for top-k the maxima of groups
+of ids: as many ids are at least the k-th of these, so no id below it is left. Top-p leaves no id whose probability is
+below (1 − p) / V, since all of those together have less than 1 − p, and min-p says itself what is below it. The second
+time the candidates that such a bound leaves are written out in the order of their ids: mostly a few hundred, which a
+program bisects while they are in its caches. Their probabilities are summed as integers, so that no sum depends on its
+order.
 """
 
 from __future__ import annotations
@@ -72,10 +73,7 @@ def least_kept(scores, exponentials, count, low, high, most, N: tl.constexpr, WE
             at = first + tl.arange(0, N)
             key = key_of(tl.load(scores + at, mask=at < count, other=float("-inf")))
             over = (at < count) & (key > middle.to(tl.int32))
-            if WEIGHED:
-                weight = weights_of(tl.load(exponentials + at, mask=over, other=0.0))
-            else:
-                weight = over.to(tl.int64)
+            weight = weights_of(tl.load(exponentials + at, mask=over, other=0.0)) if WEIGHED else over.to(tl.int64)
             above += tl.sum(weight, 0)
             under = tl.maximum(under, tl.max(tl.where((at < count) & (key <= middle.to(tl.int32)), key, _NO_KEY), 0))
         fewer = above.to(tl.float64) < most
@@ -148,11 +146,10 @@ def cut_kernel(
         by_count = (top_k > 0) & (top_k < vocabulary)
         by_share = top_p < 1.0
         logits += tl.load(rows + draw).to(tl.int64) * stride
-        own_line = False
+        line = tl.full([], -1, tl.int64)
         if MASKED:
             line = tl.load(lines + draw).to(tl.int64)
-            own_line = line >= 0
-            bits += line * bits_stride
+            bits += tl.maximum(line, 0) * bits_stride
         scores = candidates + (slot - base).to(tl.int64) * vocabulary
         exponentials = candidates + (rows_at_once + slot - base).to(tl.int64) * vocabulary
         index = tl.arange(0, BLOCK)
@@ -161,7 +158,7 @@ def cut_kernel(
         peak = tl.full([], float("-inf"), tl.float32)
         total = tl.zeros([], tl.float32)
         for first in range(0, vocabulary, BLOCK):
-            raw = loaded(logits, bits, first + index, vocabulary, own_line, MASKED)
+            raw = loaded(logits, bits, line, first + index, vocabulary, MASKED)
             score = tl.div_rn(raw, tl.zeros([BLOCK], tl.float32) + temperature)
             crest = tl.maximum(peak, tl.max(score, 0))
             floor = tl.where(crest == float("-inf"), 0.0, crest)
@@ -198,7 +195,7 @@ def cut_kernel(
         low = high
         outside = tl.zeros([], tl.float32)
         for first in range(0, vocabulary, BLOCK):
-            raw = loaded(logits, bits, first + index, vocabulary, own_line, MASKED)
+            raw = loaded(logits, bits, line, first + index, vocabulary, MASKED)
             score = tl.div_rn(raw, tl.zeros([BLOCK], tl.float32) + temperature)
             # Zeros of both signs are equal.
             score = tl.where(score == 0.0, 0.0, score)
@@ -213,7 +210,7 @@ def cut_kernel(
         tl.debug_barrier()
         for first in range(0, count, N):
             at = first + tl.arange(0, N)
-            far = tl.load(scores + at, mask=at < count, other=0.0).to(tl.float64) - peak.to(tl.float64)
+            far = tl.load(scores + at, mask=at < count, other=float("-inf")).to(tl.float64) - peak.to(tl.float64)
             tl.store(exponentials + at, tl.exp(far).to(tl.float32), mask=at < count)
         tl.debug_barrier()
         low -= 1
@@ -250,7 +247,7 @@ def cut_kernel(
             if stay < equal:
                 passed = tl.zeros([], tl.int64)
                 for first in range(0, vocabulary, BLOCK):
-                    raw = loaded(logits, bits, first + index, vocabulary, own_line, MASKED)
+                    raw = loaded(logits, bits, line, first + index, vocabulary, MASKED)
                     score = tl.div_rn(raw, tl.zeros([BLOCK], tl.float32) + temperature)
                     score = tl.where(score == 0.0, 0.0, score)
                     same = key_of(score) == cut

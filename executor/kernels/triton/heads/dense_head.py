@@ -122,8 +122,8 @@ def dense_kernel(
         if tl.max(noisy.to(tl.int32), 0) == 1:
             key = tl.load(keys + draw, mask=live, other=0)
             position = (tl.load(positions + draw, mask=live, other=0) & 0xFFFFFFFF).to(tl.uint32)
-            words = neighbours_words(key, position, part * N, M, N)
-            perturbed = tl.where(noisy[:, None], scores + quick_noise(words), scores)
+            noise32 = quick_noise(neighbours_words(key, position, part * N, M, N))
+            perturbed = tl.where(noisy[:, None], scores + noise32, scores)
         best, second, third, at, next_at, logit, next_logit = leaders(perturbed, raw, index)
         if tl.max((noisy & contested(second, third)).to(tl.int32), 0) == 1:
             key = tl.load(keys + draw, mask=live, other=0)

@@ -1,7 +1,7 @@
 """Gumbel-max sampling from logits: the token, its log-probability and the gap to the runner-up.
 
-One pass over the logits, of which a step masks, scales and perturbs nothing in memory: a constraint is read as bits, and
-what filters leave is told by the cuts of `cut.py`.
+One pass over the logits, which stay in memory as they are: a constraint is read as bits, and what filters leave is told
+by the cuts of `cut.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from qpdsl.executor.kernels.triton.heads.vocabulary_parts import (
     exact_noise,
     leaders,
     loaded,
-    neighbours_words,
     quick_noise,
+    row_words,
 )
 
 # Ids of one block, ids of one program at least, and parts of a vocabulary at most.
@@ -85,11 +85,10 @@ def sample_kernel(
     key = tl.load(keys + draw)
     position = (tl.load(positions + draw) & 0xFFFFFFFF).to(tl.uint32)
     logits += tl.load(rows + draw).to(tl.int64) * stride
-    own = False
+    line = tl.full([], -1, tl.int64)
     if MASKED:
         line = tl.load(lines + draw).to(tl.int64)
-        own = line >= 0
-        bits += line * bits_stride
+        bits += tl.maximum(line, 0) * bits_stride
     if FILTERED:
         bound, last = tl.load(least + draw), tl.load(until + draw)
 
@@ -105,7 +104,7 @@ def sample_kernel(
     under = tl.zeros([1], tl.float32)
     for first in range(low, top, BLOCK):
         ids = first + index
-        raw = loaded(logits, bits, ids, top, own, MASKED)
+        raw = loaded(logits, bits, line, ids, top, MASKED)
         crest = tl.maximum(peak, tl.max(raw, 0))
         base = tl.where(crest == float("-inf"), 0.0, crest)
         under = under * tl.exp(peak - base) + tl.sum(tl.exp(raw - base), 0)
@@ -118,8 +117,7 @@ def sample_kernel(
         reach = tl.max(scores, 0) + tl.where(noisy, LARGEST, 0.0)
         if tl.max((reach >= second - 2.0 * error_of(second)).to(tl.int32), 0) == 1:
             if noisy:
-                words = neighbours_words(tl.zeros([1], tl.int64) + key, position, first, 1, BLOCK)
-                scores += tl.reshape(quick_noise(words), [BLOCK])
+                scores += quick_noise(row_words(key, position, first, BLOCK))
             here, behind, rest, at, next_at, logit, next_logit = leaders(scores[None, :], raw[None, :], index)
             best, second, third, token, next_token, chosen, next_chosen = inserted(
                 best, second, third, token, next_token, chosen, next_chosen, here, first + at, logit
@@ -134,12 +132,11 @@ def sample_kernel(
         second = tl.full([1], float("-inf"), tl.float32)
         for first in range(low, top, BLOCK):
             ids = first + index
-            raw = loaded(logits, bits, ids, top, own, MASKED)
+            raw = loaded(logits, bits, line, ids, top, MASKED)
             scores = tl.div_rn(raw, tl.zeros([BLOCK], tl.float32) + divisor)
             if FILTERED:
                 scores = tl.where((scores > bound) | ((scores == bound) & (ids <= last)), scores, float("-inf"))
-            words = neighbours_words(tl.zeros([1], tl.int64) + key, position, first, 1, BLOCK)
-            scores = (scores.to(tl.float64) + tl.reshape(exact_noise(words), [BLOCK])).to(tl.float32)
+            scores = (scores.to(tl.float64) + exact_noise(row_words(key, position, first, BLOCK))).to(tl.float32)
             here, behind, rest, at, next_at, logit, next_logit = leaders(scores[None, :], raw[None, :], index)
             best, second, third, token, next_token, chosen, next_chosen = inserted(
                 best, second, third, token, next_token, chosen, next_chosen, here, first + at, logit

@@ -25,8 +25,8 @@ from qpdsl.executor.kernels.triton.common import LAUNCH
 
 # Parts that are merged at a time. Fixed, so that the bits of a sum do not depend on how many parts others have.
 _AT_ONCE = 128
-# More than noise in float32 can err: lg2.approx has a relative error of 2**-22 (PTX ISA), noise is at most 22.9, and the
-# smaller errors of the inner logarithm add up to less than 3e-6.
+# More than noise in float32 can err: a device's logarithm has a relative error of 2**-22 (lg2.approx, PTX ISA), noise
+# is at most 22.9, and the errors of the inner logarithm add up to less than 3e-6.
 _NOISE_ERROR = tl.constexpr(2e-5)
 # More than two roundings of a score to float32 can err, relative to it.
 _SCORE_ERROR = tl.constexpr(2.0**-22)
@@ -92,6 +92,15 @@ def neighbours_words(key, position, first, M: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
+def row_words(key, position, first, N: tl.constexpr):
+    """The same [N], of one draw."""
+    zero = tl.zeros([N // 4], tl.uint32)
+    block = (first // 4 + tl.arange(0, N // 4)).to(tl.uint32)
+    w0, w1, w2, w3 = tl.philox(key, block, zero + position, zero, zero)
+    return tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
+
+
+@triton.jit
 def listed_words(key, position, ids, N: tl.constexpr):
     """Random words uint32 [N] of any ids int32 [N]; `key` and `position` are one draw's."""
     zero = tl.zeros([N], tl.uint32)
@@ -111,15 +120,14 @@ def finished(products, bias, scale, softcap, CAPPED: tl.constexpr):
 
 
 @triton.jit
-def loaded(logits, bits, ids, top, own, MASKED: tl.constexpr):
-    """Logits float32 [N] of ids below `top`, −inf for others and for those that the line of bits does not allow.
+def loaded(logits, bits, line, ids, top, MASKED: tl.constexpr):
+    """Logits float32 [N] of ids below `top`, −inf for others and for those that the draw's line of bits does not allow.
 
-    `own`: whether the draw has a line.
+    `bits`: where the line lies, if `line` is not negative; else some line.
     """
-    there = ids < top
-    raw = tl.load(logits + ids, mask=there, other=float("-inf")).to(tl.float32)
+    raw = tl.load(logits + ids, mask=ids < top, other=float("-inf")).to(tl.float32)
     if MASKED:
-        words = tl.load(bits + ids // 32, mask=there & own, other=-1)
+        words = tl.where(line < 0, -1, tl.load(bits + ids // 32, mask=ids < top, other=-1))
         raw = tl.where(((words >> (ids % 32)) & 1) != 0, raw, float("-inf"))
     return raw
 

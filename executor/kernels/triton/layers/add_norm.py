@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from qpdsl.executor.kernels.data.layer_constants import Addition, NormWeights
+from qpdsl.executor.kernels.triton.common import LAUNCH
 
 # About so many numbers are a program's.
 NUMBERS = 1024
@@ -86,5 +87,6 @@ def add_norm(
         NORM=norm is not None,
         # Eight numbers a thread are one load of 16 bytes in 16 bits.
         num_warps=min(16, rows * block // 256),
+        **LAUNCH,
     )
     return hidden

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from qpdsl.executor.kernels.data.layer_constants import Activation
-from qpdsl.executor.kernels.triton.common import LOG2E
+from qpdsl.executor.kernels.triton.common import LAUNCH, LOG2E
 from qpdsl.executor.kernels.triton.layers.add_norm import NUMBERS
 
 _ROOT = tl.constexpr(math.sqrt(2.0 / math.pi))
@@ -59,4 +59,5 @@ def gate(widened: torch.Tensor, bias: torch.Tensor | None, activation: Activatio
         BIAS=bias is not None,
         SILU=activation == "silu",
         num_warps=4,
+        **LAUNCH,
     )

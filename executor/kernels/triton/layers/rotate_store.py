@@ -11,7 +11,7 @@ import triton.language as tl
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.layer_constants import HeadConstants
 from qpdsl.executor.kernels.triton.attention.store import put_numbers, storing
-from qpdsl.executor.kernels.triton.common import geometry
+from qpdsl.executor.kernels.triton.common import LAUNCH, geometry
 from qpdsl.executor.kernels.triton.layers.add_norm import NUMBERS
 
 
@@ -26,41 +26,43 @@ def prepared(
     epsilon,
     D: tl.constexpr,
     D_PAD: tl.constexpr,
+    TOKENS: tl.constexpr,
     COUNT: tl.constexpr,
     BIAS: tl.constexpr,
     NORM: tl.constexpr,
     WHOLE: tl.constexpr,
     ROTATED: tl.constexpr,
 ):
-    """The heads [N, D_PAD] float32 numbered `head` [N], where `real`, of a token's joined projection at `line`.
+    """The heads [N, D_PAD] float32 numbered `head` [N], where `real` [N], of joined projections that begin at `line` [N].
 
-    Of `angles` on are the cosines and sines of its position. COUNT: the heads over which WHOLE norms are taken.
+    From `angles` [N] on are the cosines and sines of their positions. Each of TOKENS tokens has as many lines, which
+    hold all COUNT heads where norms are WHOLE.
     """
+    N: tl.constexpr = head.shape[0]
     d = tl.arange(0, D_PAD)
     mask = real[:, None] & (d < D)[None, :]
     at = head[:, None] * D + d[None, :]
-    x = tl.load(line + at, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(line[:, None] + at, mask=mask, other=0.0).to(tl.float32)
     if BIAS:
         x += tl.load(bias + at, mask=mask, other=0.0)
     if NORM:
         square = tl.sum(x * x, 1)
         if WHOLE:
-            spread = tl.rsqrt(tl.sum(square, 0) / (COUNT * D) + epsilon)
-            x = x * spread
-        else:
-            x = x * tl.rsqrt(square / D + epsilon)[:, None]
-        x *= tl.load(norms + at, mask=mask, other=0.0)
+            whole = tl.sum(tl.reshape(square, [TOKENS, N // TOKENS]), 1)
+            square = tl.reshape(tl.broadcast_to(whole[:, None], [TOKENS, N // TOKENS]), [N])
+        spread = tl.rsqrt(square / (COUNT * D if WHOLE else D) + epsilon)
+        x = x * spread[:, None] * tl.load(norms + at, mask=mask, other=0.0)
     if ROTATED > 0:
-        pair = tl.arange(0, D_PAD // 2)
-        turned = pair < ROTATED // 2
-        cos = tl.load(angles + 2 * pair, mask=turned, other=1.0)[None, :]
-        sin = tl.load(angles + 2 * pair + 1, mask=turned, other=0.0)[None, :]
-        first, second = tl.split(tl.reshape(x, [x.shape[0], D_PAD // 2, 2]))
-        x = tl.reshape(tl.join(first * cos - second * sin, first * sin + second * cos), [x.shape[0], D_PAD])
+        turned = real[:, None] & (d < ROTATED)[None, :]
+        angle = tl.load(angles[:, None] + d[None, :], mask=turned, other=0.0)
+        cos, sin = tl.split(tl.reshape(angle, [N, D_PAD // 2, 2]))
+        cos = tl.where((tl.arange(0, D_PAD // 2) < ROTATED // 2)[None, :], cos, 1.0)
+        first, second = tl.split(tl.reshape(x, [N, D_PAD // 2, 2]))
+        x = tl.reshape(tl.join(first * cos - second * sin, first * sin + second * cos), [N, D_PAD])
     return x
 
 
-@triton.jit(do_not_specialize=["layer"])
+@triton.jit(do_not_specialize=["layer", "count"])
 def rotate_store_kernel(
     joined,
     positions,
@@ -71,6 +73,7 @@ def rotate_store_kernel(
     rows,
     scales,
     layer,
+    count,
     epsilon,
     LARGEST: tl.constexpr,
     SMALLEST: tl.constexpr,
@@ -84,42 +87,55 @@ def rotate_store_kernel(
     KIND: tl.constexpr,
     KV_PAD: tl.constexpr,
     HEADS: tl.constexpr,
+    TOKENS: tl.constexpr,
     BLOCK: tl.constexpr,
     BIAS: tl.constexpr,
     NORM: tl.constexpr,
     WHOLE: tl.constexpr,
     ROTATED: tl.constexpr,
 ):
-    """A program for each token (axis 0), and each of its keys, its values and BLOCK of its queries (axis 1)."""
-    token = tl.program_id(0).to(tl.int64)
+    """A program for TOKENS tokens of `count` (axis 0), and each of their keys, values and BLOCK queries (axis 1)."""
     part = tl.program_id(1)
-    line = joined + token * ((HEADS + 2 * KV) * D)
-    angles = rotations + tl.load(positions + token) * ROTATED
+    first = tl.program_id(0).to(tl.int64) * TOKENS
     if part >= 2:
-        head = (part - 2) * BLOCK + tl.arange(0, BLOCK)
-        x = prepared(
-            line, bias, norms, angles, head, head < HEADS, epsilon,
-            D, D_PAD, HEADS, BIAS, NORM, WHOLE, ROTATED,
+        r = tl.arange(0, TOKENS * BLOCK)
+        token, head = first + r // BLOCK, (part - 2) * BLOCK + r % BLOCK
+        real = (token < count) & (head < HEADS)
+        line = joined + token * ((HEADS + 2 * KV) * D)
+        angles = rotations + tl.load(positions + token, mask=real, other=0) * ROTATED
+        query = prepared(
+            line, bias, norms, angles, head, real, epsilon,
+            D, D_PAD, TOKENS, HEADS, BIAS, NORM, WHOLE, ROTATED,
         )  # fmt: skip
         d = tl.arange(0, D_PAD)
-        mask = (head < HEADS)[:, None] & (d < D)[None, :]
-        tl.store(line + head[:, None] * D + d[None, :], x.to(joined.dtype.element_ty), mask=mask)
+        to = line[:, None] + head[:, None] * D + d[None, :]
+        tl.store(to, query.to(joined.dtype.element_ty), mask=real[:, None] & (d < D)[None, :])
     else:
-        slot = tl.load(slots + token)
+        kv_r = tl.arange(0, TOKENS * KV_PAD)
+        kv_token, kv_head = first + kv_r // KV_PAD, kv_r % KV_PAD
+        there = (kv_token < count) & (kv_head < KV)
+        kv_line = joined + kv_token * ((HEADS + 2 * KV) * D)
+        slot = tl.load(slots + kv_token, mask=there, other=0)
         row, place = slot // PAGE + layer, slot % PAGE
-        head = tl.arange(0, KV_PAD)
         if part == 0:
+            kv_angles = rotations + tl.load(positions + kv_token, mask=there, other=0) * ROTATED
             key = prepared(
-                line, bias, norms, angles, HEADS + head, head < KV, epsilon,
-                D, D_PAD, KV, BIAS, NORM, WHOLE, ROTATED,
+                kv_line, bias, norms, kv_angles, HEADS + kv_head, there, epsilon,
+                D, D_PAD, TOKENS, KV, BIAS, NORM, WHOLE, ROTATED,
             )  # fmt: skip
-            put_numbers(key, rows, scales, row, place, LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, KIND, 0)
+            put_numbers(
+                key, rows, scales, row, place, kv_head, there,
+                LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, KIND, 0,
+            )  # fmt: skip
         else:
             value = prepared(
-                line, bias, norms, angles, HEADS + KV + head, head < KV, epsilon,
-                D, D_PAD, KV, BIAS, False, False, 0,
+                kv_line, bias, norms, kv_line, HEADS + KV + kv_head, there, epsilon,
+                D, D_PAD, TOKENS, KV, BIAS, False, False, 0,
             )  # fmt: skip
-            put_numbers(value, rows, scales, row, place, LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, KIND, 1)
+            put_numbers(
+                value, rows, scales, row, place, kv_head, there,
+                LARGEST, SMALLEST, MOST, LIMIT, ROW, PAGE, KV, D, KIND, 1,
+            )  # fmt: skip
 
 
 def rotate_store(
@@ -143,7 +159,9 @@ def rotate_store(
     # Queries to which nothing is done stay as they are.
     idle = heads.bias is None and heads.norms is None and rotations is None
     blocks = 0 if idle else triton.cdiv(heads.heads, block)
-    rotate_store_kernel[(len(joined), 2 + blocks)](
+    numbers = max(block, constants["KV_PAD"]) * wide
+    tokens = max(1, NUMBERS // numbers)
+    rotate_store_kernel[(triton.cdiv(len(joined), tokens), 2 + blocks)](
         joined,
         positions,
         slots,
@@ -153,13 +171,16 @@ def rotate_store(
         rows.data,
         rows.scales,
         layer,
+        len(joined),
         heads.epsilon,
         **constants,
         HEADS=heads.heads,
+        TOKENS=tokens,
         BLOCK=block,
         BIAS=heads.bias is not None,
         NORM=heads.norms is not None,
         WHOLE=heads.whole,
         ROTATED=0 if rotations is None else 2 * rotations.shape[1],
-        num_warps=min(8, max(1, max(block, constants["KV_PAD"]) * wide // 256)),
+        num_warps=min(8, tokens * numbers // 256),
+        **LAUNCH,
     )

@@ -145,8 +145,9 @@ def record(work: Callable[[], torch.Tensor]) -> tuple[Replayed, torch.Tensor]:
     return Replayed(work, result), result
 
 
-@pytest.mark.parametrize("rows", [None, 128])
-def test_captured_steps_draw_the_same(monkeypatch: pytest.MonkeyPatch, rows: int | None) -> None:
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[KernelBackend]:
+    """The backends of the engines to come, which capture their steps."""
     backends: list[KernelBackend] = []
 
     def backend(model: PagedModel, cache: KVCache, fixed: int | None, graphs: bool) -> KernelBackend:
@@ -154,18 +155,61 @@ def test_captured_steps_draw_the_same(monkeypatch: pytest.MonkeyPatch, rows: int
         return backends[-1]
 
     monkeypatch.setattr(backends_module, "kernel_backend", backend)
-    engine = engine_of(model_of("llama", True), config=EngineConfig(deterministic=rows is not None))
-    for _ in range(2):
+    return backends
+
+
+@pytest.mark.parametrize("rows", [None, 128])
+def test_captured_steps_draw_and_read_the_same(captured: list[KernelBackend], rows: int | None) -> None:
+    """Steps with chunks as well, of prompts and of texts whose steps a verifier reads."""
+    rng = random.Random(7)
+    text = tuple(rng.randrange(1, VOCABULARY) for _ in range(90))
+    reads = [ReadRequest(text[:end], (end - 9, end - 1), (5, 6), cached=False) for end in range(60, 90, 3)]
+    wanted = []
+    for read in reads:
+        engine = engine_of(model_of("llama", False))
+        ticket = engine.submit("m", read)
+        engine.step()
+        wanted.append(torch.tensor(ticket.result().logits))
+    config = EngineConfig(deterministic=rows is not None, token_budget=150)
+    engine = engine_of(model_of("llama", True), config=config)
+    for _ in range(4):
+        tickets = [engine.submit("m", read) for read in reads]
         assert tokens(served(engine, requests())) == tokens(expected("llama"))
-    graphs = backends[-1].graphs
-    assert graphs is not None and graphs.captures > 0 and graphs.replays > 0
+        for ticket, logits in zip(tickets, wanted, strict=True):
+            assert torch.allclose(torch.tensor(ticket.result().logits), logits, atol=1e-4)
+    graphs = captured[-1].graphs
+    assert graphs is not None and graphs.failure is None
+    kinds = {sizes.longest_query > 1 for sizes in graphs._kept}
+    assert kinds == {False, True} and graphs.replays > graphs.captures
     if rows is not None:
-        # Of a fixed size, steps differ in the width of their page tables alone.
-        assert graphs.captures <= 2
+        # Of a fixed size, steps differ in whether they have chunks and in the width of their page tables alone.
+        assert len({sizes._replace(width=0, longest=0) for sizes in graphs._kept}) == 2
+
+
+def test_verifier_steps_are_replayed(captured: list[KernelBackend]) -> None:
+    """Thirty texts, one after the other, of 39 to 97 tokens: of each of two sizes of a step, three run as they are."""
+    model = model_of("llama", True)
+    engine = engine_of(model)
+    for end in range(40, 100, 2):
+        ticket = engine.submit("m", ReadRequest(tuple(range(1, end)), (end - 2,), (3,), cached=False))
+        while engine.has_work:
+            engine.step()
+        assert len(ticket.result().logits) == 1
+    graphs = captured[-1].graphs
+    assert graphs is not None and graphs.replays == 23
+
+
+def test_steps_with_exits_run_as_they_are(captured: list[KernelBackend]) -> None:
+    request = GenerateRequest((1, 2, 3), (0, 1, 2), SamplingParams(1.0), 12, exit=EarlyExit(0.2))
+    assert tokens(served(engine_of(model_of("llama", True)), (request,))) == tokens(
+        served(engine_of(model_of("llama", False)), (request,))
+    )
+    graphs = captured[-1].graphs
+    assert graphs is not None and graphs.captures == 0
 
 
 def test_compiled_layers_draw_the_same() -> None:
-    model = PagedModel(random_model("llama"), kernels=True)
+    model = PagedModel(random_model("llama"), kernels=True, native=False)
     stack = model._stack
     assert isinstance(stack, ModuleStack)
     stack.compile("aot_eager")
@@ -174,7 +218,7 @@ def test_compiled_layers_draw_the_same() -> None:
 
 
 def test_layers_that_do_not_compile_run_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
-    model = PagedModel(random_model("llama"), kernels=True)
+    model = PagedModel(random_model("llama"), kernels=True, native=False)
     stack = model._stack
     assert isinstance(stack, ModuleStack)
     stack._compiled = _broken

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from qpdsl.executor.engine.step import sampler
+from qpdsl.executor.kernels.data.token_draws import TokenDraws
 from qpdsl.executor.kernels.plain.philox import philox4x32
 from qpdsl.executor.kernels.triton.heads.sample import sample
 from qpdsl.executor.requests.request import SamplingParams
@@ -22,6 +23,17 @@ POSITIONS = [0, 1, 5, 1000, 2**20]
 
 def signed(keys: list[int]) -> torch.Tensor:
     return torch.tensor([key - (1 << 64) if key >> 63 else key for key in keys], device=DEVICE)
+
+
+def draws_of(temperatures: list[float], rows: list[int] | None = None) -> TokenDraws:
+    """A draw at each temperature, under the keys and positions above."""
+    count = len(temperatures)
+    return TokenDraws(
+        torch.tensor(rows or range(count), dtype=torch.int32, device=DEVICE),
+        torch.tensor(temperatures, device=DEVICE),
+        signed(KEYS[:count]),
+        torch.tensor(POSITIONS[:count], device=DEVICE),
+    )
 
 
 @triton.jit
@@ -61,9 +73,7 @@ def test_draws_are_the_samplers(vocabulary: int, spread: float, temperatures: li
     logits[1, 1::2] = float("-inf")
     logits[4] = float("-inf")
     logits[4, vocabulary // 2] = -3.0
-    tokens, logprobs, gaps = sample(
-        logits, torch.tensor(temperatures, device=DEVICE), signed(KEYS), torch.tensor(POSITIONS, device=DEVICE)
-    )
+    tokens, logprobs, gaps = sample(logits, draws_of(temperatures))
     drawn = sampler.sample(logits, [SamplingParams(t) for t in temperatures], KEYS, POSITIONS)
     assert torch.equal(tokens, drawn.tokens)
     torch.testing.assert_close(logprobs, drawn.logprobs, rtol=0, atol=1e-5)
@@ -74,7 +84,5 @@ def test_draws_are_the_samplers(vocabulary: int, spread: float, temperatures: li
 def test_equal_logits_go_to_the_first_and_are_a_tie() -> None:
     logits = torch.zeros(1, 9000, device=DEVICE)
     logits[0, [700, 8999, 2000]] = 4.0
-    tokens, _, gaps = sample(
-        logits, torch.zeros(1, device=DEVICE), signed([1]), torch.zeros(1, dtype=torch.int64, device=DEVICE)
-    )
+    tokens, _, gaps = sample(logits, draws_of([0.0]))
     assert (tokens.item(), gaps.item()) == (700, 0.0)

@@ -193,6 +193,27 @@ def test_a_row_that_the_grader_cannot_take_is_kept_and_graded_by_the_next_call(q
     assert {row["accuracy"] for row in csv.DictReader(io.StringIO(mended.out))} == {"0.5"}
 
 
+def test_a_value_that_every_row_sets_is_no_axis(qpdsl: Run, folder: Path) -> None:
+    rows = [{"problem": "1?", "answer": "1", "n": 2}, {"problem": "2?", "answer": "2", "n": 3}]
+    write_rows(folder / "set.jsonl", rows)
+    words = ("eval", "p.qp", "--program", "sampled", "--input", "set.jsonl")
+    ran = qpdsl(*words, "--set", "n=2,4")
+    assert (ran.code, ran.out) == (Exit.USAGE, "") and not RunFolder().ids()
+    assert "`--set n=…` makes equal cells of `sampled`: every row of `set.jsonl` has a `n` of its own" in ran.err
+    assert "help: leave out `--set n=…`, or take the field `n` out of the rows" in ran.err
+    assert qpdsl(*words, "--set", "limit=8,9").code != Exit.USAGE
+    write_rows(folder / "set.jsonl", [rows[0], {"problem": "2?", "answer": "2"}])
+    assert qpdsl(*words, "--set", "n=2,4").code != Exit.USAGE
+
+
+def test_fields_that_are_used_are_not_said_to_be_unused(qpdsl: Run, folder: Path) -> None:
+    words = ("eval", "p.qp", "--program", "plain", "--input", "in.jsonl")
+    (folder / "own.py").write_text("def grade(row):\n    return row['level'] == 1\n")
+    assert "`level` is no parameter" in qpdsl(*words).err
+    assert "`level` is no parameter" not in qpdsl(*words, "--by", "level").err
+    assert "`level` is no parameter" not in qpdsl(*words, "--grader", "python:own.py:grade").err
+
+
 @pytest.mark.parametrize("form", ["text", "markdown", "json", "csv"])
 def test_files_are_written_whole_and_replaced_on_request(qpdsl: Run, folder: Path, form: str) -> None:
     words = ("eval", "p.qp", "--program", "sampled", "--input", "in.jsonl", *GRID, "--format", form)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.replica_setup import ReplicaSetup
-from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.dataset.row_runner import FinishedRow
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, ModelsLoaded
 from qpdsl.executor.events.stream import EventStream
@@ -32,11 +33,12 @@ def test_a_killed_replica_changes_no_byte(sampling: Sampling, address: str) -> N
     records: dict[int, str] = {}
     killed: list[int] = []
 
-    def done(number: int, outcome: Outcome) -> None:
-        assert number not in records
-        records[number] = record(outcome)
+    def done(rows: Sequence[FinishedRow]) -> None:
+        for row in rows:
+            assert row.number not in records
+            records[row.number] = record(row.outcome)
         if not killed:
-            (own,) = [figures for figures in run.figures if figures.name == run.committing]
+            (own,) = [figures for figures in run.figures if figures.name == rows[0].replica]
             killed.append(own.process)
             os.kill(own.process, signal.SIGKILL)
 
@@ -58,4 +60,4 @@ def test_a_model_that_is_not_there_is_told_by_its_replica(sampling: Sampling) ->
     job = replace(sampling.job, plan=plan)
     run = ClusterRun(ClusterAddress.parse("local:1"), ReplicaSetup.of([job], {"device": "cpu"}), [job], EventStream())
     with pytest.raises(ModelError, match="/nowhere/model"):
-        asyncio.run(run.run(sampling.rows, lambda number, outcome: None))
+        asyncio.run(run.run(sampling.rows, lambda rows: None))
