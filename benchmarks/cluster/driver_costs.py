@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from qpdsl.cluster.replica.messages import Begun, Done, Take, Task
@@ -17,15 +18,20 @@ from qpdsl.run_store.run_file import SUFFIX, RunFile
 from qpdsl.run_store.run_record import RowRecord, RunRecord, row_key
 
 _TIMES = 2_000
+_TOGETHER = 20
 _KEPT = 20_000
 
 
 @dataclass(frozen=True)
 class DriverCosts:
-    """Seconds a row for its three messages and for its commit, and bytes a row that the driver goes on holding."""
+    """Seconds a row for its three messages, and bytes a row that the driver goes on holding.
+
+    `commit` is the seconds of a commit of one row, `row` those of each row more in the same commit.
+    """
 
     messages: float
     commit: float
+    row: float
     input_bytes: float
     outcome_bytes: float
 
@@ -52,7 +58,9 @@ def outcome(number: int) -> Outcome:
 
 def measured() -> DriverCosts:
     """All of them, on this machine and its disk."""
-    return DriverCosts(_messages(), _commit(), _held(problem), _held(outcome))
+    alone, together = _commit(1), _commit(_TOGETHER)
+    row = max(0.0, together - alone) / (_TOGETHER - 1)
+    return DriverCosts(_messages(), alone, row, _held(problem), _held(outcome))
 
 
 def _messages() -> float:
@@ -68,8 +76,8 @@ def _messages() -> float:
     return _seconds(exchange, clock=time.process_time)
 
 
-def _commit() -> float:
-    """To add a finished row to a run's file, which waits for the disk."""
+def _commit(together: int) -> float:
+    """To add so many finished rows to a run's file, which waits for the disk once."""
     record = RunRecord(
         program="p",
         source="",
@@ -89,12 +97,10 @@ def _commit() -> float:
     with tempfile.TemporaryDirectory() as folder, RunFile.create(Path(folder) / f"run{SUFFIX}", record) as run:
         numbers = iter(range(10 * _TIMES))
 
-        def add() -> None:
-            number = next(numbers)
-            row = problem(number)
-            run.add(RowRecord(number=number, key=row_key(row), outcome=outcome(number), asked="Mia has"))
+        def record_of(number: int) -> RowRecord:
+            return RowRecord(number=number, key=row_key(problem(number)), outcome=outcome(number), asked="Mia has")
 
-        return _seconds(add, _TIMES // 10)
+        return _seconds(lambda: run.add(*map(record_of, islice(numbers, together))), _TIMES // 10)
 
 
 def _held(make: Callable[[int], object]) -> float:

@@ -5,8 +5,10 @@
 The dispatcher and the scheduler are those of `qpdsl/cluster`; replicas and the clock are simulated (discrete events).
 How long a row takes is drawn, by its number, from rows that were run and timed on this machine, with as many in flight
 as the plan says; `--record` runs them again. The driver is a server with a queue: each message takes as long as its
-handling by the dispatcher took here, and what `driver_costs.py` measured for messages and, with a kept run, for the
-commit of a row. Halfway through, one replica in a hundred is lost, and another loads in its place.
+handling by the dispatcher took here, and what `driver_costs.py` measured for messages. With a kept run it commits, when
+it has handled all that has arrived, the rows that have ended since the last commit, in the time that was measured for
+one row and for each more; "one by one" commits each row by itself. Halfway through, one replica in a hundred is lost,
+and another loads in its place.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import asyncio
 import heapq
 import itertools
 import json
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -63,13 +66,30 @@ class Result:
     again: int
     driver_busy: float
     slots_busy: float
+    together: float
 
 
 class Simulation:
-    """One run of `count` rows over `replicas` with `slots` rows at a time each; `cost` is the driver's for a row."""
+    """One run of `count` rows over `replicas` with `slots` rows at a time each; `costs` are the driver's.
 
-    def __init__(self, count: int, replicas: int, slots: int, durations: list[float], cost: float, lost: int) -> None:
-        self._count, self._slots, self._durations, self._cost = count, slots, durations, cost
+    `commits` says how many rows it commits at a time at the most; with 0 the run is not kept.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        replicas: int,
+        slots: int,
+        durations: list[float],
+        costs: DriverCosts,
+        commits: float = 0,
+        lost: int = 0,
+    ) -> None:
+        self._count, self._slots, self._durations, self._costs = count, slots, durations, costs
+        self._most_together = commits
+        self._uncommitted = 0
+        self._committed = 0
+        self._commits = 0
         self._dispatcher = Dispatcher(self._tasks(), replicas)
         self._replicas = {f"replica {number}": _Replica(f"replica {number}") for number in range(replicas)}
         self._events: list[tuple[float, int, str, str, Any]] = []
@@ -94,6 +114,7 @@ class Simulation:
             getattr(self, f"_{kind}")(now, name, what)
         assert self._dispatcher.finished
         assert Counter(self._outcomes) == {1: self._count}
+        assert self._committed == (self._count if self._most_together else 0)
         work = sum(self._seconds(number) for number in range(self._count))
         slots = self._at_a_time
         return Result(
@@ -106,6 +127,7 @@ class Simulation:
             again=self._again,
             driver_busy=self._driver_busy / self._driver_free,
             slots_busy=sum(replica.busy for replica in self._replicas.values()) / (slots * self._driver_free),
+            together=self._committed / max(self._commits, 1),
         )
 
     def _tasks(self) -> Iterator[Task]:
@@ -137,9 +159,23 @@ class Simulation:
             self._done += task is not None
             return commands
 
-        self._drive(now, done, self._cost)
+        self._drive(now, done, self._costs.messages)
+        if self._most_together and not self._uncommitted:
+            # Once the driver has handled what has arrived by then.
+            self._at(self._driver_free, "commit", "")
+        self._uncommitted += 1
         if self._to_lose and self._done >= self._count // 2:
             self._lose(now)
+
+    def _commit(self, now: float, name: str, _: object) -> None:
+        together = int(min(self._uncommitted, self._most_together))
+        cost = self._costs.commit + (together - 1) * self._costs.row
+        self._drive(now, list, cost)
+        self._commits += 1
+        self._committed += together
+        self._uncommitted -= together
+        if self._uncommitted:
+            self._at(self._driver_free, "commit", "")
 
     def _gave_back(self, now: float, name: str, numbers: tuple[int, ...]) -> None:
         if not self._replicas[name].gone:
@@ -239,9 +275,10 @@ def main() -> None:
     durations, slots = times["seconds"], times["in_flight"]
     lost = max(1, round(replicas * _LOST))
     runs = {
-        "no commit": Simulation(count, replicas, slots, durations, costs.messages, 0).run(),
-        "kept run": Simulation(count, replicas, slots, durations, costs.messages + costs.commit, 0).run(),
-        f"no commit, {lost} lost": Simulation(count, replicas, slots, durations, costs.messages, lost).run(),
+        "no commit": Simulation(count, replicas, slots, durations, costs).run(),
+        "kept run": Simulation(count, replicas, slots, durations, costs, math.inf).run(),
+        "kept run, one by one": Simulation(count, replicas, slots, durations, costs, 1).run(),
+        f"kept run, {lost} lost": Simulation(count, replicas, slots, durations, costs, math.inf, lost).run(),
     }
     record = {
         "recorded": times,
@@ -257,22 +294,18 @@ def report(
     replicas: int, count: int, slots: int, times: dict[str, Any], costs: DriverCosts, runs: dict[str, Result]
 ) -> str:
     """The figures in words and tables."""
-    plain, _, loss = runs.values()
+    plain, kept, _, loss = runs.values()
     mean = sum(times["seconds"]) / len(times["seconds"])
     demand = replicas * slots / mean
-    parts = {
-        "the dispatcher": plain.handling,
-        "messages": costs.messages,
-        "the commit of a row to the run's file": costs.commit,
-    }
+    file = costs.commit / kept.together + costs.row
+    parts = {"the dispatcher": plain.handling, "messages": costs.messages, "the run's file": file}
     most = max(parts, key=lambda name: parts[name])
-    total = sum(parts.values())
     table = [
-        "| run | simulated seconds | of a perfect run's | driver busy | replicas busy |",
-        "|---|---:|---:|---:|---:|",
+        "| run | simulated seconds | of a perfect run's | driver busy | replicas busy | rows a commit |",
+        "|---|---:|---:|---:|---:|---:|",
         *(
             f"| {name} | {run.seconds:,.0f} | {run.seconds / run.least_seconds:.3f} | {run.driver_busy:.1%} | "
-            f"{run.slots_busy:.1%} |"
+            f"{run.slots_busy:.1%} | {run.together:.1f} |"
             for name, run in runs.items()
         ),
     ]
@@ -281,13 +314,15 @@ def report(
         f"{replicas:,} replicas with {slots} rows in flight each, {count:,} rows of {mean:.1f} s (as `{PROGRAM}` took "
         f"on `{INPUT}` here, {len(times['seconds'])} rows timed). Replicas end {demand:,.0f} rows a second.",
         f"**Overhead a row**: the dispatcher {1e6 * plain.handling:.1f} µs, messages {1e6 * costs.messages:.1f} µs, "
-        f"the commit {1e6 * costs.commit:.0f} µs: at most {1 / total:,.0f} rows a second in one driver. "
-        f"**The bottleneck is {most}**, from {1 / parts[most]:,.0f} rows a second on.",
+        f"the run's file {1e6 * file:.0f} µs with {kept.together:.1f} rows a commit (a commit of one "
+        f"takes {1e6 * costs.commit:.0f} µs, each row more {1e6 * costs.row:.0f} µs). "
+        f"**Most of it is {most}.** The more rows wait, the more go into a commit: one driver can keep at most "
+        f"{1 / (plain.handling + costs.messages + costs.row):,.0f} rows a second.",
         f"**Memory**: the dispatcher holds {plain.kept_rows:,} rows at the most. A run from the command line holds all "
         f"rows of its input and all outcomes besides: {costs.input_bytes:,.0f} and {costs.outcome_bytes:,.0f} bytes a "
         f"row, {held * count / 2**30:.2f} GiB for these.",
         f"**Recovery**: {loss.lost} replicas lost halfway, {loss.again:,} rows run again, and the run takes "
-        f"{loss.seconds - plain.seconds:,.1f} s longer, with {_LOADING:.0f} s until another has loaded. Every row was "
+        f"{loss.seconds - kept.seconds:,.1f} s longer, with {_LOADING:.0f} s until another has loaded. Every row was "
         f"done once. Rows taken from another's queue: {plain.stolen:,}.",
     ]
     return "\n\n".join(["# A simulated cluster", machine_line(), *words[:1], "\n".join(table), *words[1:]])

@@ -39,7 +39,7 @@ class Steps:
     cases: tuple[tuple[int, int], ...] = ((64, 4096), (1, 4096), (16, 4096), (64, 512), (256, 1024))
     small: tuple[tuple[int, int], ...] = ((1, 512), (64, 4096), (256, 512))
     variants: tuple[str, ...] = ("overlapped", "stack", "deterministic", "modules")
-    kv_types: tuple[KVType, ...] = ("int8", "fp8")
+    kv_types: tuple[KVType, ...] = ("int8", "fp8", "int4")
     steps: int = 32
     warmup: int = 8
     # Sequences, tokens of the prompts, tokens generated.
@@ -84,12 +84,14 @@ def run(record: Record, bench: Bench) -> None:
 
 
 def run_compiled(record: Record, bench: Bench) -> None:
-    """Decode steps with compiled modules, which takes a compiler minutes."""
-    engine_checks.run_compiled(record, bench)
+    """Decode steps with compiled modules, which takes a compiler minutes; in a dry run none is asked."""
+    variant = "modules" if bench.dry else "compiled"
+    if not bench.dry:
+        engine_checks.run_compiled(record, bench)
     steps = _DRY if bench.dry else Steps()
     bandwidth = started(record, bench)
     for name in steps.models[-1:]:
-        record.attempt(name, lambda name=name: variants_of(record, name, ("compiled",), steps, bandwidth, bench))
+        record.attempt(name, lambda name=name: variants_of(record, name, (variant,), steps, bandwidth, bench))
 
 
 def started(record: Record, bench: Bench) -> float:
@@ -293,8 +295,8 @@ def search_case(name: str, steps: Steps, bench: Bench) -> dict[str, Any]:
             finish(engine)
             texts = [own[number % beams] for own in written]
         graphs = getattr(engine._runners["m"].backend, "graphs", None)
-        replays, captures = (0, 0) if graphs is None else (graphs.replays, graphs.captures)
-    return {"model": name, "steps": len(made), "replayed": round(replays / len(made), 3), "graphs": captures}
+    replayed = None if graphs is None else round(graphs.replays / len(made), 3)
+    return {"model": name, "steps": len(made), "replayed": replayed, "graphs": graphs and graphs.captures}
 
 
 def finish(engine: PagedEngine) -> None:

@@ -49,7 +49,7 @@ def run(record: Record, bench: Bench) -> None:
 
 def run_compiled(record: Record, bench: Bench) -> None:
     """The same of compiled layers."""
-    batch = requests(2, 3) if bench.dry else requests()
+    batch = requests()
     wanted = tokens(serve(engine(model("cpu", kernels=False)), batch))
     check(record, "compiled: the CPU's tokens in float32", lambda: compiled(bench.device, batch, wanted))
 

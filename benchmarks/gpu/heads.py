@@ -13,9 +13,9 @@ import torch
 from torch.nn.functional import linear
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.kernels import drawn, named
+from benchmarks.gpu.kernels import drawn, draws_of, named
 from benchmarks.gpu.record import Record
-from qpdsl.executor.kernels.data.token_draws import HeadWeights, TokenDraws
+from qpdsl.executor.kernels.data.token_draws import HeadWeights
 from qpdsl.executor.kernels.token_heads import dense, sparse
 
 # Ids and width: of an 8B model (Llama 3), of Gemma 3 270M and of SmolLM2 135M.
@@ -32,7 +32,7 @@ def run(record: Record, bench: Bench) -> None:
     bandwidth = bench.copy_bandwidth()
     record.note(copy_gb_per_s=round(bandwidth / 1e9, 1))
     for vocabulary, width in _DRY_HEADS if bench.dry else HEADS:
-        for batch in BATCHES:
+        for batch in BATCHES[:2] if bench.dry else BATCHES:
             record.case(
                 "heads",
                 named(vocabulary, width, batch),
@@ -46,11 +46,10 @@ def head_case(vocabulary: int, width: int, batch: int, bench: Bench, bandwidth: 
     copies = max(1, min(16, 4 * bench.l2 // size + 1))
     weights = torch.randn(copies, vocabulary, width, device=bench.device, dtype=bench.dtype)
     hidden = torch.randn(batch, width, device=bench.device, dtype=bench.dtype)
-    numbers = torch.arange(batch, device=bench.device)
-    draws = TokenDraws(numbers.int(), torch.ones(batch, device=bench.device), numbers * 7919, numbers)
+    draws = draws_of(batch, bench)
 
     def product_and_draw(index: int) -> object:
-        return drawn(linear(hidden, weights[index]).float(), draws.temperatures, draws.keys, draws.positions)
+        return drawn(linear(hidden, weights[index]).float(), draws)
 
     apart = bench.seconds(product_and_draw, copies, 8)
     free = bench.seconds(lambda index: dense(hidden, HeadWeights(weights[index]), draws), copies, 8)

@@ -290,27 +290,39 @@ def store_differs(rows: KVRows, key: torch.Tensor, value: torch.Tensor, batch: P
 
 
 def check_sampling(vocabulary: int) -> list[dict[str, Any]]:
-    """Tokens that are not the sampler's though no near tie explains it, and the largest log-probability error."""
+    """Tokens that are not the sampler's though no near tie explains it, and the largest log-probability error.
+
+    Without filters, and with each: their cuts are found without sorting.
+    """
+    from qpdsl.executor.engine.batch.staging import Staging
     from qpdsl.executor.engine.step import sampler
     from qpdsl.executor.kernels.triton.heads.sample import sample
     from qpdsl.executor.requests.request import SamplingParams
 
     generator = torch.Generator().manual_seed(0)
-    batch = 8
-    logits = torch.randn(batch, vocabulary, generator=generator) * torch.linspace(0, 6, batch)[:, None]
     temperatures = [0.0, 1.0, 0.7, 1.0, 1.3, 0.0, 0.5, 1.0]
+    filters: dict[str, dict[str, Any]] = {
+        "no filter": {},
+        "top-k": {"top_k": 40},
+        "top-p": {"top_p": 0.9},
+        "min-p": {"min_p": 0.05},
+        "all": {"top_k": 500, "top_p": 0.95, "min_p": 0.01},
+    }
+    batch = len(temperatures)
+    logits = torch.randn(batch, vocabulary, generator=generator) * torch.linspace(0, 6, batch)[:, None]
     keys = [(1 << 63) - 1 - 7919 * row for row in range(batch)]
     positions = list(range(0, batch * 1000, 1000))
-    drawn = sampler.sample(logits, [SamplingParams(t) for t in temperatures], keys, positions)
-    tokens, logprobs, _ = sample(
-        logits.to(DEVICE),
-        torch.tensor(temperatures, device=DEVICE),
-        torch.tensor(keys, device=DEVICE),
-        torch.tensor(positions, device=DEVICE),
-    )
-    differ = (tokens.cpu() != drawn.tokens) & ~drawn.near_ties
-    error = float((logprobs.cpu() - drawn.logprobs).abs().max())
-    return [result("sample", "tokens", float(differ.sum()), 0.0), result("sample", "log-probabilities", error, 1e-4)]
+    on_device = sampler.DeviceSampler(Staging(str(DEVICE)), sample)
+    lines = []
+    for name, asked in filters.items():
+        params = [SamplingParams(temperature, **asked) for temperature in temperatures]
+        wanted = sampler.sample(logits, params, keys, positions)
+        drawn = on_device(logits.to(DEVICE), params, keys, positions)
+        differ = (drawn.tokens.cpu() != wanted.tokens) & ~(wanted.near_ties & drawn.near_ties.cpu())
+        error = float((drawn.logprobs.cpu() - wanted.logprobs).abs().max())
+        lines.append(result("sample", f"tokens, {name}", float(differ.sum()), 0.0))
+        lines.append(result("sample", f"log-probabilities, {name}", error, 1e-4))
+    return lines
 
 
 def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:

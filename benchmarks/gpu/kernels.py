@@ -20,6 +20,7 @@ from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
+from qpdsl.executor.kernels.data.token_draws import Filters, TokenDraws
 from qpdsl.executor.kernels.triton.attention import decode, tuning
 from qpdsl.executor.kernels.triton.heads import sample
 from qpdsl.executor.requests.request import SamplingParams
@@ -119,8 +120,10 @@ def run(record: Record, bench: Bench, tune: bool = False) -> None:
         record.case(
             "store", named(kind, tokens), lambda k=kind, t=tokens: store_case(plan.model, k, t, bench, bandwidth)
         )
-    for batch in plan.sampled:
-        record.case("sample", named(batch), lambda b=batch: sample_case(b, plan.ids, bench, bandwidth))
+    for batch, top_p in product(plan.sampled, (None, 0.9)):
+        record.case(
+            "sample", named(batch, top_p), lambda b=batch, p=top_p: sample_case(b, p, plan.ids, bench, bandwidth)
+        )
     if tune:
         for tried in (Attended("8B", "plain", 64, 4096), Attended("8B", "plain", 1, 4096)):
             record.case("tuning", tried.name, lambda g=tried: best_tuning(g, bench))
@@ -261,22 +264,38 @@ def store_case(name: str, kind: RowKind, tokens: int, bench: Bench, bandwidth: f
     return {"kv": kind, "tokens": tokens, "us": round(time * 1e6, 2), "of_copy": round(moved / time / bandwidth, 3)}
 
 
-def sample_case(batch: int, vocabulary: int, bench: Bench, bandwidth: float) -> dict[str, Any]:
+def sample_case(batch: int, top_p: float | None, vocabulary: int, bench: Bench, bandwidth: float) -> dict[str, Any]:
     copies = max(1, min(16, (4 * bench.l2) // (batch * vocabulary * 4)))
     logits = torch.randn(copies, batch, vocabulary, device=bench.device) * 4
-    numbers = torch.arange(batch, device=bench.device)
-    temperatures = torch.ones(batch, device=bench.device)
-    time = bench.seconds(lambda index: drawn(logits[index], temperatures, numbers * 7919, numbers), copies)
+    draws = draws_of(batch, bench)
+    time = bench.seconds(lambda index: drawn(logits[index], draws, top_p), copies)
     moved = batch * vocabulary * 4
-    return {"rows": batch, "ids": vocabulary, "us": round(time * 1e6, 2), "of_copy": round(moved / time / bandwidth, 3)}
+    return {
+        "rows": batch,
+        "top_p": top_p,
+        "ids": vocabulary,
+        "us": round(time * 1e6, 2),
+        "of_copy": round(moved / time / bandwidth, 3),
+    }
 
 
-def drawn(logits: torch.Tensor, temperatures: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) -> object:
+def draws_of(batch: int, bench: Bench) -> TokenDraws:
+    """A draw for each row, at temperature 1."""
+    numbers = torch.arange(batch, device=bench.device)
+    return TokenDraws(numbers.int(), torch.ones(batch, device=bench.device), numbers * 7919, numbers)
+
+
+def drawn(logits: torch.Tensor, draws: TokenDraws, top_p: float | None = None) -> object:
     """Tokens drawn from logits float32 [B, V]: by the kernel, or by torch where it does not run."""
-    if paged_attention.on_device(logits):
-        return sample.sample(logits, temperatures, keys, positions)
-    params = [SamplingParams(temperature) for temperature in temperatures.tolist()]
-    return sampler.sample(logits, params, keys.tolist(), positions.tolist())
+    if not paged_attention.on_device(logits):
+        params = [SamplingParams(1.0, top_p=top_p)] * draws.count
+        return sampler.sample(logits, params, draws.keys.tolist(), draws.positions.tolist())
+    filters = None
+    if top_p is not None:
+        off = torch.zeros_like(draws.rows)
+        kept = torch.full((draws.count,), top_p, dtype=torch.float64, device=logits.device)
+        filters = Filters(off, kept, torch.zeros_like(kept), draws.rows, draws.count)
+    return sample.sample(logits, draws, filters=filters)
 
 
 def best_tuning(attended: Attended, bench: Bench) -> dict[str, Any]:

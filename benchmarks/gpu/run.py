@@ -175,15 +175,16 @@ def prepare(capability: int, cache: Path) -> int:
     """Compiles what the parts launch into Triton's cache `cache`. Returns the exit code."""
     os.environ["TRITON_CACHE_DIR"] = str(cache)
     from benchmarks.gpu import kernel_checks
-    from benchmarks.gpu.compiled.cases import CASES
+    from benchmarks.gpu.compiled import cases
     from benchmarks.gpu.compiled.launches import compiled, launches_of
 
-    made = 0
-    for launch in (*(case.launch for case in CASES), *kernel_checks.launches()):
+    made: set[str] = set()
+    for launch in (*(case.launch for case in cases.CASES), *kernel_checks.launches()):
         for variant in launches_of(capability, launch):
-            compiled(variant)
-            made += 1
-    print(f"{made} kernels for compute capability {capability / 10} in {cache}")
+            if variant.key not in made:
+                compiled(variant)
+                made.add(variant.key)
+    print(f"compiled for compute capability {capability / 10}: {len(made)} kernels, in {cache}")
     return 0
 
 

@@ -27,6 +27,7 @@ _PARTS = {
     "head": ("dense_kernel", "sparse_kernel", "choose", "sample"),
     "products": ("gemm", "nvjet", "cutlass", "cublas", "xmma", "splitk", "gemv", "mm"),
 }
+# Steps before any is timed, and those that are timed and then profiled; in a dry run one of each.
 _WARMUP, _STEPS = 8, 4
 
 
@@ -51,8 +52,9 @@ def decode_profile(
     record: Record, name: str, model: PagedModel, batch: int, context: int, bench: Bench
 ) -> dict[str, Any]:
     """Replayed decode steps, one at a time."""
-    engine = decoding(model, "stack", batch, context, _WARMUP + 3 * _STEPS + 8)
-    for _ in range(_WARMUP):
+    warmup, steps = lengths(bench)
+    engine = decoding(model, "stack", batch, context, warmup + 3 * steps + 8)
+    for _ in range(warmup):
         engine.step()
     way = way_of("stack", model)
     return profiled(record, engine, name, way, batch, context, bench)
@@ -61,8 +63,9 @@ def decode_profile(
 def mixed_profile(record: Record, name: str, model: PagedModel, bench: Bench) -> dict[str, Any]:
     """Steps in which some sequences decode and one reads a piece of its prompt."""
     batch, context, piece = (2, 20, 8) if bench.dry else (63, 1024, 193)
-    engine = decoding(model, "stack", batch, context, 4 * (_WARMUP + 3 * _STEPS), spare=1)
-    for number in range(_WARMUP + 3 * _STEPS):
+    total = sum(lengths(bench)) + 2 * lengths(bench)[1]
+    engine = decoding(model, "stack", batch, context, 4 * total, spare=1)
+    for number in range(total):
         # Each ends with its first token, so that every step has a prompt.
         for prompt in random_prompts(1, piece, model.vocabulary, seed=number + 2):
             engine.submit("m", GenerateRequest(prompt, (number,), SamplingParams(1.0), 1))
@@ -73,7 +76,7 @@ def reads_profile(record: Record, name: str, model: PagedModel, bench: Bench) ->
     """Steps that only score: 64 texts each, as a verifier has them."""
     batch, length = (2, 9) if bench.dry else (64, 40)
     engine = engine_for(model, "stack", batch, 8 * length)
-    rounds = 3 * _STEPS + 4
+    rounds = 3 * lengths(bench)[1] + 2
     for prompt in random_prompts(batch * rounds, length, model.vocabulary):
         engine.submit("m", ReadRequest(prompt, (length - 1,), (1, 2)))
     found = profiled(record, engine, name, "reads", batch, length, bench)
@@ -85,15 +88,16 @@ def profiled(
     record: Record, engine: PagedEngine, name: str, way: str, batch: int, context: int, bench: Bench
 ) -> dict[str, Any]:
     """One line for the step; its kernels go to the table `kernels`."""
+    _, steps = lengths(bench)
     times = []
-    for _ in range(_STEPS):
+    for _ in range(steps):
         start = time.perf_counter()
         engine.step()
         times.append(time.perf_counter() - start)
     bench.wait()
     kind = ProfilerActivity.CPU if bench.dry else ProfilerActivity.CUDA
     with profile(activities=[kind]) as trace:
-        for _ in range(_STEPS):
+        for _ in range(steps):
             engine.step()
         bench.wait()
     kernels: dict[str, tuple[int, float]] = {}
@@ -109,18 +113,23 @@ def profiled(
             **case,
             "kernel": kernel[:60],
             "part": part_of(kernel),
-            "launches": round(count / _STEPS, 2),
-            "us": round(spent / _STEPS, 1),
+            "launches": round(count / steps, 2),
+            "us": round(spent / steps, 1),
         }
         for kernel, (count, spent) in ranked[:_SHOWN]
     ]
     record.data.setdefault("kernels", []).extend(rows)
-    busy = sum(spent for _, spent in kernels.values()) / _STEPS / 1000
-    parts = {f"{part}_ms": round(spent_on(part, kernels) / _STEPS / 1000, 3) for part in (*_PARTS, "small")}
-    launches = round(sum(count for count, _ in kernels.values()) / _STEPS)
+    busy = sum(spent for _, spent in kernels.values()) / steps / 1000
+    parts = {f"{part}_ms": round(spent_on(part, kernels) / steps / 1000, 3) for part in (*_PARTS, "small")}
+    launches = round(sum(count for count, _ in kernels.values()) / steps)
     first = ranked[0][0][:60] if ranked else "none"
     line = {**case, "ms": round(step * 1e3, 3), "busy_ms": round(busy, 3), "launches": launches}
     return {**line, **parts, "first": first}
+
+
+def lengths(bench: Bench) -> tuple[int, int]:
+    """`_WARMUP` and `_STEPS` of this run."""
+    return (1, 1) if bench.dry else (_WARMUP, _STEPS)
 
 
 def part_of(kernel: str) -> str:

@@ -35,7 +35,7 @@ from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
-from qpdsl.executor.engine.step.backends import NativeBackend, backend_of, fixed_rows
+from qpdsl.executor.engine.step.backends import NativeBackend, backend_of, fixed_rows, fixed_tokens
 from qpdsl.executor.engine.step.graphs import MOST_BYTES
 from qpdsl.executor.engine.step.mask_filler import MaskFiller
 from qpdsl.executor.engine.step.routed_head import HeadRouter, RoutedHead
@@ -59,9 +59,9 @@ class EngineConfig:
     On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `compiled` has
     torch.compile make the layers' kernels when they first run, unless steps are deterministic; `graphs` captures steps
     as CUDA graphs. On a CPU in float32 a sample has the same bits in any batch anyway, where the model's layers
-    run without transformers' modules. With `overlap`, the host's part of a
-    step runs while the device computes others; it changes no token. With `record_routes`, a step whose head is routed is computed by every arm, to
-    know what each takes.
+    run without transformers' modules. With `overlap`, the host's part of a step runs while the device computes others;
+    it changes no token. With `record_routes`, a step whose head is routed is computed by every arm, to know what each
+    takes.
     """
 
     max_sequences: int = 128
@@ -191,7 +191,8 @@ class PagedEngine:
         memory = KVCacheManager(pool, cache, 2.0 * model.parameters, self._reclaimer)
         config = self._config
         rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None
-        scheduler = Scheduler(memory, config.max_sequences, rows or config.token_budget, self._group)
+        tokens = config.token_budget if rows is None else fixed_tokens(rows)
+        scheduler = Scheduler(memory, config.max_sequences, tokens, self._group)
         # Layers of a step with an early exit run uncompiled, so the batch would decide whether compiled ones do.
         if config.compiled and rows is None:
             model.compile()
@@ -263,13 +264,20 @@ class PagedEngine:
             size = model.layout.page_size
             pages = max(sum(len(request.tokens) // size + 2 for request in step) for step in steps) + 1
             trial = PagedEngine(config, kv_bytes=pages * model.layout.page_bytes)
-            trial.add("trial", model)
-            for step in steps:
-                for request in step:
-                    trial.submit("trial", request)
-                while trial.has_work:
-                    trial.step()
-            trial._release()
+            try:
+                trial.add("trial", model)
+                for step in steps:
+                    for request in step:
+                        trial.submit("trial", request)
+                    while trial.has_work:
+                        trial.step()
+            except torch.OutOfMemoryError as error:
+                raise EngineError(
+                    f"the device has no memory for a step of {config.token_budget:,} tokens and {config.max_sequences} "
+                    "sequences beside the weights; allow fewer of them, or take a smaller model"
+                ) from error
+            finally:
+                trial._release()
 
     @property
     def config(self) -> EngineConfig:

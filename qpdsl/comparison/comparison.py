@@ -13,9 +13,10 @@ from qpdsl.comparison.operator_figures import OperatorPair, operator_pairs
 from qpdsl.comparison.setup_changes import Setup, setup
 from qpdsl.comparison.side import Problem, Side
 from qpdsl.errors import UsageError
-from qpdsl.measures.statistics.intervals import Interval, bootstrap_interval, wilson
-from qpdsl.measures.statistics.paired_tests import PairedResult, paired_test, paired_values
+from qpdsl.measures.statistics.intervals import Interval, bootstrap_interval
+from qpdsl.measures.statistics.paired_tests import PairedResult, paired_values
 from qpdsl.measures.statistics.power import detectable_difference
+from qpdsl.measures.statistics.seed_shares import share_interval, shares_compared
 
 Pair = tuple[Problem, Problem]
 # What a problem costs: by name, how it is read, and whether 0 means that nobody measured it.
@@ -121,16 +122,6 @@ def compare(first: Side, second: Side) -> Comparison:
     )
 
 
-def share_interval(shares: Sequence[float]) -> Interval:
-    """The 95% interval of an accuracy, from the share of right answers to each problem.
-
-    Wilson's where every problem is right or wrong, else a bootstrap's over problems.
-    """
-    if all(share in (0.0, 1.0) for share in shares):
-        return wilson(round(sum(shares)), len(shares))
-    return bootstrap_interval(shares)
-
-
 def _graded(pairs: Sequence[Pair]) -> list[Pair]:
     return [pair for pair in pairs if None not in (pair[0].correct, pair[1].correct)]
 
@@ -143,11 +134,7 @@ def _gain(pair: Pair) -> float:
 def _accuracy(graded: Sequence[Pair]) -> Figure:
     first, second = ([problem.correct or 0.0 for problem in side] for side in zip(*graded, strict=True))
     one_each = all(len(problem.rows) == 1 for problem in graded[0])
-    paired = (
-        paired_test([share == 1 for share in first], [share == 1 for share in second])
-        if one_each
-        else paired_values(first, second)
-    )
+    paired = shares_compared(first, second, one_seed=one_each)
     return Figure("accuracy", fmean(first), fmean(second), share_interval(first), share_interval(second), paired)
 
 

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from qpdsl.errors import UsageError
+from qpdsl.measures.statistics.seed_shares import share_right
 from qpdsl.planner.values.json_values import shown
 from qpdsl.run_store.fingerprint import changes
 from qpdsl.run_store.measured import operators_of
@@ -53,8 +54,7 @@ class Problem:
     @property
     def correct(self) -> float | None:
         """The share of the runs that have it right; None where one of them could not be graded."""
-        verdicts = [row.outcome.correct for row in self.rows]
-        return None if None in verdicts else fmean(verdict is True for verdict in verdicts)
+        return share_right([row.outcome.correct for row in self.rows])
 
     @property
     def answers(self) -> str:

@@ -40,8 +40,9 @@ class RowRunner(Protocol):
     async def run(self, rows: Sequence[tuple[int, InputRow]], done: KeepRows) -> None:
         """Calls `done` in the event loop with every row, soon after it has ended, or else raises.
 
-        However it ends, `done` was called with all rows that have ended, unless `done` itself has raised. An error of `done` ends the run; a row's own failure is part of its outcome. Raises ServerGone, BudgetReached
-        and ModelError.
+        However it ends, `done` was called with all rows that have ended, unless `done` itself has raised. An error of
+        `done` ends the run; a row's own failure is part of its outcome. Raises ServerGone, BudgetReached and
+        ModelError.
         """
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class CellFigures:
     """Figures of one cell over its problems and seeds.
 
-    `shares` has, by the number of a problem, the share of the seeds that got it right, for problems that could be
-    graded. `tokens` are sampled tokens and `seconds` the engine's, both a problem on average; `seconds` is None where
+    `shares` has, by the number of a problem, the share of the seeds that got it right, for problems of which every
+    answer could be graded. `tokens` are sampled tokens and `seconds` the engine's, both a problem on average; `seconds` is None where
     the engine did not say. `failed` counts rows of all seeds.
     """
 
@@ -51,19 +51,10 @@ class CellFigures:
         return fmean(self.shares.values()) if self.shares else None
 
     def interval(self) -> Interval | None:
-        """The 95% interval of the accuracy over problems: Wilson's for one seed, else a bootstrap's over problems.
+        """The 95% interval of the accuracy over problems; None where nothing was graded."""
+        from qpdsl.measures.statistics.seed_shares import share_interval
 
-        Seeds of one problem are not independent, so problems are what is resampled.
-        """
-        from qpdsl.measures.statistics.intervals import bootstrap_interval, wilson
-
-        values = list(self.shares.values())
-        if not values:
-            return None
-        # Where all problems agree a bootstrap has nothing to resample, and would be certain.
-        if self.seeds == 1 or len(set(values)) == 1:
-            return wilson(round(sum(values)), len(values))
-        return bootstrap_interval(values)
+        return share_interval(list(self.shares.values())) if self.shares else None
 
     def by_group(self, groups: Mapping[int, str]) -> dict[str, float]:
         """The accuracy of each group, by the group that a problem is in."""
@@ -75,21 +66,20 @@ class CellFigures:
 
     def against(self, baseline: CellFigures) -> PairedResult | None:
         """This cell beside another, problem by problem; None where they have no graded problem in common."""
-        from qpdsl.measures.statistics.paired_tests import paired_test, paired_values
+        from qpdsl.measures.statistics.seed_shares import shares_compared
 
         common = [number for number in self.shares if number in baseline.shares]
         if not common:
             return None
         first, second = ([one.shares[number] for number in common] for one in (baseline, self))
-        if self.seeds == baseline.seeds == 1:
-            return paired_test([share == 1 for share in first], [share == 1 for share in second])
-        return paired_values(first, second)
+        return shares_compared(first, second, one_seed=self.seeds == baseline.seeds == 1)
 
 
 def _shares(runs: Sequence[Mapping[int, Outcome]]) -> Iterator[tuple[int, float]]:
+    from qpdsl.measures.statistics.seed_shares import share_right
+
     # By number, as a bootstrap depends on the order of what it resamples, and rows end in any.
     for number in sorted(runs[0]):
-        verdicts = [run[number].correct for run in runs if number in run]
-        known = [verdict for verdict in verdicts if verdict is not None]
-        if known:
-            yield number, fmean(known)
+        share = share_right([run[number].correct for run in runs])
+        if share is not None:
+            yield number, share

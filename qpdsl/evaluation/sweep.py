@@ -35,8 +35,7 @@ class CellRunner(Protocol):
     async def run(self, rows: Iterable[tuple[int, int, InputRow]], done: KeepCellRows) -> None:
         """Runs rows, each with the place of its run and its number, and calls `done` with them as they end.
 
-        It does so as a `RowRunner` does. An error of `done` ends the run; a row's own failure is part of its outcome. Raises ServerGone, BudgetReached
-        and ModelError.
+        It does so as a `RowRunner` does. Raises ServerGone, BudgetReached and ModelError.
         """
 
 

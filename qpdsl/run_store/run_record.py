@@ -67,8 +67,8 @@ class RowRecord:
 
     `asked` is the beginning of its longest text, to recognize it by, `reference` what its answer was held against, and
     `fields` the short ones of its `InputRow`, for tables by group. `graded_by` is `grading_key` of the row, empty where
-    the grader failed, so that whoever takes the row over grades it again. `reused` is the id of the run that computed it, None for this one; `replica` the replica that did, where that could matter.
-    `finished` is in seconds since 1970.
+    the grader failed, so that whoever takes the row over grades it again. `reused` is the id of the run that computed
+    it, None for this one; `replica` the replica that did, where that could matter. `finished` is in seconds since 1970.
     """
 
     number: int

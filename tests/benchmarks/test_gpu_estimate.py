@@ -126,7 +126,7 @@ def test_instructions_are_those_of_the_compiled_kernels() -> None:
     counted = {
         (row["capability"], row["case"]): row["per_unit"]
         for row in rows
-        if row["kernel"] == "decode_kernel" and row["form"] == "decode"
+        if row["kernel"] == "attention_kernel" and row["form"] == "decode"
     }
     for device in devices().values():
         for case in CASES:

@@ -31,7 +31,7 @@ def decode(capability: int, model: str, kind: KVKind) -> Issued | None:
     """Decode attention of a model's heads in bfloat16; None where nobody compiled it for such a device."""
     for row in _table()["rows"]:
         told = (row["kernel"], row["form"], row["capability"], row["case"])
-        if told == ("decode_kernel", "decode", capability, f"{model} bf16 {kind}"):
+        if told == ("attention_kernel", "decode", capability, f"{model} bf16 {kind}"):
             return Issued(float(row["per_unit"]))
     return None
 

@@ -33,6 +33,8 @@ _LEAST_WIDTH = 8
 MOST_ROWS = 512
 _DECODES = (0, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 _CHUNKS = (16, 32, 64, 96, 128, 192, 256, 384, MOST_ROWS)
+# Where all steps have the same rows: how many numbers of sequences may decode beside chunks.
+_FIXED_DECODES = 8
 # Chunks of at most so many tokens are read by smaller tiles.
 _SHORT = 16
 # A captured cascade has one of two widths, this or that of the batch, and ranges of so many tokens times a power of 4.
@@ -72,7 +74,7 @@ class GraphAssembler:
     and one for each 8 sequences; of steps with chunks, of up to `MOST_ROWS` rows, 79 pairs of rows that decode and rows
     of chunks, each with three kinds of chunks (short, many, few) and two numbers of rows that are read. With a cascade
     each of them has coarse bounds besides: tiles and ranges to powers of four, two widths, two depths. A search meets
-    some dozens of all these. With `rows` there are two: decode steps, and others.
+    some dozens of all these. With `rows` there are ten: decode steps, and nine with more or fewer that decode.
     """
 
     def __init__(self, page_size: int, scratch: int, rows: int | None = None, worth: int = 0) -> None:
@@ -123,9 +125,18 @@ class GraphAssembler:
         return None if shape is None else self._laid_out(rows, shape, True)
 
     def _fixed(self, rows: _Rows) -> _Shape:
-        """The one shape of steps with chunks. A sequence that decodes is a chunk of one token there."""
-        most = max(self._rows or 0, len(rows.slots))
-        return _Shape(most, 0, most, most, most)
+        """The shape of a step with chunks where all steps have as many rows.
+
+        Sequences that decode and find no room among the rows that decode are chunks of one token.
+        """
+        count = len(rows.slots)
+        most = max(self._rows or 0, count)
+        step = fixed_step(most)
+        decodes = -(-rows.decodes // step) * step
+        if decodes - rows.decodes > most - count:
+            # Paths in trees are read by sequences that decode alone.
+            decodes = rows.decodes if rows.branches else decodes - step
+        return _Shape(most, decodes, most, most, most)
 
     def _laid_out(self, rows: _Rows, shape: _Shape, is_rounded: bool) -> PackedStep:
         """The rows of a step in a shape that holds them; empty sequences follow those that decode, and the chunks."""
@@ -191,6 +202,11 @@ class DirectAssembler:
             sizes, paths = _with_paths(rows.branches, sizes)
             parts += paths
         return PackedStep(sizes, pack(sizes, parts), rows.readers)
+
+
+def fixed_step(rows: int) -> int:
+    """Where all steps have so many rows: the number of those that decode beside chunks is a multiple of this."""
+    return max(1, rows // _FIXED_DECODES)
 
 
 def bucket(rows: int) -> int:

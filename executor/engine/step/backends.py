@@ -2,13 +2,14 @@
 
 A deterministic engine gives a sample the same bits in any batch on a GPU. cuBLAS chooses its kernels by the shapes, and
 torch how it splits its sums, so every forward has the same shapes: as many rows as the batch may have sequences, in
-steps of 128, 64 rows in products with the head, and tiles of one size in the kernels that draw from hidden states. All
-attention, decoding included, goes through the prefill kernel, where a row's bits depend on its own context only, and no
-prefix is shared. It remains to be trusted that a library's kernel of one shape sums every row alike, which cuBLAS does
-not promise but its kernels without split rows do, and that device and versions stay the same.
+steps of 128, 64 rows in products with the head, and tiles of one size in the kernels that draw from hidden states.
+Attention takes contexts in parts of one size and joins them in one order, for prompts as for tokens that follow them,
+so that a row's bits depend on its own context only, and no prefix is shared. It remains to be trusted that a library's
+kernel of one shape sums every row alike, which cuBLAS does not promise but its kernels without split rows do, and that
+device and versions stay the same.
 
-That has its price: up to 128 sequences a prompt is read at most 128 tokens at a time; layers are not compiled, since a
-step in which a row may exit early runs them as modules; and models with experts are refused, since the shapes of their
+That has its price: up to 128 sequences a prompt is read at most 113 tokens at a time; modules are not compiled, since a
+step in which a row may exit early runs them as they are; and models with experts are refused, since the shapes of their
 products depend on how many tokens chose each expert. A `max_sequences` above 128 means another shape, so other bits.
 """
 
@@ -21,7 +22,7 @@ from typing import Protocol
 
 import torch
 
-from qpdsl.executor.engine.batch.assembler import DirectAssembler, GraphAssembler, PackedStep
+from qpdsl.executor.engine.batch.assembler import DirectAssembler, GraphAssembler, PackedStep, fixed_step
 from qpdsl.executor.engine.batch.grouped_batch import build
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import Staging
@@ -114,12 +115,17 @@ def fixed_rows(max_sequences: int) -> int:
     return -(-max_sequences // FIXED_ROWS) * FIXED_ROWS
 
 
+def fixed_tokens(rows: int) -> int:
+    """The token budget of deterministic steps: the sequences that decode, rounded up, leave room for all of it."""
+    return rows - fixed_step(rows) + 1
+
+
 class KernelBackend:
     """Steps through the attention kernels: on CUDA; on a CPU, for tests, by their interpreter or their torch twins.
 
-    Nothing waits for the device but the results. With `rows`, every forward has so many rows, and all attention goes
-    through the one kernel whose bits do not depend on the batch; None where speed goes first. `recorder` captures
-    steps (see `GraphAssembler`); with None they run as they are, as do those in which a row may leave early.
+    Nothing waits for the device but the results. With `rows`, every forward has so many rows, and attention gives bits
+    that do not depend on the batch; None where speed goes first. `recorder` captures steps (see `GraphAssembler`); with
+    None they run as they are, as do those in which a row may leave early.
     """
 
     def __init__(

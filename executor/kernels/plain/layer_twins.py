@@ -34,7 +34,7 @@ def rotate_store(
     layer: int,
 ) -> None:
     """As `layers.rotate_store`."""
-    states = joined.float()
+    states = joined.to(torch.float32, copy=True)
     if heads.bias is not None:
         states = states + heads.bias
     query, key, value = states.view(len(joined), -1, heads.dim).split([heads.heads, heads.kv_heads, heads.kv_heads], 1)

@@ -47,21 +47,28 @@ def geometry(rows: KVRows) -> dict[str, int]:
 
 
 def attended(query: torch.Tensor, rows: KVRows) -> dict[str, Any]:
-    """`geometry`, how stored elements become numbers, and the type DOT in which a kernel multiplies them."""
+    """`geometry`, how stored elements become numbers, and the type DOT in which a kernel multiplies them.
+
+    Devices have an instruction from e4m3 to float16 from compute capability 8.9 on.
+    """
     numbers: dict[str, Any] = geometry(rows)
     numbers["DOT"] = tl.float32 if INTERPRETED else DTYPES[query.dtype]
-    if rows.kind == "fp8" and not INTERPRETED and _converts_e4m3(driver.active):
+    if rows.kind == "fp8" and architecture() >= 89:
         numbers["KIND"] = HARD_FP8.value
         if query.dtype != torch.float32:
             numbers["DOT"] = tl.float16
     return numbers
 
 
+def architecture() -> int:
+    """Ten times the compute capability of the CUDA device that Triton compiles for; 0 under the interpreter."""
+    return 0 if INTERPRETED else _architecture(driver.active)
+
+
 @cache
-def _converts_e4m3(active: Any) -> bool:
-    """Whether the device of a driver has an instruction from e4m3 to float16: from compute capability 8.9 on."""
+def _architecture(active: Any) -> int:
     target = active.get_current_target()
-    return bool(target.backend == "cuda" and target.arch >= 89)
+    return int(target.arch) if target.backend == "cuda" else 0
 
 
 @triton.jit
@@ -172,10 +179,11 @@ def attend(
     `queries` [M, D_PAD] in DOT, whose products are multiplied by `scale` [M, 1]; `place` int32 [N]: places in the
     sequence, of which `live` may be loaded, on the pages `page` int32 [N]; `seen` [M, N]: which of them a query sees.
 
-    The power of two in a value's scale is added to the exponent of its weight, and the maximum is that of the sums. So
-    weights lie between 0 and 2, as float16 needs it, whatever the scales are; and nothing but the keys that a row sees
-    has a part in its bits.
+    Where weights may be float16, the power of two in a value's scale is added to the exponent of its weight, and the
+    maximum is that of the sums. So weights lie between 0 and 2 whatever the scales are; and nothing but the keys that a
+    row sees has a part in its bits.
     """
+    SHIFTED: tl.constexpr = KIND > INT8 or (KIND == INT8 and DOT == tl.float16)
     d = tl.arange(0, D_PAD)
     row = (page + layer).to(tl.int64)
     # The elements of a value: numbers, or bytes of a four-bit record. How many scales a token has for each head.
@@ -198,9 +206,10 @@ def attend(
     else:
         scores *= scale * LOG2E
     if KIND >= INT8:
-        v_scale = tl.load(scales + scale_at + KV, mask=live, other=1.0)
+        v_scale = tl.load(scales + scale_at + KV, mask=live, other=0.0)
         if KIND == FP8:
             v_scale *= 256.0
+    if SHIFTED:
         # A vector of zeros has the scale 0. The scale is 2**e · m with 1 ≤ m < 2; 2**−e has the exponent bits 254 − e,
         # and e itself comes from bits that count in whole numbers.
         bits = tl.maximum(v_scale, LEAST_SCALE).to(tl.int32, bitcast=True)
@@ -214,11 +223,12 @@ def attend(
     base = tl.where(peak == float("-inf"), 0.0, peak)
     weights = tl.exp2(scores - base[:, None])
     fade = tl.exp2(high - base)
-    if KIND >= INT8:
+    if SHIFTED:
         total = total * fade + tl.sum(weights * unshifted[None, :], 1)
-        weights *= v_scale[None, :]
     else:
         total = total * fade + tl.sum(weights, 1)
+    if KIND >= INT8:
+        weights *= v_scale[None, :]
     at = token + KV * D + head * WIDE
     v_mask = live[:, None] if D == D_PAD else live[:, None] & (d < D)[None, :]
     if KIND == INT4:

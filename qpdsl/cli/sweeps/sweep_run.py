@@ -188,7 +188,8 @@ class SweepRun:
         if ungraded := [outcome for outcome in outcomes if outcome.error is None and outcome.grader_error is not None]:
             rows, they = ("1 row has", "it is") if len(ungraded) == 1 else (f"{len(ungraded):,} rows have", "they are")
             first = min(ungraded, key=lambda outcome: outcome.id)
-            say(f"note: {rows} no grade, and {they} graded again by the same command; row `{first.id}`: {first.failure}")
+            why = f"row `{first.id}`: {first.failure}"
+            say(f"note: {rows} no grade, and {they} graded again by the same command; {why}")
 
     def _ended_early(self, error: BudgetReached | ServerGone) -> Exit:
         """Says why servers are not asked any more, and how to go on."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from qpdsl.comparison.comparison import share_interval
 from qpdsl.comparison.side import Problem, Side
 from qpdsl.measures.statistics.intervals import Interval
+from qpdsl.measures.statistics.seed_shares import share_interval
 
 # A field with more values than this is no group.
 _MOST_GROUPS = 12

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate
+from typing import Any
 
 import pytest
+import torch
 
+from qpdsl.executor.engine.launched_step import LaunchedStep
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.scheduler import Scheduler
+from qpdsl.executor.engine.step import backends
+from qpdsl.executor.engine.step.sampler import DeviceSampler
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
+from qpdsl.executor.kernels.data.token_draws import Drawn, TokenDraws
+from qpdsl.executor.kernels.plain import head_twins
 from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import (
@@ -29,10 +38,10 @@ from qpdsl.executor.requests.request import (
     TreeRequest,
 )
 from qpdsl.executor.requests.ticket import Ticket
-from tests.support.executor.fake_device import FakeLane, fake_device
+from tests.support.executor.fake_device import fake_device
 from tests.support.executor.host_reads import HostReads
 from tests.support.executor.models import VOCABULARY, paged, random_model
-from tests.support.executor.programs import run_all, shipped, texts
+from tests.support.executor.programs import arguments, run_all, shipped, texts
 from tests.support.executor.rule_mask import RuleMask
 
 SAMPLING = [SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9)]
@@ -42,12 +51,6 @@ ARCHITECTURES = {"writer": "llama", "reader": "gpt_neox"}
 @pytest.fixture(autouse=True)
 def _twins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
-
-
-@pytest.fixture
-def lane() -> Iterator[FakeLane]:
-    with fake_device() as lane:
-        yield lane
 
 
 @cache
@@ -102,8 +105,9 @@ def served(engine: PagedEngine, batch: tuple[tuple[str, Request], ...], seed: in
     random.Random(seed).shuffle(order)
     tickets: dict[int, Ticket] = {}
     while engine.has_work or order:
-        for _ in range(4 if order else 0):
-            tickets[at := order.pop()] = engine.submit(*batch[at])
+        for _ in range(min(4, len(order))):
+            at = order.pop()
+            tickets[at] = engine.submit(*batch[at])
         engine.step()
         engine.check_integrity()
     return [tickets[at].result() for at in range(len(batch))]
@@ -127,30 +131,214 @@ def _exact(sample: Sample) -> object:
     return sample.tokens, sample.finish, sample.logprobs, sample.near_ties, sample.steps.allowed, sample.steps.draws
 
 
+# Pages in which they are in each other's way.
+_LITTLE = 7
 CONFIGS = {
     "room for all": (400, EngineConfig()),
     "chunks": (400, EngineConfig(token_budget=16)),
     "few at a time": (400, EngineConfig(max_sequences=3)),
-    "little memory": (12, EngineConfig(token_budget=24)),
-    "no overlap": (12, EngineConfig(token_budget=24, overlap=False)),
+    "little memory": (_LITTLE, EngineConfig(token_budget=24)),
+    "no overlap": (_LITTLE, EngineConfig(token_budget=24, overlap=False)),
 }
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_requests_come_to_the_same_bits(lane: FakeLane, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_come_to_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = exact(expected())
     pages, config = CONFIGS[name]
     reports: list[StepReport] = []
     preempt = Scheduler.preempt
 
-    def watched(scheduler: Scheduler, *args: object) -> None:
+    def watched(scheduler: Scheduler, sequence: Sequence) -> None:
         assert not scheduler.in_flight, "what is in flight loses nothing"
-        preempt(scheduler, *args)  # type: ignore[arg-type]
+        preempt(scheduler, sequence)
 
     monkeypatch.setattr(Scheduler, "preempt", watched)
-    with monkeypatch.context() as plain:
-        plain.setattr("qpdsl.executor.engine.batch.staging.lane_to", lambda device: None)
-        wanted = exact(expected())
-    assert exact(served(engine_of(pages, config, reports), requests(), seed=pages)) == wanted
+    with fake_device() as lane:
+        assert exact(served(engine_of(pages, config, reports), requests(), seed=pages)) == wanted
     assert lane.copies > 0 and lane.under_way == 0
     last = {report.model: report.preemptions for report in reports}
-    assert (sum(last.values()) > 0) == (pages == 12)
+    assert (sum(last.values()) > 0) == (pages == _LITTLE)
+
+
+def test_tokens_are_the_same_on_the_kernels_path() -> None:
+    wanted = expected(kernels=True)
+    with fake_device():
+        found = served(engine_of(14, EngineConfig(token_budget=32), kernels=True), requests(True), seed=5)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert [sample.tokens for sample in mine.samples] == [sample.tokens for sample in theirs.samples]
+        assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-3)
+
+
+class _Log:
+    """The halves of steps, in their order, by model."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.halves: list[tuple[str, str]] = []
+        launch, collect = ModelRunner.launch, ModelRunner.collect
+
+        def launched(runner: ModelRunner, chunks: list[Chunk]) -> LaunchedStep:
+            self.halves.append(("launch", runner.name))
+            return launch(runner, chunks)
+
+        def collected(runner: ModelRunner, *args: Any) -> None:
+            self.halves.append(("collect", runner.name))
+            collect(runner, *args)
+
+        monkeypatch.setattr(ModelRunner, "launch", launched)
+        monkeypatch.setattr(ModelRunner, "collect", collected)
+
+    @property
+    def in_flight(self) -> list[int]:
+        """Steps in flight after each half."""
+        return [*accumulate(1 if half == "launch" else -1 for half, _ in self.halves)]
+
+
+def writing(key: int, length: int, samples: int = 1, owner: Owner = Owner()) -> GenerateRequest:
+    return GenerateRequest((5, 6, 7, key), tuple(range(samples)), SamplingParams(1.0), length, owner=owner)
+
+
+def test_a_step_of_another_model_is_launched_before_one_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _Log(monkeypatch)
+    with fake_device():
+        engine = engine_of()
+        for name in ARCHITECTURES:
+            engine.submit(name, writing(1, 30))
+        while engine.has_work:
+            engine.step()
+    # They take turns, as whoever has been passed over goes first.
+    collected = [name for half, name in log.halves if half == "collect"]
+    assert collected[:40] == [*ARCHITECTURES] * 20
+    before = [count + 1 for (half, _), count in zip(log.halves, log.in_flight, strict=True) if half == "collect"]
+    assert before[:40] == [2] * 40, "the other's step is in flight while one is collected"
+
+
+def test_the_next_step_is_launched_before_anybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _Log(monkeypatch)
+    with fake_device():
+        engine = engine_of(reports=(reports := list[StepReport]()))
+        told: list[tuple[int, int]] = []
+        ticket = engine.submit("writer", writing(1, 4, samples=2))
+        longer = engine.submit("writer", writing(2, 8))
+        ticket.on_sample = lambda index, sample: told.append((index, len(log.halves)))
+        engine.step()
+        assert log.halves == [("launch", "writer"), ("collect", "writer"), ("launch", "writer")] and len(reports) == 1
+        while engine.has_work:
+            engine.step()
+    # The fifth launch is under way when the fourth step's samples are told of.
+    assert told == [(0, 9), (1, 9)] and longer.done and max(log.in_flight) == 1
+
+
+def test_on_a_cpu_and_without_overlap_nothing_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _Log(monkeypatch)
+    for overlap in (True, False):
+        engine = engine_of(config=EngineConfig(overlap=overlap))
+        if not overlap:
+            with fake_device():
+                engine = engine_of(config=EngineConfig(overlap=False))
+        engine.submit("writer", writing(1, 3))
+        while engine.has_work:
+            engine.step()
+            assert log.in_flight[-1] == 0 and max(log.in_flight) == 1
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_what_is_given_up_in_flight_is_told_of_nothing_and_holds_nothing(sampled: bool) -> None:
+    with fake_device():
+        engine = engine_of()
+        alone = served_alone(writing(2, 9))
+        request: Request = writing(1, 2, samples=3) if sampled else ReadRequest(tuple(range(1, 40)), (3, 38), (1,))
+        ticket, other = engine.submit("writer", request), engine.submit("writer", writing(2, 9))
+        told: list[int] = []
+        ticket.on_sample = lambda index, sample: told.append(index)
+        if sampled:
+            engine.step()
+        assert engine.has_work
+        held = engine.busy("writer")
+        ticket.cancel()
+        # The step in flight still writes to its pages.
+        assert engine.busy("writer") == held or not sampled
+        while engine.has_work:
+            engine.step()
+            engine.check_integrity()
+        assert not ticket.done and told == [] and engine.busy("writer") == 0
+        assert other.result().samples == alone.samples
+
+
+def served_alone(request: GenerateRequest) -> Completion:
+    engine = engine_of()
+    ticket = engine.submit("writer", request)
+    while engine.has_work:
+        engine.step()
+    return ticket.result()
+
+
+def test_a_model_may_come_while_a_step_is_in_flight() -> None:
+    with fake_device():
+        engine = engine_of(60)
+        ticket = engine.submit("writer", writing(1, 9))
+        engine.step()
+        engine.add("third", models()["reader"])
+        later = engine.submit("third", writing(1, 9))
+        while engine.has_work:
+            engine.step()
+            engine.check_integrity()
+        assert ticket.result().samples == served_alone(writing(1, 9)).samples and later.done
+
+
+def test_seconds_of_overlapping_steps_are_counted_once() -> None:
+    reports: list[StepReport] = []
+    with fake_device():
+        engine = engine_of(reports=reports)
+        tickets = [engine.submit(name, writing(1, 20)) for name in ARCHITECTURES]
+        start = time.perf_counter()
+        while engine.has_work:
+            engine.step()
+        taken = time.perf_counter() - start
+    total = sum(report.seconds for report in reports)
+    assert total <= taken and total >= 0.5 * taken
+    assert sum(ticket.seconds for ticket in tickets) == pytest.approx(total)
+
+
+def likeliest(
+    logits: torch.Tensor, draws: TokenDraws, bits: torch.Tensor | None, lines: torch.Tensor | None, filters: object
+) -> Drawn:
+    """Stands in for the kernel that draws from logits: the likeliest of the ids that may come."""
+    logits = logits.index_select(0, draws.rows)
+    if bits is not None and lines is not None:
+        logits = logits.masked_fill(~head_twins.allowed(bits, lines, 0, VOCABULARY), float("-inf"))
+    tokens = logits.argmax(dim=-1)
+    return tokens, torch.zeros(len(tokens)), torch.ones(len(tokens))
+
+
+def test_a_step_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever makes a host wait: a mark, or reading what lies on the device."""
+    # Draws as a device does, but for the kernel.
+    monkeypatch.setattr(backends, "on_device", lambda tensor: True)
+    monkeypatch.setattr(backends, "_device_sampler", lambda staging: DeviceSampler(staging, likeliest))
+    reports: list[StepReport] = []
+    batch = [request for _, request in requests(True) if isinstance(request, GenerateRequest) and not request.exit]
+    reads = [request for _, request in requests(True) if not isinstance(request, GenerateRequest)]
+    with fake_device() as lane:
+        engine = engine_of(reports=reports, kernels=True)
+        for request in (*batch[:5], *reads[:4]):
+            engine.submit("writer", request)
+        before = lane.waits
+        with HostReads() as reads_of_host:
+            while engine.has_work:
+                engine.step()
+    assert lane.waits - before == len(reports) > 3
+    assert dict(reads_of_host.lines) == {}
+
+
+@pytest.mark.parametrize("name", ["best_of_n", "beam_search"])
+def test_programs_come_to_the_same(name: str) -> None:
+    """In whatever order they come, as many at once as there are."""
+    plan, size = shipped(name), {"best_of_n": {"n": 4}, "beam_search": {"width": 2, "expand": 2, "depth": 4}}[name]
+    rows = [arguments(plan, problem=text, **size) for text in texts(3)]
+    wanted = run_all(plan, rows)
+    with fake_device() as lane:
+        found = run_all(plan, rows[::-1], EngineConfig(max_sequences=5, token_budget=48))[::-1]
+    assert all(result.error is None and result.value for result in wanted)
+    assert [(result.value, result.rows) for result in found] == [(result.value, result.rows) for result in wanted]
+    assert lane.waits > 10

@@ -9,6 +9,7 @@ import torch
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
+from qpdsl.executor.kernels.triton.common import architecture
 
 # Bytes of shared memory that a thread block has on every CUDA device since Ampere, less a little for the compiler.
 _SHARED = 97 * 1024
@@ -60,8 +61,13 @@ def for_prefill(rows: KVRows, fold: int, longest: int) -> Tuning:
 
 
 def for_mixed(rows: KVRows, fold: int) -> Tuning:
-    """For decoding sequences and chunks in one launch, whose programs have the same number of warps."""
-    return _fit(64, fold, rows)
+    """For decoding sequences and chunks in one launch, whose programs have the same number of warps.
+
+    Where a group of four warps multiplies 64 rows (Hopper), programs of that size leave room for one of each kind on a
+    multiprocessor. Elsewhere Triton gives each warp whole rows only with as many rows as a head is wide, and with fewer
+    passes the weights of every block through shared memory. But then each warp converts all keys and values.
+    """
+    return _fit(64 if architecture() == 90 or rows.kind != "plain" else 128, fold, rows)
 
 
 def for_fixed_bits(rows: KVRows, fold: int) -> Tuning:
@@ -112,7 +118,9 @@ def _fit(size: int, fold: int, rows: KVRows) -> Tuning:
     size = max(small, min(size, 32 if wide else 64 if rows.dim > 128 else 128))
     # Values of four bits take registers to be spread out.
     keys, ahead = (32, 1) if wide else (32, 2) if rows.dim > 128 or rows.kind == "int4" else (64, 2)
-    while size * width + ahead * 2 * keys * width > _SHARED and (ahead > 1 or keys > 16):
+    # What passes the weights of a block from one product to the next, see `for_mixed`.
+    scratch = 0 if architecture() == 90 or size >= next_power_of_two(rows.dim) else size * keys * 2
+    while size * width + ahead * 2 * keys * width + scratch > _SHARED and (ahead > 1 or keys > 16):
         ahead, keys = (ahead - 1, keys) if ahead > 1 else (ahead, keys // 2)
     warps = 8 if size >= (32 if wide else 128) else 4
     return Tuning(keys=keys, rows=size, small=small, ahead=ahead, warps=warps)

@@ -35,24 +35,28 @@ def add_norm_kernel(
 ):
     """A program for each ROWS rows of `count`."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, BLOCK)
-    mask = (row < count)[:, None] & (column < WIDTH)[None, :]
-    at = row[:, None] * WIDTH + column[None, :]
+    # As a matrix of one row, so that weights are loaded by the threads that have the numbers below them.
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = column < WIDTH
+    mask = (row < count)[:, None] & inside
+    at = row[:, None] * WIDTH + column
     x = tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+    # What is loaded here arrives while sums are taken.
+    if NORM:
+        gain = tl.load(weight + column, mask=inside, other=0.0)
     if ADDED:
         y = tl.load(product + at, mask=mask, other=0.0).to(tl.float32)
         if BIAS:
-            y += tl.load(bias + column, mask=column < WIDTH, other=0.0)[None, :]
+            y += tl.load(bias + column, mask=inside, other=0.0)
         if ADDED_NORM:
-            spread = tl.rsqrt(tl.sum(y * y, 1) / WIDTH + added_epsilon)
-            y = y * spread[:, None] * tl.load(added_weight + column, mask=column < WIDTH, other=0.0)[None, :]
+            added_gain = tl.load(added_weight + column, mask=inside, other=0.0)
+            y = y * tl.rsqrt(tl.sum(y * y, 1) / WIDTH + added_epsilon)[:, None] * added_gain
         # The norm is of what is stored, so that a row which leaves after this layer has the same.
         x = (x + scale * y).to(residual.dtype.element_ty)
         tl.store(residual + at, x, mask=mask)
         x = x.to(tl.float32)
     if NORM:
-        spread = tl.rsqrt(tl.sum(x * x, 1) / WIDTH + epsilon)
-        x = x * spread[:, None] * tl.load(weight + column, mask=column < WIDTH, other=0.0)[None, :]
+        x = x * tl.rsqrt(tl.sum(x * x, 1) / WIDTH + epsilon)[:, None] * gain
         tl.store(hidden + at, x.to(hidden.dtype.element_ty), mask=mask)
 
 

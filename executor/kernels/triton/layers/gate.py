@@ -28,14 +28,15 @@ def gate_kernel(
 ):
     """A program for each ROWS rows of `count` (axis 0) and BLOCK numbers of the gate (axis 1)."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = (row < count)[:, None] & (column < WIDTH)[None, :]
-    at = widened + row[:, None] * (2 * WIDTH) + column[None, :]
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside = column < WIDTH
+    mask = (row < count)[:, None] & inside
+    at = widened + row[:, None] * (2 * WIDTH) + column
     x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(at + WIDTH, mask=mask, other=0.0).to(tl.float32)
     if BIAS:
-        x += tl.load(bias + column, mask=column < WIDTH, other=0.0)[None, :]
-        up += tl.load(bias + WIDTH + column, mask=column < WIDTH, other=0.0)[None, :]
+        x += tl.load(bias + column, mask=inside, other=0.0)
+        up += tl.load(bias + WIDTH + column, mask=inside, other=0.0)
     # Both are x · sigmoid(z), as (1 + tanh y) / 2 = sigmoid(2y). The exponential may overflow, which gives 0.
     z = x if SILU else 2.0 * _ROOT * (x + 0.044715 * x * x * x)
     active = x / (1.0 + tl.exp2(-z * LOG2E))

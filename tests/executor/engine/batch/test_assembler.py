@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 import numpy as np
+import pytest
 import torch
 
 from qpdsl.executor.engine.batch.assembler import DirectAssembler, GraphAssembler, PackedStep
@@ -106,10 +107,10 @@ def test_fixed_steps_always_have_as_many_rows() -> None:
     assembler = GraphAssembler(PAGE, SCRATCH, 24)
     for step in (assembler.decode([chunk(20, [3, 8])]), assembler.mixed([chunk(20, [3, 8], 20), chunk(5, [1])])):
         assert step.sizes.tokens == 24
-    # A sequence that decodes is a chunk like the others, and the first empty one has the rows of padding.
+    # Room for three that decode, and the first empty sequence has the rows of padding.
     batch = view(step).batch
-    assert batch.decodes == 0 and batch.context.tolist() == [5, 20] + [0] * 22
-    assert batch.query_start.tolist() == [0, 1, 21] + [24] * 22
+    assert batch.decodes == 3 and batch.context.tolist() == [5, 0, 0, 20] + [0] * 20
+    assert batch.query_start.tolist() == [0, 1, 2, 3, 23] + [24] * 20
 
 
 def test_a_page_that_was_copied_or_added_is_in_the_table() -> None:
@@ -141,6 +142,15 @@ def test_shared_prefixes_are_found_again_when_a_sequence_leaves_and_grow_until_t
     left = view(assembler.decode(chunks[:2])).batch.cascade
     assert left is not None and left.tiles.tolist() == [[0, 2, 0, 160, 0]]
     assert view(assembler.decode(chunks[:1])).batch.cascade is None
+
+
+@pytest.mark.parametrize(("worth", "is_shared"), [(319, True), (320, False)])
+def test_a_prefix_is_shared_where_it_saves_enough(worth: int, is_shared: bool) -> None:
+    """Three sequences over 160 tokens save 320."""
+    stem = list(range(0, 160, 2))[:10]
+    chunks = [chunk(161 + index, [*stem, 500 + index]) for index in range(3)]
+    assembler = GraphAssembler(PAGE, SCRATCH, worth=worth)
+    assert (view(assembler.decode(chunks)).batch.cascade is not None) == is_shared
 
 
 def test_steps_that_differ_little_have_the_same_sizes() -> None:

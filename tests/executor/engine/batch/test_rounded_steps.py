@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from qpdsl.executor.engine.batch.assembler import MOST_ROWS, GraphAssembler, PackedStep
 from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.step.backends import fixed_tokens
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import NOWHERE, Scoring
@@ -130,19 +131,26 @@ def test_a_step_with_more_rows_is_not_rounded(count: int) -> None:
     assert (step is None) == (count > MOST_ROWS)
 
 
-def test_steps_of_fixed_rows_have_one_shape() -> None:
+def test_steps_of_fixed_rows_have_few_shapes() -> None:
+    """Nine, by how many sequences decode beside the chunks; where a step is full, some of these are chunks."""
     assembler = GraphAssembler(PAGE, SCRATCH, 64)
     pages = [*range(10)]
-    shapes = set()
-    for chunks in (
-        [chunk(30, 30, pages)],
-        [chunk(30, 1, pages), chunk(90, 60, pages, reads=(40, 50))],
-        [chunk(40, 2, pages) for _ in range(32)],
-    ):
-        for step in (assembler.rounded(chunks), assembler.mixed(chunks)):
-            assert step is not None
-            shapes.add(step.sizes)
-    assert len(shapes) == 1
+    sizes: set[Sizes] = set()
+    for decodes in range(64):
+        for count in (1, 57 - decodes, 64 - decodes):
+            if count < 1:
+                continue
+            chunks = [*(chunk(30, 1, pages) for _ in range(decodes)), chunk(90, count, pages, reads=(89,))]
+            step = assembler.rounded(chunks)
+            assert step is not None and step.sizes == assembler.mixed(chunks).sizes
+            sizes.add(step.sizes)
+            decoding = decodes + (count == 1)
+            # The scheduler's budget leaves room to round up.
+            if decodes + count <= fixed_tokens(64):
+                assert decoding <= step.sizes.decodes < decoding + 8
+            else:
+                assert abs(step.sizes.decodes - decoding) < 8
+    assert len(sizes) == len({step.decodes for step in sizes}) == 9
 
 
 class Search:

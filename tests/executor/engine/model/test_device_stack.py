@@ -75,10 +75,10 @@ class Reader:
 
 
 @torch.inference_mode()
-def logits_of(paged: PagedModel, stack: DeviceStack | ModuleStack) -> torch.Tensor:
-    """Logits [70, V] of the text, read in three pieces."""
+def logits_of(paged: PagedModel, stack: DeviceStack | ModuleStack, pieces: tuple[int, ...] = (40, 29, 1)) -> torch.Tensor:
+    """Logits [T, V] of the text, read in pieces of so many tokens."""
     reader = Reader(paged.layout, [TEXT])
-    return torch.cat([paged.logits(stack.forward(reader.batch(count), reader.cache)[0]) for count in (40, 29, 1)])
+    return torch.cat([paged.logits(stack.forward(reader.batch(count), reader.cache)[0]) for count in pieces])
 
 
 @torch.inference_mode()
@@ -93,11 +93,14 @@ def test_gives_the_models_logits(case: str) -> None:
     assert (logits_of(*fused(model_of(case))) - expected).abs().max() < 1e-5 * expected.abs().max() + 1e-5
 
 
+@pytest.mark.usefixtures("twins")
 @pytest.mark.parametrize("case", INTERPRETED)
-def test_kernels_give_them_too(case: str) -> None:
+def test_kernels_give_them_too(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    expected = own_logits(model_of(case))
-    assert (logits_of(*fused(model_of(case))) - expected).abs().max() < 1e-5 * expected.abs().max() + 1e-5
+    expected = own_logits(model_of(case))[:8]
+    paged, stack = fused(model_of(case))
+    monkeypatch.setattr(paged_attention, "_INTERPRETED", True)
+    assert (logits_of(paged, stack, (7, 1)) - expected).abs().max() < 1e-5 * expected.abs().max() + 1e-5
 
 
 @pytest.mark.usefixtures("twins")
@@ -132,7 +135,7 @@ def test_rows_can_leave_after_any_layer() -> None:
 
 
 def quantized() -> PreTrainedModel:
-    model = random_model("llama")
+    model = random_model("llama", hidden_size=64)
     mlp = model.model.layers[1].mlp
     mlp.up_proj = StoredLinear(made("Q8_0", *mlp.up_proj.weight.shape), None)
     mlp.gate_proj = StoredLinear(made("Q8_0", *mlp.gate_proj.weight.shape), None)
@@ -159,14 +162,13 @@ def test_other_models_run_their_modules_and_say_why(made_other: Callable[[], Pre
 
 
 @pytest.mark.usefixtures("twins")
-def test_an_error_that_hides_among_roundings_of_16_bits_is_found() -> None:
-    """One of a hundredth in one MLP, where logits may differ by a tenth of the largest between pieces of a text."""
-    paged = PagedModel(louder().to(torch.bfloat16), kernels=True)
-    model = louder()
-    with torch.inference_mode():
-        for layer in model.model.layers:
-            layer.mlp.down_proj.weight *= 1.0
-    assert isinstance(paged._stack, ModuleStack), paged.implementation
+def test_a_mistake_that_is_smaller_than_a_rounding_is_found() -> None:
+    """That of a hundredth in one MLP, where pieces of a text may give logits that lie 20 times as far apart."""
+    model = louder().to(torch.float16)
+    paged = PagedModel(deepcopy(model).to(DEVICE), kernels=True)
+    assert "they give other logits (they differ by 0.0" in paged.implementation
+    probe = Probe(model, LogitHead(model), 256)
+    assert probe.tolerance > 0.8
 
 
 @pytest.mark.usefixtures("twins")
@@ -224,6 +226,7 @@ class Launches(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.usefixtures("twins")
 @torch.inference_mode()
 @pytest.mark.parametrize("case", ["gemma2", "llama", "llama with biases", "qwen3"])
 def test_a_layer_is_nine_launches(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +240,7 @@ def test_a_layer_is_nine_launches(case: str, monkeypatch: pytest.MonkeyPatch) ->
     reader = Reader(paged.layout, [TEXT[:20], TEXT[20:40]])
     batch = reader.batch(1, 1)
     # What is counted need not be computed.
+    monkeypatch.setattr(paged_attention, "_INTERPRETED", True)
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", launch)
     with Launches() as counted:
         stack.forward(batch, reader.cache)
@@ -252,23 +256,18 @@ def test_a_layer_is_nine_launches(case: str, monkeypatch: pytest.MonkeyPatch) ->
     assert layers <= attention <= 2 * layers
 
 
-@pytest.mark.usefixtures("row_sums")
+@pytest.mark.usefixtures("twins")
 @torch.inference_mode()
-def test_the_bits_of_a_row_are_its_own() -> None:
+def test_the_bits_of_a_row_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """With products that sum every row alike, as they do at one shape on a device."""
     paged, stack = fused(model_of("gemma3_text"))
-    together, alone = Reader(paged.layout, [TEXT[:30], TEXT[30:50]]), Reader(paged.layout, [TEXT[30:50]])
-    for first, second in ((1, 1), (19, 7)):
-        both, single = together.batch(first, second), alone.batch(second)
-        both = KernelBatch.of(both.numbers, both.sizes, deterministic=True)
-        single = KernelBatch.of(single.numbers, single.sizes, deterministic=True)
-        hidden = stack.forward(both, together.cache)[0]
-        assert torch.equal(hidden[first : first + second], stack.forward(single, alone.cache)[0])
 
-
-@pytest.fixture
-def row_sums(twins: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.stack([(weight * row).sum(dim=-1) for row in x])
 
     monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    together, alone = Reader(paged.layout, [TEXT[:30], TEXT[30:50]]), Reader(paged.layout, [TEXT[30:50]])
+    for first, second in ((1, 1), (19, 7)):
+        both, single = together.batch(first, second), alone.batch(second)
+        hidden = stack.forward(both, together.cache)[0]
+        assert torch.equal(hidden[first : first + second], stack.forward(single, alone.cache)[0])

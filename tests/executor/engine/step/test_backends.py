@@ -182,8 +182,9 @@ def test_captured_steps_draw_and_read_the_same(captured: list[KernelBackend], ro
     kinds = {sizes.longest_query > 1 for sizes in graphs._kept}
     assert kinds == {False, True} and graphs.replays > graphs.captures
     if rows is not None:
-        # Of a fixed size, steps differ in whether they have chunks and in the width of their page tables alone.
-        assert len({sizes._replace(width=0, longest=0) for sizes in graphs._kept}) == 2
+        # Of a fixed size, steps differ in how many sequences decode, coarsely, and in the width of page tables alone.
+        assert {sizes.tokens for sizes in graphs._kept} == {rows}
+        assert len({sizes._replace(width=0, longest=0) for sizes in graphs._kept}) <= 10
 
 
 def test_verifier_steps_are_replayed(captured: list[KernelBackend]) -> None:

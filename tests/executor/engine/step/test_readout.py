@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 
+from qpdsl.executor.engine.batch.staging import Staging
+from qpdsl.executor.engine.model.heads import LogitHead
+from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.engine.step import sampler
+from qpdsl.executor.engine.step.device_head import DeviceHead
+from qpdsl.executor.engine.step.draws import Draw, Masks
+from qpdsl.executor.engine.step.readout import Reading, Readout
+from qpdsl.executor.engine.step.sampler import DeviceSampler, Sampler
 from qpdsl.executor.engine.step_report import StepReport
-from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, SamplingParams, TreeRequest
+from qpdsl.executor.kernels import paged_attention
+from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, ReadRequest, SamplingParams, TreeRequest
+from tests.support.executor.fake_device import fake_device
 from tests.support.executor.models import VOCABULARY, engine_of, paged, random_model
 
 
@@ -109,3 +120,93 @@ def test_a_tree_without_branches_is_refused() -> None:
         TreeRequest((1,), ())
     with pytest.raises(ValueError, match="something that follows"):
         TreeRequest((1,), ((2,), ()))
+
+
+def masks_of(*allowed: list[int]) -> Masks:
+    """A line for each list of ids."""
+    bools = np.zeros((len(allowed), -(-VOCABULARY // 32) * 32), dtype=np.bool_)
+    for line, ids in zip(bools, allowed, strict=True):
+        line[ids] = True
+    return Masks(np.packbits(bools, axis=1, bitorder="little").view(np.int32), bools.sum(axis=1), {})
+
+
+def all_kinds() -> tuple[list[Draw], Masks]:
+    """By the dense and the sparse head, masked and not, filtered, and with everything that is told of a draw."""
+    plain, cut = SamplingParams(1.0), SamplingParams(0.8, 9, 0.9, 0.01)
+    draws = [
+        Draw(0, plain, 1, 0),
+        Draw(2, cut, 2, 5),
+        Draw(1, plain, 3, 1, allowed=0, sparse=True),
+        Draw(1, cut, 4, 1, allowed=1),
+        Draw(2, SamplingParams(0.0), 5, 1, allowed=1),
+        Draw(0, plain, 6, 2, confidence="margin"),
+        Draw(2, cut, 7, 2, allowed=1, confidence="entropy"),
+        Draw(0, SamplingParams(0.0, top_k=4), 8, 2, confidence="probability", figures=True),
+    ]
+    return draws, masks_of([5, 7], list(range(0, VOCABULARY, 2)))
+
+
+def readings_of(generator: torch.Generator, width: int) -> list[Reading]:
+    """Log-probabilities, some of the last positions alone, trees, and logits of few ids, two of the same ids."""
+    asked = [
+        request(3, 4, (5, 6, 7)),
+        ReadRequest((1, 2, 3), (0, 1, 2), (4, 9)),
+        trees()[0],
+        ReadRequest((1, 2), (1,), (7,)),
+        request(20, 70, (2,)),
+        ReadRequest((1,), (0,), (4, 9)),
+    ]
+    counts = [(len(item.positions), 0) for item in asked]
+    counts[0] = (2, 3)
+    return [
+        Reading(torch.randn(count, width, generator=generator), item, done)
+        for item, (count, done) in zip(asked, counts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kernels", [False, True], ids=["twins", "kernels"])
+def test_one_copy_each_way_and_the_results_of_each_alone(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kernels:
+        pytest.importorskip("triton")
+    monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
+    model = PagedModel(random_model("gemma2"), kernels=True)
+    weights = model.head.weights if isinstance(model.head, LogitHead) else None
+    assert weights is not None
+
+    def readout(kernels: bool) -> Readout:
+        staging = Staging("cpu")
+        draw: Sampler = sampler.sample
+        if kernels:
+            from qpdsl.executor.kernels.triton.heads.sample import sample
+
+            draw = DeviceSampler(staging, sample)
+        return Readout(model, staging, draw, head=DeviceHead(weights, staging, deterministic=True))
+
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(3, weights.weight.shape[1], generator=generator)
+    draws, masks = all_kinds()
+    readings = readings_of(generator, hidden.shape[1])
+    alone = readout(False)
+    with torch.inference_mode():
+        tokens = [alone.sample(hidden[draw.row][None], [draw._replace(row=0)], masks) for draw in draws]
+        values = [alone.read([reading])[0] for reading in readings]
+        with fake_device() as lane:
+            monkeypatch.setattr(paged_attention, "_INTERPRETED", kernels)
+            together = readout(kernels)
+            pending = together.start(hidden, draws, masks, readings)
+            assert (lane.copies, lane.waits) == (2, 0)
+            hidden.fill_(float("nan"))
+            results = pending.wait()
+            assert (lane.copies, lane.waits) == (2, 1)
+            assert pending.wait() is results and lane.waits == 1
+            assert together.start(None, [], None, []).wait().values == [] and lane.copies == 2
+    assert results.tokens.tokens == [one.tokens[0] for one in tokens]
+    assert results.tokens.near_ties == [one.near_ties[0] for one in tokens]
+    assert results.tokens.logprobs == pytest.approx([one.logprobs[0] for one in tokens], abs=1e-4)
+    assert np.array(results.tokens.figures[-1]) == pytest.approx(np.array(tokens[-1].figures[0]), abs=1e-4)
+    assert results.tokens.figures[:-1] == [None] * (len(draws) - 1)
+    for draw, mine, one in zip(draws, results.tokens.confidences, tokens, strict=True):
+        assert draw.confidence is None or mine == pytest.approx(one.confidences[0], abs=1e-4)
+    assert [len(value) for value in results.values] == [len(reading.hidden) for reading in readings]
+    for mine, theirs in zip(results.values, values, strict=True):
+        assert np.array(mine) == pytest.approx(np.array(theirs), abs=1e-4)

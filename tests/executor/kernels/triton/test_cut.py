@@ -74,8 +74,13 @@ def some_params(rng: np.random.Generator, count: int) -> list[SamplingParams]:
     made = []
     for _ in range(count):
         top_k = one([1, 2, 7, 50, 1000, 100_000])
-        top_p, min_p = one([1e-7, 0.1, 0.5, 0.9, 0.95, 0.999, 0.9999999, 1.0]), one([0, 1e-7, 1e-6, 0.05, 0.25, 0.999999])
-        made.append(SamplingParams(float(rng.choice([0.3, 1.0, 1.7])), None if top_k is None else int(top_k), top_p, min_p))
+        top_p, min_p = (
+            one([1e-7, 0.1, 0.5, 0.9, 0.95, 0.999, 0.9999999, 1.0]),
+            one([0, 1e-7, 1e-6, 0.05, 0.25, 0.999999]),
+        )
+        made.append(
+            SamplingParams(float(rng.choice([0.3, 1.0, 1.7])), None if top_k is None else int(top_k), top_p, min_p)
+        )
     return [SamplingParams(0.0, top_k=3), SamplingParams(1.0, top_p=0.8), *made]
 
 
@@ -117,7 +122,7 @@ def test_cuts_through_equals_and_near_neighbours() -> None:
         SamplingParams(top_k=4, top_p=0.5, min_p=0.1),
     ]
     compared(rows, params)
-    compared(torch.cat([rows - 1000, rows[:8] * 300]), params + params[:8])
+    compared(rows * 300 - 1000, params)
 
 
 def test_a_mask_is_read_as_bits() -> None:
@@ -138,6 +143,7 @@ def test_rows_beyond_the_memory_of_a_launch_wait_for_the_next(monkeypatch: pytes
     compared(torch.randn(len(params), 100, generator=generator).to(DEVICE), params)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_row_without_a_number_ends() -> None:
     """Nothing is asserted of it but that its neighbours are cut as ever."""
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))

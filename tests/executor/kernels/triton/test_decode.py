@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
+tl = triton.language
 
-from qpdsl.executor.kernels.data.kv_rows import RowKind
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
 from qpdsl.executor.kernels.triton.attention.decode import decode
-from qpdsl.executor.kernels.triton.attention.tuning import Tuning
+from qpdsl.executor.kernels.triton import common
+from qpdsl.executor.kernels.triton.attention import tiles
+from qpdsl.executor.kernels.triton.attention.tuning import Tuning, part_tokens
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
@@ -82,3 +86,63 @@ def test_scores_far_apart_do_not_overflow() -> None:
         torch.testing.assert_close(out, wanted, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("magnitude", [1.0, 1e-3, 1e4])
+def test_weights_in_sixteen_bits_hold_values_of_any_scale(magnitude: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """e4m3 as a device converts it, to float16 and with products of it, though scales or queries are far from 1."""
+    generator = torch.Generator().manual_seed(6)
+    tables, count = page_tables([70], 16, generator)
+    rows = make_rows(count, 16, 1, 32, F32, "fp8", generator)
+    rows.split()[1][:, :, 1] *= magnitude
+    batch = make_batch([70], [1], tables, 16, 1)
+    # Larger than any float16.
+    query = make_query(1, 4, 32, F32, generator) * 1e5
+    out = torch.empty(query.shape, device=DEVICE)
+
+    def hard(query: torch.Tensor, rows: KVRows) -> dict[str, Any]:
+        return {**common.geometry(rows), "KIND": common.HARD_FP8.value, "DOT": tl.float16}
+
+    monkeypatch.setattr(tiles, "attended", hard)
+    decode(query, rows, batch, 0, Scoring(3e-6), out, Tuning(keys=16, split=32))
+    wanted = reference.attention(query, rows, batch, 0, Scoring(3e-6))
+    torch.testing.assert_close(out, wanted, rtol=0, atol=3e-3 * magnitude)
+
+
+@triton.jit
+def share_kernel(context, start, out, decodes, size, workers, WINDOW: tl.constexpr):  # type: ignore[no-untyped-def]
+    worker = tl.program_id(0)
+    todo, sequence, item = tiles.share_of(context, start, decodes, size, worker, workers, False, WINDOW, 4)
+    tl.store(out + worker * 3, todo)
+    tl.store(out + worker * 3 + 1, sequence)
+    tl.store(out + worker * 3 + 2, item)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 8, 40])
+@pytest.mark.parametrize("window", [0, 20])
+def test_programs_have_equal_shares_of_ragged_contexts(workers: int, window: int) -> None:
+    contexts, size = [0, 100, 16, 1, 300, 0, 33, 17, 16, 0], 16
+    lengths = torch.tensor(contexts, dtype=torch.int32, device=DEVICE)
+    shares = torch.zeros(workers, 3, dtype=torch.int32, device=DEVICE)
+    share_kernel[(workers,)](lengths, lengths, shares, len(contexts), size, workers, WINDOW=window)
+    parts = []
+    for sequence, length in enumerate(contexts):
+        first = max(0, length - window) // size if window else 0
+        parts += [(sequence, part) for part in range(max(1, -(-length // size) - first))]
+    taken = []
+    for todo, sequence, item in shares.tolist():
+        if todo:
+            at = parts.index((sequence, item))
+            taken += parts[at : at + todo]
+    assert taken == parts
+    counts = shares[:, 0].tolist()
+    assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize("sequences", [1, 4, 64, 256])
+@pytest.mark.parametrize("longest", [1, 4096, 131_072])
+def test_parts_fill_the_device_and_fit_memory(sequences: int, longest: int) -> None:
+    programs, room = sequences * 8, 264
+    size = part_tokens(Tuning(), sequences, programs, longest, room)
+    assert size % 64 == 0 and size & (size - 1) == 0
+    # Where a captured graph may meet any context, contexts of 4096 tokens still fill the device.
+    assert programs * (4096 // size) >= min(room, programs * 8) * 0.9
+    assert sequences * -(-longest // size) <= max(8192, sequences)
