@@ -78,8 +78,9 @@ LAYERS: dict[str, str] = {
     "executor/engine/rowwise": "executor/kernels executor/kernels/data",
     "executor/engine/model": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
     "executor/engine/rowwise",
+    "executor/engine/readings": "executor/requests executor/engine/batch",
     "executor/engine/step": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
-    "executor/engine/model executor/routing",
+    "executor/engine/model executor/engine/readings executor/routing",
     "executor/engine/draft": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "
     "executor/engine/model executor/engine/step",
     "executor/engine/exit": "executor/requests executor/kernels* executor/engine/memory executor/engine/batch "

@@ -39,7 +39,7 @@ class Steps:
     cases: tuple[tuple[int, int], ...] = ((64, 4096), (1, 4096), (16, 4096), (64, 512), (256, 1024))
     small: tuple[tuple[int, int], ...] = ((1, 512), (64, 4096), (256, 512))
     variants: tuple[str, ...] = ("overlapped", "stack", "deterministic", "modules")
-    kv_types: tuple[KVType, ...] = ("int8", "fp8", "int4")
+    kv_types: tuple[KVType, ...] = ("fp8", "int8", "int4")
     steps: int = 32
     warmup: int = 8
     # Sequences, tokens of the prompts, tokens generated.
@@ -106,6 +106,9 @@ def measure(record: Record, name: str, steps: Steps, bandwidth: float, bench: Be
     fused = tuple(variant for variant in steps.variants if VARIANTS[variant][1])
     variants_of(record, name, fused, steps, bandwidth, bench)
     for kv_type in steps.kv_types:
+        # Loading a model takes as long as several cases.
+        if record.late:
+            break
         with model_of(name, bench) as model:
             paged = PagedModel(model, kernels=True, kv_type=kv_type)
             attended = cases_of(name, steps)[0]
@@ -121,7 +124,7 @@ def variants_of(
     record: Record, name: str, variants: Sequence[str], steps: Steps, bandwidth: float, bench: Bench
 ) -> None:
     """The decode steps of one model in variants that have the same layers."""
-    if not variants:
+    if not variants or record.late:
         return
     with model_of(name, bench) as model:
         paged = PagedModel(model, kernels=True, native=VARIANTS[variants[0]][1])

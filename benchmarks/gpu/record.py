@@ -38,6 +38,11 @@ class Record:
         checks = self.data.get("checks", [])
         return bool(self.data["failed"]) or not all(check["passed"] for check in checks)
 
+    @property
+    def late(self) -> bool:
+        """Whether time is up, so that no case is begun any more."""
+        return time.time() > self._deadline
+
     def fail(self, name: str, why: str) -> None:
         self.data["failed"].append({"case": name, "why": why})
         self.write()
@@ -56,7 +61,7 @@ class Record:
 
     def attempt(self, name: str, work: Callable[[], T]) -> T | None:
         """What `work` returns; None where it failed or time is up. Raises Broken."""
-        if time.time() > self._deadline:
+        if self.late:
             self.data["not_begun"].append(name)
             self.write()
             return None

@@ -184,7 +184,7 @@ def prepare(capability: int, cache: Path) -> int:
             if variant.key not in made:
                 compiled(variant)
                 made.add(variant.key)
-    print(f"compiled for compute capability {capability / 10}: {len(made)} kernels, in {cache}")
+    print(f"kernels for compute capability {capability / 10} in {cache}: {len(made)}")
     return 0
 
 

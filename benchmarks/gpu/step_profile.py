@@ -36,6 +36,8 @@ def run(record: Record, bench: Bench) -> None:
     names = ("tiny",) if bench.dry else ("8B", "1B")
     cases = ((2, 20),) if bench.dry else ((1, 4096), (64, 4096))
     for name in names:
+        if record.late:
+            break
         with model_of(name, bench) as model:
             paged = PagedModel(model, kernels=True)
             for batch, context in cases:

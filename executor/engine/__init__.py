@@ -10,9 +10,14 @@ the batch is forked in portions; the rest waits as a prompt whose pages are cach
 the most urgent sequence, or with the deadline that presses most; else the one whose batch would be fullest against the
 fullest it had lately, with an allowance for how long it has waited. `step_report.py` says what a step did.
 
-Nothing of step t+1 runs under step t. On a CPU both would use the same core, and of a step of 64 rows the host's part
-is a tenth. On a GPU the tokens of a step decide what the next one schedules. Whether an overlap pays there, or a stream
-for each model, is not measured.
+A step has two halves (`launched_step.py`). The launch lays it out and starts the forward, the draws and the copy back;
+the collection waits for that copy, once, and gives tokens and values to their sequences. On a CPU one follows the
+other at once: both would use the same cores. On a device the tokens of a model's step decide what its next one has, so
+that is launched as soon as these are there, and before anybody is told of them (`PagedEngine.step`): tickets, reports
+and the coroutines that wait for them run while the device computes. Where it is another model's turn, its step is
+launched before the first is collected. Which model goes next, and which sequence gives way, is decided as if each step
+were collected first; where that depends on what is in flight, it waits. So what is asked for in reply to a step comes
+one step later, and no token changes. What this saves is not measured on a GPU.
 
 Sampled tokens must not depend on the schedule: not on the batch, the chunks, preemption or the cache. Nothing here may
 import text, models or plans, and other folders use the engine through `executor/requests`.

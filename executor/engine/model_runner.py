@@ -105,7 +105,7 @@ class ModelRunner:
             whole = [chunk for chunk in chunks if not chunk.deferring]
             leaves = {chunk.sequence.request.exit for chunk in whole if chunk.read_rows}
             exits = {leave.layer for leave in leaves if leave is not None and leave.layer is not None}
-            with self.filler.begin(chunks) as filling:
+            with self.filler.begin(chunks, launches=self.asynchronous) as filling:
                 output = ForwardOutput([], torch.empty(0), {})
                 if whole:
                     output = self.backend.forward(whole, sorted(exits))
@@ -219,9 +219,7 @@ class ModelRunner:
             step.pending = Pending(lambda: results)
         step.head.stop()
 
-    def _take_values(
-        self, step: LaunchedStep, values: list[list[tuple[float, ...]]], gone: Collection[Ticket]
-    ) -> None:
+    def _take_values(self, step: LaunchedStep, values: list[list[tuple[float, ...]]], gone: Collection[Ticket]) -> None:
         """Gives the values read at their positions to the requests that read; a request with all of its is done."""
         for (sequence, is_read), own in zip(step.reading, values, strict=True):
             if sequence.ticket in gone:
@@ -294,9 +292,7 @@ class ModelRunner:
                 _note_wait(step, sample, time.perf_counter())
         return going
 
-    def _check(
-        self, step: LaunchedStep, sample: Sequence, proposal: Proposal | None, drawn: list[_Drawn]
-    ) -> None:
+    def _check(self, step: LaunchedStep, sample: Sequence, proposal: Proposal | None, drawn: list[_Drawn]) -> None:
         """A sample gets what was drawn after its tokens, and after those of the proposal while it was right."""
         sample.rounds += 1
         sample.proposal = None

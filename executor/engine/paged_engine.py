@@ -35,7 +35,7 @@ from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
-from qpdsl.executor.engine.step.backends import NativeBackend, backend_of, fixed_rows, fixed_tokens
+from qpdsl.executor.engine.step.backends import NativeBackend, backend_of, fixed_rows
 from qpdsl.executor.engine.step.graphs import MOST_BYTES
 from qpdsl.executor.engine.step.mask_filler import MaskFiller
 from qpdsl.executor.engine.step.routed_head import HeadRouter, RoutedHead
@@ -191,8 +191,7 @@ class PagedEngine:
         memory = KVCacheManager(pool, cache, 2.0 * model.parameters, self._reclaimer)
         config = self._config
         rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None
-        tokens = config.token_budget if rows is None else fixed_tokens(rows)
-        scheduler = Scheduler(memory, config.max_sequences, tokens, self._group)
+        scheduler = Scheduler(memory, config.max_sequences, rows or config.token_budget, self._group)
         # Layers of a step with an early exit run uncompiled, so the batch would decide whether compiled ones do.
         if config.compiled and rows is None:
             model.compile()

@@ -330,7 +330,7 @@ class Scheduler:
             last = self._group.last_running()
             assert last is not None
             scheduler, victim = last
-            if scheduler.in_flight and False:
+            if scheduler.in_flight:
                 self._blocked = True
                 return 0
             if victim is not sequence:

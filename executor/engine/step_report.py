@@ -25,10 +25,13 @@ class StepSeconds:
 class StepReport:
     """What one step of one model did, and how its memory stands after it.
 
-    The step computed `prefill_tokens` and `decode_tokens` of `sequences`, of at most `capacity`, in `seconds`;
-    `waiting` and `running` count sequences after it. `pages_held` are in use, by sequences or the prefix tree, out
-    of `pages_leased` now and `pages` if it had the memory to itself; `slabs` are leased by the model, `slabs_free` are
-    not leased; `wasted_bytes` of `leased_bytes` hold no token (room in pages, free pages, ends of slabs). So far:
+    The step computed `prefill_tokens` and `decode_tokens` of `sequences`, of at most `capacity`, in `seconds`. Where
+    steps overlap, these count from the end of the step before, and the report comes when the next step is launched:
+    what stands after the step stands after that.
+
+    `waiting` and `running` count sequences after it. `pages_held` are in use, by sequences or the prefix tree, out of
+    `pages_leased` now and `pages` if it had the memory to itself; `slabs` are leased by the model, `slabs_free` are not
+    leased; `wasted_bytes` of `leased_bytes` hold no token (room in pages, free pages, ends of slabs). So far:
     `preemptions`; `cached_tokens` of prompts, found in the prefix tree; `evictions` of pages from it, of which
     `thrashed` were missed soon after.
 

@@ -90,8 +90,8 @@ def attention(
 ) -> torch.Tensor:
     """Attention of a mixed batch [T, H, D]: sequences that decode and chunks of prompts, in one launch.
 
-    Many tokens in chunks are left to FlashAttention-3 where that fits (`flash_prefill.py`). `deterministic`: decoding a token gives the bits of prefilling it, in any batch. Shared prefixes are then read for
-    each sequence.
+    Many tokens in chunks are left to FlashAttention-3 where that fits (`flash_prefill.py`). `deterministic`: decoding a
+    token gives the bits of prefilling it, in any batch. Shared prefixes are then read for each sequence.
     """
     if not on_device(query):
         alone = batch.decodes == batch.sequences

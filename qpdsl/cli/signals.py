@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qpdsl.cli.exits import Exit
@@ -84,14 +83,24 @@ def run_until_interrupted(coroutine: Coroutine[Any, Any, T]) -> T:
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Inside the block both signals raise KeyboardInterrupt, also in a job that a shell has put in the background."""
+
+    def interrupt(number: int) -> None:
+        raise KeyboardInterrupt
+
+    with handled(interrupt):
+        yield
+
+
+@contextlib.contextmanager
+def handled(handle: Callable[[int], None]) -> Iterator[None]:
+    """Inside the block both signals call `handle` with their number. Only the main thread may do this; others do not.
+
+    A plain handler runs between two calls into torch; one of an event loop would wait for the whole step.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    before = {number: signal.signal(number, lambda number, frame: handle(number)) for number in _SIGNALS}
     try:
         yield
     finally:
@@ -103,22 +112,14 @@ def interruptible() -> Iterator[None]:
 def _first_cancels(
     loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], interrupted: threading.Event
 ) -> Iterator[None]:
-    # A plain handler runs between two calls into torch; one of the loop's would wait for the whole step.
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(number: int) -> None:
         if interrupted.is_set():
             _end()
         interrupted.set()
         loop.call_soon_threadsafe(task.cancel)
 
-    if threading.current_thread() is not threading.main_thread():
+    with handled(handle):
         yield
-        return
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _watch(signals: int) -> None:

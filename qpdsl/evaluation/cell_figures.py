@@ -18,8 +18,8 @@ class CellFigures:
     """Figures of one cell over its problems and seeds.
 
     `shares` has, by the number of a problem, the share of the seeds that got it right, for problems of which every
-    answer could be graded. `tokens` are sampled tokens and `seconds` the engine's, both a problem on average; `seconds` is None where
-    the engine did not say. `failed` counts rows of all seeds.
+    answer could be graded. `tokens` are sampled tokens and `seconds` the engine's, both a problem on average; `seconds`
+    is None where the engine did not say. `failed` counts rows of all seeds.
     """
 
     problems: int

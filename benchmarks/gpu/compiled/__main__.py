@@ -18,6 +18,7 @@ from pathlib import Path
 import triton
 
 from benchmarks.gpu.compiled.figures import Figures, faults
+from benchmarks.gpu.compiled.launches import kernel_names
 from benchmarks.gpu.compiled.table import FILE, Table, compared, read, write
 from benchmarks.gpu.compiled.variants import all_figures, variants
 
@@ -52,7 +53,8 @@ def main() -> int:
     seconds = used.user + used.system + used.children_user + used.children_system
     print(f"{len(chosen)} variants, {len(waiting)} compiled, {seconds:.0f} CPU seconds", file=sys.stderr)
     if options.check:
-        return check(old, same, [v.name for v in wanted], [rows[v.name] for v in chosen])
+        idle = kernel_names() - {v.launch.kernel for v in wanted}
+        return check(old, same, [v.name for v in wanted], [rows[v.name] for v in chosen], idle)
     table = Table(triton.__version__, tuple(rows[v.name] for v in wanted if v.name in rows))
     for verdict, lines in zip(("worse", "better"), compared(old, table.rows), strict=True):
         for line in lines:
@@ -61,9 +63,14 @@ def main() -> int:
     return 0
 
 
-def check(old: Table, same: bool, names: list[str], rows: list[Figures]) -> int:
-    """Prints what is wrong with `rows`, of all the variants `names`; 1 if anything is. `same`: by the same Triton."""
+def check(old: Table, same: bool, names: list[str], rows: list[Figures], idle: set[str]) -> int:
+    """Prints what is wrong with `rows`, of all the variants `names`; 1 if anything is.
+
+    same: the table was made by the same Triton
+    idle: kernels that no case launches
+    """
     lines = [f"{row.name}: {fault}" for row in rows for fault in faults(row)]
+    lines += [f"{kernel}: no case of `cases.py` launches it" for kernel in sorted(idle)]
     if same:
         lines += compared(old, rows)[0]
         there = {row.name for row in old.rows}

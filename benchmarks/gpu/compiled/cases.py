@@ -1,7 +1,8 @@
 """The variants of kernels that users meet: each case launches what a step of some model launches.
 
 A new kernel is a line here: a case whose function calls its launcher with tensors of the sizes of a real step. They are
-not read, so they may be empty. A variant that an earlier case launched too counts for that case alone.
+not read, so they may be empty. A variant that an earlier case launched too counts for that case alone. Kernels are the
+functions whose names end in `_kernel`; `--check` names those that no case launches.
 """
 
 from __future__ import annotations

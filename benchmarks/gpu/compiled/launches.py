@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Launch:
     """One variant of a kernel for one capability.
 
     constants: what the kernel's `constexpr` arguments are, by name
-    key:       a digest of all that the compiler is given, and of its version
+    key:       a digest of all that shapes the compiler's code, and of its version
     """
 
     capability: int
@@ -84,6 +85,47 @@ class _AbsentDriver:
         return 0
 
 
+@cache
+def _functions() -> list[Any]:
+    """Every function in our kernels' modules that Triton compiles."""
+    for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
+        importlib.import_module(module.name)
+    modules = [module for name, module in sys.modules.items() if name.startswith(kernels.__name__)]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, JITFunction)]
+    return list({id(function): function for function in found}.values())
+
+
+def kernel_names() -> set[str]:
+    """What our kernels are called: those of the functions that programs begin with."""
+    return {function.fn.__name__ for function in _functions() if function.fn.__name__.endswith("_kernel")}
+
+
+@cache
+def _digests() -> dict[int, str]:
+    """Of each of our kernels' functions, by its id, a digest that does not depend on where in its file it stands.
+
+    Triton's own does, for the sake of debuggers: a line more above would have everything compiled anew.
+    """
+    lines = [(function, function.starting_line_number) for function in _functions()]
+    for function, _ in lines:
+        function.starting_line_number, function.hash = 0, None
+    digests = {id(function): function.cache_key for function, _ in lines}
+    for function, line in lines:
+        function.starting_line_number, function.hash = line, None
+    return digests
+
+
+def _key(source: Any, *rest: str) -> str:
+    """A digest of a source and whatever else is given to the compiler."""
+    own = source.fn.cache_key
+    source.fn.hash = _digests()[id(source.fn)]
+    try:
+        given = " ".join((triton.__version__, source.hash(), *rest))
+    finally:
+        source.fn.hash = own
+    return hashlib.sha256(given.encode()).hexdigest()[:16]
+
+
 @contextmanager
 def _caught(capability: int, found: dict[str, Launch]) -> Iterator[None]:
     """Adds to `found`, by their keys, the kernels that are launched meanwhile, and runs none."""
@@ -91,14 +133,12 @@ def _caught(capability: int, found: dict[str, Launch]) -> Iterator[None]:
 
     def catch(self: Any, key: Any, signature: Any, device: Any, constants: Any, options: Any, *rest: Any) -> None:
         source = self.ASTSource(self, signature, constants, rest[0])
-        given = f"{triton.__version__} {source.hash()} {backend.hash()} {options.hash()}"
-        digest = hashlib.sha256(given.encode()).hexdigest()[:16]
+        digest = _key(source, backend.hash(), options.hash())
         # A constant's path is the place of its argument.
         named = {self.arg_names[path[0]]: value for path, value in constants.items() if len(path) == 1}
         found.setdefault(digest, Launch(capability, self.fn.__name__, named, digest, source, options))
 
-    for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
-        importlib.import_module(module.name)
+    _digests()
     replaced: list[tuple[Any, str, Any]] = [(JITFunction, "_do_compile", catch)]
     for name, loaded in list(sys.modules.items()):
         if name.startswith("qpdsl.executor.kernels"):

@@ -35,6 +35,10 @@ ASSUMED = {
         "what decode attention reads pages at: pieces of 4 KiB and less (16 tokens of one head), two programs or more "
         "in flight on each multiprocessor",
     ),
+    "issue_share": Assumed(
+        0.90, 1.0, 0.70, "of the schedulers' slots",
+        "what attention issues where its instructions take as long as its loads, with two or three warps a scheduler",
+    ),
     "head_share": Assumed(
         0.88, 0.95, 0.75, "of the copy's bandwidth", "what the fused head, a Triton product, streams weights at"
     ),
@@ -85,6 +89,7 @@ class Assumptions:
     copy_share: float
     product_share: float
     attention_share: float
+    issue_share: float
     head_share: float
     product_flops: float
     prefill_flops: float

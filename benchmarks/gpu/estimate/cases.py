@@ -212,10 +212,3 @@ def mixed_seconds(mixed: Mixed, way: Layers | Literal["eager"], device: Device, 
 
 def _share(case: Case, way: Way, device: Device, a: Assumptions) -> float:
     return floor_seconds(SHAPES[case.model], case.batch, Machine(device, a)) / step_seconds(case, way, device, a)
-
-
-def _launches(case: Case, way: Way, device: Device, a: Assumptions):
-    shape = SHAPES[case.model]
-    layers: Layers = "modules" if way == "modules" else "stack"
-    issued = instructions.decode(device.capability, case.model, case.batch.kind)
-    return decode_step(shape, case.batch, layers, device, issued, a)

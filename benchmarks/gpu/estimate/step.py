@@ -165,7 +165,8 @@ def attention(shape: Shape, batch: Batch, on: Machine, issued: Issued | None) ->
     size, whole = PART, batch.sequences * shape.kv_heads
     while size > LEAST_PART and 2 * size * on.device.multiprocessors > CONTEXT * whole:
         size //= 2
-    splits = -(-batch.context // size)
+    # With the tokens that are drawn meanwhile.
+    splits = batch.context // size + 1
     programs = whole * splits
     numbers = batch.sequences * shape.heads * shape.dim
     moved = batch.sequences * batch.context * shape.token_bytes(batch.kind) / shape.layers + 2 * _WIDE * numbers
@@ -176,7 +177,7 @@ def attention(shape: Shape, batch: Batch, on: Machine, issued: Issued | None) ->
     issue = 0.0
     if issued is not None:
         keys = busiest * -(-batch.context // splits)
-        issue = keys * issued.instructions / ISSUED_A_CLOCK / on.device.clock
+        issue = keys * issued.instructions / (on.assumed.issue_share * ISSUED_A_CLOCK * on.device.clock)
     made = [Launch("attention", "attention", shape.layers, on.start + math.hypot(memory, issue))]
     if splits > 1:
         partial = 2 * _FLOAT * numbers * splits

@@ -74,7 +74,7 @@ class GraphAssembler:
     and one for each 8 sequences; of steps with chunks, of up to `MOST_ROWS` rows, 79 pairs of rows that decode and rows
     of chunks, each with three kinds of chunks (short, many, few) and two numbers of rows that are read. With a cascade
     each of them has coarse bounds besides: tiles and ranges to powers of four, two widths, two depths. A search meets
-    some dozens of all these. With `rows` there are ten: decode steps, and nine with more or fewer that decode.
+    some dozens of all these. With `rows` there are decode steps, nine by how many decode beside chunks, and full ones.
     """
 
     def __init__(self, page_size: int, scratch: int, rows: int | None = None, worth: int = 0) -> None:
@@ -125,23 +125,18 @@ class GraphAssembler:
         return None if shape is None else self._laid_out(rows, shape, True)
 
     def _fixed(self, rows: _Rows) -> _Shape:
-        """The shape of a step with chunks where all steps have as many rows.
-
-        Sequences that decode and find no room among the rows that decode are chunks of one token.
-        """
+        """The shape of a step with chunks where all steps have as many rows."""
         count = len(rows.slots)
         most = max(self._rows or 0, count)
-        step = fixed_step(most)
+        step = max(1, most // _FIXED_DECODES)
         decodes = -(-rows.decodes // step) * step
-        if decodes - rows.decodes > most - count:
-            # Paths in trees are read by sequences that decode alone.
-            decodes = rows.decodes if rows.branches else decodes - step
-        return _Shape(most, decodes, most, most, most)
+        # A full step has no row to spare.
+        fits = decodes - rows.decodes <= most - count
+        return _Shape(most, decodes if fits else rows.decodes, most, most, most)
 
     def _laid_out(self, rows: _Rows, shape: _Shape, is_rounded: bool) -> PackedStep:
         """The rows of a step in a shape that holds them; empty sequences follow those that decode, and the chunks."""
-        # Where no room is made for them, sequences that decode are chunks.
-        decodes = min(rows.decodes, shape.decodes)
+        decodes = rows.decodes
         gap = shape.decodes - decodes
         width = self._width(rows.reach)
         longest = width * self._page_size if is_rounded else max(rows.context)
@@ -202,11 +197,6 @@ class DirectAssembler:
             sizes, paths = _with_paths(rows.branches, sizes)
             parts += paths
         return PackedStep(sizes, pack(sizes, parts), rows.readers)
-
-
-def fixed_step(rows: int) -> int:
-    """Where all steps have so many rows: the number of those that decode beside chunks is a multiple of this."""
-    return max(1, rows // _FIXED_DECODES)
 
 
 def bucket(rows: int) -> int:

@@ -19,6 +19,12 @@ The modules are emptied then; where memory is scarce already on the way, so that
 that turns out otherwise must be loaded again. `heads.py` computes logits, or the values of a reward model;
 `embedding.py` reads rows of a head that shares its weights.
 
+On a device `device_stack.py` runs the same descriptions, in the model's type: four products of torch a layer,
+attention, and a kernel between each, nine launches in place of some forty. Its logits on the probe tokens must be the
+model's own. In 16 bits they must lie no farther from those of float32 than the model's own do, but for a margin: that
+tells a mistake from a rounding. Where weights are no floats, or the logits others, modules run, and `implementation`
+says why.
+
 Other models keep transformers' modules. On a CPU `module_rows.py` gives these compiled attention, and other code in
 linear layers, experts and activations (`../rowwise/`), where the logits stay the model's own.
 

@@ -102,9 +102,7 @@ class DeviceStack:
         """A layer's attention [T, d] of what is normed before it, without the bias of its last product."""
         table = None if layer.rotation is None else self._tables[-1][layer.rotation]
         joined, paged = functional.linear(hidden, layer.joined), batch.paged
-        query = layers.rotate_store(
-            joined, batch.positions, paged.slots, table, layer.heads, cache.rows, index
-        )  # fmt: skip
+        query = layers.rotate_store(joined, batch.positions, paged.slots, table, layer.heads, cache.rows, index)
         attended = paged_attention.attention(query, cache.rows, paged, index, layer.scoring, batch.deterministic)
         return functional.linear(attended.flatten(1), layer.out)
 

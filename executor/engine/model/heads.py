@@ -159,7 +159,7 @@ class ValueHead:
         rows, count = hidden.float(), len(hidden)
         if not self._at_once:
             return torch.stack([self._values(row) for row in rows])
-        pieces = pad(rows, (0, 0, 0, -count % self._at_once)).split(self._at_once)
+        pieces = torch.split(pad(rows, (0, 0, 0, -count % self._at_once)), self._at_once)
         return torch.cat([self._values(piece) for piece in pieces])[:count]
 
     def gather(self, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -394,9 +394,9 @@ def _fused(
             fits, apart = probe.agrees(trial, logits), probe.distance(logits, trial.expected)
         else:
             exact = wide[trial.expected]
-            own, error = ((given - exact).abs() for given in (probe.logits[trial.expected], logits))
+            own, mine = ((given - exact).abs() for given in (probe.logits[trial.expected], logits))
             # What is no number is not less either.
-            fits, apart = bool(error.mean() <= _ROUNDINGS * own.mean() + probe.rounding(exact)), error.max().item()
+            fits, apart = bool(mine.mean() <= _ROUNDINGS * own.mean() + probe.rounding(exact)), mine.max().item()
         if not fits:
             if sparing:
                 raise NativeMismatch("its fused layers give other logits than its own")
@@ -407,7 +407,7 @@ def _fused(
 
 
 def _wide_logits(model: PreTrainedModel, head: LogitHead | ValueHead, probe: Probe) -> torch.Tensor | None:
-    """The logits of `Probe.wide_logits`, which tell two ways to round from a mistake; None where memory is too small."""
+    """The logits of `Probe.wide_logits`, which tell roundings from a mistake; None where memory is too small."""
     try:
         return probe.wide_logits(model, head)
     except (UnsupportedModel, torch.OutOfMemoryError):

@@ -8,7 +8,7 @@ so that a row's bits depend on its own context only, and no prefix is shared. It
 kernel of one shape sums every row alike, which cuBLAS does not promise but its kernels without split rows do, and that
 device and versions stay the same.
 
-That has its price: up to 128 sequences a prompt is read at most 113 tokens at a time; modules are not compiled, since a
+That has its price: up to 128 sequences a prompt is read at most 128 tokens at a time; modules are not compiled, since a
 step in which a row may exit early runs them as they are; and models with experts are refused, since the shapes of their
 products depend on how many tokens chose each expert. A `max_sequences` above 128 means another shape, so other bits.
 """
@@ -22,7 +22,7 @@ from typing import Protocol
 
 import torch
 
-from qpdsl.executor.engine.batch.assembler import DirectAssembler, GraphAssembler, PackedStep, fixed_step
+from qpdsl.executor.engine.batch.assembler import DirectAssembler, GraphAssembler, PackedStep
 from qpdsl.executor.engine.batch.grouped_batch import build
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import Staging
@@ -115,11 +115,6 @@ def fixed_rows(max_sequences: int) -> int:
     return -(-max_sequences // FIXED_ROWS) * FIXED_ROWS
 
 
-def fixed_tokens(rows: int) -> int:
-    """The token budget of deterministic steps: the sequences that decode, rounded up, leave room for all of it."""
-    return rows - fixed_step(rows) + 1
-
-
 class KernelBackend:
     """Steps through the attention kernels: on CUDA; on a CPU, for tests, by their interpreter or their torch twins.
 
@@ -183,7 +178,7 @@ def _captured(
 
 def _buffer(device: str, sizes: Sizes) -> torch.Tensor:
     """Where the numbers of such steps go: int32 [n]."""
-    return torch.zeros(sum(sizes.room), dtype=torch.int32, device=device)
+    return torch.empty(sum(sizes.room), dtype=torch.int32, device=device)
 
 
 class NativeBackend:

@@ -42,7 +42,7 @@ class Graph(Protocol):
 
 
 class Recorder(Protocol):
-    """Captures what `work` launches, without running it, and returns the graph and what `work` returned."""
+    """Captures what `work` launches, and returns the graph and what `work` returned; before that it may run it."""
 
     def __call__(self, work: Callable[[], torch.Tensor]) -> tuple[Graph, torch.Tensor]: ...
 

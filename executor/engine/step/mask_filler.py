@@ -28,15 +28,16 @@ class MaskFiller:
         self._words = -(-vocabulary // 32)
         self._row_seconds = 0.0
 
-    def begin(self, chunks: Several[Chunk]) -> Filling:
+    def begin(self, chunks: Several[Chunk], *, launches: bool = False) -> Filling:
         """Begins to fill them, before the chunks are computed.
 
-        By what a row took lately, it is done beside the forward, or at once where that is quicker.
+        By what a row took lately, it is done beside the forward, or at once where that is quicker. Where a forward only
+        `launches` what a device then computes, few are filled when they are asked for, which is under that forward.
         """
         filling = Filling(chunks, self._words, self._took)
         if filling.rows * self._row_seconds >= _HAND_OVER:
             SIDE_THREAD.begin(filling.job)
-        else:
+        elif not launches:
             filling.masks()
         return filling
 

@@ -6,29 +6,26 @@ This is the logits processor of other engines: it computes logits, masks what a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from qpdsl.executor.engine.batch.parcel import Parcel
+from qpdsl.executor.engine.batch.parcel import Parcel, brought_back
 from qpdsl.executor.engine.batch.staging import Numbers, Staging
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.readings.planned_reads import Reading as Reading
+from qpdsl.executor.engine.readings.planned_reads import joined_rows, plan_reads
+from qpdsl.executor.engine.readings.token_confidence import confidences_of, figures_of
 from qpdsl.executor.engine.step.device_head import DeviceHead, lines_of
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step.sampler import DeviceSampler, SampledTokens, Sampler
 from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
 from qpdsl.executor.kernels.plain.head_twins import allowed
-from qpdsl.executor.requests.draw_figures import LIKELIEST, DrawFigures
-from qpdsl.executor.requests.request import LogProbRequest, ReadRequest, TreeRequest
-
-# Dense logits of a long prompt would take gigabytes at once.
-_ROWS_AT_ONCE = 64
-# Logits of a few ids are sums of products that are all in memory at once.
-_VALUES_AT_ONCE = 1024
+from qpdsl.executor.requests.draw_figures import DrawFigures
 
 
 class HostTokens(NamedTuple):
@@ -42,14 +39,6 @@ class HostTokens(NamedTuple):
     near_ties: list[bool]
     confidences: list[float]
     figures: list[DrawFigures | None]
-
-
-class Reading(NamedTuple):
-    """Hidden states [N, d] at the next N positions of a request; `done` positions were read before."""
-
-    hidden: torch.Tensor
-    request: ReadRequest | LogProbRequest | TreeRequest
-    done: int
 
 
 class Results(NamedTuple):
@@ -115,7 +104,7 @@ class Readout:
         whether one has an `exit`. What was passed may be overwritten before the results are waited for.
         """
         parcel = Parcel(self._staging)
-        reads = self._plan_reads(readings, parcel)
+        reads = plan_reads(readings, parcel, self._gather, self._logits)
         drawn = None
         if draws:
             assert hidden is not None
@@ -128,20 +117,16 @@ class Readout:
         if not self.asynchronous:
             results = Results(_on_host(draws, sampled), [_positions(table.double()) for table in tables])
             return Pending(lambda: results)
-        parts: list[torch.Tensor | None] = [*tables, *(sampled or ())]
-        # All of them are exact in double.
-        sent = [part.double().flatten() for part in parts if part is not None]
-        if not sent:
-            return Pending(lambda: Results(_on_host([], None), []))
-        fetch = self._staging.start_fetch(torch.cat(sent))
-        shapes, sizes = [None if part is None else part.shape for part in parts], [part.numel() for part in sent]
-        reads = len(tables)
+        columns = [] if sampled is None else list(sampled)
+        there = [column is not None for column in columns]
+        back = brought_back(self._staging, [part for part in (*tables, *columns) if part is not None])
+        first = len(tables)
 
         def finished() -> Results:
-            flat = iter(torch.from_numpy(fetch.wait()).split(sizes))
-            found = [None if shape is None else next(flat).view(shape) for shape in shapes]
-            values = [_positions(table) for table in found[:reads] if table is not None]
-            return Results(_on_host(draws, _of_columns(found[reads:])), values)
+            found = back()
+            rest = iter(found[first:])
+            host = [next(rest) if brought else None for brought in there]
+            return Results(_on_host(draws, _of_columns(host)), [_positions(table.double()) for table in found[:first]])
 
         return Pending(finished)
 
@@ -257,9 +242,9 @@ class Readout:
             if by_kernel is None:
                 sampled = self.drawn(logits, draws)
             if figures:
-                sampled = sampled._replace(figures=_figures_of(logits))
+                sampled = sampled._replace(figures=figures_of(logits))
             if confidences:
-                sampled = sampled._replace(confidences=_confidences_of(logits, *margins()))
+                sampled = sampled._replace(confidences=confidences_of(logits, *margins()))
             return sampled
 
         return drawn
@@ -279,79 +264,8 @@ class Readout:
             arrays = lines_of(np.array([draw.allowed for draw in draws]), masks.bits)
         return _LogitRows(places, self._logits, hidden, selected, parcel.add(arrays))
 
-    def _plan_reads(self, readings: list[Reading], parcel: Parcel) -> Callable[[], list[torch.Tensor]]:
-        """What reads once the parcel was sent: for each reading [N, K], a row for each of its hidden states.
-
-        Values after the last that a position has repeat its first.
-        """
-        by_ids: dict[tuple[int, ...], list[int]] = {}
-        others: list[int] = []
-        for index, reading in enumerate(readings):
-            if isinstance(reading.request, ReadRequest):
-                by_ids.setdefault(reading.request.ids, []).append(index)
-            else:
-                others.append(index)
-        plans: list[tuple[list[int], Callable[[], Iterable[torch.Tensor]]]] = [
-            (members, self._plan_values([readings[index].hidden for index in members], ids, parcel))
-            for ids, members in by_ids.items()
-        ]
-        if others:
-            plans.append((others, self._plan_logprobs([readings[index] for index in others], parcel)))
-
-        def read() -> list[torch.Tensor]:
-            tables: dict[int, torch.Tensor] = {}
-            for members, plan in plans:
-                tables |= zip(members, plan(), strict=True)
-            return [tables[index] for index in range(len(readings))]
-
-        return read
-
-    def _plan_values(
-        self, parts: list[torch.Tensor], ids: tuple[int, ...], parcel: Parcel
-    ) -> Callable[[], Iterable[torch.Tensor]]:
-        """The logits of the same ids at each of the parts [N, d]."""
-        sent = parcel.add([np.array(ids)])
-
-        def read() -> Iterable[torch.Tensor]:
-            (chosen,) = sent()
-            values = [
-                self._padded(piece, lambda rows: self._model.head.gather(rows, chosen))
-                for piece in _joined_rows(parts).split(_VALUES_AT_ONCE)
-            ]
-            return _joined_rows(values).split([len(part) for part in parts])
-
-        return read
-
-    def _plan_logprobs(self, readings: list[Reading], parcel: Parcel) -> Callable[[], Iterable[torch.Tensor]]:
-        """The log-probabilities that the readings ask for."""
-        # What each row reads: for each value the ids whose probabilities are summed.
-        reads: list[tuple[tuple[int, ...], ...]] = []
-        # Of each reading, where its values lie among those of all rows, which are numbered as they come.
-        cells: list[np.ndarray[Any, np.dtype[np.int64]]] = []
-        count = 0
-        for hidden, request, done in readings:
-            assert not isinstance(request, ReadRequest)
-            own = [request.read_ids(place) for place in range(done, done + len(hidden))]
-            firsts = count + np.append(0, np.cumsum([len(read) for read in own]))
-            place = np.arange(max(map(len, own)))
-            lengths = np.array([len(read) for read in own])[:, None]
-            cells.append(firsts[:-1, None] + np.where(place < lengths, place, 0))
-            count = int(firsts[-1])
-            reads += own
-        steps = [
-            _LogProbs.of(reads[first : first + _ROWS_AT_ONCE], parcel) for first in range(0, len(reads), _ROWS_AT_ONCE)
-        ]
-        sent = parcel.add([np.concatenate([cell.flatten() for cell in cells])])
-
-        def read() -> Iterable[torch.Tensor]:
-            hidden = _joined_rows([reading.hidden for reading in readings])
-            pieces = zip(steps, hidden.split(_ROWS_AT_ONCE), strict=True)
-            values = _joined_rows([step.values(self._logits(piece)) for step, piece in pieces])
-            (order,) = sent()
-            tables = values[order].split([cell.size for cell in cells])
-            return [table.view(cell.shape) for table, cell in zip(tables, cells, strict=True)]
-
-        return read
+    def _gather(self, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return self._padded(hidden, lambda piece: self._model.head.gather(piece, ids))
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._padded(hidden, self._model.logits)
@@ -362,7 +276,7 @@ class Readout:
             return compute(hidden)
         if count % rows:
             hidden = pad(hidden, (0, 0, 0, -count % rows))
-        return _joined_rows([compute(piece) for piece in hidden.split(rows)])[:count]
+        return joined_rows([compute(piece) for piece in torch.split(hidden, rows)])[:count]
 
 
 class _LogitRows(NamedTuple):
@@ -396,61 +310,6 @@ class _LogitRows(NamedTuple):
         return logits if mask is None else logits.masked_fill(~allowed(*mask, 0, logits.shape[-1]), float("-inf"))
 
 
-class _LogProbs(NamedTuple):
-    """Log-probabilities that are read from some rows of logits.
-
-    `sent`: rows int64 [n] and ids int64 [n, w] for each number w of ids of a value, then where the values lie after
-    these are joined.
-    """
-
-    sent: Callable[[], list[torch.Tensor]]
-
-    @classmethod
-    def of(cls, reads: list[tuple[tuple[int, ...], ...]], parcel: Parcel) -> _LogProbs:
-        by_width: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
-        value = 0
-        for row, read in enumerate(reads):
-            for ids in read:
-                by_width.setdefault(len(ids), []).append((value, row, ids))
-                value += 1
-        arrays: list[Numbers] = []
-        order: list[int] = []
-        for members in by_width.values():
-            arrays += [np.array([row for _, row, _ in members]), np.array([ids for _, _, ids in members])]
-            order += [place for place, _, _ in members]
-        return cls(parcel.add([*arrays, np.argsort(np.array(order))]))
-
-    def values(self, logits: torch.Tensor) -> torch.Tensor:
-        """Float64, one after the other as the rows of `logits` [N, V] have them."""
-        *pairs, order = self.sent()
-        wide = logits.double()
-        # A sum alone is split among threads, where one of several has its own thread: it would have other bits.
-        totals = wide.expand(max(2, len(wide)), -1).logsumexp(dim=-1)
-        found = [
-            wide[rows[:, None], ids].logsumexp(dim=-1) - totals[rows]
-            for rows, ids in zip(pairs[::2], pairs[1::2], strict=True)
-        ]
-        return found[0] if len(found) == 1 else torch.cat(found)[order]
-
-
-def _joined_rows(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The parts one below the other; a single one is not copied."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
-
-
-def _confidences_of(logits: torch.Tensor, by_margin: torch.Tensor) -> torch.Tensor:
-    """The margin, or 1 - H / ln(ids), float64 [B] of masked `logits` [B, V], where ids that may not come are -inf."""
-    # A sum alone is split among threads, where one of several has its own thread: it would have other bits.
-    wide = logits.double().expand(max(2, len(logits)), -1)
-    probabilities = wide.softmax(dim=-1)
-    top = probabilities.topk(min(2, wide.shape[-1]), dim=-1).values
-    margins = top[:, 0] - top[:, 1] if top.shape[-1] > 1 else top[:, 0]
-    entropies = torch.special.entr(probabilities).sum(dim=-1)
-    most = wide.isfinite().sum(dim=-1).clamp(min=2).double().log()
-    count = len(logits)
-    return torch.where(by_margin, margins[:count], 1 - entropies[:count] / most[:count])
-
-
 def _positions(table: torch.Tensor) -> list[tuple[float, ...]]:
     """The rows of a table float64 [N, K] on the host."""
     return [tuple(row) for row in table.tolist()]
@@ -462,7 +321,7 @@ def _of_columns(columns: list[torch.Tensor | None]) -> SampledTokens | None:
         return None
     tokens, logprobs, near_ties, confidences, figures = columns
     assert tokens is not None and logprobs is not None and near_ties is not None
-    return SampledTokens(tokens.long(), logprobs, near_ties.bool(), confidences, figures)
+    return SampledTokens(tokens, logprobs, near_ties, confidences, figures)
 
 
 def _on_host(draws: list[Draw], sampled: SampledTokens | None) -> HostTokens:
@@ -499,27 +358,6 @@ def _joined(first: SampledTokens, second: SampledTokens, places: torch.Tensor) -
         for sampled, part in zip((first, second), parts, strict=True)
     ]
     return torch.cat(filled)[places]
-
-
-def _figures_of(logits: torch.Tensor) -> torch.Tensor:
-    """`DrawFigures` float64 [B, 3] of masked `logits` [B, V], in which ids that may not come are -inf."""
-    # A sum alone is split among threads, where one of several has its own thread: it would have other bits.
-    wide = logits.double().expand(max(2, len(logits)), -1)
-    logprobs = wide.log_softmax(dim=-1)
-    allowed = logprobs.isfinite()
-    count = allowed.sum(dim=-1)
-    likeliest = logprobs.topk(min(LIKELIEST, logprobs.shape[-1]), dim=-1).values
-    confidence = -_finite_mean(likeliest)
-    certainty = -_finite_mean(logprobs) - count.double().log()
-    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)
-    # No figure is -0.0.
-    return torch.stack((entropy, confidence, certainty), dim=1)[: len(logits)] + 0.0
-
-
-def _finite_mean(values: torch.Tensor) -> torch.Tensor:
-    """The mean of the finite values of each row, float64 [B]; each row has one."""
-    finite = values.isfinite()
-    return values.masked_fill(~finite, 0.0).sum(dim=-1) / finite.sum(dim=-1)
 
 
 def _figures(draws: list[Draw], told: list[Sequence[float]] | None) -> list[DrawFigures | None]:

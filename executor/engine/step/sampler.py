@@ -161,7 +161,10 @@ class DeviceSampler:
 
         def drawn(logits: torch.Tensor, mask: tuple[torch.Tensor, torch.Tensor] | None) -> SampledTokens:
             own, temperatures, key, position, *bounds = sent()
-            filters = Filters(*bounds, count) if bounds else None
+            filters = None
+            if bounds:
+                k, p, least, slot = bounds
+                filters = Filters(k, p, least, slot, count)
             bits, lines = mask or (None, None)
             tokens, logprobs, gaps = self._kernel(
                 logits, TokenDraws(own, temperatures, key, position), bits, lines, filters

@@ -64,9 +64,11 @@ NOWHERE = (1 << 31) - 1
 class PagedBatch:
     """T new tokens of B sequences: first the sequences with one token each, then the chunks of prompts.
 
+    The last of both kinds may be padding, with no context; such a chunk may have no tokens at all.
+
     pages:         int32 [B, P], the page table: page ids, last dimension contiguous; ids after a context's last page
                    are never read
-    context:       int32 [B], tokens of each sequence including this step's; 0 is a padding row, whose output is zero
+    context:       int32 [B], tokens of each sequence including this step's; 0 is padding, whose output is zero
     slots:         int64 [T], the slot of each new token's key and value in layer 0: page id · page_size + place
     query_start:   int32 [B+1], the first new token of each sequence; rows after the last are padding
     decodes:       how many of the first sequences have one token each

@@ -37,7 +37,8 @@ def rotate_store(
     states = joined.to(torch.float32, copy=True)
     if heads.bias is not None:
         states = states + heads.bias
-    query, key, value = states.view(len(joined), -1, heads.dim).split([heads.heads, heads.kv_heads, heads.kv_heads], 1)
+    parts = [heads.heads, heads.kv_heads, heads.kv_heads]
+    query, key, value = torch.split(states.view(len(joined), -1, heads.dim), parts, dim=1)
     if heads.norms is not None:
         query = _head_normed(query, heads.norms[: heads.heads], heads)
         key = _head_normed(key, heads.norms[heads.heads :], heads)

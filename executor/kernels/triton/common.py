@@ -183,7 +183,7 @@ def attend(
     maximum is that of the sums. So weights lie between 0 and 2 whatever the scales are; and nothing but the keys that a
     row sees has a part in its bits.
     """
-    SHIFTED: tl.constexpr = KIND > INT8 or (KIND == INT8 and DOT == tl.float16)
+    SHIFTED: tl.constexpr = KIND > INT8 or (KIND == INT8 and tl.float16 == DOT)
     d = tl.arange(0, D_PAD)
     row = (page + layer).to(tl.int64)
     # The elements of a value: numbers, or bytes of a four-bit record. How many scales a token has for each head.
@@ -223,10 +223,8 @@ def attend(
     base = tl.where(peak == float("-inf"), 0.0, peak)
     weights = tl.exp2(scores - base[:, None])
     fade = tl.exp2(high - base)
-    if SHIFTED:
-        total = total * fade + tl.sum(weights * unshifted[None, :], 1)
-    else:
-        total = total * fade + tl.sum(weights, 1)
+    shares = weights * unshifted[None, :] if SHIFTED else weights
+    total = total * fade + tl.sum(shares, 1)
     if KIND >= INT8:
         weights *= v_scale[None, :]
     at = token + KV * D + head * WIDE

@@ -1,17 +1,13 @@
-"""Runs the application on uvicorn, in one event loop with the engine, until a signal comes."""
+"""Runs the application on uvicorn, in one event loop with the engine, until it is told to stop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import math
-import os
-import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 
 import uvicorn
 
@@ -19,13 +15,12 @@ from qpdsl.serve.http.bind_address import BindAddress
 from qpdsl.serve.http.routes import ServerApp
 from qpdsl.session import Session
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # What connections are given to close where no time to drain is left.
 _SECONDS_TO_CLOSE = 1
 
 
 class Listening:
-    """Serves `app` from a bound socket. A signal lets it drain for `drain_seconds`; a second one ends it at once."""
+    """Serves `app` from a bound socket. Told to stop, it lets requests that are there drain for `drain_seconds`."""
 
     def __init__(
         self, app: ServerApp, session: Session, address: BindAddress, bound: socket.socket, drain_seconds: float
@@ -34,6 +29,7 @@ class Listening:
         self._session = session
         self._bound = bound
         self._drain_seconds = drain_seconds
+        self.stopping = False
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         config = uvicorn.Config(
@@ -55,17 +51,19 @@ class Listening:
         return asyncio.run(self._run(ready))
 
     def stop(self) -> None:
-        """Has it drain and end, from any thread."""
+        """Has it drain and end, from any thread; where it does not serve yet, as soon as it does."""
+        self.stopping = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
 
     async def _run(self, ready: Callable[[], None]) -> bool:
         self._loop = asyncio.get_running_loop()
+        if self.stopping:
+            self._stop.set()
         unsubscribe = self._session.events.subscribe(self._app.figures.see)
         try:
             async with self._session.running():
-                with self._stopped_by_signals():
-                    return await self._serve(ready)
+                return await self._serve(ready)
         finally:
             unsubscribe()
 
@@ -98,26 +96,9 @@ class Listening:
             serving.cancel()
             await asyncio.gather(stopping, serving, return_exceptions=True)
 
-    @contextlib.contextmanager
-    def _stopped_by_signals(self) -> Iterator[None]:
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self._stop.is_set():
-                os._exit(128 + number)
-            self.stop()
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, handle) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to `Listening`."""
+    """Leaves signals to the command."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

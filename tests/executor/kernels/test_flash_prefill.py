@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -61,7 +62,7 @@ def flash_attn_with_kvcache(
     assert len(cu_seqlens_q) == len(cache_seqlens) + 1 == len(page_table) + 1 and causal and num_splits == 1
     starts = cu_seqlens_q.tolist()
     assert isinstance(max_seqlen_q, int)
-    assert max_seqlen_q >= max(end - begin for begin, end in zip(starts, starts[1:], strict=False))
+    assert max_seqlen_q >= max(end - begin for begin, end in pairwise(starts))
     out = torch.full_like(q, float("nan"), memory_format=torch.contiguous_format)
     fold = q.shape[1] // k_cache.shape[2]
     for index, length in enumerate(cache_seqlens.tolist()):

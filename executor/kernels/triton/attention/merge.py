@@ -59,7 +59,9 @@ def parts_of(length, start, sequence, size, STARTS: tl.constexpr, WINDOW: tl.con
 
 
 @triton.jit
-def fold_slots(high, weight, mean, means, totals, line, low, top, D: tl.constexpr, D_PAD: tl.constexpr, A: tl.constexpr):
+def fold_slots(
+    high, weight, mean, means, totals, line, low, top, D: tl.constexpr, D_PAD: tl.constexpr, A: tl.constexpr
+):
     """Folds the slots from `low` to `top` of a line of results, one after the other."""
     d = tl.arange(0, D_PAD)[None, :]
     for first in range(low, top, A):
@@ -95,7 +97,7 @@ def merge_kernel(
 ):
     """A program for each query head (axis 0) and sequence (axis 1)."""
     sequence = tl.program_id(1).to(tl.int64)
-    begin, first, parts = parts_of(tl.load(context + sequence), start, sequence, size, CASCADE, WINDOW)
+    _, _, parts = parts_of(tl.load(context + sequence), start, sequence, size, CASCADE, WINDOW)
     # Without a cascade the program that attended to all of a context has written the result.
     if not CASCADE and parts == 1:
         return

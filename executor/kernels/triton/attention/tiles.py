@@ -11,8 +11,8 @@ know the contexts. Parts and blocks alternate in the grid: reading memory and mu
 A part has a fixed number of tokens, and blocks of keys begin at multiples of their size in the sequence. A chunk may
 fold its parts in the order and with the code of the merge. Keys that a row does not see do not change it. So its bits
 depend on its own query and context, not on how a prompt was cut into chunks, on whether a token was decoded, or on
-what else is in the batch. One piece of compiled code does both (`Tuning.folded`), as matrix instructions of other shapes
-and sums over other numbers of warps may round otherwise.
+what else is in the batch. One piece of compiled code does both (`Tuning.folded`), as matrix instructions of other
+shapes and sums over other numbers of warps may round otherwise.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def compute(
 
     r, d = tl.arange(0, M), tl.arange(0, D_PAD)
     heads = head * FOLD + r % FOLD
-    for _ in range(0, todo):
+    for _ in range(todo):
         length = tl.load(context + sequence)
         parts = 1
         if DECODES:
@@ -165,19 +165,18 @@ def compute(
             origin, count, block = sequence, 1, 0
             bottom = tl.maximum((first + item) * size, begin // N * N)
             top = tl.minimum((first + item + 1) * size, length)
-        if CHUNKS:
-            if not decoding:
-                parts = 1
-                origin = tl.load(query_start + sequence)
-                count = tl.load(query_start + sequence + 1) - origin
-                block = item
-                begin = 0
-                top = tl.minimum(length - count + (block + 1) * TOKENS, length)
-                # Of a block behind the last there is nothing to attend to, and nothing is written.
-                top = tl.where(block * TOKENS < count, top, 0)
-                bottom = 0
-                if WINDOW > 0:
-                    bottom = tl.maximum(length - count + block * TOKENS - WINDOW + 1, 0) // N * N
+        if not decoding:
+            parts = 1
+            origin = tl.load(query_start + sequence)
+            count = tl.load(query_start + sequence + 1) - origin
+            block = item
+            begin = 0
+            top = tl.minimum(length - count + (block + 1) * TOKENS, length)
+            # Of a block behind the last there is nothing to attend to, and nothing is written.
+            top = tl.where(block * TOKENS < count, top, 0)
+            bottom = 0
+            if WINDOW > 0:
+                bottom = tl.maximum(length - count + block * TOKENS - WINDOW + 1, 0) // N * N
         place = block * TOKENS + r // FOLD
         real = (r < TOKENS * FOLD) & (place < count)
         mask = real[:, None] & (d < D)[None, :]
@@ -205,8 +204,8 @@ def compute(
                 high, weight, mean = fold(high, weight, mean, one, total)
         else:
             one, total = attend_range(
-                q, rows, scales, page_row, branch, place_row, layer, head, bottom, top, begin, position, factor, softcap,
-                ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, CHUNKS, DECODES, TREES,
+                q, rows, scales, page_row, branch, place_row, layer, head, bottom, top, begin, position, factor,
+                softcap, ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, M, N, CHUNKS, DECODES, TREES,
             )  # fmt: skip
             high, weight, mean = fold(high, weight, mean, one, total)
         line = token * (KV * FOLD) + heads
@@ -282,8 +281,8 @@ def attention_kernel(
     """A program for each KV head of each worker and of each block of a chunk; both kinds are spread over the grid.
 
     The first `decodes` sequences decode, and those from `chunks` to `sequences` have chunks, whose last blocks come
-    first: they have most to do. A part of several writes its slot of `means` float32 [B, H, slots, D] and of `totals` float32
-    [B, H, slots], and a part alone `out`, unless a shared prefix lies before it (STARTS).
+    first: they have most to do. A part of several writes its slot of `means` float32 [B, H, slots, D] and of `totals`
+    float32 [B, H, slots], and a part alone `out`, unless a shared prefix lies before it (STARTS).
     """
     head = tl.program_id(0) % KV
     number = tl.program_id(0) // KV
@@ -295,26 +294,23 @@ def attention_kernel(
         compute(
             query, rows, scales, pages, context, query_start, start, sinks, branches, places, out, means, totals,
             layer, stride_token, stride_head, stride_pages, stride_places, decodes, chunks, sequences, workers, slots,
-            size, head, decoding, number, scale, softcap, ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, FOLD, M, N,
-            SINKS, TREES, STARTS, COUNTED, True, True,
+            size, head, decoding, number, scale, softcap, ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, FOLD,
+            M, N, SINKS, TREES, STARTS, COUNTED, True, True,
         )  # fmt: skip
-    else:
-        if DECODES:
-            if decoding:
-                compute(
-                    query, rows, scales, pages, context, query_start, start, sinks, branches, places, out, means,
-                    totals, layer, stride_token, stride_head, stride_pages, stride_places, decodes, chunks, sequences,
-                    workers, slots, size, head, True, number, scale, softcap, ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED,
-                    WINDOW, FOLD, SMALL, N, SINKS, TREES, STARTS, COUNTED, True, False,
-                )  # fmt: skip
-        if CHUNKS:
-            if not decoding:
-                compute(
-                    query, rows, scales, pages, context, query_start, start, sinks, branches, places, out, means,
-                    totals, layer, stride_token, stride_head, stride_pages, stride_places, decodes, chunks, sequences,
-                    workers, slots, size, head, False, number, scale, softcap, ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED,
-                    WINDOW, FOLD, M, N, SINKS, TREES, STARTS, COUNTED, False, True,
-                )  # fmt: skip
+    elif DECODES and decoding:
+        compute(
+            query, rows, scales, pages, context, query_start, start, sinks, branches, places, out, means, totals,
+            layer, stride_token, stride_head, stride_pages, stride_places, decodes, chunks, sequences, workers, slots,
+            size, head, True, number, scale, softcap, ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, FOLD,
+            SMALL, N, SINKS, TREES, STARTS, COUNTED, True, False,
+        )  # fmt: skip
+    elif CHUNKS:
+        compute(
+            query, rows, scales, pages, context, query_start, start, sinks, branches, places, out, means, totals,
+            layer, stride_token, stride_head, stride_pages, stride_places, decodes, chunks, sequences, workers, slots,
+            size, head, False, number, scale, softcap, ROW, PAGE, KV, D, D_PAD, KIND, DOT, CAPPED, WINDOW, FOLD,
+            M, N, SINKS, TREES, STARTS, COUNTED, False, True,
+        )  # fmt: skip
 
 
 def launch(
@@ -333,13 +329,13 @@ def launch(
     """Writes `parts` of the first `decodes` sequences, or `out` where they have one, and `out` of those from `chunks`.
 
     `query` [T, H, D], last dimension contiguous; `out` [T, H, D], contiguous. The sequences before `chunks` have one
-    token each. `start` int32 [B]: the first token of each decoding sequence to attend to, and its part is no whole; None
-    for all.
+    token each. `start` int32 [B]: the first token of each decoding sequence to attend to, before which a shared prefix
+    lies; None without.
     """
     fold = query.shape[1] // rows.kv_heads
     workers = blocks = 0
     if decodes:
-        # Beside chunks, one program of each kind runs on a multiprocessor.
+        # Beside chunks, one program of each kind runs on a multiprocessor at a time.
         room = multiprocessors(query.device) * (resident(rows, tuning) if chunks is None else 1)
         workers = max(1, min(room // rows.kv_heads, decodes * parts.splits))
     if chunks is not None:
@@ -392,9 +388,7 @@ def launch(
     )
 
 
-def own_parts(
-    query: torch.Tensor, rows: KVRows, longest: int, scoring: Scoring, tuning: Tuning
-) -> tuple[int, int]:
+def own_parts(query: torch.Tensor, rows: KVRows, longest: int, scoring: Scoring, tuning: Tuning) -> tuple[int, int]:
     """The tokens of a part, and how many parts have contexts of up to `longest` tokens, for queries [B, H, D]."""
     reach = longest if scoring.window is None else min(longest, scoring.window)
     room = multiprocessors(query.device) * resident(rows, tuning)

@@ -1,4 +1,4 @@
-"""Block sizes and sizes of parts of the attention kernels, chosen on the host without asking the device for a number."""
+"""Sizes of blocks and of parts for the attention kernels, chosen on the host without asking the device."""
 
 from __future__ import annotations
 

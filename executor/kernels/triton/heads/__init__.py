@@ -1,5 +1,5 @@
 """Tokens drawn on the device.
 
-`sample.py` draws where the logits are, `dense_head.py` and `sparse_head.py` from hidden states; all three sum parts of
-the vocabulary up in the way of `vocabulary_parts.py`.
+`dense_head.py` and `sparse_head.py` draw from hidden states; `sample.py` draws where the logits are, from the ids that
+`cut.py` finds filters to leave. All three sum parts of the vocabulary up in the way of `vocabulary_parts.py`.
 """

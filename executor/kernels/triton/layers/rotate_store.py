@@ -33,7 +33,7 @@ def prepared(
     WHOLE: tl.constexpr,
     ROTATED: tl.constexpr,
 ):
-    """The heads [N, D_PAD] float32 numbered `head` [N], where `real` [N], of joined projections that begin at `line` [N].
+    """The heads [N, D_PAD] float32 numbered `head` [N], where `real` [N], of joined projections from `line` [N] on.
 
     From `angles` [N] on are the cosines and sines of their positions. Each of TOKENS tokens has as many lines, which
     hold all COUNT heads where norms are WHOLE.

@@ -23,7 +23,7 @@ from qpdsl.cli.shared_options import (
     reading_options,
     within_option,
 )
-from qpdsl.cli.signals import interruptible, leave_signals_alone
+from qpdsl.cli.signals import handled, interruptible, leave_signals_alone
 from qpdsl.errors import UsageError
 from qpdsl.garbage_collector import collections_paused
 from qpdsl.grammar.suggest import listed
@@ -265,7 +265,14 @@ def _serve(options: ServeOptions) -> Exit:
     app = ServerApp(models, limits, keys, _report)
     listening = Listening(app, session, address, bound, options.drain_seconds)
     leave_signals_alone()
-    drained = listening.run(lambda: say(f"serving {listed(app.models, last='and')} at {address.url(bound)}"))
+
+    def told(signal: int) -> None:
+        if listening.stopping:
+            os._exit(128 + signal)
+        listening.stop()
+
+    with handled(told):
+        drained = listening.run(lambda: say(f"serving {listed(app.models, last='and')} at {address.url(bound)}"))
     if not drained:
         say(f"note: what still ran after {options.drain_seconds:g} s was given up")
     return Exit.OK if drained else Exit.INTERRUPTED

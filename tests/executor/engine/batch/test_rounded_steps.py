@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from qpdsl.executor.engine.batch.assembler import MOST_ROWS, GraphAssembler, PackedStep
 from qpdsl.executor.engine.memory.proposal import Proposal
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
-from qpdsl.executor.engine.step.backends import fixed_tokens
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import NOWHERE, Scoring
@@ -132,25 +131,22 @@ def test_a_step_with_more_rows_is_not_rounded(count: int) -> None:
 
 
 def test_steps_of_fixed_rows_have_few_shapes() -> None:
-    """Nine, by how many sequences decode beside the chunks; where a step is full, some of these are chunks."""
+    """Nine, by how many sequences decode beside the chunks. A full step has no room to round that up."""
     assembler = GraphAssembler(PAGE, SCRATCH, 64)
     pages = [*range(10)]
     sizes: set[Sizes] = set()
-    for decodes in range(64):
-        for count in (1, 57 - decodes, 64 - decodes):
-            if count < 1:
+    for decodes in range(63):
+        for count in {2, 56 - decodes, 64 - decodes}:
+            if not 2 <= count <= 64 - decodes:
                 continue
             chunks = [*(chunk(30, 1, pages) for _ in range(decodes)), chunk(90, count, pages, reads=(89,))]
             step = assembler.rounded(chunks)
             assert step is not None and step.sizes == assembler.mixed(chunks).sizes
-            sizes.add(step.sizes)
-            decoding = decodes + (count == 1)
-            # The scheduler's budget leaves room to round up.
-            if decodes + count <= fixed_tokens(64):
-                assert decoding <= step.sizes.decodes < decoding + 8
-            else:
-                assert abs(step.sizes.decodes - decoding) < 8
-    assert len(sizes) == len({step.decodes for step in sizes}) == 9
+            if decodes + count <= 57:
+                sizes.add(step.sizes)
+                assert decodes <= step.sizes.decodes < decodes + 8
+            assert decodes <= step.sizes.decodes <= 64 - count
+    assert len(sizes) == len({step.decodes for step in sizes}) == 8
 
 
 class Search:

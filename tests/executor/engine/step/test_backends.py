@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -18,6 +18,7 @@ from qpdsl.executor.engine.step import backends as backends_module
 from qpdsl.executor.engine.step.backends import KernelBackend, fixed_rows
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
+from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, ReadRequest, Sample, SamplingParams
@@ -182,9 +183,9 @@ def test_captured_steps_draw_and_read_the_same(captured: list[KernelBackend], ro
     kinds = {sizes.longest_query > 1 for sizes in graphs._kept}
     assert kinds == {False, True} and graphs.replays > graphs.captures
     if rows is not None:
-        # Of a fixed size, steps differ in how many sequences decode, coarsely, and in the width of page tables alone.
+        # Of a fixed size, steps differ in how many sequences decode and in the width of their page tables alone.
         assert {sizes.tokens for sizes in graphs._kept} == {rows}
-        assert len({sizes._replace(width=0, longest=0) for sizes in graphs._kept}) <= 10
+        assert len({sizes._replace(width=0, longest=0, decodes=0) for sizes in graphs._kept}) == 2
 
 
 def test_verifier_steps_are_replayed(captured: list[KernelBackend]) -> None:
@@ -198,6 +199,22 @@ def test_verifier_steps_are_replayed(captured: list[KernelBackend]) -> None:
         assert len(ticket.result().logits) == 1
     graphs = captured[-1].graphs
     assert graphs is not None and graphs.replays == 23
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+def test_captured_steps_check_drafts(captured: list[KernelBackend], branches: int) -> None:
+    """As rows of a chunk, and as a tree whose tokens are sequences of their own."""
+    plain = GenerateRequest((5, 6, 7, 8, 9), (0, 1, 2), SamplingParams(0.7), 20)
+    drafted = replace(plain, draft=Drafting("model", "draft", length=3, branches=branches, fixed=True))
+    engine = PagedEngine(kv_bytes=800 * model_of("llama", True).layout.page_bytes)
+    engine.add("draft", model_of("mistral", True))
+    engine.add("m", model_of("llama", True))
+    for _ in range(3):
+        (samples,) = served(engine, (drafted,))
+        assert tokens([samples]) == tokens(served(engine_of(model_of("llama", False)), (plain,)))
+    graphs = captured[-1].graphs
+    assert graphs is not None and any(sizes.path > 0 for sizes in graphs._kept) == (branches > 1)
+    assert graphs.replays > 0
 
 
 def test_steps_with_exits_run_as_they_are(captured: list[KernelBackend]) -> None:

@@ -62,9 +62,7 @@ def test_agrees_with_decoding_alone(
     scores = torch.randn(fold, generator=generator).to(DEVICE) if sinks else None
     scoring = Scoring(dim**-0.5 * 2, window, cap, scores)
     out = torch.full(query.shape, float("nan"), dtype=dtype, device=DEVICE)
-    above, below = (
-        Tuning(keys=16, rows=rows_, split=n) for rows_, n in zip((tile, 16), splits, strict=True)
-    )
+    above, below = (Tuning(keys=16, rows=rows_, split=n) for rows_, n in zip((tile, 16), splits, strict=True))
     cascade(query, rows, batch, batch.cascade, 1, scoring, out, (above, below))
     alone = reference.attention(query, rows, batch, 1, scoring)
     torch.testing.assert_close(out, alone, rtol=0, atol=TOLERANCE[dtype])

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-triton = pytest.importorskip("triton")
-tl = triton.language
+pytest.importorskip("triton")
+
+import triton
+import triton.language as tl
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
-from qpdsl.executor.kernels.triton.attention.decode import decode
 from qpdsl.executor.kernels.triton import common
 from qpdsl.executor.kernels.triton.attention import tiles
+from qpdsl.executor.kernels.triton.attention.decode import decode
 from qpdsl.executor.kernels.triton.attention.tuning import Tuning, part_tokens
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 

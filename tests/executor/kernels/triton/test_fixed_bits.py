@@ -1,4 +1,4 @@
-"""Fixed bits: decoding a token gives those of prefilling it, whatever else is in the batch and whoever attends to it."""
+"""Fixed bits: decoding a token gives those of prefilling it, whatever else is in the batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def attended(
     tuning: Tuning | None,
     decoded: list[int],
 ) -> torch.Tensor:
-    """The last `len(query)` tokens of a context: those that come `decoded` before the end as sequences, then a chunk."""
+    """The last tokens of a context: those that come `decoded` before its end as sequences, the others as a chunk."""
     chunk = len(query) - len(decoded)
     contexts = [context - back for back in decoded] + [context] * (chunk > 0)
     queries = [1] * len(decoded) + [chunk] * (chunk > 0)
@@ -112,9 +112,7 @@ def test_one_compiled_kernel_decodes_and_prefills(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("cut", [3, 20])
-def test_bits_do_not_depend_on_how_many_programs_share_the_parts(
-    cut: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_do_not_depend_on_how_many_programs_share_the_parts(cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(cut)
     # More sequences than are counted at a time, some of them empty.
     contexts = [50, 0, 1, 16, 33] * 2
