@@ -490,10 +490,10 @@ class PagedEngine:
             self._cancel(scheduler, ticket)
 
     def _report(self, runner: ModelRunner, step: LaunchedStep) -> None:
-        if step.head is not None:
-            step.spent.head += step.head.seconds()
         if self._on_step is None:
             return
+        if step.head is not None:
+            step.spent.head += step.head.seconds()
         chunks = step.chunks
         decodes = sum(chunk.count == 1 and chunk.sequence.drawn > 1 for chunk in chunks)
         prefill = sum(chunk.count for chunk in chunks) - decodes

@@ -24,7 +24,7 @@ _READ_OUT = (ops.Extract, ops.PythonExtract, ops.Let, ops.Return)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class FinalCandidate:
     """One row that came to the last choice.
 
     `answer` is what the program would have given back had there been no other, None where that is nothing; `score` its
@@ -53,14 +53,14 @@ def last_choice(chain: Sequence[PhysicalOp]) -> int | None:
 
 async def candidates_of(
     chain: Sequence[PhysicalOp], rows: Candidates, instance: Instance, score_column: str | None, operate: Operate
-) -> tuple[Candidate, ...]:
+) -> tuple[FinalCandidate, ...]:
     """The candidates, from the rows that come to a choice; `chain` begins with it. Nothing of this is counted."""
     return tuple([await _candidate(chain, row, instance, score_column, operate) for row in rows])
 
 
 async def _candidate(
     chain: Sequence[PhysicalOp], row: Row, instance: Instance, score_column: str | None, operate: Operate
-) -> Candidate:
+) -> FinalCandidate:
     own = replace(instance, usage=Usage(), emptied=[], supports={})
     root = chain[-1].op
     assert isinstance(root, ops.Return)
@@ -74,7 +74,7 @@ async def _candidate(
         # Alone it gives nothing.
         pass
     score, tokens = row.columns.get(score_column or ""), row.columns.get("tokens")
-    return Candidate(
+    return FinalCandidate(
         answer,
         score if isinstance(score, float) else None,
         tokens if isinstance(tokens, int) else None,

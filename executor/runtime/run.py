@@ -22,7 +22,7 @@ from qpdsl.executor.runtime.instance.instance import Instance, RowError, Service
 from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_copies, emit_done, emit_started
 from qpdsl.executor.runtime.instance.row_clock import RowClock
 from qpdsl.executor.runtime.instance.tasks import together
-from qpdsl.executor.runtime.last_choice import Candidate, candidates_of, last_choice
+from qpdsl.executor.runtime.last_choice import FinalCandidate, candidates_of, last_choice
 from qpdsl.executor.runtime.operators.context import say, set_context
 from qpdsl.executor.runtime.operators.extract import extract
 from qpdsl.executor.runtime.operators.json_documents import spelt_in
@@ -76,7 +76,7 @@ class InstanceResult:
     counts: Mapping[str, int] = field(default_factory=dict, compare=False)
     cached_tokens: int = field(default=0, compare=False)
     support: float | None = None
-    candidates: tuple[Candidate, ...] | None = field(default=None, compare=False)
+    candidates: tuple[FinalCandidate, ...] | None = field(default=None, compare=False)
     engine_seconds: float = field(default=0.0, compare=False)
     tried: tuple[str, ...] = ()
 
@@ -171,7 +171,7 @@ async def _run_program(plan: PhysicalPlan, instance: Instance) -> ProgramEnd:
 
 async def _run_operators(chain: tuple[PhysicalOp, ...], score_column: str | None, instance: Instance) -> ProgramEnd:
     """The operators of a whole program, from its one row to its value. What leaves no row is the program's failure."""
-    candidates: tuple[Candidate, ...] | None = None
+    candidates: tuple[FinalCandidate, ...] | None = None
     rows: Candidates = (Row(None, (), {}),)
     choice = last_choice(chain) if instance.services.candidates else None
     root = chain[-1].op

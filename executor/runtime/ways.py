@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, JsonValue
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
-from qpdsl.executor.runtime.last_choice import Candidate
+from qpdsl.executor.runtime.last_choice import FinalCandidate
 from qpdsl.executor.sample_memory.sample_memory import SampleMemory
 from qpdsl.executor.sample_memory.sharing_engine import SharingEngine
 from qpdsl.planner.plan import ops
@@ -34,7 +34,7 @@ class ProgramEnd:
     failure: RowError | TooLarge | OverflowError | None = None
     score: float | None = None
     support: float | None = None
-    candidates: tuple[Candidate, ...] | None = None
+    candidates: tuple[FinalCandidate, ...] | None = None
     tried: tuple[str, ...] = ()
 
 

@@ -24,7 +24,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutputFile:
     """A file that a command is going to write. Nothing was written to it yet; links in `path` are followed.
 
     `overwrite` says that a file with the same kind of contents is replaced.
@@ -118,7 +118,7 @@ class FileGuard:
         """Names a folder that nothing is written in."""
         self._kept.append((_identity(folder), what))
 
-    def writes(self, path: Path, option: str, contents: Contents, *, overwrite: bool) -> Target:
+    def writes(self, path: Path, option: str, contents: Contents, *, overwrite: bool) -> OutputFile:
         """Names a file to write, and checks that it can be. `option` is what asks for it."""
         target = check_writable(path)
         identity = _identity(target)
@@ -130,7 +130,7 @@ class FileGuard:
             if folder in above:
                 raise UsageError(f"`{path}` lies in {what}; {option} must be elsewhere")
         self._written[identity] = f"the file that {option} writes"
-        made = Target(target, option, contents, overwrite)
+        made = OutputFile(target, option, contents, overwrite)
         made.check()
         return made
 
@@ -161,7 +161,7 @@ class FileGuard:
                 "give another name",
             )
         if there:
-            Target(target / files[0], option, contents, overwrite).check()
+            OutputFile(target / files[0], option, contents, overwrite).check()
         return target
 
     def _streams(self) -> None:

@@ -10,7 +10,7 @@ from qpdsl.comparison.side import Side
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorFigures:
+class OperatorSums:
     """An operator as EXPLAIN says it, and what all problems of a run took of it; `seconds` are those of forwards."""
 
     operator: str
@@ -20,7 +20,7 @@ class OperatorFigures:
     seconds: float
 
 
-OperatorPair = tuple[OperatorFigures | None, OperatorFigures | None]
+OperatorPair = tuple[OperatorSums | None, OperatorSums | None]
 
 
 def operator_pairs(first: Side, second: Side) -> list[OperatorPair]:
@@ -35,7 +35,7 @@ def operator_pairs(first: Side, second: Side) -> list[OperatorPair]:
     return [(one.get(place), other.get(place)) for place in places]
 
 
-def _by_place(side: Side) -> dict[tuple[str, str], OperatorFigures]:
+def _by_place(side: Side) -> dict[tuple[str, str], OperatorSums]:
     """The operators by id and kind; the sums of several runs."""
     if not all(run.operators for run in side.runs):
         return {}
@@ -46,8 +46,8 @@ def _by_place(side: Side) -> dict[tuple[str, str], OperatorFigures]:
     return {place: _sum(parts) for place, parts in sums.items()}
 
 
-def _sum(parts: Sequence[Mapping[str, Any]]) -> OperatorFigures:
+def _sum(parts: Sequence[Mapping[str, Any]]) -> OperatorSums:
     rows, tokens_in, tokens_out, seconds = (
         sum(part[name] for part in parts) for name in ("rows_out", "tokens_in", "tokens_out", "seconds")
     )
-    return OperatorFigures(parts[0]["operator"], rows, tokens_in, tokens_out, seconds)
+    return OperatorSums(parts[0]["operator"], rows, tokens_in, tokens_out, seconds)

@@ -16,7 +16,7 @@ from qpdsl.planner.values.json_values import dumps, plain
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.candidates import Row
-    from qpdsl.executor.runtime.last_choice import Candidate
+    from qpdsl.executor.runtime.last_choice import FinalCandidate
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.inputs.input_row import InputRow
     from qpdsl.measures.grader import Grader
@@ -175,7 +175,7 @@ def _words(grader: Grader, error: Exception) -> str:
     return str(error) if isinstance(error, GraderError) else f"the grader `{grader.name}` failed: {raised(error)}"
 
 
-def _plain_candidates(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
+def _plain_candidates(candidates: Iterable[FinalCandidate]) -> list[dict[str, Any]]:
     return [{**asdict(candidate), "answer": plain(candidate.answer)} for candidate in candidates]
 
 

@@ -26,7 +26,7 @@ class CellRun:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRun:
+class WholeRun:
     """A kept run of a cell with all its rows, by their numbers."""
 
     id: str
@@ -49,7 +49,7 @@ class KeptCells:
                 ids.setdefault(info.record.key, []).insert(0, info.id)
         return cls(folder, ids)
 
-    def whole(self, run: CellRun) -> KeptRun | None:
+    def whole(self, run: CellRun) -> WholeRun | None:
         """The newest run that has every row of a cell, graded as it would be now; None where there is none.
 
         It may have more rows, of a sweep over more of the same input.
@@ -60,7 +60,7 @@ class KeptCells:
                 number: kept[number] for number, row in enumerate(run.data.rows) if _is_done(kept.get(number), row, run)
             }
             if len(found) == len(run.data.rows):
-                return KeptRun(id, found)
+                return WholeRun(id, found)
         return None
 
     async def open(self, run: CellRun) -> Recording:

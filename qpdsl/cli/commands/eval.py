@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +16,9 @@ from qpdsl.cli.options.session_options import computing_options, spending_option
 from qpdsl.cli.proposals import complete_programs
 from qpdsl.cli.shared_options import FileName, code_option, planning_options, surrounding_options, within_option
 from qpdsl.cli.signals import interruptible
+
+if TYPE_CHECKING:
+    from qpdsl.grammar.source import Source
 
 
 @click.command(short_help="Compare programs and values on a data set.")
@@ -94,6 +99,7 @@ def command(**values: Any) -> int:
 
 
 def _run(options: Any, argv: tuple[str, ...]) -> int:
+    from qpdsl.cli.runs.server_check import ask_servers, refuse_unmet
     from qpdsl.cli.sweeps.sweep_files import sweep_files
     from qpdsl.cli.sweeps.sweep_run import SweepRun
     from qpdsl.model_location import check_models
@@ -106,8 +112,22 @@ def _run(options: Any, argv: tuple[str, ...]) -> int:
     for cell in cells:
         if cell.plan.policy is not None:
             options.check_prices(cell.program.models.values(), budget=counts_cost(cell.program))
+    abilities = ask_servers({model: model for model in models}, options.server_timeout, quiet=options.form == "json")
+    if abilities:
+        # What the servers can do decides about plans.
+        cells = options.cells(surroundings)
+        for cell in cells:
+            refuse_unmet([cell.plan], abilities, partial(_source, options.targets, cell.program.text))
     # Before torch is imported, which takes seconds.
     check_models(models)
     files = sweep_files(options, cells, surroundings)
     warn_of_budget(*(cell.plan.policy for cell in cells))
     return SweepRun(options, cells, surroundings, files, argv).run()
+
+
+def _source(targets: Sequence[str], text: str) -> Source | None:
+    """The source of a program of this text among the files that the command names."""
+    from qpdsl.cli.runs.server_check import source_of
+
+    found = (source_of(target) for target in targets)
+    return next((source for source in found if source is not None and source.text == text), None)

@@ -196,7 +196,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.arguments import parse_settings, settings_files, with_defaults
     from qpdsl.cli.diagnostics import show
     from qpdsl.cli.runs.run_files import run_files
-    from qpdsl.cli.runs.server_check import ask_servers, refuse_unmet
+    from qpdsl.cli.runs.server_check import ask_servers, refuse_unmet, source_of
     from qpdsl.dataset.job import Job
     from qpdsl.model_location import check_models
     from qpdsl.planner.plan.baseline import greedy_of
@@ -259,7 +259,8 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
         source=program.text,
         with_candidates=options.candidates,
     )
-    refuse_unmet(options, (job.plan, *([] if greedy is None else [greedy])), abilities)
+    plans = (job.plan, *([] if greedy is None else [greedy]))
+    refuse_unmet(plans, abilities, lambda: source_of(options.target, options.pipeline))
     check_options(job.plan, values)
     check_code(job.plan, allowed=options.allow_code)
     # Before torch is imported, which takes seconds.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from qpdsl.cli.console import is_terminal, put, say, width_of
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.file_guard import Target
+from qpdsl.cli.file_guard import OutputFile
 from qpdsl.cli.options.input_options import read_input
 from qpdsl.cli.runs.analysis_run import remember, run_analysis
 from qpdsl.cli.runs.route_record import tell_routers
@@ -341,7 +341,7 @@ class _Here:
     """Rows that a session of this process runs, and what is measured of it meanwhile."""
 
     def __init__(
-        self, options: RunOptions, job: Job, session: Session, routes: Target | None, rows: int, kept: Recording
+        self, options: RunOptions, job: Job, session: Session, routes: OutputFile | None, rows: int, kept: Recording
     ) -> None:
         self._options = options
         self._kept = kept

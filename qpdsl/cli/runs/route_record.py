@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from qpdsl.cli.console import say
-from qpdsl.cli.file_guard import Contents, Target
+from qpdsl.cli.file_guard import Contents, OutputFile
 
 if TYPE_CHECKING:
     from qpdsl.session import Session
@@ -19,7 +19,7 @@ def _begins(file: BinaryIO) -> bool:
 ROUTES = Contents("the recorded steps of a router", _begins)
 
 
-def tell_routers(session: Session, target: Target | None, *, analyzed: bool) -> None:
+def tell_routers(session: Session, target: OutputFile | None, *, analyzed: bool) -> None:
     """Says what each router did, unless the analysis says it, and writes the recorded steps. Raises UsageError."""
     from qpdsl.planner.explain.router import exit_router_words, router_words
     from qpdsl.planning.router_memory import exit_router_figures, router_figures

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from qpdsl import __version__
 from qpdsl.cli.console import say
-from qpdsl.cli.file_guard import Target
+from qpdsl.cli.file_guard import OutputFile
 from qpdsl.cli.live import Server
 from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.dataset.job import Job
@@ -31,7 +31,7 @@ _MAX_QUESTION = 400
 class RunEvents:
     """The stream of a run, and its trace file, which is not touched before `record`."""
 
-    def __init__(self, trace: Target | None) -> None:
+    def __init__(self, trace: OutputFile | None) -> None:
         self.stream = EventStream()
         self._target = trace
         self._trace: TraceWriter | None = None
@@ -50,7 +50,9 @@ class RunEvents:
 
 
 @contextlib.contextmanager
-def run_events(options: RunOptions, job: Job, rows: Sequence[InputRow], trace: Target | None) -> Iterator[RunEvents]:
+def run_events(
+    options: RunOptions, job: Job, rows: Sequence[InputRow], trace: OutputFile | None
+) -> Iterator[RunEvents]:
     """The events of a run while the block runs, which can be attached to."""
     events = RunEvents(trace)
     stream = events.stream

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qpdsl import zoo
-from qpdsl.cli.file_guard import Contents, FileGuard, Target
+from qpdsl.cli.file_guard import Contents, FileGuard, OutputFile
 from qpdsl.cli.options.session_options import SessionOptions
 from qpdsl.cli.runs.route_record import ROUTES
 from qpdsl.cli.runs.run_options import RunOptions
@@ -34,9 +34,9 @@ COMPLETIONS = Contents("completions that are kept", begins_store)
 class RunFiles:
     """The files that a run writes, where it writes them."""
 
-    output: Target | None
-    trace: Target | None
-    routes: Target | None = None
+    output: OutputFile | None
+    trace: OutputFile | None
+    routes: OutputFile | None = None
 
 
 def run_files(
@@ -112,12 +112,12 @@ def name_input(guard: FileGuard, name: str) -> None:
         guard.reads(source or Path("/dev/stdin"), "the input data")
 
 
-def _output(guard: FileGuard, options: RunOptions, path: Path) -> Target:
+def _output(guard: FileGuard, options: RunOptions, path: Path) -> OutputFile:
     # Whether a run that is resumed replaces what is there is known once it is found.
     return guard.writes(path, "`--output`", RESULTS, overwrite=options.overwrite or options.resume)
 
 
-def _trace(guard: FileGuard, options: RunOptions, path: Path) -> Target:
+def _trace(guard: FileGuard, options: RunOptions, path: Path) -> OutputFile:
     if options.resume and holds_something(path.resolve()):
         guard.writes(path, "`--trace`", TRACE, overwrite=True)
         raise UsageError(f"`{path}` is there already", "a run that is resumed needs a new file for `--trace`")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from qpdsl.cli.console import is_terminal, say
@@ -16,7 +16,6 @@ from qpdsl.remote.spending import Spending
 from qpdsl.sources.programs import find_source
 
 if TYPE_CHECKING:
-    from qpdsl.cli.runs.run_options import RunOptions
     from qpdsl.executor.remote.server.abilities import Abilities
 
 
@@ -41,18 +40,23 @@ def ask_servers(models: Mapping[str, str], patience: float | None, *, quiet: boo
     return found
 
 
-def refuse_unmet(options: RunOptions, plans: Iterable[PhysicalPlan], abilities: Mapping[str, Abilities]) -> None:
-    """Raises QpError where plans need what servers lack, and UnmetNeeds where the program's text is not known."""
+def refuse_unmet(
+    plans: Iterable[PhysicalPlan], abilities: Mapping[str, Abilities], source: Callable[[], Source | None]
+) -> None:
+    """Raises QpError where plans need what servers lack, and UnmetNeeds where the program's `source` is not known."""
     if not abilities:
         return
     from qpdsl.remote.needs import UnmetNeeds, diagnostics, unmet
 
     for plan in plans:
         if needs := unmet(plan, abilities):
-            if options.pipeline is not None:
-                source = Source("-e", options.pipeline)
-            elif options.target is not None and options.target != "-":
-                source = find_source(options.target)
-            else:
+            if (text := source()) is None:
                 raise UnmetNeeds(needs)
-            raise QpError(diagnostics(needs, plan.models), source)
+            raise QpError(diagnostics(needs, plan.models), text)
+
+
+def source_of(target: str | None, pipeline: str | None = None) -> Source | None:
+    """The text of the program that a command names; None where that is standard input, which is read once."""
+    if pipeline is not None:
+        return Source("-e", pipeline)
+    return None if target is None or target == "-" else find_source(target)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qpdsl.cli.file_guard import Contents, FileGuard, Target
+from qpdsl.cli.file_guard import Contents, FileGuard, OutputFile
 from qpdsl.cli.runs.run_files import name_completions, name_input, name_inputs
 from qpdsl.cli.sweeps.sweep_options import SweepOptions
 from qpdsl.evaluation.evaluation_records import begins_evaluation
@@ -24,8 +24,8 @@ PLOT = Contents("a plot of qpdsl", begins_plot)
 class SweepFiles:
     """The files to write; None where none was asked for."""
 
-    output: Target | None
-    plot: Target | None
+    output: OutputFile | None
+    plot: OutputFile | None
 
 
 def sweep_files(options: SweepOptions, cells: Sequence[PlannedCell], surroundings: Surroundings) -> SweepFiles:

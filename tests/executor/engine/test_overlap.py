@@ -30,6 +30,7 @@ from qpdsl.executor.requests.request import (
     Completion,
     GenerateRequest,
     LogProbRequest,
+    Owner,
     ReadRequest,
     Request,
     Sample,
@@ -212,6 +213,18 @@ def test_a_step_of_another_model_is_launched_before_one_is_collected(monkeypatch
     assert before[:40] == [2] * 40, "the other's step is in flight while one is collected"
 
 
+def test_no_step_is_launched_whose_turn_it_is_not_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the model that goes next is in flight, the device waits for its tokens, and not for another's step."""
+    log = _Log(monkeypatch)
+    with fake_device():
+        engine = engine_of()
+        engine.submit("reader", writing(1, 5))
+        engine.submit("writer", replace(writing(1, 20), owner=Owner("urgent", urgency=1)))
+        while engine.has_work:
+            engine.step()
+    assert [name for half, name in log.halves if half == "launch"] == ["writer"] * 20 + ["reader"] * 5
+
+
 def test_the_next_step_is_launched_before_anybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     log = _Log(monkeypatch)
     with fake_device():
@@ -272,17 +285,54 @@ def served_alone(request: GenerateRequest) -> Completion:
     return ticket.result()
 
 
-def test_a_model_may_come_while_a_step_is_in_flight() -> None:
+def test_a_model_may_come_while_a_step_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _Log(monkeypatch)
     with fake_device():
         engine = engine_of(60)
         ticket = engine.submit("writer", writing(1, 9))
         engine.step()
+        assert log.in_flight[-1] == 1
         engine.add("third", models()["reader"])
+        assert log.in_flight[-1] == 0, "it may need the memory of what runs"
         later = engine.submit("third", writing(1, 9))
         while engine.has_work:
             engine.step()
             engine.check_integrity()
         assert ticket.result().samples == served_alone(writing(1, 9)).samples and later.done
+
+
+def test_the_most_urgent_waits_for_memory_that_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked: list[str] = []
+    schedule = Scheduler.schedule
+
+    def noted(scheduler: Scheduler) -> list[Chunk]:
+        chunks = schedule(scheduler)
+        if scheduler.blocked:
+            blocked.append("blocked")
+            assert all(sequence.pages for sequence in scheduler.running), "it does not run without a page"
+        return chunks
+
+    monkeypatch.setattr(Scheduler, "schedule", noted)
+    prompt = tuple(range(1, 41))
+    urgent = GenerateRequest(prompt, (1,), SamplingParams(1.0), 4, owner=Owner("urgent", urgency=1))
+    with fake_device():
+        engine = engine_of(_LITTLE)
+        others = [
+            engine.submit("writer", GenerateRequest((key, *prompt), (key,), SamplingParams(1.0), 50))
+            for key in range(8)
+        ]
+        for _ in range(12):
+            engine.step()
+        ticket = engine.submit("reader", urgent)
+        steps = 0
+        while not ticket.done:
+            engine.step()
+            engine.check_integrity()
+            steps += 1
+        while engine.has_work:
+            engine.step()
+    # What is in flight when it comes, its own four, and those in which it gets no memory yet.
+    assert blocked and steps <= 8 and all(other.done for other in others)
 
 
 def test_seconds_of_overlapping_steps_are_counted_once() -> None:

@@ -152,9 +152,7 @@ GRADERS = {
 
 
 @pytest.mark.parametrize("body", GRADERS.values(), ids=GRADERS)
-def test_whatever_a_grader_does_the_row_is_kept(
-    qpdsl: Run, voted: Path, rows: Path, tmp_path: Path, body: str
-) -> None:
+def test_whatever_a_grader_does_the_row_is_kept(qpdsl: Run, voted: Path, rows: Path, tmp_path: Path, body: str) -> None:
     (tmp_path / "own.py").write_text(f"def grade(answer):\n    {body}\n")
     ran = qpdsl("run", voted, "--input", rows, "--no-greedy", "--grader", f"python:{tmp_path / 'own.py'}:grade")
     assert ran.code == Exit.ROW_FAILED and len(ran.records) == 3

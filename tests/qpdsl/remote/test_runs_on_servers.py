@@ -180,6 +180,19 @@ def test_what_a_server_lacks_is_refused_before_anything_is_sent(tmp_path: Path, 
         assert ran.code == 2 and "says `within recorded` itself" in ran.err
 
 
+def test_a_sweep_asks_its_servers_before_the_first_row(tmp_path: Path, program: Path, qpdsl: Run) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"problem": "Zoe has 3 * 4.", "answer": "12"}\n')
+    with stub("openai", writes=says) as server:
+        command = ("eval", program, "--input", rows, "--model", address(server, "openai"), "--format", "json")
+        program.write_text(SAMPLED.replace("temperature=0.8", "temperature=0.8 top_k=5"), "utf-8")
+        ran = qpdsl(*command)
+        assert ran.code == 2 and "pays no heed to `top_k`" in ran.err and "help: leave out `top_k`" in ran.err
+        assert "Zoe" not in str(server.bodies) and RunFolder().ids() == []
+        program.write_text(SAMPLED, "utf-8")
+        assert qpdsl(*command).code == 0 and "Zoe" in str(server.bodies)
+
+
 def test_explain_and_check_ask_no_server(program: Path, qpdsl: Run) -> None:
     ran = qpdsl("explain", program, "--model", "llm=vllm:http://127.0.0.1:9/v1#name")
     assert (ran.code, ran.err) == (0, "") and "not probed" in ran.out

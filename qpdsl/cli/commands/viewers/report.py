@@ -9,7 +9,7 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.file_guard import Contents, FileGuard, Target
+from qpdsl.cli.file_guard import Contents, FileGuard, OutputFile
 from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import FileName
 from qpdsl.errors import UsageError
@@ -71,7 +71,7 @@ def _is_file_name(name: str) -> bool:
     return path.suffix != SUFFIX and (path.exists() or len(path.parts) > 1 or bool(path.suffix))
 
 
-def _of_trace(path: Path, output: str | None, overwrite: bool, form: str) -> Target:
+def _of_trace(path: Path, output: str | None, overwrite: bool, form: str) -> OutputFile:
     from qpdsl.cli.runs.dashboard import check_trace
     from qpdsl.executor.events.trace import LineReader, read_trace
     from qpdsl.tui.report.chrome import begins_chrome_trace, chrome_trace
@@ -96,7 +96,7 @@ def _of_trace(path: Path, output: str | None, overwrite: bool, form: str) -> Tar
     return target
 
 
-def _of_runs(names: tuple[str, ...], output: str | None, overwrite: bool) -> Target:
+def _of_runs(names: tuple[str, ...], output: str | None, overwrite: bool) -> OutputFile:
     from qpdsl.comparison.page.runs_page import runs_page
     from qpdsl.comparison.side import read_side
     from qpdsl.run_store.run_folder import RunFolder

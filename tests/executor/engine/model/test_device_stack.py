@@ -19,7 +19,7 @@ from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk
 from qpdsl.executor.engine.model import device_stack, paged_model
 from qpdsl.executor.engine.model.device_stack import DeviceStack
-from qpdsl.executor.engine.model.heads import LogitHead
+from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.module_stack import ModuleStack
 from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
 from qpdsl.executor.engine.model.probe import Probe
@@ -117,6 +117,18 @@ def test_sixteen_bits_are_rounded_no_more_than_the_modules_do(case: str, dtype: 
     mine = (logits_of(paged, stack) - expected).abs()
     assert mine.mean() < 1.1 * modules.mean()
     assert stack.embed(torch.tensor([3], device=DEVICE)).dtype == dtype
+
+
+@pytest.mark.usefixtures("twins")
+@torch.inference_mode()
+def test_reward_models_are_fused_too() -> None:
+    head = ValueHead([(torch.randn(2, 48, generator=torch.Generator().manual_seed(3)).to(DEVICE), None)])
+    base = random_model("qwen2").to(DEVICE).model
+    expected = head.dense(deepcopy(base)(input_ids=torch.tensor([TEXT], device=DEVICE))[0][0])
+    paged, stack = fused(base, head=head)
+    reader = Reader(paged.layout, [TEXT])
+    values = head.dense(torch.cat([stack.forward(reader.batch(count), reader.cache)[0] for count in (50, 20)]))
+    torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("twins")

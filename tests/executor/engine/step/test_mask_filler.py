@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.step import mask_filler, side_thread
 from qpdsl.executor.engine.step.side_thread import Job, SideThread
 from qpdsl.executor.engine.step_report import StepReport
-from tests.support.executor.constrained import engine_with, plain_samples, requests
+from qpdsl.executor.requests.ticket import Ticket
+from tests.support.executor.constrained import WIDTH, engine_with, plain_samples, requests
 from tests.support.executor.models import served
 
 
@@ -32,6 +34,16 @@ def test_samples_are_the_same_with_masks_beside_the_forward(monkeypatch: pytest.
     assert "beside the forward" in ran
     assert all(report.mask_seconds + report.head_seconds < report.seconds for report in reports)
     assert sum(report.head_seconds for report in reports) > 0
+
+
+@pytest.mark.parametrize("launches", [True, False])
+def test_few_masks_are_filled_under_the_forward_of_a_device_and_before_that_of_a_cpu(launches: bool) -> None:
+    request = requests()[0]
+    sequence = Sequence.of(Ticket(request, lambda ticket: None), request)
+    filling = mask_filler.MaskFiller(WIDTH).begin([Chunk(sequence, sequence.missing)], launches=launches)
+    assert filling.rows == 1 and (filling._masks is None) == launches
+    masks = filling.masks()
+    assert masks is not None and 0 < masks.counts[0] < WIDTH
 
 
 def test_samples_are_the_same_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
