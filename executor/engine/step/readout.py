@@ -164,7 +164,12 @@ class Readout:
         head = self._head
         if head is None:
             return self._plan_logits(hidden, draws, masks, parcel)
-        reading = [index for index, draw in enumerate(draws) if _needs_logits(draw)]
+        tells_margins = not isinstance(head, DeviceHead)
+        reading = [
+            index
+            for index, draw in enumerate(draws)
+            if _needs_logits(draw) or not (tells_margins or _by_probability(draw))
+        ]
         if not reading:
             return self._plan_head(head, hidden, draws, masks, parcel)
         if len(reading) == len(draws):
@@ -196,8 +201,6 @@ class Readout:
     ) -> Callable[[], SampledTokens]:
         """Without logits of all ids, unless somebody asks for margins and the head does not tell them."""
         if isinstance(head, DeviceHead):
-            if not all(map(_by_probability, draws)):
-                return self._plan_logits(hidden, draws, masks, parcel)
             by_head = head.planned(HeadDraws.of(draws, masks), parcel)
             return lambda: by_head(hidden)
 

@@ -267,7 +267,8 @@ def choose_kernel(
             logit = tl.where(here > best, tl.maximum(own, next_own), logit)
             best = tl.maximum(best, here)
     to = row + tl.arange(0, 1)
-    some = under > 0.0
+    # Not `> 0`: where a logit is no number nor is the sum, and that must show in the log-probability.
+    some = under != 0.0
     gap = tl.where(some, best, 0.0) - second
     if FILTERED:
         gap = tl.where(tl.load(close + row) != 0, 0.0, gap)
