@@ -21,7 +21,7 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.data.token_draws import Filters, TokenDraws
 from qpdsl.executor.kernels.triton.common import LAUNCH
-from qpdsl.executor.kernels.triton.heads.vocabulary_parts import loaded
+from qpdsl.executor.kernels.triton.heads.vocabulary_parts import aligned, loaded
 
 # Ids that are read at a time, candidates that are read at a time, and ids of a group whose maximum is noted.
 _BLOCK, _CANDIDATES, _GROUP = 8192, 1024, 32
@@ -300,7 +300,7 @@ def cut(
     at_once = max(1, min(filters.count, _MOST_BYTES // (8 * vocabulary)))
     candidates = torch.empty((2, at_once, vocabulary), device=device)
     least = torch.empty(draws.count, device=device)
-    until, close = torch.empty((2, draws.count), dtype=torch.int32, device=device).unbind()
+    until, close = aligned(2, (draws.count,), torch.int32, device)
     for base in range(0, filters.count, at_once):
         cut_kernel[(draws.count,)](
             logits,

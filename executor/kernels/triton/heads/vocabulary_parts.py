@@ -14,6 +14,7 @@ perturbed score in about one of ten million cases, and a token only where such a
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -51,9 +52,18 @@ class Parts(NamedTuple):
     @classmethod
     def empty(cls, rows: int, parts: int, device: torch.device) -> Parts:
         """Room for the parts of so many draws."""
-        numbers = torch.empty((6, rows, parts), device=device).unbind()
-        ids = torch.empty((2, rows, parts), dtype=torch.int32, device=device).unbind()
-        return cls(*numbers, *ids)
+        numbers = aligned(6, (rows, parts), torch.float32, device)
+        return cls(*numbers, *aligned(2, (rows, parts), torch.int32, device))
+
+
+def aligned(count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+    """So many empty tensors by one allocation, of numbers of four bytes, each from a multiple of 16 bytes on.
+
+    For other pointers Triton compiles a kernel once more, and that in the middle of a run.
+    """
+    size = math.prod(shape)
+    room = torch.empty((count, -(-size // 4) * 4), dtype=dtype, device=device)
+    return [part[:size].view(shape) for part in room.unbind()]
 
 
 @triton.jit
@@ -281,7 +291,7 @@ def choose(parts: Parts, draws: TokenDraws, close: torch.Tensor | None = None) -
     """The draws that the parts come to; no gap is left to those that are `close` to the cut of a filter, int32 [B]."""
     rows, count = parts.best.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=parts.best.device)
-    logprobs, gaps = torch.empty((2, rows), device=parts.best.device).unbind()
+    logprobs, gaps = aligned(2, (rows,), torch.float32, parts.best.device)
     choose_kernel[(rows,)](
         draws.temperatures,
         draws.keys,

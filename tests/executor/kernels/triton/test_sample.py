@@ -169,6 +169,14 @@ def test_float32_decides_nothing_where_more_than_two_are_near(monkeypatch: pytes
         assert (drawn[2] < 1e-5).all()
 
 
+@pytest.mark.parametrize(("draws", "parts"), [(1, 1), (7, 5), (64, 31)])
+def test_no_number_of_draws_takes_a_kernel_of_its_own(draws: int, parts: int) -> None:
+    """Triton compiles a kernel once more for a pointer that is no multiple of 16 bytes."""
+    for tensor in vocabulary_parts.Parts.empty(draws, parts, DEVICE):
+        assert tensor.shape == (draws, parts) and tensor.is_contiguous()
+        assert tensor.data_ptr() % 16 == 0
+
+
 def test_masks_and_filters_are_read_where_the_logits_are() -> None:
     """Several draws of a row under masks of their own, filtered and not."""
     rng = np.random.default_rng(4)
