@@ -76,6 +76,9 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import schema as schema
     from qpdsl.api.compose.targets import valid_json as valid_json
     from qpdsl.api.data_rows import read_rows as read_rows
+    from qpdsl.api.evaluating import EvaluatedCell as EvaluatedCell
+    from qpdsl.api.evaluating import Evaluation as Evaluation
+    from qpdsl.api.evaluating import evaluate as evaluate
     from qpdsl.api.loading import load as load
     from qpdsl.api.loading import parse as parse
     from qpdsl.api.program import Plan as Plan
@@ -178,6 +181,11 @@ _HOMES = {
         "schema",
     ),
     "api.data_rows": ("read_rows",),
+    "api.evaluating": (
+        "EvaluatedCell",
+        "Evaluation",
+        "evaluate",
+    ),
     "api.loading": (
         "load",
         "parse",

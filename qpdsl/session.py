@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from qpdsl.arguments import ArgumentError
 from qpdsl.errors import naming_keywords
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
@@ -497,6 +498,29 @@ class Session:
             candidates=candidates,
         )
         return await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
+
+    @contextlib.contextmanager
+    def sharing_samples(self) -> Iterator[None]:
+        """Runs that begin in the block share samples, as with `share_samples`, where this session can; then none does.
+
+        Nothing changes in a session that shares them anyway.
+        """
+        if self.sample_memory is not None or not self._can_share():
+            yield
+            return
+        self.sample_memory = SampleMemory()
+        self._shared = SharingEngine(self._engine, self.sample_memory, self._repeats)
+        try:
+            yield
+        finally:
+            self.sample_memory, self._shared = None, self._engine
+
+    def _can_share(self) -> bool:
+        try:
+            check_sharing(self.device, self.dtype, deterministic=self.limits.deterministic)
+        except ArgumentError:
+            return False
+        return True
 
     def forget_samples(self) -> None:
         """Forgets the samples that are remembered where the session shares samples."""

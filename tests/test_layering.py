@@ -163,9 +163,9 @@ LAYERS: dict[str, str] = {
     "qpdsl/dataset "
     "qpdsl/family/*",
     "qpdsl/family": "qpdsl/family/*",
-    "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/inputs qpdsl/dataset "
-    "qpdsl/run_store "
-    "qpdsl/budgets",
+    "qpdsl/api": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/inputs qpdsl/measures "
+    "qpdsl/measures/graders qpdsl/measures/statistics qpdsl/dataset qpdsl/run_store qpdsl/budgets qpdsl/plots "
+    "qpdsl/evaluation",
     "qpdsl/api/compose": "grammar* planner/plan planner/values executor/runtime/instance qpdsl qpdsl/api qpdsl/sources",
     "qpdsl/lsp": "grammar* planner/plan planner/values planner/names planner/check qpdsl qpdsl/zoo",
     "qpdsl/serve": "grammar* planner* executor* qpdsl qpdsl/sources qpdsl/planning qpdsl/run_store",

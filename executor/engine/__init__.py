@@ -9,6 +9,7 @@ one whose prefix is just being computed waits for it. None is overtaken more tha
 the batch is forked in portions; the rest waits as a prompt whose pages are cached. The model of a step is the one with
 the most urgent sequence, or with the deadline that presses most; else the one whose batch would be fullest against the
 fullest it had lately, with an allowance for how long it has waited. `step_report.py` says what a step did.
+`largest_step.py` has the steps that take most memory, which tell how much is left for keys and values.
 
 A step has two halves (`launched_step.py`). The launch lays it out and starts the forward, the draws and the copy back;
 the collection waits for that copy, once, and gives tokens and values to their sequences. On a CPU one follows the

@@ -57,11 +57,11 @@ class EngineConfig:
     """`max_sequences` bounds a model's decode batch; `token_budget` the tokens of one step.
 
     On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `compiled` has
-    torch.compile make the layers' kernels when they first run, unless steps are deterministic; `graphs` captures steps
-    as CUDA graphs. On a CPU in float32 a sample has the same bits in any batch anyway, where the model's layers
-    run without transformers' modules. With `overlap`, the host's part of a step runs while the device computes others;
-    it changes no token. With `record_routes`, a step whose head is routed is computed by every arm, to know what each
-    takes.
+    torch.compile make the kernels of transformers' modules when they first run, where a model keeps these and steps are
+    not deterministic; `graphs` captures steps as CUDA graphs. On a CPU in float32 a sample has the same bits in any
+    batch anyway, where the model's layers run without transformers' modules. With `overlap`, the host's part of a step
+    runs while the device computes others; it changes no token. With `record_routes`, a step whose head is routed is
+    computed by every arm, to know what each takes.
     """
 
     max_sequences: int = 128
@@ -313,7 +313,9 @@ class PagedEngine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._in_flight) or any(runner.scheduler.has_work for runner in self._runners.values())
+        # What was collected is still to be told where a callback raised.
+        untold = self._in_flight or self._collected
+        return bool(untold) or any(runner.scheduler.has_work for runner in self._runners.values())
 
     def submit(self, model: str, request: Request) -> Ticket:
         """Queues a request. Raises EngineError where the model, its context, vocabulary or memory cannot serve it."""

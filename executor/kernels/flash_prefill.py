@@ -1,10 +1,11 @@
 """FlashAttention-3 for chunks of prompts, where its package is installed and fits (Shah et al., 2024).
 
-    refusal(query, rows, batch, scoring, deterministic)    why it does not compute the chunks of a batch, or None
-    prefill(query, rows, batch, layer, scoring)            the chunks of a batch
+    refusal(query, rows, batch, scoring)           why it does not compute the chunks of a batch, or None
+    prefill(query, rows, batch, layer, scoring)    the chunks of a batch
 
 It reads our pages as they lie: keys and values of a layer are views of the rows with other strides, from row `layer`
-on, so that a page's id is its row there. Not measured on a GPU.
+on, so that a page's id is its row there. Its bits are not those of decoding the same tokens, so deterministic steps do
+without it. Not measured on a GPU.
 """
 
 from __future__ import annotations
@@ -26,16 +27,12 @@ _MODULES = ("flash_attn_interface", "flash_attn_3.flash_attn_interface")
 LEAST_TOKENS = 256
 
 
-def refusal(
-    query: torch.Tensor, rows: KVRows, batch: PagedBatch, scoring: Scoring, deterministic: bool = False
-) -> str | None:
+def refusal(query: torch.Tensor, rows: KVRows, batch: PagedBatch, scoring: Scoring) -> str | None:
     """Why FlashAttention-3 does not compute the chunks of `query` [T, H, D]; None where it does."""
     if capability(query.device) != (9, 0):
         return "it runs on compute capability 9.0 only"
     if interface() is None:
         return "the package flash_attn_3 is not installed"
-    if deterministic:
-        return "its bits are not those of decoding the same tokens"
     if rows.kind != "plain":
         return f"it has no scale for each token, as {rows.kind} pages have"
     if query.dtype not in (torch.bfloat16, torch.float16) or rows.data.dtype != query.dtype:
@@ -57,7 +54,6 @@ def prefill(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, sc
     attend = interface()
     assert attend is not None, "refusal() says where it is not installed"
     first = batch.decodes
-    table = "page_table" if "page_table" in inspect.signature(attend).parameters else "block_table"
     result: torch.Tensor = attend(
         query,
         rows.data[layer:, :, 0],
@@ -71,7 +67,7 @@ def prefill(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, sc
         softcap=scoring.softcap or 0.0,
         # Chunks fill the device unsplit; splits would need room in a captured graph.
         num_splits=1,
-        **{table: batch.pages[first:]},
+        **{_table_name(attend): batch.pages[first:]},
     )
     return result.contiguous()
 
@@ -86,6 +82,12 @@ def interface() -> Callable[..., Any] | None:
             continue
         return found
     return None
+
+
+@cache
+def _table_name(attend: Callable[..., Any]) -> str:
+    """What the installed version calls the page table."""
+    return "page_table" if "page_table" in inspect.signature(attend).parameters else "block_table"
 
 
 @cache

@@ -53,19 +53,14 @@ def decode(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, sco
     return out
 
 
-def prefill(
-    query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, scoring: Scoring, deterministic: bool = False
-) -> torch.Tensor:
-    """Attention of any number of queries a sequence: `query` [T, H, D] to [T, H, D].
-
-    `deterministic`: the bits of a row do not depend on the batch or on how the prompt was cut into chunks.
-    """
+def prefill(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, scoring: Scoring) -> torch.Tensor:
+    """Attention of any number of queries a sequence: `query` [T, H, D] to [T, H, D]."""
     if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
     from qpdsl.executor.kernels.triton.attention import prefill as triton_prefill
 
     query, out = _ready(query)
-    triton_prefill.prefill(query, rows, batch, layer, scoring, out, deterministic=deterministic)
+    triton_prefill.prefill(query, rows, batch, layer, scoring, out)
     return out
 
 

@@ -84,6 +84,28 @@ def not_in_a_loop(instead: str) -> None:
     raise RuntimeError(f"an event loop is running here, and this call would block it: write {instead}")
 
 
+def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine in the thread, and waits for it to end: also where the caller is interrupted, who cancels it."""
+    begun, ended = threading.Event(), threading.Event()
+
+    async def told() -> T:
+        begun.set()
+        try:
+            return await coroutine
+        finally:
+            ended.set()
+
+    future = submit(told())
+    try:
+        return future.result()
+    except BaseException:
+        # What is cancelled before it has begun never ends.
+        begun.wait()
+        future.cancel()
+        ended.wait()
+        raise
+
+
 async def run(
     session: Session,
     plan: PhysicalPlan,
@@ -105,7 +127,7 @@ async def run(
     caller, inner = _inner.get(), list[Tokens]()
     _inner.set(inner)
     instance = session.run(plan, arguments, seed, id, functions=functions, on_token=on_token, timeout=timeout)
-    outcome = await _driven(session, instance if admission is None else admission.run(session, instance))
+    outcome = await driven(session, instance if admission is None else admission.run(session, instance))
     value: Any = outcome.value
     error = outcome.error
     if error is None and convert is not None:
@@ -161,7 +183,7 @@ async def _converted(convert: Callable[[Any], R], value: Any, timeout: float | N
     return outcome
 
 
-async def _driven(session: Session, coroutine: Coroutine[Any, Any, T]) -> T:
+async def driven(session: Session, coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine while the session's engine steps. An error of the engine ends it."""
     driver = _drivers.setdefault(session, _Driver())
     task: asyncio.Task[T] | None = None

@@ -6,9 +6,13 @@ from collections.abc import Iterator, Mapping
 from html import escape as escape_markup
 from typing import Any
 
+from qpdsl.evaluation.evaluation import Evaluation
+from qpdsl.evaluation.sweep_table import notes as table_notes
+from qpdsl.evaluation.sweep_table import tables
 from qpdsl.grammar.printable import printable
 from qpdsl.planner.explain.plan import explain_json, notes, summary
 from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.plots.svg_scatter import svg
 
 _MONO = "font-family:ui-monospace,monospace;font-size:0.92em;line-height:1.5"
 _INDENT = "margin-left:0.4em;padding-left:1em;border-left:1px solid rgba(128,128,128,0.4)"
@@ -27,6 +31,21 @@ def plan_html(plan: PhysicalPlan) -> str:
     """A plan: the operators in the order in which they run, those of a loop or a branch inside it."""
     tree = f"<details open><summary>{_escape(summary(plan))}</summary>{_plan(plan)}</details>"
     return f'<div style="{_MONO}">{tree}</div>'
+
+
+def evaluation_html(evaluation: Evaluation) -> str:
+    """The tables of an evaluation, what their marks mean, and the plot of accuracy against tokens."""
+    shown = "".join(f"<div>{_escape(title)}</div>{_table(table)}" for title, table in tables(evaluation).items())
+    lines = "".join(f"<div>{_escape(line)}</div>" for line in table_notes(evaluation))
+    plot = svg(evaluation.scatter()) if evaluation.baseline is not None else ""
+    return f'<div><div style="{_MONO}">{shown}<div style="{_FAINT}">{lines}</div></div>{plot}</div>'
+
+
+def _table(table: list[list[str]]) -> str:
+    names, *rows = table
+    head = "".join(f"<th>{_escape(name)}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(f'<td>{_escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _plan(plan: PhysicalPlan) -> str:

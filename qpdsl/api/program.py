@@ -188,7 +188,7 @@ class Program(Generic[P, R]):
             raise ArgumentError(f"`form` is `text` or `json`, not `{shorten(str(form))}`")
         arguments, models = self._arguments((), values)
         program = self._with_models(models)
-        target = _target(self._binding.over(bound()))
+        target = target_of(self._binding.over(bound()))
         plan = Plan(_physical_plan(with_defaults(program._bound_logical, arguments), target))
         return plan.to_json() if form == "json" else str(plan)
 
@@ -227,6 +227,20 @@ class Program(Generic[P, R]):
         program = copy.copy(self)
         program._binding = binding(session, seed, models, row_timeout).over(self._binding)
         return program
+
+    def bound(self) -> Binding:
+        """What the program runs with here: its own settings, and for the others those of the blocks around."""
+        return self._binding.over(bound())
+
+    def lowered(self, models: Mapping[str, ModelArgument]) -> LogicalProgram:
+        """The checked program with all models that it has, `models` for parameters among them, and with its text.
+
+        Raises QpError and ArgumentError.
+        """
+        logical = self._with_models(models).logical
+        text = str(self) if self._composed else self.file.source.text
+        own = self.bound().models
+        return replace(logical, models={name: own.get(name, id) for name, id in logical.models.items()}, text=text)
 
     def work(
         self,
@@ -307,7 +321,7 @@ class Program(Generic[P, R]):
             if name in arguments:
                 raise ArgumentError(f"two values for `{name}`")
             arguments[name] = value
-        models = {name: _model_argument(name, arguments[name]) for name in arguments if name not in params}
+        models = {name: model_argument(name, arguments[name]) for name in arguments if name not in params}
         return {name: from_json(params[name], value) for name, value in arguments.items() if name in params}, models
 
     def _with_models(self, models: Mapping[str, ModelArgument]) -> Program[P, R]:
@@ -342,7 +356,7 @@ class Program(Generic[P, R]):
     def _physical(self, binding: Binding, values: Mapping[str, Value] | None = None) -> PhysicalPlan:
         """The plan on the models of a binding. Values of open parameters leave less to a budget."""
         models = self._models(binding)
-        target = _target(binding)
+        target = target_of(binding)
         widths = {width.name for way in self.logical.ways for width in way.widths if width.parameter}
         given = {name: value for name, value in (values or {}).items() if name in widths}
         key = (target, tuple(models.items()), tuple(given.items()))
@@ -355,7 +369,7 @@ class Program(Generic[P, R]):
         return {name: binding.models.get(name, id) for name, id in self.logical.models.items()}
 
 
-def _model_argument(name: str, value: Any) -> ModelArgument:
+def model_argument(name: str, value: Any) -> ModelArgument:
     """The model that an argument stands for. Raises ArgumentError."""
     if isinstance(value, str) and value:
         return value, None
@@ -365,7 +379,7 @@ def _model_argument(name: str, value: Any) -> ModelArgument:
     return with_adapter(id, value.adapter), value.kind
 
 
-def _target(binding: Binding) -> Target:
+def target_of(binding: Binding) -> Target:
     """What programs of a binding run on: the device of its session, else that of the default session."""
     session = binding.session
     if session is None:

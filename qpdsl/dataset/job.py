@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +15,7 @@ from qpdsl.measures.grader import Grader
 from qpdsl.planner.plan.physical import PhysicalPlan
 
 if TYPE_CHECKING:
+    from qpdsl.executor.runtime.instance.functions import PythonFunction
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session import Session
 
@@ -28,6 +29,7 @@ class Job:
     `written` is the plan before any rule changed it, and `planned` says in words which rules did: both identify a run
     that is resumed. A row fails after `row_timeout` seconds. `grader` says whether answers are right. `source` is the
     program's text, for the record of the run. `with_candidates`: what came to the last choice is recorded too.
+    `functions` are the program's own, by the names that it has for them; they go before the session's.
     """
 
     plan: PhysicalPlan
@@ -40,6 +42,7 @@ class Job:
     grader: Grader = field(default_factory=EqualAnswer)
     source: str = ""
     with_candidates: bool = False
+    functions: Mapping[str, PythonFunction] = field(default_factory=dict)
 
     @property
     def models(self) -> dict[str, str]:
@@ -50,7 +53,15 @@ class Job:
 async def run_one(session: Session, job: Job, row: InputRow) -> tuple[InstanceResult, InstanceResult | None]:
     """What the program and greedy decoding give for one row, run side by side inside `session.running()`."""
     timeout = job.row_timeout
-    program = session.run(job.plan, row.arguments, job.seed, row.id, timeout=timeout, candidates=job.with_candidates)
+    program = session.run(
+        job.plan,
+        row.arguments,
+        job.seed,
+        row.id,
+        functions=job.functions,
+        timeout=timeout,
+        candidates=job.with_candidates,
+    )
     if job.greedy is None:
         return await program, None
     greedy = session.run(job.greedy, row.arguments, job.seed, f"{row.id} greedy", baseline=True, timeout=timeout)
@@ -100,6 +111,17 @@ async def run_tasks(
 
     They start in this order, a row as the plan of its own job says. `tasks` is read as they start.
     """
+    async with session.running():
+        await run_tasks_inside(session, tasks, concurrency, done)
+
+
+async def run_tasks_inside(
+    session: Session,
+    tasks: Iterable[tuple[K, Job, InputRow]],
+    concurrency: int | None,
+    done: Callable[[K, Outcome], None],
+) -> None:
+    """`run_tasks` inside `session.running()`."""
     admission = Admission()
 
     async def run(key: K, job: Job, row: InputRow) -> None:
@@ -108,17 +130,16 @@ async def run_tasks(
         finally:
             admission.leave()
 
-    async with session.running():
-        try:
-            async with asyncio.TaskGroup() as group:
-                for key, job, row in tasks:
-                    in_flight = job.plan.in_flight or 1 if concurrency is None else concurrency
-                    admission.limit(job.plan.floor if concurrency is None else 0, in_flight)
-                    await admission.wait(session)
-                    group.create_task(run(key, job, row))
-                    await session.settled()
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+    try:
+        async with asyncio.TaskGroup() as group:
+            for key, job, row in tasks:
+                in_flight = job.plan.in_flight or 1 if concurrency is None else concurrency
+                admission.limit(job.plan.floor if concurrency is None else 0, in_flight)
+                await admission.wait(session)
+                group.create_task(run(key, job, row))
+                await session.settled()
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 def _is_cancelled() -> bool:

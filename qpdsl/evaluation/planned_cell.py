@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from qpdsl.arguments import ArgumentError, parse_settings, with_defaults
 from qpdsl.dataset.job import Job
@@ -19,9 +20,25 @@ from qpdsl.planner.ways.open_program import fixed, ways_of
 from qpdsl.planning.planning import Planning, reads_of
 from qpdsl.planning.target import Target
 from qpdsl.sources.programs import permitting
-from qpdsl.sources.several_programs import NamedProgram, distinct_names, named_programs
+from qpdsl.sources.several_programs import distinct_names, named_programs
 from qpdsl.sources.surroundings import Surroundings
 from qpdsl.stage_options import check_options
+
+
+class SweptProgram(Protocol):
+    """A program of a sweep, which is loaded for each of its cells.
+
+    `target` names its file, where another program has the same name, and `models` are the names of its models.
+    """
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def models(self) -> frozenset[str]: ...
+
+    def load(self, surroundings: Surroundings, settings: Iterable[str] = ()) -> LogicalProgram:
+        """The program, checked; `settings` are `NAME=ID` strings for parameters that are models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +96,10 @@ class CellPlanner:
 
         Raises UsageError and QpError.
         """
-        found = named_programs(targets, self.surroundings, program)
+        return self.grid(named_programs(targets, self.surroundings, program), axes)
+
+    def grid(self, found: Sequence[SweptProgram], axes: Sequence[Axis]) -> list[PlannedCell]:
+        """Every cell of the grid of some programs. Raises UsageError and QpError."""
         models = _settings((axis.name, axis.values[0]) for axis in axes)
         # Parameters do not depend on which models a program has, so those of the first values say what there is.
         loaded = [(one.target, one.load(self.surroundings, _model_settings(one, models))) for one in found]
@@ -95,7 +115,7 @@ class CellPlanner:
             raise UsageError(f"the grid has more than {MOST_CELLS:,} cells", "leave out some values")
         return planned
 
-    def _of(self, cell: Cell, named: NamedProgram) -> Iterator[PlannedCell]:
+    def _of(self, cell: Cell, named: SweptProgram) -> Iterator[PlannedCell]:
         """The cell, or one for every budget or way of a program that leaves something open."""
         settings = _settings(cell.settings)
         program = permitting(named.load(self.surroundings, _model_settings(named, settings)), self.within)
@@ -132,6 +152,16 @@ class CellPlanner:
         return PlannedCell(cell, program, values, optimized.naive, optimized.plan, str(planning))
 
 
+def refuse_exit_heads(cells: Iterable[PlannedCell]) -> None:
+    """Raises UsageError for a cell that exit heads of the session would give another plan."""
+    for cell in cells:
+        if cell.loses:
+            message = (
+                f"a sweep goes on with the same plans, and for `{cell.cell.name}` `--exit-head` may lead to others"
+            )
+            raise UsageError(message, "write the early exit into the program: `via amortized(…)`")
+
+
 def _loses(program: LogicalProgram) -> bool:
     """Whether a program permits plans that give other tokens."""
     return program.within is not None and program.within.level in ("epsilon", "loss")
@@ -141,6 +171,6 @@ def _settings(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{name}={value}" for name, value in pairs]
 
 
-def _model_settings(named: NamedProgram, settings: Iterable[str]) -> list[str]:
+def _model_settings(named: SweptProgram, settings: Iterable[str]) -> list[str]:
     """Those of `NAME=VALUE` strings that are for models of the program."""
     return [setting for setting in settings if setting.partition("=")[0] in named.models]

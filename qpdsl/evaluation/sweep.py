@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from qpdsl.dataset.job import Job, run_tasks
 from qpdsl.dataset.row_outcome import Outcome
@@ -41,11 +41,15 @@ class CellRunner(Protocol):
 
 @dataclass(frozen=True)
 class SessionCells:
-    """Runs rows over one session, in which the models of all jobs are loaded; `jobs` are by the place of the run."""
+    """Runs rows over one session, in which the models of all jobs are loaded; `jobs` are by the place of the run.
+
+    `tasks_run` is `run_tasks`, or what runs tasks likewise where something else keeps the engine stepping.
+    """
 
     session: Session
     jobs: Sequence[Job]
     concurrency: int | None = None
+    tasks_run: Callable[..., Coroutine[Any, Any, None]] = run_tasks
 
     async def run(self, rows: Iterable[tuple[int, int, InputRow]], done: KeepCellRows) -> None:
         def ended(key: tuple[int, int], outcome: Outcome) -> None:
@@ -53,7 +57,7 @@ class SessionCells:
             done([(place, FinishedRow(number, outcome))])
 
         tasks = (((place, number), self.jobs[place], row) for place, number, row in rows)
-        await run_tasks(self.session, tasks, self.concurrency, ended)
+        await self.tasks_run(self.session, tasks, self.concurrency, ended)
 
 
 @dataclass

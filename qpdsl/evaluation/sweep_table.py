@@ -15,7 +15,7 @@ _LEFT = ("program", "parameters", "95% interval")
 def text_lines(evaluation: Evaluation, width: int = 80) -> list[str]:
     """The table, what its marks mean, groups, and a plot of accuracy against tokens in at most `width` columns."""
     lines = [_title(evaluation), "", *_aligned(_table(evaluation))]
-    lines += ["", *_notes(evaluation)]
+    lines += ["", *notes(evaluation)]
     if evaluation.groups:
         lines += ["", f"accuracy by {evaluation.by}", "", *_aligned(_groups(evaluation))]
     if evaluation.baseline is not None and len(evaluation.results) > 1:
@@ -26,10 +26,16 @@ def text_lines(evaluation: Evaluation, width: int = 80) -> list[str]:
 def markdown_lines(evaluation: Evaluation) -> list[str]:
     """The same tables in Markdown as GitHub has it, and the notes."""
     lines = [_title(evaluation), "", *_markdown(_table(evaluation)), ""]
-    lines += [f"{note}  " for note in _notes(evaluation)]
+    lines += [f"{note}  " for note in notes(evaluation)]
     if evaluation.groups:
         lines += ["", f"Accuracy by {evaluation.by}:", "", *_markdown(_groups(evaluation))]
     return lines
+
+
+def tables(evaluation: Evaluation) -> dict[str, list[list[str]]]:
+    """The same tables as texts by their titles: rows, the names of the columns first."""
+    found = {_title(evaluation): _table(evaluation)}
+    return {**found, f"accuracy by {evaluation.by}": _groups(evaluation)} if evaluation.groups else found
 
 
 def _title(evaluation: Evaluation) -> str:
@@ -86,7 +92,8 @@ def _points(share: float) -> str:
     return "0.0" if text in ("-0.0", "+0.0") else text
 
 
-def _notes(evaluation: Evaluation) -> Iterator[str]:
+def notes(evaluation: Evaluation) -> Iterator[str]:
+    """What the marks and the columns of the table mean, a line each."""
     seconds = " seconds: of the engine, a problem." if _has_seconds(evaluation) else ""
     yield f"tokens: sampled, a problem.{seconds}"
     if evaluation.baseline is None:

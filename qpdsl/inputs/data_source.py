@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
+from qpdsl.arguments import plain_value
 from qpdsl.errors import DataError, UsageError, reason
-from qpdsl.inputs.formats.data_record import RecordSet
+from qpdsl.inputs.formats.data_record import DataRecord, RecordSet
 from qpdsl.inputs.formats.datasets_library import HUB, HubName, read_folder, read_hub
 from qpdsl.inputs.formats.detection import read_records
 from qpdsl.planner.values.json_values import dumps
@@ -56,6 +59,25 @@ def load(source: DataSource, split: str | None) -> LoadedData:
     except OSError as error:
         raise DataError(f"cannot read the input data `{name}`: {reason(error)}") from error
     return LoadedData(name, read_records(name, data), blake2b(data, digest_size=16).hexdigest())
+
+
+def given(rows: Iterable[Mapping[str, Any]], name: str = "rows") -> LoadedData:
+    """Rows of Python as data, under a name for messages; fields that are None are not there.
+
+    Raises DataError where one is no mapping, or has what JSON cannot have.
+    """
+    records: list[DataRecord] = []
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise DataError(f"{name}: row {number} is a {type(row).__name__}, not a mapping of its fields")
+        fields = {str(field): plain_value(value) for field, value in row.items() if value is not None}
+        try:
+            dumps(fields)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{name}: row {number} has a value that is not JSON: {error}") from error
+        records.append(DataRecord(number, fields))
+    found = RecordSet("Python", "row", tuple(records))
+    return LoadedData(name, found, _digest_of(found))
 
 
 def _digest_of(data: RecordSet) -> str:

@@ -20,7 +20,7 @@ PLAIN = ReadOptions()
 
 
 def read_rows(
-    source: DataSource,
+    source: DataSource | LoadedData,
     plan: PhysicalPlan,
     settings: Mapping[str, Value],
     options: ReadOptions = PLAIN,
@@ -28,11 +28,11 @@ def read_rows(
 ) -> InputData:
     """Reads data, each record the arguments of one run of `plan`; a `source` of None means standard input.
 
-    A path is a file or a folder. `settings` are the values of parameters that a record does not set. `used` are fields
-    that are read for something else, such as a table by group; None where any may be. Raises DataError with all that is
-    wrong with the rows that are taken, and UsageError for options that the data does not fit.
+    A path is a file or a folder; data may be loaded already. `settings` are the values of parameters that a record does
+    not set. `used` are fields that are read for something else, such as a table by group; None where any may be. Raises
+    DataError with all that is wrong with the rows that are taken, and UsageError for options that they do not fit.
     """
-    data = load(source, options.split)
+    data = source if isinstance(source, LoadedData) else load(source, options.split)
     chosen = ChosenRecords(data, options, lambda given: _problem_parameter(plan, {*settings, *given}))
     rows = _rows(data, plan, settings, chosen)
     read = {*chosen.read, *(data.fields if used is None else used)}

@@ -44,7 +44,7 @@ def named_programs(
     found = [
         NamedProgram(target, name, _known_models(target, name, surroundings))
         for target in dict.fromkeys(targets)
-        for name in _program_names(target, program)
+        for name in program_names(target, program)
     ]
     names = sorted({name for one in found for name in one.models})
     for option, given in (("--model", surroundings.models), ("--adapter", surroundings.adapters)):
@@ -69,8 +69,11 @@ def distinct_names(loaded: Sequence[tuple[str, LogicalProgram]]) -> list[str]:
     return names
 
 
-def _program_names(target: str, wanted: str | None) -> Iterator[str | None]:
-    """The programs of a file; None for a file with a single one, which need have no name."""
+def program_names(target: str, wanted: str | None = None) -> Iterator[str | None]:
+    """The programs of a file, or the `wanted` of several; None for a single one, which need have no name.
+
+    Raises UsageError and QpError.
+    """
     if target == "-":
         raise UsageError("this command reads its programs from files, not from standard input")
     programs = parse_file(read_target(target)).programs

@@ -7,7 +7,6 @@ sequences share. `DirectAssembler` does neither: its kernels read each sequence 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,18 +15,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from qpdsl.executor.engine.batch.page_tables import LEAST_WIDTH, PageTables, SharedPrefixes
 from qpdsl.executor.engine.batch.staging import Numbers
-from qpdsl.executor.engine.memory.sequence import Branch, Chunk, Sequence
-from qpdsl.executor.kernels.data.paged_batch import NOWHERE, Cascade
+from qpdsl.executor.engine.batch.step_rows import StepRows, first_tokens, rows_of, with_paths
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.kernels.data.paged_batch import Cascade
 from qpdsl.executor.kernels.data.rounding import next_power_of_two
-from qpdsl.executor.kernels.data.shared_prefixes import DEEPEST, of_contexts, plan_pages
+from qpdsl.executor.kernels.data.shared_prefixes import DEEPEST
 from qpdsl.executor.kernels.packed import Sizes, pack
 
 # Rows that a captured decode step is padded to: these, then multiples of `_ROW_STEP`.
 _FEW_ROWS = (1, 2, 4, 8, 16)
 _ROW_STEP = 8
-# Page tables of a captured step are a power of two wide, and at least this.
-_LEAST_WIDTH = 8
 # Rows of a captured step with chunks: of the sequences that decode, and of the chunks. With more than the largest of
 # the device has enough to do to hide the launches (vLLM captures steps of up to as many tokens).
 MOST_ROWS = 512
@@ -74,22 +73,22 @@ class GraphAssembler:
     and one for each 8 sequences; of steps with chunks, of up to `MOST_ROWS` rows, 79 pairs of rows that decode and rows
     of chunks, each with three kinds of chunks (short, many, few) and two numbers of rows that are read. With a cascade
     each of them has coarse bounds besides: tiles and ranges to powers of four, two widths, two depths. A search meets
-    some dozens of all these. With `rows` there are decode steps, nine by how many decode beside chunks, and full ones.
+    some dozens of all these. With `rows` there are decode steps, eight by how many decode beside chunks, and full ones.
     """
 
     def __init__(self, page_size: int, scratch: int, rows: int | None = None, worth: int = 0) -> None:
         self._page_size = page_size
         self._slot = scratch * page_size
         self._rows = rows
-        self._tables = _PageTables()
-        self._prefixes = _SharedPrefixes(page_size, worth)
+        self._tables = PageTables()
+        self._prefixes = SharedPrefixes(page_size, worth)
 
     def decode(self, chunks: list[Chunk]) -> PackedStep:
         """A step of chunks of one token each, all of them read. Its sizes are rounded up."""
         count = len(chunks)
         rows = self._rows or bucket(count)
         sequences = [chunk.sequence for chunk in chunks]
-        tokens, positions, slots = _first_tokens(chunks, self._page_size)
+        tokens, positions, slots = first_tokens(chunks, self._page_size)
         width = self._width(max(positions) + 1)
         context = np.asarray(positions) + 1
         tables = self._tables.of(sequences, width)
@@ -111,7 +110,7 @@ class GraphAssembler:
 
     def mixed(self, chunks: list[Chunk]) -> PackedStep:
         """A step of any chunks, with its own sizes unless those of all steps are fixed."""
-        rows = _rows_of(chunks, self._page_size)
+        rows = rows_of(chunks, self._page_size)
         if self._rows is not None:
             return self._laid_out(rows, self._fixed(rows), True)
         longest_query = max(after - before for before, after in pairwise(rows.start))
@@ -120,11 +119,11 @@ class GraphAssembler:
 
     def rounded(self, chunks: list[Chunk]) -> PackedStep | None:
         """A step of any chunks whose sizes are rounded up; None where it has too many rows to be captured."""
-        rows = _rows_of(chunks, self._page_size)
+        rows = rows_of(chunks, self._page_size)
         shape = _rounded_shape(rows) if self._rows is None else self._fixed(rows)
         return None if shape is None else self._laid_out(rows, shape, True)
 
-    def _fixed(self, rows: _Rows) -> _Shape:
+    def _fixed(self, rows: StepRows) -> _Shape:
         """The shape of a step with chunks where all steps have as many rows."""
         count = len(rows.slots)
         most = max(self._rows or 0, count)
@@ -134,7 +133,7 @@ class GraphAssembler:
         fits = decodes - rows.decodes <= most - count
         return _Shape(most, decodes if fits else rows.decodes, most, most, most)
 
-    def _laid_out(self, rows: _Rows, shape: _Shape, is_rounded: bool) -> PackedStep:
+    def _laid_out(self, rows: StepRows, shape: _Shape, is_rounded: bool) -> PackedStep:
         """The rows of a step in a shape that holds them; empty sequences follow those that decode, and the chunks."""
         decodes = rows.decodes
         gap = shape.decodes - decodes
@@ -161,13 +160,13 @@ class GraphAssembler:
                 sizes, shared = _shared(cascade, sizes)
                 parts += shared
         if rows.branches:
-            sizes, paths = _with_paths(rows.branches, sizes, is_rounded)
+            sizes, paths = with_paths(rows.branches, sizes, is_rounded)
             parts += paths
         return PackedStep(sizes, pack(sizes, parts), rows.readers)
 
     def _width(self, reach: int) -> int:
         """How many pages a page table has, where all that is read lies in places below `reach`."""
-        return next_power_of_two(max(_LEAST_WIDTH, -(-reach // self._page_size)))
+        return next_power_of_two(max(LEAST_WIDTH, -(-reach // self._page_size)))
 
 
 class DirectAssembler:
@@ -179,13 +178,13 @@ class DirectAssembler:
     def __init__(self, page_size: int, scratch: int) -> None:
         self._page_size = page_size
         self._slot = scratch * page_size
-        self._tables = _PageTables()
+        self._tables = PageTables()
 
     def step(self, chunks: list[Chunk], least: int) -> PackedStep:
         """A step of any chunks, padded to `least` rows. Padding rows belong to no sequence."""
-        rows = _rows_of(chunks, self._page_size)
+        rows = rows_of(chunks, self._page_size)
         slots, context, start, read_rows = rows.slots, rows.context, rows.start, rows.read_rows
-        width = -(-rows.reach // (self._page_size * _LEAST_WIDTH)) * _LEAST_WIDTH
+        width = -(-rows.reach // (self._page_size * LEAST_WIDTH)) * LEAST_WIDTH
         slots += [self._slot] * (least - len(slots))
         if read_rows == [*range(len(read_rows))]:
             read_rows = []
@@ -194,7 +193,7 @@ class DirectAssembler:
         tables = self._tables.of(rows.sequences, width)
         parts: list[Numbers | list[int]] = [rows.tokens, rows.positions, slots, context, start, tables, read_rows]
         if rows.branches:
-            sizes, paths = _with_paths(rows.branches, sizes)
+            sizes, paths = with_paths(rows.branches, sizes)
             parts += paths
         return PackedStep(sizes, pack(sizes, parts), rows.readers)
 
@@ -204,7 +203,7 @@ def bucket(rows: int) -> int:
     return next((size for size in _FEW_ROWS if size >= rows), -(-rows // _ROW_STEP) * _ROW_STEP)
 
 
-def _rounded_shape(rows: _Rows) -> _Shape | None:
+def _rounded_shape(rows: StepRows) -> _Shape | None:
     """The shape of a captured step that holds these rows; None where it would have more than `MOST_ROWS`."""
     decodes = _least(_DECODES, rows.decodes)
     chunks = _least(_CHUNKS, len(rows.slots) - rows.decodes)
@@ -244,176 +243,6 @@ def _starts(start: list[int], decodes: int, gap: int, shape: _Shape) -> Numbers:
     ends = starts[used] + shape.longest_query * np.arange(1, shape.sequences - used + 1)
     starts[used + 1 :] = np.minimum(ends, shape.tokens)
     return starts
-
-
-def in_rows(chunks: list[Chunk]) -> list[Chunk]:
-    """Chunks without trees in the order in which their rows follow one another: those of one row come first."""
-    return sorted(chunks, key=lambda chunk: chunk.straight > 1)
-
-
-def _first_tokens(chunks: list[Chunk], page_size: int) -> tuple[list[int], list[int], list[int]]:
-    """Token, position and slot of the first token of each chunk."""
-    positions = [chunk.start for chunk in chunks]
-    pairs = list(zip([chunk.sequence for chunk in chunks], positions, strict=True))
-    tokens = [sequence.tokens[i] for sequence, i in pairs]
-    return tokens, positions, [sequence.pages[i // page_size] * page_size + i % page_size for sequence, i in pairs]
-
-
-class _Rows(NamedTuple):
-    """The rows of chunks, as sequences one after the other: first `decodes` of one row, then longer ones.
-
-    tokens, positions, slots: of each row
-    sequences, context, start: of each sequence: whose pages it reads, its context and its first row
-    branches:  by number, the sequences that are a token of a tree each
-    reach:     all that is read lies in places below it
-    read_rows, readers: the rows to read, chunk by chunk, and how many of each
-    """
-
-    tokens: list[int]
-    positions: list[int]
-    slots: list[int]
-    sequences: list[Sequence]
-    context: list[int]
-    start: list[int]
-    decodes: int
-    branches: dict[int, Branch]
-    reach: int
-    read_rows: list[int]
-    readers: list[tuple[Chunk, int]]
-
-
-def _rows_of(chunks: list[Chunk], page_size: int) -> _Rows:
-    """The rows of chunks: those of one token, then tokens of trees, then the others."""
-    if all(chunk.is_draw for chunk in chunks):
-        sequences = [chunk.sequence for chunk in chunks]
-        tokens, positions, slots = _first_tokens(chunks, page_size)
-        context, start = [position + 1 for position in positions], [*range(len(tokens) + 1)]
-        readers = [(chunk, 1) for chunk in chunks]
-        rows = (tokens, positions, slots, sequences, context, start)
-        return _Rows(*rows, len(tokens), {}, max(context), start[:-1], readers)
-    ordered = in_rows(chunks)
-    single_ones = [chunk for chunk in ordered if chunk.straight == 1]
-    sequences = [chunk.sequence for chunk in single_ones]
-    tokens, positions, slots = _first_tokens(single_ones, page_size)
-    context = [position + 1 for position in positions]
-    branches: dict[int, Branch] = {}
-    first_branches: list[int] = []
-    reach = 0
-    for chunk in ordered:
-        first_branches.append(len(tokens))
-        if chunk.rows == chunk.straight:
-            continue
-        own, pages = chunk.tokens, chunk.sequence.pages
-        for branch in chunk.branches:
-            place = branch.places[-1]
-            branches[len(tokens)] = branch
-            tokens.append(own[branch.row])
-            positions.append(branch.position)
-            slots.append(pages[place // page_size] * page_size + place % page_size)
-            sequences.append(chunk.sequence)
-            context.append(branch.position + 1)
-            reach = max(reach, place + 1)
-    decodes = len(tokens)
-    start = [*range(decodes + 1)]
-    read_rows: list[int] = []
-    readers = []
-    single = 0
-    for chunk, first_branch in zip(ordered, first_branches, strict=True):
-        straight, begin = chunk.straight, chunk.start
-        if straight == 1:
-            first = single
-            single += 1
-        else:
-            first = len(tokens)
-        if straight > 1:
-            end, pages = begin + straight, chunk.sequence.pages
-            tokens += chunk.tokens[:straight]
-            positions += range(begin, end)
-            slots += [pages[i // page_size] * page_size + i % page_size for i in range(begin, end)]
-            sequences.append(chunk.sequence)
-            context.append(end)
-            start.append(len(tokens))
-        read = chunk.kept_rows
-        if read:
-            read_rows += [first + row if row < straight else first_branch + row - straight for row in read]
-            readers.append((chunk, len(read)))
-    reach = max(reach, max(context))
-    return _Rows(tokens, positions, slots, sequences, context, start, decodes, branches, reach, read_rows, readers)
-
-
-def _with_paths(
-    branches: dict[int, Branch], sizes: Sizes, is_rounded: bool = False
-) -> tuple[Sizes, list[Numbers | list[int]]]:
-    """The sizes with that of the paths in trees, and their parts."""
-    width = max(len(branch.places) for branch in branches.values())
-    if is_rounded:
-        width = next_power_of_two(width)
-    start = np.full(sizes.sequences, NOWHERE, dtype=np.int32)
-    places = np.zeros((sizes.sequences, width), dtype=np.int32)
-    for number, branch in branches.items():
-        start[number] = branch.start
-        places[number, : len(branch.places)] = branch.places
-    return sizes._replace(path=width), [start, places]
-
-
-class _PageTables:
-    """Page tables int32 [B, width], kept from step to step; only rows that changed are written."""
-
-    def __init__(self) -> None:
-        self._rows: list[list[int]] = []
-        self._table = np.zeros((0, _LEAST_WIDTH), dtype=np.int32)
-
-    def of(self, sequences: Listed[Sequence | None], width: int) -> Numbers:
-        """Those of sequences, one after the other. Of None any row will do: nobody reads it."""
-        if width != self._table.shape[1] or len(sequences) > len(self._table):
-            rows = max(len(sequences), len(self._table))
-            self._table, self._rows = np.zeros((rows, width), dtype=np.int32), []
-        missing = len(sequences) - len(self._rows)
-        self._rows += [[] for _ in range(missing)]
-        for row, sequence in enumerate(sequences):
-            if sequence is None:
-                continue
-            pages = sequence.pages
-            if pages != self._rows[row]:
-                self._rows[row] = pages[:]
-                # A sequence may hold a page for a later token, past the widest context of the step.
-                entries = pages[:width]
-                self._table[row, : len(entries)] = entries
-        return self._table[: len(sequences)]
-
-
-class _SharedPrefixes:
-    """The prefixes that decoding sequences share, searched anew only when a sequence joins or leaves.
-
-    A sequence that comes back has the same tokens, so it shares the same prefix, in whatever pages. `worth`: see
-    `plan_pages`.
-    """
-
-    def __init__(self, page_size: int, worth: int) -> None:
-        self._page_size = page_size
-        self._worth = worth
-        self._sequences: list[Sequence] = []
-        self._cascade: Cascade | None = None
-
-    def of(
-        self,
-        sequences: list[Sequence],
-        tables: Numbers,
-        context: Numbers,
-        branches: Mapping[int, Branch] | None = None,
-    ) -> Cascade | None:
-        """On the host. `tables` int32 [B, P] and `context` [B]: of each sequence, with its new token.
-
-        `branches`: as in `_Rows`.
-        """
-        if branches or sequences != self._sequences:
-            counts = (context - 1) // self._page_size
-            for number, branch in (branches or {}).items():
-                # Paths in a tree share what lies before it.
-                counts[number] = min(counts[number], branch.start // self._page_size)
-            self._cascade = plan_pages(tables, counts, self._page_size, worth=self._worth)
-            self._sequences = [] if branches else sequences
-        return None if self._cascade is None else of_contexts(self._cascade, context)
 
 
 def _rounded(cascade: Cascade, rows: int, longest: int) -> Cascade:

@@ -185,10 +185,6 @@ class Staging:
         buffer.done.set()
         return Fetch(host.numpy(), buffer, self._idle)
 
-    def fetch(self, tensor: torch.Tensor) -> Numbers:
-        """The tensor on the host, once the device has computed it."""
-        return self.start_fetch(tensor).wait()
-
     def _next(self, lane: Lane) -> _Buffer:
         """The buffer that was sent longest ago, or another one where the device may still be copying from that."""
         buffer = self._sent.popleft() if self._sent and self._sent[0].done.reached() else _Buffer(lane)

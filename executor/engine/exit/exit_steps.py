@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from qpdsl.executor.engine.batch.assembler import in_rows
+from qpdsl.executor.engine.batch.step_rows import in_rows
 from qpdsl.executor.engine.exit.exit_router import DrawCosts, ExitRouter, Seen
 from qpdsl.executor.engine.exit.exit_states import ExitHeads
 from qpdsl.executor.engine.exit.leaving import Leaving, leave, refined

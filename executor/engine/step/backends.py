@@ -145,7 +145,8 @@ class KernelBackend:
     def forward(self, chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
         graphs = None if exits else self.graphs
         step: PackedStep | None
-        if all(chunk.rows == 1 and chunk.read_rows for chunk in chunks):
+        # A token of a tree that comes alone has no straight row: it reads its path.
+        if all(chunk.rows == chunk.straight == 1 and chunk.read_rows for chunk in chunks):
             step = self._assembler.decode(chunks)
         elif graphs is None or (step := self._assembler.rounded(chunks)) is None:
             return self._eager(self._assembler.mixed(chunks), exits)

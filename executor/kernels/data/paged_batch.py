@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """Shared prefixes among the decoding sequences. `shared_prefixes.plan` builds it.
+    """Shared prefixes among the decoding sequences. `shared_prefixes.plan_pages` builds it.
 
     A tile is a run of sequences that share a range of tokens; a range that lies behind another is a level deeper.
 

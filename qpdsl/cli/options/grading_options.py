@@ -10,7 +10,7 @@ import click
 
 from qpdsl.cli.console import say
 from qpdsl.cli.shared_options import with_options
-from qpdsl.errors import UsageError, unknown
+from qpdsl.errors import UsageError
 
 if TYPE_CHECKING:
     from qpdsl.inputs.input_row import InputData, InputRow
@@ -48,17 +48,14 @@ class GradingOptions:
 
         Raises UsageError, also where a grader is named that can grade none of the rows.
         """
-        from qpdsl.measures.graders.known_graders import grader_named
+        from qpdsl.measures.graders.known_graders import grader_named, grader_of, grades_any
 
-        named = self.grader or data.grader or "equal"
-        grader = grader_named(named, allow_code=allow_code, judge=lambda target: _judge(target, surroundings))
-        if self.grader is not None and not any(grader.applies(row) for row in data.rows):
-            raise UsageError(
-                f"the grader `{named}` can grade none of the rows: they have no right answer of its kind",
-                "`--map answer=FIELD` names the field that has it",
-            )
-        if data.grader is not None and not any(grader.applies(row) for row in data.rows):
-            say(f"warning: no row has a right answer that the grader `{named}` can use, so nothing is graded")
+        def named(name: str) -> Grader:
+            return grader_named(name, allow_code=allow_code, judge=lambda target: _judge(target, surroundings))
+
+        grader = grader_of(data, self.grader, named)
+        if data.grader is not None and not grades_any(grader, data):
+            say(f"warning: no row has a right answer that the grader `{data.grader}` can use, so nothing is graded")
         return grader
 
     def groups_of(self, rows: Sequence[InputRow]) -> list[str] | None:
@@ -66,14 +63,9 @@ class GradingOptions:
 
         Raises UsageError.
         """
-        if self.by is None:
-            return None
-        name = self.by
-        values = [{**row.arguments, **row.fields}.get(name) for row in rows]
-        if all(value is None for value in values):
-            names = dict.fromkeys(name for row in rows for name in (*row.fields, *row.arguments))
-            raise UsageError(f"`--by`: {unknown(name, list(names), 'the rows have no field')}")
-        return [f"{name} {'none' if value is None else value}" for value in values]
+        from qpdsl.inputs.row_groups import groups_of
+
+        return groups_of(rows, self.by)
 
 
 def _judge(target: str, surroundings: Surroundings) -> Grader:

@@ -154,7 +154,9 @@ _COMPUTING = (
         "so.",
     ),
     click.option(
-        "--compile", is_flag=True, help="On a GPU, compile the layers first: minutes once, then faster steps."
+        "--compile",
+        is_flag=True,
+        help="On a GPU, compile the layers of models that keep transformers' modules: minutes once, then faster steps.",
     ),
     click.option(
         "--threads",

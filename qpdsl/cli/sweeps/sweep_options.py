@@ -12,11 +12,13 @@ from qpdsl.cli.options.cluster_options import ClusterOptions
 from qpdsl.cli.options.grading_options import GradingOptions
 from qpdsl.cli.options.input_options import InputOptions, read_input
 from qpdsl.cli.options.session_options import SessionOptions
-from qpdsl.errors import DataError, UsageError
+from qpdsl.dataset.job import Job
+from qpdsl.errors import UsageError
 from qpdsl.evaluation.grid import read_axes
 from qpdsl.evaluation.kept_cells import CellRun
 from qpdsl.evaluation.kept_policies import KeptPolicies
-from qpdsl.evaluation.planned_cell import CellPlanner, PlannedCell
+from qpdsl.evaluation.planned_cell import CellPlanner, PlannedCell, refuse_exit_heads
+from qpdsl.evaluation.sweep_runs import rows_of_cells, runs_of_cells
 from qpdsl.evaluation.value_lists import split_values
 from qpdsl.inputs.input_row import InputData
 from qpdsl.planner.budget.budget_policy import BudgetPolicy
@@ -25,9 +27,7 @@ from qpdsl.planner.values.value import Value
 from qpdsl.planning.exit_heads import exit_heads_of
 from qpdsl.planning.planning import Planning
 from qpdsl.planning.target import Target
-from qpdsl.run_store.description import run_record
-from qpdsl.run_store.fingerprint import Computing, digest, run_fingerprint
-from qpdsl.run_store.model_digests import model_digests
+from qpdsl.run_store.fingerprint import Computing
 from qpdsl.run_store.run_folder import RunFolder
 from qpdsl.settings import check_memory, check_threads, check_timeout
 from qpdsl.sources.surroundings import Surroundings
@@ -92,12 +92,9 @@ class SweepOptions(BudgetOptions, GradingOptions, InputOptions, ClusterOptions, 
         cells = planner.cells(self.targets, read_axes(self.settings), self.program)
         if self.budget is not None and not any(cell.program.ways for cell in cells):
             self.budgeting(cells[0].program)
+        if self.exit_heads:
+            refuse_exit_heads(cells)
         for cell in cells:
-            if self.exit_heads and cell.loses:
-                message = (
-                    f"a sweep goes on with the same plans, and for `{cell.cell.name}` `--exit-head` may lead to others"
-                )
-                raise UsageError(message, "write the early exit into the program: `via amortized(…)`")
             check_code(cell.plan, allowed=self.allow_code)
         return cells
 
@@ -128,20 +125,9 @@ class SweepOptions(BudgetOptions, GradingOptions, InputOptions, ClusterOptions, 
 
         Raises DataError, and UsageError also where cells are equal as the rows have what `--set` varies.
         """
-        found = [read_input(self, cell.plan, cell.values, self.used_fields) for cell in cells]
-        for cell, data in zip(cells, found, strict=True):
-            if equal := [name for name in cell.cell.varied if name in data.overruled]:
-                name = equal[0]
-                raise UsageError(
-                    f"`--set {name}=…` makes equal cells of `{cell.cell.program}`: every row of `{data.name}` has a "
-                    f"`{name}` of its own, which goes before `--set`",
-                    f"leave out `--set {name}=…`, or take the field `{name}` out of the rows",
-                )
+        found = rows_of_cells(cells, lambda cell: read_input(self, cell.plan, cell.values, self.used_fields))
         for note in dict.fromkeys(note for data in found for note in data.notes):
             say(note)
-        first, *others = ([row.id for row in data.rows] for data in found)
-        if any(ids != first for ids in others):
-            raise DataError("the cells would run different rows of the input", "give all programs the same rows")
         return found
 
     def runs(
@@ -157,20 +143,9 @@ class SweepOptions(BudgetOptions, GradingOptions, InputOptions, ClusterOptions, 
         `session` opens the session where files alone do not tell what a model is; `command` is the command line.
         """
         grader = self.grader_for(data[0], surroundings, allow_code=self.allow_code)
-        digests = [model_digests(cell.plan.models, session) for cell in cells]
-        computing, python = self.computing, surroundings.python
-        runs = []
-        for seed in range(self.seeds):
-            for cell, rows, models in zip(cells, data, digests, strict=True):
-                job = cell.job(seed, grader, self.row_timeout, candidates=self.candidates)
-                fingerprint = run_fingerprint(job, cell.values, computing, models=models, python=python)
-                record = run_record(job, rows, cell.values, fingerprint, sweep="", command=command)
-                runs.append(CellRun(cell.cell, job, rows, record))
-        name = _name(runs)
-        return [replace(run, record=replace(run.record, sweep=name)) for run in runs]
 
+        def job(cell: PlannedCell, seed: int) -> Job:
+            return cell.job(seed, grader, self.row_timeout, candidates=self.candidates)
 
-def _name(runs: Sequence[CellRun]) -> str:
-    """A name for the sweep, the same for the same command."""
-    programs = dict.fromkeys(run.cell.program for run in runs)
-    return f"{'+'.join(programs)}-{digest([run.record.key for run in runs])[:8]}"
+        python = surroundings.python
+        return runs_of_cells(cells, data, range(self.seeds), job, session, self.computing, lambda cell: python, command)

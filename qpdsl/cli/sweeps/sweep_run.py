@@ -19,11 +19,12 @@ from qpdsl.cli.sweeps.sweep_files import SweepFiles
 from qpdsl.cli.sweeps.sweep_options import SweepOptions
 from qpdsl.dataset.progress import progress_bar
 from qpdsl.dataset.server_totals import call_facts, total_calls
-from qpdsl.evaluation.evaluation import Evaluation, evaluation, named_cell
+from qpdsl.evaluation.evaluation import Evaluation, named_cell
 from qpdsl.evaluation.evaluation_records import csv_text, json_text
-from qpdsl.evaluation.kept_cells import CellRun, KeptCells
+from qpdsl.evaluation.kept_cells import KeptCells
 from qpdsl.evaluation.planned_cell import PlannedCell
 from qpdsl.evaluation.sweep import AT_ONCE, CellRunner, SessionCells, Sweep
+from qpdsl.evaluation.sweep_runs import evaluation_of
 from qpdsl.evaluation.sweep_table import markdown_lines, text_lines
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
@@ -59,7 +60,7 @@ class SweepRun:
         if self.options.baseline is not None:
             named_cell([cell.cell for cell in self.cells], self.options.baseline)
         data = self.options.data(self.cells)
-        groups = self.options.groups_of(data[0].rows)
+        self.options.groups_of(data[0].rows)
         runs = self.options.runs(self.cells, data, self.surroundings, self._open_session, self.command)
         folder = RunFolder()
         kept = KeptCells(folder) if self.options.fresh else KeptCells.of(folder)
@@ -73,7 +74,10 @@ class SweepRun:
             return Exit.INTERRUPTED
         except (BudgetReached, ServerGone) as error:
             return self._ended_early(error)
-        made = self._evaluation(runs, sweep, groups)
+        options = self.options
+        made = evaluation_of(
+            sweep, options.input or data[0].name, range(options.seeds), baseline=options.baseline, by=options.by
+        )
         self._show(made)
         self._say_failures(sweep)
         return Exit.ROW_FAILED if made.failed else Exit.OK
@@ -155,20 +159,6 @@ class SweepRun:
         asked = self._replicas.rows if self._replicas is not None else self._session
         for name, text in call_facts(total_calls({} if asked is None else asked.calls)):
             say(f"{name}: {text}")
-
-    def _evaluation(self, runs: Sequence[CellRun], sweep: Sweep, groups: Sequence[str] | None) -> Evaluation:
-        options, first = self.options, runs[0]
-        places = {cell.cell: [n for n, run in enumerate(runs) if run.cell == cell.cell] for cell in self.cells}
-        return evaluation(
-            first.record.sweep or "",
-            options.input or first.data.name,
-            range(options.seeds),
-            {cell: [sweep.outcomes[number] for number in own] for cell, own in places.items()},
-            {cell: [sweep.ids[number] for number in own] for cell, own in places.items()},
-            baseline=options.baseline,
-            by=options.by,
-            groups=None if groups is None else dict(enumerate(groups)),
-        )
 
     def _show(self, made: Evaluation) -> None:
         text = _written(made, self.options.form, width_of(sys.stdout) or _USUAL_WIDTH)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from qpdsl.errors import UsageError, unknown
+from qpdsl.inputs.input_row import InputData
 from qpdsl.measures.equal_answer import EqualAnswer
 from qpdsl.measures.grader import Grader
 from qpdsl.measures.graders.choice_answer import ChoiceAnswer
@@ -52,6 +53,32 @@ def grader_named(name: str, *, allow_code: bool = False, judge: Callable[[str], 
     if isinstance(grader, CodeAnswer) and not allow_code:
         raise UsageError("the grader `code` runs code that a model wrote", "`--allow-code` allows it, in a sandbox")
     return grader
+
+
+def grader_of(data: InputData, name: str | None, make: Callable[[str], Grader]) -> Grader:
+    """What grades the answers to some data: the named grader, else what goes with a named data set, else equality.
+
+    `make` makes a grader of its name, as `grader_named` does. Raises UsageError where a grader is named that can grade
+    none of the rows.
+    """
+    named = name or data.grader or "equal"
+    grader = make(named)
+    if name is not None and not grades_any(grader, data):
+        raise none_to_grade(named)
+    return grader
+
+
+def grades_any(grader: Grader, data: InputData) -> bool:
+    """Whether a grader can grade a row of some data."""
+    return any(grader.applies(row) for row in data.rows)
+
+
+def none_to_grade(name: str) -> UsageError:
+    """That a grader that was asked for can grade none of the rows."""
+    return UsageError(
+        f"the grader `{name}` can grade none of the rows: they have no right answer of its kind",
+        "`--map answer=FIELD` names the field that has it",
+    )
 
 
 def _plain(name: str) -> Grader:

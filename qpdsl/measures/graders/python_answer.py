@@ -25,30 +25,27 @@ _GIVEN = ("answer", "reference", "row")
 _SECONDS = 60.0
 
 
-class PythonAnswer:
-    """`python:FILE.py:FUNCTION`. The names of the function's parameters say what it gets.
+class FunctionAnswer:
+    """A function that grades. The names of its parameters say what it gets.
 
     `answer` is the program's, `reference` the row's right answer (a list of several, None without one), `row` all other
     fields of the row. It gives True or False, a number from 0 to 1 (1 is correct), or None where it cannot say; it may
-    be async. Calls are made one at a time, in a thread of their own, and have a minute each. Raises UsageError where
-    there is no such function, or where it wants something else.
+    be async. Calls are made one at a time, in a thread of their own, and have a minute each.
     """
 
-    def __init__(self, file: str, function: str) -> None:
-        self._place = (file, function)
-        self._call = _function(file, function)
-        names = list(inspect.signature(self._call).parameters)
-        if not names or not set(names) <= set(_GIVEN):
-            raise UsageError(
-                f"`{function}` of `{file}` must take some of {', '.join(_GIVEN)}, not ({', '.join(names)})"
-            )
-        self._names = names
-        self._thread = CallThread(function)
-        self.name = f"python:{Path(file).name}:{function}"
-        self.version = blake2b(Path(file).read_bytes(), digest_size=8).hexdigest()
+    def __init__(self, call: Callable[..., Any], name: str, version: str, place: str) -> None:
+        """`version` tells what the function computes, `place` names it in messages.
 
-    def __reduce__(self) -> tuple[type[PythonAnswer], tuple[str, str]]:
-        return PythonAnswer, self._place
+        Raises UsageError where the function wants something else.
+        """
+        self._call = call
+        names = list(inspect.signature(call).parameters)
+        if not names or not set(names) <= set(_GIVEN):
+            raise UsageError(f"{place} must take some of {', '.join(_GIVEN)}, not ({', '.join(names)})")
+        self._names = names
+        self._thread = CallThread(name)
+        self.name = f"python:{name}"
+        self.version = version
 
     def applies(self, row: InputRow) -> bool:
         return row.reference is not None or "reference" not in self._names
@@ -80,6 +77,19 @@ class PythonAnswer:
                 return Grade(value == 1, float(value))
         given = shorten(reprlib.repr(value))
         raise GraderError(f"the grader `{self.name}` gave {given}, not True or False, a number from 0 to 1, or None")
+
+
+class PythonAnswer(FunctionAnswer):
+    """`python:FILE.py:FUNCTION`. Raises UsageError where there is no such function, or it wants something else."""
+
+    def __init__(self, file: str, function: str) -> None:
+        self._place = (file, function)
+        call = _function(file, function)
+        version = blake2b(Path(file).read_bytes(), digest_size=8).hexdigest()
+        super().__init__(call, f"{Path(file).name}:{function}", version, f"`{function}` of `{file}`")
+
+    def __reduce__(self) -> tuple[type[PythonAnswer], tuple[str, str]]:
+        return PythonAnswer, self._place
 
 
 def _function(file: str, name: str) -> Callable[..., Any]:

@@ -277,6 +277,25 @@ def test_what_is_given_up_in_flight_is_told_of_nothing_and_holds_nothing(sampled
         assert other.result().samples == alone.samples
 
 
+def test_a_callback_that_raises_keeps_no_other_from_being_told() -> None:
+    with fake_device():
+        engine = engine_of()
+        ticket, other = engine.submit("writer", writing(1, 4)), engine.submit("writer", writing(2, 4))
+
+        def refuse(index: int, sample: Sample) -> None:
+            raise ValueError("not this one")
+
+        ticket.on_sample = refuse
+        with pytest.raises(ValueError, match="not this one"):
+            while engine.has_work:
+                engine.step()
+        assert engine.has_work and not other.done
+        while engine.has_work:
+            engine.step()
+            engine.check_integrity()
+        assert other.result().samples == served_alone(writing(2, 4)).samples
+
+
 def served_alone(request: GenerateRequest) -> Completion:
     engine = engine_of()
     ticket = engine.submit("writer", request)

@@ -1,9 +1,9 @@
 """Cascade attention: decode attention in which a shared prefix is read once for all sequences over it.
 
 The queries of a tile are stacked, so that the prefix takes one matrix product in place of one vector product a
-sequence. The own tokens of each sequence are attended as in `decode.py`, and both are merged by log-sum-exp (Juravsky
-et al., "Hydragen", 2024; Ye et al., "Cascade Inference", FlashInfer, 2024; Ye et al., "ChunkAttention", 2024). Prefixes
-may nest, with a level each.
+sequence. The own tokens of each sequence are attended as in `step_attention.py`, and both are merged by log-sum-exp
+(Juravsky et al., "Hydragen", 2024; Ye et al., "Cascade Inference", FlashInfer, 2024; Ye et al., "ChunkAttention",
+2024). Prefixes may nest, with a level each.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
-from qpdsl.executor.kernels.triton.attention import tiles
+from qpdsl.executor.kernels.triton.attention import step_attention
 from qpdsl.executor.kernels.triton.attention.merge import Partials, merge
+from qpdsl.executor.kernels.triton.attention.online_softmax import attend_range, attended, ready
 from qpdsl.executor.kernels.triton.attention.tuning import (
     Tuning,
     for_cascade,
@@ -25,7 +26,7 @@ from qpdsl.executor.kernels.triton.attention.tuning import (
     part_tokens,
     resident,
 )
-from qpdsl.executor.kernels.triton.common import LAUNCH, attend_range, attended, ready
+from qpdsl.executor.kernels.triton.common import LAUNCH
 
 
 @triton.jit(do_not_specialize=["layer", "stride_pages", "splits", "shared", "slots", "size"])
@@ -125,7 +126,7 @@ def cascade(
     if tuning is not None:
         above, below = tuning
     decoding = query[: batch.decodes]
-    own, splits = tiles.own_parts(decoding, rows, shared.suffix, Scoring(1.0), below)
+    own, splits = step_attention.own_parts(decoding, rows, shared.suffix, Scoring(1.0), below)
     slices = -(-shared.width // (above.rows // fold))
     grid = (shared.tiles.shape[0], slices * rows.kv_heads)
     room = multiprocessors(query.device) * resident(rows, above)
@@ -162,5 +163,5 @@ def cascade(
         num_stages=above.ahead + 1,
         **LAUNCH,
     )
-    tiles.launch(query, rows, batch, layer, scoring, out, below, parts, batch.decodes, chunks, shared.start)
+    step_attention.launch(query, rows, batch, layer, scoring, out, below, parts, batch.decodes, chunks, shared.start)
     merge(parts, batch, scoring, out[: batch.decodes], cascade=True)

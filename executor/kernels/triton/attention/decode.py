@@ -6,7 +6,7 @@ import torch
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
-from qpdsl.executor.kernels.triton.attention import tiles
+from qpdsl.executor.kernels.triton.attention import step_attention
 from qpdsl.executor.kernels.triton.attention.tuning import Tuning, for_decode
 
 
@@ -21,4 +21,4 @@ def decode(
 ) -> None:
     """Writes `out` [B, H, D] for `query` [B, H, D] (last dimension contiguous). Twin: `reference.attention`."""
     tuning = tuning or for_decode(rows, query.shape[1] // rows.kv_heads)
-    tiles.attend(query, rows, batch, layer, scoring, out, tuning, query.shape[0])
+    step_attention.attend(query, rows, batch, layer, scoring, out, tuning, query.shape[0])

@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
-from qpdsl.executor.kernels.triton.common import LAUNCH, fold, folded, nothing
+from qpdsl.executor.kernels.triton.attention.online_softmax import fold, folded, nothing
+from qpdsl.executor.kernels.triton.attention.partition import parts_of
+from qpdsl.executor.kernels.triton.common import LAUNCH
 
 # Parts whose loads are under way at a time.
 _AHEAD = 8
@@ -41,21 +43,6 @@ class Partials:
         means = torch.empty((batch, heads, room, dim), dtype=torch.float32, device=query.device)
         totals = torch.empty((batch, heads, room), dtype=torch.float32, device=query.device)
         return cls(means, totals, size, splits, shared, slots)
-
-
-@triton.jit
-def parts_of(length, start, sequence, size, STARTS: tl.constexpr, WINDOW: tl.constexpr):
-    """Of sequences with contexts `length`: the first token to attend to, its part, and how many parts there are.
-
-    A sequence without such a token has one part, which is empty. `start` is read where STARTS.
-    """
-    begin = length * 0
-    if STARTS:
-        begin = tl.load(start + sequence)
-    if WINDOW > 0:
-        begin = tl.maximum(begin, length - WINDOW)
-    first = begin // size
-    return begin, first, tl.maximum(tl.cdiv(length, size) - first, 1)
 
 
 @triton.jit

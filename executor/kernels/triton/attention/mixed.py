@@ -6,7 +6,7 @@ import torch
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
-from qpdsl.executor.kernels.triton.attention import tiles
+from qpdsl.executor.kernels.triton.attention import step_attention
 from qpdsl.executor.kernels.triton.attention.tuning import Tuning, for_fixed_bits, for_mixed
 
 
@@ -27,4 +27,4 @@ def mixed(
     fold = query.shape[1] // rows.kv_heads
     tuning = tuning or (for_fixed_bits if deterministic else for_mixed)(rows, fold)
     chunks = batch.decodes if batch.decodes < batch.sequences else None
-    tiles.attend(query, rows, batch, layer, scoring, out, tuning, batch.decodes, chunks)
+    step_attention.attend(query, rows, batch, layer, scoring, out, tuning, batch.decodes, chunks)

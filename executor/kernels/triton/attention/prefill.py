@@ -6,8 +6,8 @@ import torch
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
-from qpdsl.executor.kernels.triton.attention import tiles
-from qpdsl.executor.kernels.triton.attention.tuning import Tuning, for_fixed_bits, for_prefill
+from qpdsl.executor.kernels.triton.attention import step_attention
+from qpdsl.executor.kernels.triton.attention.tuning import Tuning, for_prefill
 
 
 def prefill(
@@ -17,15 +17,8 @@ def prefill(
     layer: int,
     scoring: Scoring,
     out: torch.Tensor,
-    first: int = 0,
     tuning: Tuning | None = None,
-    deterministic: bool = False,
 ) -> None:
-    """Writes `out` [T, H, D] at the tokens of the sequences from `first` on. Twin: `reference.attention`.
-
-    `query` [T, H, D], last dimension contiguous.
-    """
-    fold = query.shape[1] // rows.kv_heads
-    if tuning is None:
-        tuning = for_fixed_bits(rows, fold) if deterministic else for_prefill(rows, fold, batch.longest_query)
-    tiles.attend(query, rows, batch, layer, scoring, out, tuning, 0, first)
+    """Writes `out` [T, H, D] for `query` [T, H, D] (last dimension contiguous). Twin: `reference.attention`."""
+    tuning = tuning or for_prefill(rows, query.shape[1] // rows.kv_heads, batch.longest_query)
+    step_attention.attend(query, rows, batch, layer, scoring, out, tuning, 0, 0)

@@ -144,6 +144,18 @@ def test_shared_prefixes_are_found_again_when_a_sequence_leaves_and_grow_until_t
     assert view(assembler.decode(chunks[:1])).batch.cascade is None
 
 
+def test_a_sequence_that_is_computed_anew_shares_nothing_that_it_lacks() -> None:
+    """Both gave way and came back in pages of their own: the first has few of its tokens, and gets one more."""
+    assembler = GraphAssembler(PAGE, SCRATCH)
+    stem = list(range(0, 160, 2))[:10]
+    first, second = chunk(161, [*stem, 500]), chunk(162, [*stem, 501])
+    assert view(assembler.mixed([first, second])).batch.cascade is not None
+    first.sequence.pages, first.sequence.computed = [700, 702, 704], 33
+    second.sequence.pages = list(range(800, 822, 2))
+    batch = view(assembler.mixed([first, second])).batch
+    assert batch.context.tolist() == [34, 162] and batch.cascade is None
+
+
 @pytest.mark.parametrize(("worth", "is_shared"), [(319, True), (320, False)])
 def test_a_prefix_is_shared_where_it_saves_enough(worth: int, is_shared: bool) -> None:
     """Three sequences over 160 tokens save 320."""
@@ -176,4 +188,4 @@ def test_arrays_arrive_with_their_types() -> None:
     large = np.arange(1 << 15)
     assert torch.equal(staging.send([large])[0], torch.from_numpy(large))
     assert sent[0].tolist() == [1, 2, 3], "what was sent before is as it was"
-    assert staging.fetch(torch.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
+    assert staging.start_fetch(torch.tensor([1.0, 2.0])).wait().tolist() == [1.0, 2.0]

@@ -131,7 +131,7 @@ def test_a_step_with_more_rows_is_not_rounded(count: int) -> None:
 
 
 def test_steps_of_fixed_rows_have_few_shapes() -> None:
-    """Nine, by how many sequences decode beside the chunks. A full step has no room to round that up."""
+    """Eight, by how many sequences decode beside the chunks. A full step has no room to round that up."""
     assembler = GraphAssembler(PAGE, SCRATCH, 64)
     pages = [*range(10)]
     sizes: set[Sizes] = set()

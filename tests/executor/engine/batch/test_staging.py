@@ -23,7 +23,7 @@ def test_no_send_waits_however_many_there_are_and_buffers_are_used_again() -> No
             assert lane.waits == 0 and lane.under_way == 9 and staging.buffers == 9
             for number, (numbers, fraction) in enumerate(sent):
                 assert numbers.tolist() == array(number).tolist() and fraction.item() == number / 7
-            staging.fetch(torch.zeros(1))
+            staging.start_fetch(torch.zeros(1)).wait()
             assert lane.waits == 1 and lane.under_way == 0
             lane.waits = 0
 
@@ -82,7 +82,7 @@ def test_on_a_cpu_nothing_is_copied() -> None:
     staging = Staging("cpu")
     numbers = array(0)
     (sent,) = staging.send([numbers])
-    fetched = staging.fetch(sent)
+    fetched = staging.start_fetch(sent).wait()
     numbers[0] = 99
     assert not staging.asynchronous and staging.buffers == 0
     assert sent[0].item() == 99 and fetched[0] == 99

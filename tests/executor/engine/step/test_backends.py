@@ -21,7 +21,14 @@ from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.requests.drafting import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, ReadRequest, Sample, SamplingParams
+from qpdsl.executor.requests.request import (
+    GenerateRequest,
+    LogProbRequest,
+    ReadRequest,
+    Sample,
+    SamplingParams,
+    TreeRequest,
+)
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
 
 SAMPLING = [SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9)]
@@ -121,6 +128,20 @@ def test_scores_are_read() -> None:
     for (a, b), (c, d) in [results]:
         assert torch.allclose(torch.tensor(a.logits), torch.tensor(c.logits), atol=1e-4)
         assert b.logprobs == pytest.approx(d.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3])
+def test_a_tree_may_be_read_a_token_at_a_time(captured: list[KernelBackend], budget: int) -> None:
+    """A token of it that comes alone reads its path, not the tokens in the places before it."""
+    tree = TreeRequest((2, 8, 5, 9), ((40, 50), (29, 99), (7, 53)), (7,))
+    found = []
+    for kernels, config in ((False, EngineConfig()), (True, EngineConfig(token_budget=budget))):
+        engine = engine_of(model_of("llama", kernels), config=config)
+        ticket = engine.submit("m", tree)
+        while engine.has_work:
+            engine.step()
+        found.append(ticket.result().logprobs)
+    assert found[1] == pytest.approx(found[0], abs=1e-4)
 
 
 def test_a_draw_may_leave_at_the_middle_layer() -> None:

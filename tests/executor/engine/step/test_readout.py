@@ -210,3 +210,19 @@ def test_one_copy_each_way_and_the_results_of_each_alone(kernels: bool, monkeypa
     assert [len(value) for value in results.values] == [len(reading.hidden) for reading in readings]
     for mine, theirs in zip(results.values, values, strict=True):
         assert np.array(mine) == pytest.approx(np.array(theirs), abs=1e-4)
+
+
+def test_a_draw_that_asks_for_a_margin_changes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels tell no margins, so that draw looks at logits; its neighbours are drawn as they are alone."""
+    monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
+    model = PagedModel(random_model("llama"), kernels=True)
+    weights = model.head.weights if isinstance(model.head, LogitHead) else None
+    assert weights is not None
+    staging = Staging("cpu")
+    readout = Readout(model, staging, sampler.sample, head=DeviceHead(weights, staging, deterministic=True))
+    hidden = torch.randn(9, weights.weight.shape[1], generator=torch.Generator().manual_seed(2))
+    draws = [Draw(row, SamplingParams(1.0), row, 3) for row in range(8)]
+    asking = Draw(8, SamplingParams(1.0), 8, 3, confidence="margin")
+    alone, beside = readout.sample(hidden, draws, None), readout.sample(hidden, [*draws, asking], None)
+    assert (beside.tokens[:8], beside.logprobs[:8]) == (alone.tokens, alone.logprobs)
+    assert 0 < beside.confidences[8] < 1 and np.isnan(beside.confidences[:8]).all()

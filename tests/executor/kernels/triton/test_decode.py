@@ -17,7 +17,7 @@ from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
 from qpdsl.executor.kernels.triton import common
-from qpdsl.executor.kernels.triton.attention import tiles
+from qpdsl.executor.kernels.triton.attention import partition, step_attention
 from qpdsl.executor.kernels.triton.attention.decode import decode
 from qpdsl.executor.kernels.triton.attention.tuning import Tuning, part_tokens
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
@@ -103,7 +103,7 @@ def test_weights_in_sixteen_bits_hold_values_of_any_scale(magnitude: float, monk
     def hard(query: torch.Tensor, rows: KVRows) -> dict[str, Any]:
         return {**common.geometry(rows), "KIND": common.HARD_FP8.value, "DOT": tl.float16}
 
-    monkeypatch.setattr(tiles, "attended", hard)
+    monkeypatch.setattr(step_attention, "attended", hard)
     decode(query, rows, batch, 0, Scoring(3e-6), out, Tuning(keys=16, split=32))
     wanted = reference.attention(query, rows, batch, 0, Scoring(3e-6))
     torch.testing.assert_close(out, wanted, rtol=0, atol=3e-3 * magnitude)
@@ -112,7 +112,7 @@ def test_weights_in_sixteen_bits_hold_values_of_any_scale(magnitude: float, monk
 @triton.jit
 def share_kernel(context, start, out, decodes, size, workers, WINDOW: tl.constexpr):  # type: ignore[no-untyped-def]
     worker = tl.program_id(0)
-    todo, sequence, item = tiles.share_of(context, start, decodes, size, worker, workers, False, WINDOW, 4)
+    todo, sequence, item = partition.share_of(context, start, decodes, size, worker, workers, False, WINDOW, 4)
     tl.store(out + worker * 3, todo)
     tl.store(out + worker * 3 + 1, sequence)
     tl.store(out + worker * 3 + 2, item)

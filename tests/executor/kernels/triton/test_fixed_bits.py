@@ -14,10 +14,9 @@ from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
-from qpdsl.executor.kernels.triton.attention import tiles
+from qpdsl.executor.kernels.triton.attention import step_attention
 from qpdsl.executor.kernels.triton.attention.decode import decode
 from qpdsl.executor.kernels.triton.attention.mixed import mixed
-from qpdsl.executor.kernels.triton.attention.prefill import prefill
 from qpdsl.executor.kernels.triton.attention.tuning import PART, Tuning
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
@@ -102,7 +101,7 @@ def test_one_compiled_kernel_decodes_and_prefills(monkeypatch: pytest.MonkeyPatc
     generator = torch.Generator().manual_seed(2)
     tables, count = page_tables([40, 40], 16, generator)
     rows = make_rows(count, 16, 1, 64, F32, "plain", generator)
-    monkeypatch.setattr(tiles, "attention_kernel", Recorder())
+    monkeypatch.setattr(step_attention, "attention_kernel", Recorder())
     for decodes, queries in ((2, [1, 1]), (1, [1, 30]), (0, [7, 30])):
         batch = make_batch([40, 40], queries, tables, 16, decodes)
         query = make_query(sum(queries), 4, 64, F32, generator)
@@ -127,10 +126,10 @@ def test_bits_do_not_depend_on_how_many_programs_share_the_parts(cut: int, monke
         decode(query, rows, batch, 1, Scoring(0.5), out, Tuning(keys=16, split=16))
         return out
 
-    monkeypatch.setattr(tiles, "_COUNTED", 4)
+    monkeypatch.setattr(step_attention, "_COUNTED", 4)
     one = run()
     torch.testing.assert_close(one, reference.attention(query, rows, batch, 1, Scoring(0.5)), rtol=0, atol=2e-5)
-    monkeypatch.setattr(tiles, "multiprocessors", lambda device: cut)
+    monkeypatch.setattr(step_attention, "multiprocessors", lambda device: cut)
     assert torch.equal(run(), one)
 
 
@@ -146,7 +145,7 @@ def test_one_launch_gives_the_bits_of_two() -> None:
     together, apart = (torch.full(query.shape, float("nan"), device=DEVICE) for _ in range(2))
     mixed(query, rows, batch, 1, scoring, together, tuning)
     decode(query[:2], rows, batch, 1, scoring, apart[:2], tuning)
-    prefill(query, rows, batch, 1, scoring, apart, 2, tuning)
+    step_attention.attend(query, rows, batch, 1, scoring, apart, tuning, 0, 2)
     assert torch.equal(together, apart)
     torch.testing.assert_close(
         together, reference.attention(query, rows, batch, 1, scoring), rtol=0, atol=TOLERANCE[F32]

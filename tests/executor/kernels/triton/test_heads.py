@@ -9,6 +9,7 @@ pytest.importorskip("triton")
 
 from qpdsl.executor.kernels.plain import head_twins
 from qpdsl.executor.kernels.triton.heads.dense_head import dense
+from qpdsl.executor.kernels.triton.heads.sample import sample
 from qpdsl.executor.kernels.triton.heads.sparse_head import sparse
 from tests.support.executor.head_case import HeadCase, head_case, same_draws
 
@@ -85,3 +86,15 @@ def test_a_draw_without_ids_disturbs_no_other() -> None:
         others = head_twins.sparse(case.hidden, case.head, case.of(0, 2).draws, *case.of(0, 2).lists())
         assert torch.equal(tokens[[0, 2]], others[0]) and 0 <= int(tokens[1]) < 200
         torch.testing.assert_close(logprobs[[0, 2]], others[1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_logit_that_is_no_number_shows_in_the_log_probability() -> None:
+    """Of one id alone, whatever is drawn; and in nothing where the id may not come."""
+    case = head_case(200, 16, [0, 1, 2], seed=10, allowed=[[3, 17, 150], [17, 180], [3, 150]])
+    case.head.weight[17] = float("nan")
+    for _, logprobs, _ in (by_dense(case), by_sparse(case)):
+        assert logprobs.isfinite().tolist() == [False, False, True]
+    logits = case.hidden @ case.head.weight.T
+    assert logits.isnan().sum() == 3
+    assert sample(logits, case.draws)[1].isfinite().tolist() == [False] * 3

@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
+from qpdsl.executor.kernels.triton.attention.mixed import mixed
 from qpdsl.executor.kernels.triton.attention.prefill import prefill
 from qpdsl.executor.kernels.triton.attention.tuning import Tuning
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
@@ -75,7 +76,7 @@ def test_bits_do_not_depend_on_the_chunks_or_the_batch() -> None:
         part = query[context - queries : context]
         whole = torch.cat((query[: sum(others)], part))
         out = torch.empty(whole.shape, device=DEVICE)
-        prefill(whole, rows, batch, 0, scoring, out, deterministic=True)
+        mixed(whole, rows, batch, 0, scoring, out, deterministic=True)
         return out[sum(others) :]
 
     at_once = run(40, 40, [])

@@ -1,0 +1,415 @@
+"""`qp.evaluate`: programs and values side by side on a data set, as `qpdsl eval` has them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qpdsl.api.background import driven, not_in_a_loop, wait_for
+from qpdsl.api.binding import Binding, default_session
+from qpdsl.api.loading import load
+from qpdsl.api.program import Program, model_argument
+from qpdsl.arguments import ArgumentError, plain_value
+from qpdsl.budgets.program_policy import program_policy
+from qpdsl.dataset.job import Job, run_tasks_inside
+from qpdsl.errors import UsageError, naming_keywords, reason, shorten
+from qpdsl.evaluation import evaluation as sweep_evaluation
+from qpdsl.evaluation.evaluation_records import csv_text, to_json
+from qpdsl.evaluation.grid import Axis
+from qpdsl.evaluation.kept_cells import KeptCells
+from qpdsl.evaluation.kept_policies import KeptPolicies
+from qpdsl.evaluation.planned_cell import CellPlanner, PlannedCell, refuse_exit_heads
+from qpdsl.evaluation.sweep import AT_ONCE, SessionCells, Sweep
+from qpdsl.evaluation.sweep_runs import evaluation_of, rows_of_cells, runs_of_cells
+from qpdsl.evaluation.sweep_table import markdown_lines, text_lines
+from qpdsl.inputs.data_source import DataSource, LoadedData, data_source, given
+from qpdsl.inputs.input_row import InputData
+from qpdsl.inputs.read_options import ReadOptions
+from qpdsl.inputs.row_groups import groups_of
+from qpdsl.inputs.rows import read_rows
+from qpdsl.measures.grader import Grader
+from qpdsl.measures.graders.judge_program import JudgeProgram, bind_grader
+from qpdsl.planner.budget.budget_policy import BudgetPolicy
+from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.plan.logical import LogicalProgram
+from qpdsl.planner.values.value import Value
+from qpdsl.planning.planning import Planning, reads_of
+from qpdsl.planning.target import Target
+from qpdsl.plots.svg_scatter import svg
+from qpdsl.run_store.fingerprint import Computing, digest, operators
+from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.run_store.run_record import RunRecord
+from qpdsl.settings import check_whole
+from qpdsl.sources.function_digest import functions_digest
+from qpdsl.sources.several_programs import program_names
+from qpdsl.sources.surroundings import Surroundings
+from qpdsl.stage_options import check_code
+
+if TYPE_CHECKING:
+    from qpdsl.executor.runtime.instance.functions import PythonFunction
+    from qpdsl.session import Session
+
+ProgramArgument = Program[..., Any] | str | Path
+
+
+@dataclass(frozen=True)
+class EvaluatedCell:
+    """A program with a value for each parameter that was set, and what it came to on the rows.
+
+    `accuracy` is a share, with its 95% interval; both are None where no answer could be graded. `tokens` are sampled
+    tokens and `seconds` the engine's, a problem; `seconds` are None where they are not known. `points` says how many
+    percentage points more right the cell is than the baseline, on the same problems, with the 95% interval and the
+    p-value of that; they are None for the baseline itself. `groups` has the accuracy by the value of the field `by`.
+    `failed` counts rows, of all seeds. `runs` are the ids of the kept runs, one a seed.
+    """
+
+    name: str
+    program: str
+    parameters: Mapping[str, str]
+    accuracy: float | None
+    interval: tuple[float, float] | None
+    tokens: float
+    seconds: float | None
+    points: float | None
+    points_interval: tuple[float, float] | None
+    p_value: float | None
+    groups: Mapping[str, float]
+    failed: int
+    runs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, result: sweep_evaluation.CellResult) -> EvaluatedCell:
+        figures, interval, paired = result.figures, result.interval, result.against
+        return cls(
+            name=result.cell.name,
+            program=result.cell.program,
+            parameters=dict(result.cell.settings),
+            accuracy=figures.accuracy,
+            interval=None if interval is None else (interval.low, interval.high),
+            tokens=figures.tokens,
+            seconds=figures.seconds,
+            points=None if paired is None else 100 * paired.difference,
+            points_interval=None if paired is None else (100 * paired.interval.low, 100 * paired.interval.high),
+            p_value=None if paired is None else paired.p_value,
+            groups=dict(result.groups),
+            failed=figures.failed,
+            runs=result.runs,
+        )
+
+
+class Evaluation:
+    """What `qp.evaluate` gives: the cells in the order of the grid, and the table of `qpdsl eval` as text.
+
+    `baseline` is the name of the cell that the others are compared with, None where nothing was graded.
+    """
+
+    def __init__(self, made: sweep_evaluation.Evaluation) -> None:
+        self._made = made
+        self.cells = tuple(map(EvaluatedCell.of, made.results))
+        self.baseline = None if made.baseline is None else made.baseline.name
+
+    def __str__(self) -> str:
+        return "\n".join(text_lines(self._made))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from qpdsl.api.html import evaluation_html
+
+        return evaluation_html(self._made)
+
+    def to_json(self) -> dict[str, Any]:
+        """The record that `--format json` writes."""
+        return to_json(self._made)
+
+    def to_csv(self) -> str:
+        """A line a cell, under the names of the columns."""
+        return csv_text(self._made)
+
+    def to_markdown(self) -> str:
+        """The tables in Markdown as GitHub has it."""
+        return "\n".join(markdown_lines(self._made))
+
+    def plot(self, file: str | Path) -> None:
+        """Writes the picture of accuracy against sampled tokens, as SVG. Raises UsageError."""
+        text = svg(self._made.scatter())
+        try:
+            Path(file).write_text(text + "\n", "utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write `{file}`: {reason(error)}") from error
+
+
+@naming_keywords
+def evaluate(
+    programs: ProgramArgument | Iterable[ProgramArgument],
+    data: str | Path | Iterable[Mapping[str, Any]],
+    *,
+    set: Mapping[str, Any] | None = None,
+    seeds: int = 1,
+    dataset: str | None = None,
+    map: Mapping[str, str] | None = None,
+    where: str | None = None,
+    shuffle: int | None = None,
+    limit: int | None = None,
+    grader: str | Callable[..., Any] | None = None,
+    candidates: bool = False,
+    by: str | None = None,
+    baseline: str | None = None,
+    fresh: bool = False,
+) -> Evaluation:
+    """Runs each program with each combination of values on the same rows, and says how right and how costly each is.
+
+    A program may be the name of a shipped one, or a file, of which all are taken. `data` are rows as `map` of a program
+    takes them, or what `qpdsl run --input` takes. `set` has, by the name of a parameter such as `n` or
+    `beam_search.width`, its value or a list of its values. `grader` is a name as `--grader` takes it, or a function of
+    some of `answer`, `reference` and `row`. The other keywords are options of `qpdsl eval`. Every cell and seed is a
+    kept run as of that command: what one has finished, the other does not run again. Where a program or a grader calls
+    functions of which the source does not tell what they compute, all runs, or is graded, anew.
+
+    It runs in the session of the programs or of the `with qp.using(…)` around, and shares samples where that can. An
+    error or an interruption loses no finished row. Raises UserError, QpError, ModelError, ArgumentError, BudgetReached
+    and ServerGone, and RuntimeError in an event loop.
+    """
+    not_in_a_loop("`await asyncio.to_thread(qp.evaluate, …)`")
+    check_whole("seeds", seeds, 1)
+    maps = tuple(f"{name}={source}" for name, source in (map or {}).items())
+    read = ReadOptions(dataset=dataset, maps=maps, where=where, shuffle=shuffle, limit=limit)
+    found = _programs(programs)
+    folder, binding = RunFolder(), _common_binding(found)
+    cells = _cells(found, binding, _axes(set or {}), KeptPolicies.of(() if fresh else _records(folder)), candidates)
+    if baseline is not None:
+        sweep_evaluation.named_cell([cell.cell for cell in cells], baseline)
+    source = _source(data)
+    rows = rows_of_cells(cells, lambda cell: read_rows(source, cell.plan, cell.values, read, None))
+    groups_of(rows[0].rows, by)
+    grades = _grader(rows[0], grader, binding)
+    own = dict(zip(dict.fromkeys(cell.cell.program for cell in cells), found, strict=True))
+
+    def job(cell: PlannedCell, seed: int) -> Job:
+        made = cell.job(seed, grades, binding.row_timeout, candidates=candidates)
+        return replace(made, functions=own[cell.cell.program].functions)
+
+    def python(cell: PlannedCell) -> str:
+        return own[cell.cell.program].python
+
+    with contextlib.ExitStack() as stack:
+
+        @cache
+        def session() -> Session:
+            opened = binding.session or default_session()
+            wait_for(_load(opened, cells, grades))
+            stack.enter_context(opened.sharing_samples())
+            return opened
+
+        runs = runs_of_cells(cells, rows, range(seeds), job, session, _computing(binding), python)
+        sweep = Sweep(runs, KeptCells(folder) if fresh else KeptCells.of(folder))
+        left = sweep.look()
+        for first in range(0, len(left), AT_ONCE):
+            with sweep.opened(left[first : first + AT_ONCE]) as opened:
+                if opened.left:
+                    wait_for(opened.run(SessionCells(session(), [run.job for run in runs], tasks_run=_tasks_driven)))
+    name = str(data) if isinstance(data, str | Path) else rows[0].name
+    return Evaluation(evaluation_of(sweep, name, range(seeds), baseline=baseline, by=by))
+
+
+@dataclass(frozen=True)
+class _Swept:
+    """A program as `CellPlanner` loads it, with what tells its Python functions from others."""
+
+    program: Program[..., Any]
+    python: str
+
+    @property
+    def target(self) -> str:
+        return self.program.file.source.name
+
+    @property
+    def models(self) -> frozenset[str]:
+        return frozenset(self.program.logical.model_params)
+
+    @property
+    def functions(self) -> Mapping[str, PythonFunction]:
+        return self.program.functions
+
+    def load(self, surroundings: Surroundings, settings: Iterable[str] = ()) -> LogicalProgram:
+        """See `SweptProgram`; what surrounds the program it has itself."""
+        pairs = (setting.partition("=") for setting in settings)
+        return self.program.lowered({name: (id, None) for name, _, id in pairs})
+
+
+def _programs(given: ProgramArgument | Iterable[ProgramArgument]) -> list[_Swept]:
+    """The programs, each once. Raises ArgumentError, UsageError and QpError."""
+    several = [given] if isinstance(given, Program | str | Path) else given
+    if not isinstance(several, Iterable):
+        raise ArgumentError(f"`programs` takes programs and names of such, not a {type(several).__name__}")
+    found: list[Program[..., Any]] = []
+    for one in several:
+        if not isinstance(one, Program | str | Path):
+            raise ArgumentError(f"`programs` takes programs and names of such, not a {type(one).__name__}")
+        own = [one] if isinstance(one, Program) else [load(one, name) for name in program_names(str(one))]
+        found += [program for program in own if program not in found]
+    if not found:
+        raise ArgumentError("`programs` names no program")
+    return [_Swept(program, _python(program)) for program in found]
+
+
+def _python(program: Program[..., Any]) -> str:
+    """What tells a program's functions from others, for kept runs; empty where it has none."""
+    functions = program.functions.values()
+    if not functions:
+        return ""
+    facts = [[one.name, one.kind, one.rows, one.returns] for one in functions]
+    return f"{digest(facts)} {_told([one.call for one in functions])}"
+
+
+def _told(functions: Iterable[Callable[..., Any]]) -> str:
+    """What tells functions from others. Where that cannot be told, it is another each time, so that all runs anew."""
+    return functions_digest(functions) or f"untold {secrets.token_hex(8)}"
+
+
+def _common_binding(programs: Sequence[_Swept]) -> Binding:
+    """What all programs run with. Raises UsageError where that differs, and for a seed."""
+    bindings = [one.program.bound() for one in programs]
+    first = bindings[0]
+    for other in bindings:
+        if other.session is not first.session or other.row_timeout != first.row_timeout:
+            raise UsageError(
+                "the programs would run in other sessions, or with other timeouts",
+                "`with qp.using(…)` around `qp.evaluate` sets them for all programs",
+            )
+        if other.seed is not None:
+            raise UsageError(
+                "`qp.evaluate` sets the seeds itself", "`seeds=3` runs each cell with the seeds 0, 1 and 2"
+            )
+    return first
+
+
+def _cells(
+    programs: Sequence[_Swept], binding: Binding, axes: Sequence[Axis], kept: KeptPolicies, candidates: bool
+) -> list[PlannedCell]:
+    """Every cell of the grid, planned as `qpdsl eval` plans it. Raises UsageError, QpError and ArgumentError."""
+    session, planning = binding.session, Planning()
+    target = Target()
+    if session is not None:
+        # Rows are routed by no router, as no token depends on one.
+        target = Target(session.device, session.dtype, session.threads, None, tuple(session.exit_heads.items()))
+    pythons = {one.program.name: one.python for one in programs}
+
+    def policy(program: LogicalProgram, values: Mapping[str, Value]) -> BudgetPolicy | None:
+        known = kept.policy(program, values)
+        python = pythons[program.name]
+        return known or program_policy(program, values, _computing(binding), planned=str(planning), python=python)
+
+    cells = CellPlanner(Surroundings(), planning, target, candidates=candidates, policy=policy).grid(programs, axes)
+    if target.exit_heads:
+        refuse_exit_heads(cells)
+    for cell in cells:
+        check_code(cell.plan, allowed=session is not None and session.allow_code)
+    return cells
+
+
+def _computing(binding: Binding) -> Computing:
+    session = binding.session
+    if session is None:
+        return Computing()
+    return Computing(
+        device=session.device,
+        dtype=session.dtype,
+        kv_type=session.kv_type,
+        deterministic=session.limits.deterministic,
+        compile=session.limits.compiled,
+    )
+
+
+def _records(folder: RunFolder) -> Iterator[RunRecord]:
+    return (info.record for info in folder.infos())
+
+
+def _axes(given: Mapping[str, Any]) -> list[Axis]:
+    """The axes of `set`, with values as the command line has them, so that both make the same cells."""
+    axes: list[Axis] = []
+    for key, value in given.items():
+        program, dot, name = key.rpartition(".")
+        if not name or (dot and not program):
+            raise ArgumentError(f"`set` has the names of parameters, `n` or `best_of_n.n`, not `{shorten(key)}`")
+        values = tuple(_written(key, one) for one in (value if isinstance(value, list | tuple | range) else [value]))
+        if not values:
+            raise ArgumentError(f"`set` has no value for `{key}`")
+        if len(frozenset(values)) < len(values):
+            raise ArgumentError(f"`set` has a value of `{key}` twice")
+        axes.append(Axis(program or None, name, values))
+    return axes
+
+
+def _written(name: str, value: Any) -> str:
+    """A value as `--set` takes it. Raises ArgumentError."""
+    if value is None:
+        raise ArgumentError(f"`set` cannot have None for `{name}`: leave it out where that is its default")
+    if hasattr(value, "adapter"):
+        id, kind = model_argument(name, value)
+        if kind is not None:
+            raise ArgumentError(f"`set` takes the model of `{name}` without a kind, which the program can name")
+        return id
+    plain = plain_value(value)
+    if isinstance(plain, str):
+        # A text after one `@` would name a file.
+        return f"@{plain}" if plain.startswith("@") else plain
+    try:
+        return json.dumps(plain, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"`set` has a value for `{name}` that no parameter takes: {shorten(repr(value))}"
+        ) from error
+
+
+def _source(data: str | Path | Iterable[Mapping[str, Any]]) -> DataSource | LoadedData:
+    """Where the rows come from; those of Python are read once. Raises ArgumentError, UsageError and DataError."""
+    if isinstance(data, str | Path):
+        if str(data) == "-":
+            raise UsageError("standard input can be read once, and every cell reads the rows", "give a file, or rows")
+        return data_source(str(data))
+    if isinstance(data, Mapping) or not isinstance(data, Iterable):
+        raise ArgumentError(f"`data` takes rows, or a name of such, not a {type(data).__name__}")
+    return given(data)
+
+
+def _grader(data: InputData, grader: str | Callable[..., Any] | None, binding: Binding) -> Grader:
+    """What grades the answers. Raises UsageError and ArgumentError."""
+    # One of the graders loads torch.
+    from qpdsl.measures.graders.known_graders import grader_named, grader_of, grades_any, none_to_grade
+    from qpdsl.measures.graders.python_answer import FunctionAnswer
+
+    if grader is None or isinstance(grader, str):
+        allowed = binding.session is not None and binding.session.allow_code
+        return grader_of(data, grader, lambda name: grader_named(name, allow_code=allowed, judge=_judge))
+    if isinstance(grader, Program) or not callable(grader):
+        raise ArgumentError("`grader` takes a function, or a name such as `math` or `judge:PROGRAM`")
+    name = getattr(grader, "__name__", type(grader).__name__)
+    made = FunctionAnswer(grader, name, _told([grader]), f"`{name}`")
+    if not grades_any(made, data):
+        raise none_to_grade(made.name)
+    return made
+
+
+def _judge(target: str) -> Grader:
+    program = load(target).logical
+    plan = planned(program, reads_of(program))
+    return JudgeProgram(plan, digest([operators(plan.ops), dict(plan.models)]))
+
+
+async def _load(session: Session, cells: Sequence[PlannedCell], grader: Grader) -> None:
+    for cell in cells:
+        session.load(cell.plan)
+    bind_grader(grader, session)
+
+
+async def _tasks_driven(session: Session, *rest: Any) -> None:
+    """`run_tasks` beside whatever else runs in the session."""
+    await driven(session, run_tasks_inside(session, *rest))
