@@ -233,13 +233,13 @@ class Program(Generic[P, R]):
         return self._binding.over(bound())
 
     def lowered(self, models: Mapping[str, ModelArgument]) -> LogicalProgram:
-        """The checked program with all models that it has, `models` for parameters among them, and with its text.
+        """The checked program with all models that it has, and with its text; `models` for parameters go before others.
 
         Raises QpError and ArgumentError.
         """
         logical = self._with_models(models).logical
         text = str(self) if self._composed else self.file.source.text
-        own = self.bound().models
+        own = {name: id for name, id in self.bound().models.items() if name not in models}
         return replace(logical, models={name: own.get(name, id) for name, id in logical.models.items()}, text=text)
 
     def work(

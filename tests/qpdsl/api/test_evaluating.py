@@ -282,6 +282,10 @@ def test_models_are_values_too(folder: Path) -> None:
 
     found = qp.evaluate(of, ROWS[:1], set={"slm": [llm, "zoo/counting"]})
     assert [cell.name for cell in found.cells] == ["of(slm=zoo/counting-mini)", "of(slm=zoo/counting)"]
+    with qp.using(models={"slm": "zoo/counting"}):
+        again = qp.evaluate(of, ROWS[:1], set={"slm": [llm, "zoo/counting"]})
+        (alone,) = qp.evaluate(of, ROWS[:1]).cells
+    assert again.to_json() == found.to_json() and alone.runs == found.cells[1].runs
     with pytest.raises(qp.ArgumentError, match="no model for `slm`"):
         qp.evaluate(of, ROWS[:1])
 
