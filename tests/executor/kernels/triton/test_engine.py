@@ -40,7 +40,7 @@ def test_tokens_are_those_of_the_cpu_path(name: str) -> None:
 
 
 @pytest.mark.usefixtures("row_by_row")
-def test_fixed_steps_give_the_same_bits_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fixed_steps_give_the_same_bits_in_any_batch_and_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "FIXED_ROWS", 8)
     model = PagedModel(random_model("llama").to(DEVICE), kernels=True)
     rng = random.Random(4)
@@ -51,3 +51,6 @@ def test_fixed_steps_give_the_same_bits_in_any_batch(monkeypatch: pytest.MonkeyP
     alone = [served(engine_of(model, config=config), (request,))[0] for request in batch]
     # Log-probabilities, not tokens alone: a sum taken in another order shows there first.
     assert together == alone
+    order = [2, 0, 1]
+    shuffled = served(engine_of(model, config=config), tuple(batch[index] for index in order))
+    assert shuffled == [alone[index] for index in order]
