@@ -148,9 +148,10 @@ class ClusterRun:
             self._lost(place, str(loss))
         finally:
             place.figures.ended = time.monotonic()
-            del self._places[number]
+            # What the replica has, such as a GPU, is free for another only then.
             if place.link is not None:
                 await place.link.close()
+            del self._places[number]
         if self._rows.finished:
             self._stop_all()
         elif not place.stopping:

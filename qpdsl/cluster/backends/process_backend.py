@@ -77,10 +77,13 @@ class ProcessBackend:
         )
         if device != "cuda":
             raise UsageError(f"`--device {device}` is one GPU", "with `--cluster`, `--device cuda` gives each its own")
+        if not visible:
+            raise UsageError("no GPU is to be seen on this machine", "without `--device cuda` replicas share its cores")
         if self._most > len(visible):
+            some = f"{len(visible)} GPU{'s' if len(visible) > 1 else ''}"
             raise UsageError(
-                f"there can be {self._most} replicas, and this machine shows {len(visible)} GPUs",
-                f"`--cluster local:{max(len(visible), 1)}` gives each its own",
+                f"there can be {self._most} replicas, and this machine shows {some}",
+                f"`--cluster local:{len(visible)}` gives each its own",
             )
         return visible[number]
 

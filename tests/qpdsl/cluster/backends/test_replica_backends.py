@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import Sequence
 from importlib.util import find_spec
 
 import pytest
 
+from qpdsl.cluster.backends.process_backend import ProcessBackend
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.replica_setup import ReplicaSetup
 from qpdsl.dataset.row_runner import FinishedRow
+from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, ModelsLoaded
 from qpdsl.executor.events.stream import EventStream
@@ -51,6 +54,42 @@ def test_a_killed_replica_changes_no_byte(sampling: Sampling, address: str) -> N
     steps = [event.report for event in events if isinstance(event, EngineStepped)]
     assert {report.model.partition(" @ ")[0] for report in steps} == {"zoo/counting"}
     assert any(isinstance(event, InstanceDone) for event in events)
+
+
+class Ended:
+    """A process that has ended, and what it saw of GPUs."""
+
+    def __init__(self, seen: list[str], env: dict[str, str]) -> None:
+        seen.append(env["CUDA_VISIBLE_DEVICES"])
+
+    def poll(self) -> int:
+        return 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        return 0
+
+
+def test_each_replica_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments, env, **others: Ended(seen, env))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8f1c,5")
+
+    async def start(most: int, numbers: Sequence[int], device: str = "cuda") -> None:
+        backend = ProcessBackend(most)
+        setup = ReplicaSetup.of([], {"device": device}, concurrency=1)
+        for number in numbers:
+            await (await backend.start(f"replica {number + 1}", number, setup)).close()
+
+    # One that was lost is followed by another in its place.
+    asyncio.run(start(3, [0, 1, 2, 1]))
+    assert seen == ["3", "GPU-8f1c", "5", "GPU-8f1c"]
+    for most, device, words in ((4, "cuda", "shows 3 GPUs"), (2, "cuda:1", "is one GPU")):
+        with pytest.raises(UsageError, match=words):
+            asyncio.run(start(most, [0], device))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UsageError, match="no GPU is to be seen"):
+        asyncio.run(start(1, [0]))
+    assert len(seen) == 4
 
 
 def test_a_model_that_is_not_there_is_told_by_its_replica(sampling: Sampling) -> None:
