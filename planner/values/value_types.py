@@ -109,7 +109,9 @@ def common_of(types: Iterable[Type]) -> Type | None:
 def _common_record(left: Mapping[str, Type] | None, right: Mapping[str, Type] | None) -> Type | None:
     if left is None or right is None or left.keys() != right.keys():
         return "record"
-    fields = {name: common_type(left[name], right[name]) for name in left}
+    # The same whichever comes first, also where their fields stand in another order.
+    names = list(left) if list(left) == list(right) else sorted(left)
+    fields = {name: common_type(left[name], right[name]) for name in names}
     known = {name: type_ for name, type_ in fields.items() if type_ is not None}
     return record_of(known) if len(known) == len(fields) else "record"
 

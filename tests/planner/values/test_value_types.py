@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qpdsl.planner.values.value import frozen
@@ -38,6 +38,7 @@ def test_what_a_type_is_made_of_is_found_in_it(fields: dict[str, str], item: str
 
 
 @given(TYPES, TYPES)
+@example("[{a: bool, b: bool}]", "[{b: bool, a: bool}]")
 def test_the_common_type_takes_both(left: str, right: str) -> None:
     both = common_type(left, right)
     assert both == common_type(right, left)

@@ -111,9 +111,10 @@ def test_a_row_that_takes_too_long_fails_alone(short: qp.Program[..., Any], prob
         result = endless.run(problem, rounds=1000)
         assert result.error == "timed out: it took more than 0.5 s"
         with pytest.raises(qp.RunError, match="timed out"):
-            endless(problem, rounds=1000)
+            # Of another problem nothing is cached.
+            endless(f"{problem} Well?", rounds=1000)
     by_program = endless.using(row_timeout=0.5)
-    mixed = [{"problem": problem, "rounds": rounds} for rounds in (1, 1000, 2)]
+    mixed = [{"problem": f"{problem} So?" if rounds > 2 else problem, "rounds": rounds} for rounds in (1, 1000, 2)]
     with qp.using(row_timeout=60):
         results = {result.index: result for result in by_program.map(mixed, concurrency=3)}
         assert (results[0].error, results[2].error) == (None, None) and "timed out" in str(results[1].error)

@@ -103,7 +103,8 @@ def test_it_drains(programs: Path) -> None:
                 json={"model": "say_it", "messages": [{"role": "user", "content": QUESTION}]},
             )
         assert error(refused, 503)["code"] == "draining"
-        assert content(running_on.result())
+        # Of samples at such a temperature the likeliest may be an empty one.
+        assert running_on.result().status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
